@@ -1,0 +1,48 @@
+"""Everything evenstep raises on purpose.
+
+EvenstepError
+├── ConfigError       a setting has a value it cannot have; the message names the setting
+├── TraceError        a run folder or a spool cannot be used
+│   ├── LayoutError   written by another version of the record layout
+│   └── SpoolError    a spool cannot be created, or is truncated or foreign
+├── UsageError        the command line asks for something that does not exist or does not fit
+└── MissingExtra      an optional dependency is needed; the message says what to install
+
+Each message is one sentence: what, where, and how to mend it. The command line prints it and exits 2.
+"""
+
+from __future__ import annotations
+
+
+class EvenstepError(Exception):
+    """Something evenstep can explain; never a defect of its own."""
+
+
+class ConfigError(EvenstepError, ValueError):
+    """A setting has a value it cannot have."""
+
+
+class TraceError(EvenstepError):
+    """A run folder or a spool cannot be used."""
+
+
+class LayoutError(TraceError):
+    """The file was written by another version of the record layout."""
+
+
+class SpoolError(TraceError):
+    """A spool cannot be created, or what is there is truncated or foreign."""
+
+
+class UsageError(EvenstepError):
+    """The command line asks for something that does not exist or does not fit."""
+
+
+class MissingExtra(EvenstepError, ImportError):
+    """An optional dependency is needed for what was asked."""
+
+    def __init__(self, package: str, *, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {package}, which is not installed; "
+            f'install it with: pip install "evenstep[{extra}]"'
+        )

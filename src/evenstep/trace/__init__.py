@@ -1,0 +1,1 @@
+"""The data: record layout, spool, Trace, clocks, identity of a run."""

@@ -1,0 +1,35 @@
+"""Sets of ranks as people and files write them: "0-3,8"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Ranks in ascending order, runs of neighbours joined: {0, 1, 2, 8} is "0-2,8"."""
+    parts: list[str] = []
+    first = last = None
+    for rank in [*sorted(set(ranks)), None]:
+        if last is not None and rank is not None and rank == last + 1:
+            last = rank
+            continue
+        if first is not None:
+            parts.append(str(first) if first == last else f"{first}-{last}")
+        first = last = rank
+    return ",".join(parts)
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """The inverse of `format_ranks`. Raises ValueError for anything else."""
+    ranks: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return tuple(ranks)
+
+
+def group_uid(ranks: Iterable[int], name: str) -> str:
+    """Identity of a process group that is the same on every rank: hash of its ranks and name."""
+    text = f"{format_ranks(ranks)}/{name}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()

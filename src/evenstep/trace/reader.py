@@ -1,0 +1,163 @@
+"""A spool file turned into arrays, whether its rank is alive, ended or was killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import LayoutError, SpoolError
+from evenstep.trace import layout, summary
+
+Array = npt.NDArray[Any]
+
+
+
+def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
+    """A packed dtype followed by unused bytes up to `itemsize`."""
+    packed = np.dtype(list(fields))
+    names = list(packed.names or ())
+    formats = [packed[name] for name in names]
+    offsets = [packed.fields[name][1] for name in names] if packed.fields else []
+    return np.dtype(
+        {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
+    )
+
+
+RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
+SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
+
+
+@dataclass(slots=True)
+class SpoolContents:
+    """Everything one rank wrote. Records and summaries are in order of their start."""
+
+    path: Path
+    identity: dict[str, Any]
+    records: Array  # dtype RECORD, ascending seq
+    summaries: Array  # dtype SUMMARY, oldest first, no step twice
+    names: dict[int, str] = field(default_factory=dict)
+    groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    dropped: int = 0  # records the ring has overwritten
+    damage: str = ""  # what is wrong with the file, in words
+
+    @property
+    def closed(self) -> bool:
+        """Whether the rank ended its trace itself; False for one that lives or was killed."""
+        return "closed" in self.facts
+
+
+def read_spool(path: Path) -> SpoolContents:
+    """Read one spool.
+
+    Raises `LayoutError` for another version and `SpoolError` for a file that is not a spool or
+    ends before its header does. A file cut short later is used as far as it goes (`damage`).
+    """
+    data = _bytes_of(path)
+    header = _header(path, data)
+    (_, _, _, _, _, ring, capacity, first_summary, summaries, tables, tables_bytes, length) = header
+    try:
+        start = layout.HEADER_TEXT_OFFSET
+        identity = json.loads(bytes(data[start : start + length]))
+    except ValueError as error:
+        raise SpoolError(f"{path}: the identity at byte {start} is damaged") from error
+    contents = SpoolContents(path, identity, np.empty(0, RECORD), np.empty(0, SUMMARY))
+    end = ring + capacity * layout.RECORD_BYTES
+    if len(data) < end:
+        contents.damage = f"{path} is cut short: {len(data)} bytes of {end}"
+    _read_tables(contents, data[tables : tables + tables_bytes])
+    contents.summaries = _summaries(data[first_summary:], summaries)
+    contents.records = _records(data[ring:], capacity)
+    if contents.records.size:
+        contents.dropped = max(0, int(contents.records["seq"][-1]) - contents.records.size)
+    return contents
+
+
+def _bytes_of(path: Path) -> Array:
+    try:
+        if path.stat().st_size < layout.PAGE_BYTES:
+            raise SpoolError(f"{path} is not a spool: it is shorter than a spool's header")
+        return np.memmap(path, dtype=np.uint8, mode="r")
+    except OSError as error:
+        raise SpoolError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _header(path: Path, data: Array) -> tuple[Any, ...]:
+    header: tuple[Any, ...] = layout.HEADER.unpack_from(bytes(data[: layout.PAGE_BYTES]))
+    if header[0] != layout.MAGIC:
+        raise SpoolError(f"{path} is not a spool: it does not begin with {layout.MAGIC[:7]!r}")
+    if header[1] != layout.VERSION or header[3] != layout.RECORD_BYTES:
+        raise LayoutError(
+            f"{path} has record layout {header[1]}, this evenstep reads layout {layout.VERSION}; "
+            "read it with the version that wrote it"
+        )
+    return header
+
+
+def _records(region: Array, capacity: int) -> Array:
+    """Whole records only: a slot counts if its number fits and did not change during the copy."""
+    slots = min(capacity, len(region) // layout.RECORD_BYTES)
+    live = region[: slots * layout.RECORD_BYTES].view(RECORD)
+    used = _used_slots(live["seq"], slots)
+    copy = np.array(live[:used])
+    again = np.array(live["seq"][:used])
+    seq = copy["seq"]
+    place = (seq - np.uint64(1)) % np.uint64(capacity)
+    whole = (seq != 0) & (seq == again) & (place == np.arange(used, dtype=np.uint64))
+    records: Array = copy[whole]
+    return records[np.argsort(records["seq"], kind="stable")]
+
+
+def _used_slots(seq: Array, slots: int) -> int:
+    """Slots up to the last one ever used, found without touching an unused ring's pages twice."""
+    used = np.flatnonzero(np.asarray(seq))
+    return min(int(used[-1]) + 1, slots) if used.size else 0
+
+
+def _summaries(region: Array, capacity: int) -> Array:
+    """The finest record of every step: coarser levels only for what finer ones no longer hold."""
+    slots = min(capacity, len(region) // layout.SUMMARY_BYTES)
+    live = region[: slots * layout.SUMMARY_BYTES].view(SUMMARY)
+    kept: Array = np.empty(0, SUMMARY)
+    for first, number in summary.level_slots(capacity):
+        level = np.array(live[first : min(first + number, slots)])
+        level = level[(level["seq"] != 0) & (level["count"] != 0)]
+        level = level[np.argsort(level["seq"], kind="stable")]
+        if kept.size:
+            level = level[level["start_ns"] < kept["start_ns"][0]]
+        if level.size:
+            finer = kept[kept["start_ns"] >= level["end_ns"][-1]]
+            kept = np.concatenate([level, finer])
+    return kept
+
+
+def _read_tables(contents: SpoolContents, region: Array) -> None:
+    data = bytes(region)
+    start = 0
+    head = layout.TABLE_ENTRY
+    while start + head.size <= len(data):
+        length, kind, padding, number = head.unpack_from(data, start)
+        if length < head.size or start + length > len(data):
+            return
+        text = data[start + head.size : start + length - padding]
+        start += length
+        try:
+            _enter(contents, kind, number, text)
+        except (ValueError, KeyError, TypeError):
+            contents.damage = f"{contents.path}: a table entry before byte {start} is damaged"
+
+
+def _enter(contents: SpoolContents, kind: int, number: int, text: bytes) -> None:
+    if kind == layout.TABLE_NAME:
+        contents.names[number] = text.decode()
+    elif kind == layout.TABLE_GROUP:
+        contents.groups[number] = json.loads(text)
+    elif kind == layout.TABLE_FACT:
+        fact = json.loads(text)
+        contents.facts[fact["key"]] = fact["value"]

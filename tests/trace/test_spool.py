@@ -1,0 +1,217 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import SpoolError
+from evenstep.trace import layout
+from evenstep.trace.layout import Kind, Op
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool import BufferedSpool, Spool
+
+IDENTITY = {"run_id": "r", "rank": 3, "world": 4, "boot_id": "b", "hostname": "h"}
+
+
+@pytest.fixture
+def spool(tmp_path):
+    opened = Spool.create(tmp_path / "s", IDENTITY, ring_bytes=112 * 64, summary_bytes=1)
+    yield opened
+    opened.shut()
+
+
+def test_a_record_is_112_bytes_and_the_documented_fields_fill_it_to_106():
+    packed = np.dtype(list(layout.RECORD_FIELDS))
+    assert layout.RECORD_BODY.size + 8 == packed.itemsize == 106
+    assert layout.RECORD_BYTES == 112
+
+
+def test_every_field_comes_back_where_it_was_put(spool):
+    spool.put(
+        10, 20, Kind.COLLECTIVE, Op.ALL_REDUCE, held_ns=3, group_seq=4, bytes_in=5, bytes_out=6,
+        step=7, group=8, parent=9, payload=11, thread=12, stream=13, name=14, flags=15, peer=-2,
+        device=-3, dtype=16, reduce_op=17,
+    )  # fmt: skip
+    row = read_spool(spool.path).records[0]
+    assert row.tolist() == (
+        1, 10, 20, 0, 0, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, -2, -3, 1, 1, 16, 17
+    )  # fmt: skip
+
+
+def test_an_open_record_shows_no_exit_and_the_first_exit_stays(spool):
+    seq = spool.put(10, 0, Kind.COLLECTIVE)
+    assert read_spool(spool.path).records["exit_ns"][0] == 0
+    spool.close(seq, 30)
+    spool.close(seq, 40)
+    assert read_spool(spool.path).records["exit_ns"][0] == 30
+
+
+def test_a_late_exit_does_not_touch_the_record_that_took_the_slot(spool):
+    old = spool.put(1, 0, Kind.COLLECTIVE)
+    for enter in range(2, 66):
+        spool.put(enter, 0, Kind.COLLECTIVE)
+    spool.close(old, 99)
+    spool.add_flags(old, 1)
+    records = read_spool(spool.path).records
+    assert not records["exit_ns"].any()
+    assert not records["flags"].any()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 300))
+def test_the_ring_keeps_the_latest_records_in_order(tmp_path_factory, number):
+    path = tmp_path_factory.mktemp("ring") / "s"
+    spool = Spool.create(path, IDENTITY, ring_bytes=112 * 64, summary_bytes=1)
+    for enter in range(1, number + 1):
+        spool.put(enter, 0, Kind.SPAN)
+    contents = read_spool(path)
+    spool.shut()
+    kept = min(number, 64)
+    assert contents.records["enter_ns"].tolist() == list(range(number - kept + 1, number + 1))
+    assert contents.dropped == number - kept
+
+
+def test_threads_never_share_a_slot(tmp_path):
+    spool = Spool.create(tmp_path / "s", IDENTITY, ring_bytes=112 * 8192, summary_bytes=1)
+    threads = [
+        threading.Thread(
+            target=lambda t=t: [spool.put(i, 0, Kind.SPAN, thread=t) for i in range(1000)]
+        )
+        for t in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = read_spool(spool.path).records
+    spool.shut()
+    assert records["seq"].tolist() == list(range(1, 4001))
+    for number in range(4):
+        assert records["enter_ns"][records["thread"] == number].tolist() == list(range(1000))
+
+
+def test_names_groups_and_facts_come_back(spool):
+    assert [spool.name_id(name) for name in ("", "a", "bé", "a")] == [0, 1, 2, 1]
+    number = spool.add_group({"uid": "u", "name": "dp", "ranks": "0-3"})
+    spool.add_fact("locality", {"gpus": []})
+    spool.add_fact("locality", {"gpus": [1]})
+    contents = read_spool(spool.path)
+    assert contents.names == {1: "a", 2: "bé"}
+    assert contents.groups[number]["name"] == "dp"
+    assert contents.facts == {"locality": {"gpus": [1]}}
+
+
+def test_a_full_name_table_costs_the_name_and_nothing_else(spool):
+    ids = [spool.name_id(f"{i}-" + "x" * 60_000) for i in range(20)]
+    assert ids[0] == 1
+    assert ids[-1] == 0
+    assert spool.put(1, 2, Kind.SPAN, name=ids[-1]) == 1
+
+
+def test_a_second_claimant_is_refused(spool):
+    with pytest.raises(SpoolError, match="another process records this rank"):
+        Spool.create(spool.path, IDENTITY, ring_bytes=1, summary_bytes=1)
+
+
+def test_kill_9_leaves_every_record_written_before(tmp_path):
+    script = f"""
+        import os, signal, sys
+        from pathlib import Path
+        from evenstep.trace.spool import Spool
+        spool = Spool.create(Path({str(tmp_path / "s")!r}), {IDENTITY!r}, ring_bytes=11200,
+                             summary_bytes=1)
+        for enter in range(1, 51):
+            spool.put(enter, enter + 1, 2)
+        spool.put(51, 0, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    contents = read_spool(tmp_path / "s")
+    assert contents.records["enter_ns"].tolist() == list(range(1, 52))
+    assert contents.records["exit_ns"][-1] == 0
+    assert not contents.closed
+
+
+def test_a_buffered_spool_reads_the_same_after_a_flush(tmp_path):
+    spool = Spool.create(
+        tmp_path / "s", IDENTITY, ring_bytes=112 * 64, summary_bytes=1, mode="buffered"
+    )
+    assert isinstance(spool, BufferedSpool)
+    assert "buffered" in spool.note
+    first = spool.put(1, 0, Kind.COLLECTIVE)
+    spool.flush()
+    spool.close(first, 5)
+    for enter in range(2, 100):
+        spool.put(enter, 0, Kind.COLLECTIVE)
+        if enter % 30 == 0:
+            spool.flush()
+    spool.name_id("late")
+    spool.flush()
+    contents = read_spool(tmp_path / "s")
+    spool.shut()
+    assert contents.records["enter_ns"].tolist() == list(range(36, 100))
+    assert contents.names == {1: "late"}
+
+
+def test_an_exit_patched_between_flushes_reaches_the_file(tmp_path):
+    spool = Spool.create(
+        tmp_path / "s", IDENTITY, ring_bytes=112 * 64, summary_bytes=1, mode="buffered"
+    )
+    seq = spool.put(1, 0, Kind.COLLECTIVE)
+    spool.flush()
+    spool.close(seq, 5)
+    spool.shut()
+    assert read_spool(tmp_path / "s").records["exit_ns"].tolist() == [5]
+
+
+def test_a_read_only_folder_is_one_clear_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolError, match="cannot create .*choose a writable folder"):
+        Spool.create(tmp_path / "file" / "s", IDENTITY, ring_bytes=1, summary_bytes=1)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    where = tmp_path / "small"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(where)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs needs root and mount(8)")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=False)
+
+
+def test_a_nearly_full_disk_gets_a_smaller_spool_and_says_so(small_disk):
+    spool = Spool.create(
+        small_disk / "s", IDENTITY, ring_bytes=16_000_000, summary_bytes=16_000_000
+    )
+    spool.put(1, 2, Kind.SPAN)
+    assert "1/16" in spool.note
+    assert len(read_spool(spool.path).records) == 1
+    spool.shut()
+
+
+def test_a_full_disk_is_an_error_at_the_start_and_leaves_nothing_behind(small_disk):
+    (small_disk / "filler").write_bytes(b"x" * 5_500_000)
+    with pytest.raises(SpoolError, match="no room for a spool"):
+        Spool.create(small_disk / "s", IDENTITY, ring_bytes=16_000_000, summary_bytes=16_000_000)
+    assert not (small_disk / "s").exists()
+
+
+def test_a_disk_that_fills_up_later_cannot_touch_an_open_spool(small_disk):
+    spool = Spool.create(small_disk / "s", IDENTITY, ring_bytes=1_000_000, summary_bytes=500_000)
+    with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space"):
+        while True:
+            filler.write(b"x" * 65536)
+            filler.flush()
+    for enter in range(1, 20_000):
+        spool.put(enter, 0, Kind.SPAN)
+    assert len(read_spool(spool.path).records) == 1_000_000 // 112
+    spool.shut()
