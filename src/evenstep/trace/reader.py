@@ -17,16 +17,13 @@ from evenstep.trace import layout, summary
 Array = npt.NDArray[Any]
 
 
-
 def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
     """A packed dtype followed by unused bytes up to `itemsize`."""
     packed = np.dtype(list(fields))
     names = list(packed.names or ())
     formats = [packed[name] for name in names]
     offsets = [packed.fields[name][1] for name in names] if packed.fields else []
-    return np.dtype(
-        {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
-    )
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize})
 
 
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)

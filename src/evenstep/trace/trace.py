@@ -17,6 +17,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.trace import layout
 from evenstep.trace.columns import Columns
+from evenstep.trace.numbering import renumbered
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import SUMMARY, SpoolContents, read_spool
 
@@ -195,12 +196,13 @@ def _assemble(
         for item in contents
     }
     world = max([int(item.identity.get("world", 1)) for item in contents] + [max(ranks) + 1])
+    events, shifts = renumbered(Columns.concatenate(tables))
     trace = Trace(
         run=run or _run_from_identity(contents[0].identity),
         world=world,
         attempt=attempt,
         ranks=ranks,
-        events=Columns.concatenate(tables),
+        events=events,
         groups=groups,
         names=names,
         summaries=np.concatenate([item.summaries for item in contents]),
@@ -210,6 +212,10 @@ def _assemble(
         limits=limits,
     )
     trace.limits += _missing(trace) + [item.damage for item in contents if item.damage]
+    trace.limits += [
+        f"rank {rank} began to count {shift} steps after the others; its steps were renumbered"
+        for rank, shift in shifts.items()
+    ]
     return trace
 
 

@@ -1,0 +1,47 @@
+# make demo | test | check | bench | test-latest-torch | clean
+# PYTHON=python3.12 make test   uses another interpreter for a new environment
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := torch==2.13.0
+TOOLS := pytest hypothesis mypy ruff playwright
+LATEST := .venv-latest
+
+.PHONY: demo test check bench test-latest-torch clean
+
+demo: $(VENV)/.ready
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m benchmarks
+
+# The environment is ready when its stamp is newer than the project's description. torch comes
+# first and alone: users bring their own build, so nothing of ours may pull one in.
+$(VENV)/.ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable ".[all]" $(TOOLS)
+	touch $@
+
+# About 5 GB: the newest torch has the process-group hooks that the pinned build lacks.
+test-latest-torch: $(LATEST)/.ready
+	$(LATEST)/bin/python -m pytest tests/hooks tests/agent
+
+$(LATEST)/.ready: pyproject.toml
+	test -x $(LATEST)/bin/python || $(PYTHON) -m venv $(LATEST)
+	$(LATEST)/bin/python -m pip install --quiet torch
+	$(LATEST)/bin/python -m pip install --quiet --editable ".[all]" pytest hypothesis
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(LATEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,79 @@
+"""What seeing a collective costs its caller on the `fake` backend, where the call itself is free."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from benchmarks.measure import Row, differences, spread
+from benchmarks.ranks import run_alone
+
+JOB = "benchmarks.jobs.collectives"
+BARS_US = {"process-group hooks": 4.0, "dispatcher": 10.0}
+OWN_BAR_US = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--python", default=sys.executable, help="interpreter with another torch")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """Both ways to issue a collective: as DDP does, and waiting for it."""
+    rows = []
+    for blocking in (False, True):
+        form = ["--blocking"] if blocking else []
+        options = ["--backend", "fake", "--rounds", str(args.rounds), *form]
+        figures = run_alone(JOB, *options, python=args.python)
+        rows += _rows(figures, blocking=blocking, command=_command(args))
+    return rows
+
+
+def _command(args: argparse.Namespace) -> str:
+    other = "" if args.python == sys.executable else " --python PATH"
+    return f"python -m benchmarks collective_cost{other}"
+
+
+def _rows(figures: dict[str, Any], *, blocking: bool, command: str) -> list[Row]:
+    mechanism = figures["mechanism_name"]
+    bar = BARS_US[mechanism]
+    form = "blocking" if blocking else "asynchronous, as DDP issues it"
+    bare = spread([ns / 1e3 for ns in figures["bare"]])
+    added = spread(_us(figures["evenstep"], figures["bare"]))
+    price = spread(_us(figures["mechanism"], figures["bare"]))
+    own = spread(_us(figures["evenstep"], figures["mechanism"]))
+    rows = [
+        Row(
+            f"added per collective, fake backend, {mechanism}, {form}",
+            f"< {bar:.0f} µs",
+            f"{added.text('µs', 2)}; the mechanism alone {price.text('µs', 2)}, "
+            f"on a call of {bare.median:.2f} µs",
+            added.median < bar,
+            command,
+        ),
+        Row(
+            f"evenstep's own share of it, {mechanism}, {form}",
+            f"< {OWN_BAR_US:.0f} µs",
+            own.text("µs", 2),
+            own.median < OWN_BAR_US,
+            command,
+        ),
+    ]
+    if not blocking:
+        ended = spread([ns / 1e3 for ns in figures["step"]])
+        rows.append(
+            Row(
+                f"ending a step of 64 collectives, {mechanism}",
+                "none: beside a step of 60 ms",
+                f"{ended.text('µs')}, {ended.median / 60_000:.3%} of it",
+                None,
+                command,
+            )
+        )
+    return rows
+
+
+def _us(left: list[float], right: list[float]) -> list[float]:
+    return [ns / 1e3 for ns in differences(left, right)]

@@ -1,0 +1,81 @@
+"""Numbers of a benchmark: a row of the table, medians with their spread, a ratio with interval."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One line of the results: what was measured, its bar, and the outcome."""
+
+    what: str
+    bar: str
+    measured: str
+    met: bool | None  # None: there is no bar, or it could not be decided
+    command: str
+
+
+class Spread(NamedTuple):
+    """A median and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    def text(self, unit: str, digits: int = 1) -> str:
+        """As it stands in the table: median and quartiles."""
+        return f"{self.median:.{digits}f} {unit} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
+
+class Ratio(NamedTuple):
+    """A ratio and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval."""
+        return (self.high - self.low) / 2
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles. Raises `statistics.StatisticsError` on an empty sequence."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(middle, low, high)
+
+
+def differences(left: Sequence[float], right: Sequence[float]) -> list[float]:
+    """left − right, round by round: what both share (the machine's mood) drops out."""
+    return [a - b for a, b in zip(left, right, strict=True)]
+
+
+def paired_ratio(on: Sequence[float], off: Sequence[float]) -> Ratio:
+    """Geometric mean of on ÷ off over pairs, with its 95 % interval from Student's t.
+
+    Pairs lie next to each other in time and their order within the pair was random, so that a slow
+    drift of the machine cancels. Needs at least two pairs.
+    """
+    logs = [math.log(a / b) for a, b in zip(on, off, strict=True)]
+    mean = statistics.fmean(logs)
+    half = student_t(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
+def student_t(degrees: int, level: float = 0.975) -> float:
+    """Quantile of Student's t, expanded around the normal's (Abramowitz and Stegun, 26.7.5).
+
+    Right to 1 % from 5 degrees of freedom; to .1 % from 10.
+    """
+    x = statistics.NormalDist().inv_cdf(level)
+    first = (x**3 + x) / 4
+    second = (5 * x**5 + 16 * x**3 + 3 * x) / 96
+    third = (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384
+    return x + first / degrees + second / degrees**2 + third / degrees**3

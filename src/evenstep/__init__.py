@@ -1,0 +1,73 @@
+"""evenstep: which rank, node or link your distributed training is waiting for, and what to do.
+
+In a training script one line is enough, and none is needed under `evenstep run`:
+
+    import evenstep
+    evenstep.attach()
+
+Afterwards, `evenstep.load(folder)` reads the trace and `evenstep diagnose folder` explains it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evenstep.agent.arming import arm_when_asked as _arm_when_asked
+
+if TYPE_CHECKING:
+    from evenstep.trace.trace import Trace, load
+
+__version__ = "0.1.0"
+
+__all__ = ["Trace", "__version__", "attach", "detach", "load", "log", "span", "step"]
+
+
+def attach(**settings: Any) -> bool:
+    """Observe this rank from here on; True if it is observed, now or from `init_process_group`.
+
+    Idempotent, before or after `init_process_group`; never raises. Settings are those of the
+    configuration table (`evenstep env --json` lists them), dots written as underscores.
+    """
+    from evenstep.agent import agent
+
+    return agent.attach(**settings)
+
+
+def detach() -> None:
+    """Stop observing this process and restore everything that was replaced. Never raises."""
+    from evenstep.agent import agent
+
+    agent.detach()
+
+
+def step() -> None:
+    """End a training step here. Once called, optimizers no longer mark steps."""
+    from evenstep.agent import session
+
+    session.step()
+
+
+def span(name: str) -> Any:
+    """Context manager: record a part of the step under a name of your own."""
+    from evenstep.agent import session
+
+    return session.span(name)
+
+
+def log(**values: float) -> None:
+    """Record numbers of this step (loss=…, grad_norm=…) beside its times. Optional."""
+    from evenstep.agent import session
+
+    session.log(values)
+
+
+def __getattr__(name: str) -> Any:
+    """`load` and `Trace` need numpy, so they are imported when first used."""
+    if name in ("load", "Trace"):
+        from evenstep.trace import trace
+
+        return getattr(trace, name)
+    raise AttributeError(f"module 'evenstep' has no attribute {name!r}")
+
+
+_arm_when_asked()

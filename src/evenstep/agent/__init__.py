@@ -1,0 +1,1 @@
+"""What lives in a training process: recorder, steps, waits, pacing, locality, sharing."""

@@ -1,0 +1,512 @@
+"""The agent of one rank: everything put together, and taken apart again.
+
+`attach` never raises. When our own code fails, the agent says so once, stops observing, and the
+job goes on. In a forked child everything is disarmed before anything else runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenstep.agent import config as configuration
+from evenstep.agent.collector import PauseWatch
+from evenstep.agent.config import Config
+from evenstep.agent.live import LiveView
+from evenstep.agent.pace import PaceHost
+from evenstep.agent.recorder import Recorder
+from evenstep.agent.resources import ResourceMeter
+from evenstep.agent.sampler import Sampler
+from evenstep.agent.sharing import Sharing
+from evenstep.agent.windows import WINDOW_STEPS, Late, StepRow, WindowReport, summarize
+from evenstep.errors import EvenstepError, SpoolError
+from evenstep.hooks.groups import Groups
+from evenstep.hooks.install import TorchHooks
+from evenstep.pacing import Pacer, PacerSettings, Slowest
+from evenstep.trace.facts import loaded_versions, run_facts
+from evenstep.trace.folder import RunFolder, default_path, starter_pid
+from evenstep.trace.identity import Identity, from_environment
+from evenstep.trace.spool import Spool
+
+log = logging.getLogger("evenstep")
+
+CLOSING_TIMEOUT_S = 2.0
+
+
+class Agent:
+    """One rank under observation, from `start` to `stop`."""
+
+    def __init__(
+        self, config: Config, identity: Identity, folder: RunFolder, spool: Spool, torch: Any
+    ) -> None:
+        self.config = config
+        self.identity = identity
+        self.folder = folder
+        self.spool = spool
+        self.recorder = Recorder(spool)
+        self.failure = ""
+        self._torch = torch
+        self._pid = os.getpid()
+        self._stopped = False
+        self._groups = Groups(spool, torch.distributed)
+        self._hooks = TorchHooks(torch, self.recorder, self._groups, self.end_step, self.give_up)
+        self._pauses = PauseWatch(self.recorder.pause)
+        self._meter = ResourceMeter()
+        self._pace = PaceHost(
+            Pacer(self._pacer_settings()),
+            self.recorder,
+            world=identity.world,
+            can_hold=not self._hooks.on_device,
+        )
+        self._live = LiveView(folder.path)
+        self._sharing: Sharing | None = None
+        self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
+        self._once: list[Callable[[], None]] = [self._record_locality]
+        self._sampler = self._make_sampler()
+        self._step_cost_ns = 0
+
+    def _pacer_settings(self) -> PacerSettings:
+        config, identity = self.config, self.identity
+        return PacerSettings(
+            mode=config.pace_mode,
+            controller=config.pace_controller,
+            objective=config.pace_objective,
+            imbalance=config.pace_threshold,
+            max_delay=config.pace_max_delay,
+            stability_cost=config.pace_stability_cost,
+            sharing=config.pace_sharing,
+            run_id=identity.run_id,
+            attempt=identity.attempt,
+            rank=identity.rank,
+            world=identity.world,
+        )
+
+    def _make_sampler(self) -> Sampler:
+        from evenstep.agent.sources import all_sources
+
+        sources = all_sources(
+            thread_id=threading.get_native_id(), device_index=self._hooks.device_index
+        )
+        return Sampler(
+            sources,
+            self.recorder.sample,
+            period_s=self.config.sample_period_s,
+            also=[self._background],
+        )
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Install everything. Raises what a hook raises; the caller stops the agent then."""
+        self._hooks.install()
+        self._pauses.install()
+        self._sampler.start()
+        if self.spool.note:
+            self.spool.add_fact("spool", self.spool.note)
+        if self.config.pace_mode == "on" and not self._pace.can_hold:
+            note = "pacing observes only: on CUDA a host sleep would not hold the device"
+            self.spool.add_fact("pacing", note)
+            log.warning("evenstep: %s", note)
+        self.spool.add_fact("hooks", self._hooks.describe())
+        self.spool.add_fact("pace", {"mode": self.config.pace_mode})
+
+    def connect(self) -> None:
+        """`init_process_group` is done: rank and store are known."""
+        if self.config.share and self.identity.world > 1 and self._sharing is None:
+            self._sharing = self._connect_store()
+
+    def stop(self, reason: str) -> None:
+        """Take the hooks out, write the last facts and close the spool."""
+        if self._stopped or os.getpid() != self._pid:
+            return
+        self._stopped = True
+        self._hooks.remove()
+        self._pauses.remove()
+        self._sampler.stop(CLOSING_TIMEOUT_S)
+        try:
+            self._write_costs()
+            self.spool.add_fact("closed", {"monotonic_ns": time.monotonic_ns(), "reason": reason})
+            self.recorder.summaries.release()
+            self.spool.shut()
+        except (ValueError, OSError, BufferError) as error:
+            log.warning("evenstep: the end of %s is missing: %s", self.spool.path, error)
+
+    def disarm(self) -> None:
+        """For a forked child: nothing of ours may write into the parent's mapping."""
+        self._hooks.disarm()
+        self._pauses.disarm()
+        self._sampler.disarm()
+        self._pace.pacer.kill()
+        self._stopped = True
+
+    def give_up(self, error: Exception) -> None:
+        """Our own code failed: observe nothing from here on; the job goes on."""
+        if self.failure:
+            return
+        self.failure = f"{type(error).__name__}: {error}"
+        self._hooks.disarm()
+        self._pauses.disarm()
+        self._pace.pacer.kill()
+        log.error("evenstep: stopped observing rank %d: %s", self.identity.rank, self.failure)
+        log.debug("evenstep: the failure was", exc_info=error)
+        try:
+            self.spool.add_fact("failure", self.failure)
+        except (ValueError, OSError):
+            return
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def end_step(self, now_ns: int) -> None:
+        """The marking optimizer has finished. On the training thread; may sleep when pacing."""
+        recorder, pace = self.recorder, self._pace
+        held_ns = pace.take_held()
+        lap = self._meter.lap()
+        if self.config.samples_per_step is not None:
+            recorder.clock.samples = self.config.samples_per_step
+        closed = recorder.end_step(now_ns, (lap[0], lap[3], lap[4], lap[1], lap[2]), held_ns)
+        row, wait, decision = pace.after_step(closed, held_ns)
+        if wait.total_ns is not None:
+            recorder.counted["wait_ns"] += wait.total_ns
+            recorder.counted["wait_known"] += 1
+        recorder.counted["agent_ns"] += self._step_cost_ns + recorder.take_cost()
+        recorder.store_summary(closed)
+        self._rows.append(row)
+        if (closed.number + 1) % WINDOW_STEPS == 0:
+            self._end_window(closed.number // WINDOW_STEPS)
+        self._step_cost_ns = time.monotonic_ns() - now_ns
+        pace.hold(decision, closed.number + 1)
+
+    def _end_window(self, window: int) -> None:
+        if self._sharing is None:
+            return
+        report = summarize(
+            list(self._rows),
+            rank=self.identity.rank,
+            window=window,
+            loss_ns=self._pace.pacer.account.booked_ns,
+            floor_ns=0,
+        )
+        self._sharing.post(report)
+
+    # -- background ------------------------------------------------------------------------------
+
+    def _background(self) -> None:
+        """Once per sampling period, on the background thread."""
+        while self._once:
+            task = self._once.pop()
+            try:
+                task()
+            except Exception as error:
+                self.spool.add_fact("background", f"{type(error).__name__}: {error}"[:200])
+        self._hooks.poll()
+        self.spool.flush()
+        if self._sharing is not None:
+            self._exchange(self._sharing)
+
+    def _exchange(self, sharing: Sharing) -> None:
+        try:
+            sharing.exchange()
+        except Exception as error:  # the store is gone, or the job is ending: local only from here
+            self._sharing = None
+            self.spool.add_fact("sharing", f"ended: {type(error).__name__}: {error}"[:200])
+
+    def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
+        self._live.update(reports, late)
+        if self.config.pace_sharing and reports:
+            first = reports[0].window * WINDOW_STEPS
+            self._pace.slowest = Slowest(
+                first,
+                first + WINDOW_STEPS - 1,
+                max(report.work_low_ns for report in reports),
+                max(report.work_low_ns + report.delay_ns for report in reports),
+                max(report.delay_high_ns for report in reports),
+            )
+
+    def _connect_store(self) -> Sharing | None:
+        try:
+            store = self._torch.distributed.distributed_c10d._get_default_store().clone()
+        except Exception as error:  # a store of another kind: everything works without sharing
+            self.spool.add_fact("sharing", f"local only: the store cannot be cloned ({error})"[:200])
+            return None
+        identity = self.identity
+        return Sharing(
+            store,
+            prefix=f"evenstep/{identity.run_id}/{identity.attempt}",
+            rank=identity.rank,
+            world=identity.world,
+            local_rank=identity.local_rank,
+            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
+            threshold=self.config.pace_threshold,
+            on_window=self._on_window,
+        )
+
+    def _record_locality(self) -> None:
+        from evenstep.agent.locality import locality
+        from evenstep.agent.sources.nvml_library import Nvml, NvmlError
+
+        try:
+            nvml = Nvml.load()
+        except (OSError, NvmlError, EvenstepError):
+            nvml = None
+        try:
+            self.spool.add_fact("locality", locality(self._hooks.device_index, nvml=nvml))
+        finally:
+            if nvml is not None:
+                nvml.close()
+
+    def _write_costs(self) -> None:
+        self.spool.add_fact("absent", self._sampler.absent)
+        self.spool.add_fact(
+            "cost",
+            {
+                "ns_per_collective": self.recorder.cost_per_collective_ns(),
+                "background_cpu_ns": self._sampler.cost_ns,
+            },
+        )
+        account = self._pace.pacer.account
+        self.spool.add_fact(
+            "pacing_account",
+            {**account._asdict(), "verdict": str(account.verdict), "mode": self.config.pace_mode},
+        )
+
+
+# -- the one agent of this process -----------------------------------------------------------------
+
+_agent: Agent | None = None
+_armed = False
+_arguments: dict[str, object] = {}
+_passive = False
+
+
+def current() -> Agent | None:
+    """The agent of this process, if one is attached."""
+    return _agent
+
+
+def attach(**settings: object) -> bool:
+    """Observe this rank from here on; True if it is observed, now or from `init_process_group`.
+
+    Idempotent, before or after `init_process_group`, and never raises: what goes wrong is one line
+    of log, and training goes on. `settings` are those of the configuration table.
+    """
+    global _agent
+    if _agent is not None:
+        return True
+    try:
+        _arguments.update(settings)
+        config = configuration.load(_arguments)
+        _say_warnings(config)
+        if not config.enabled:
+            return False
+        import torch
+
+        if not torch.distributed.is_available():
+            log.warning("evenstep: not attached: this torch has no torch.distributed")
+            return False
+        arm()
+        identity = from_environment(os.environ)
+        if not torch.distributed.is_initialized() and identity.launcher == "single":
+            return True  # the rank is known only when the process group is made
+        return _open(config, identity, torch)
+    except Exception as error:
+        _say_not_attached(error)
+        return False
+
+
+def detach() -> None:
+    """Stop observing and restore everything that was replaced."""
+    global _agent, _armed
+    agent, _agent = _agent, None
+    try:
+        _disarm_process_group()
+        _armed = False
+        if agent is not None:
+            agent.stop("detached")
+    except Exception as error:
+        log.warning("evenstep: detaching: %s", error)
+
+
+def arm() -> None:
+    """Have the agent attach when the process group is made. Raises nothing torch does not."""
+    global _armed
+    if _armed:
+        return
+    from torch.distributed import distributed_c10d
+
+    _armed = True
+    _wrap(distributed_c10d, "init_process_group", _after_init)
+    _wrap(distributed_c10d, "destroy_process_group", _after_destroy)
+
+
+def _open(config: Config, identity: Identity, torch: Any) -> bool:
+    """Claim the spool and start. Raises `EvenstepError` in one sentence where it cannot."""
+    global _agent, _passive
+    distributed = torch.distributed
+    if distributed.is_initialized():
+        identity = identity.at(rank=distributed.get_rank(), world=distributed.get_world_size())
+    folder = RunFolder(config.out or default_path(Path.cwd(), starter_pid(identity.launcher)))
+    descriptor = folder.claim(identity.attempt, identity.rank)
+    if descriptor is None:
+        if not _passive:
+            _passive = True
+            log.warning(
+                "evenstep: %s exists, so this process stays passive; give the run another folder",
+                folder.spool_path(identity.attempt, identity.rank),
+            )
+        return False
+    agent = Agent(config, identity, folder, _make_spool(config, identity, folder, descriptor), torch)
+    try:
+        agent.start()
+    except BaseException:
+        agent.stop("could not start")
+        raise
+    _agent = agent
+    if identity.rank == 0:
+        _write_run(folder, identity)
+    if distributed.is_initialized():
+        agent.connect()
+    _on_exit(agent)
+    return True
+
+
+def _make_spool(config: Config, identity: Identity, folder: RunFolder, descriptor: int) -> Spool:
+    header = identity.header() | {
+        "anchor_monotonic_ns": time.monotonic_ns(),
+        "anchor_realtime_ns": time.time_ns(),
+        "versions": loaded_versions(_version()),
+    }
+    return Spool.create(
+        folder.spool_path(identity.attempt, identity.rank),
+        header,
+        ring_bytes=config.ring_bytes,
+        summary_bytes=config.summary_bytes,
+        mode=config.spool,
+        fd=descriptor,
+    )
+
+
+def _write_run(folder: RunFolder, identity: Identity) -> None:
+    """Rank 0 writes `run.json` where no launcher did, and completes what the launcher wrote."""
+    facts = run_facts(
+        run_id=identity.run_id,
+        command=sys.orig_argv,
+        environ=os.environ,
+        versions=loaded_versions(_version()),
+        world=identity.world,
+        nodes=identity.nodes,
+        python=sys.executable,
+    )
+    try:
+        if not folder.write(facts):
+            folder.complete(facts)
+    except EvenstepError as error:
+        log.warning("evenstep: %s", error)
+
+
+def _version() -> str:
+    from evenstep import __version__
+
+    return __version__
+
+
+def _on_exit(agent: Agent) -> None:
+    """End the trace properly at interpreter exit, also in a child of `multiprocessing`."""
+    atexit.register(_finish, agent)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _finish, args=(agent,), exitpriority=0)
+
+
+def _finish(agent: Agent) -> None:
+    try:
+        alone = not os.environ.get("EVENSTEP_RUN_ID")
+        ended = agent._stopped
+        agent.stop("exit")
+        if alone and not ended and agent.identity.rank == 0 and agent.config.verdict:
+            path = agent.folder.path
+            print(f"evenstep: who waited for whom: evenstep diagnose {path}", file=sys.stderr)
+    except Exception as error:
+        log.warning("evenstep: at exit: %s", error)
+
+
+def _after_init() -> None:
+    if _agent is None:
+        attach()
+    else:
+        _agent.connect()
+
+
+def _after_destroy() -> None:
+    if _agent is not None:
+        _agent._groups.forget()
+
+
+_undo: list[Callable[[], None]] = []
+
+
+def _wrap(module: Any, name: str, after: Callable[[], None]) -> None:
+    """Call `after` whenever `module.name` has returned, whoever in torch holds a reference."""
+    original = getattr(module, name)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        try:
+            after()
+        except Exception as error:
+            log.warning("evenstep: after %s: %s", name, error)
+        return result
+
+    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+    wrapper.__name__, wrapper.__doc__ = name, original.__doc__
+    holders = [held for key, held in sys.modules.items() if key.startswith("torch.distributed")]
+    for owner in holders:
+        if getattr(owner, name, None) is original:
+            setattr(owner, name, wrapper)
+            _undo.append(_restorer(owner, name, wrapper, original))
+
+
+def _restorer(owner: Any, name: str, wrapper: Any, original: Any) -> Callable[[], None]:
+    def restore() -> None:
+        if getattr(owner, name, None) is wrapper:
+            setattr(owner, name, original)
+
+    return restore
+
+
+def _disarm_process_group() -> None:
+    while _undo:
+        _undo.pop()()
+
+
+def _say_warnings(config: Config) -> None:
+    for warning in config.warnings:
+        log.warning("evenstep: %s", warning)
+
+
+def _say_not_attached(error: Exception) -> None:
+    log.error("evenstep: not attached: %s", error)
+    log.debug("evenstep: the failure was", exc_info=error)
+
+
+def _in_child() -> None:
+    """First thing in a forked child (see `os.register_at_fork`)."""
+    global _agent, _passive
+    if _agent is not None:
+        _agent.disarm()
+        _agent = None
+    _passive = True
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+__all__ = ["Agent", "SpoolError", "arm", "attach", "current", "detach"]

@@ -1,0 +1,142 @@
+"""Waiting for torch.distributed: the only thing evenstep does in a process it did not start.
+
+`arm()` puts one finder in front of the import system. When `torch.distributed` has been imported it
+takes itself out again and calls the agent, which opens nothing before `init_process_group`.
+
+Most processes that carry the environment (a launcher, a resource tracker, a loader's worker, any
+subprocess) never get that far. So this file imports only what the interpreter has already loaded,
+stands alone (the bootstrap loads it by its path) and never raises.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` itself takes 5 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+TARGET = "torch.distributed"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+
+
+def arm_when_asked() -> None:
+    """Arm where the environment says EVENSTEP=1 (or true, yes, on)."""
+    if os.environ.get("EVENSTEP", "").strip().lower() in ("1", "true", "yes", "on"):
+        arm()
+
+
+def arm(action: Callable[[], object] | None = None, *, target: str = TARGET) -> None:
+    """Call `action` (by default, the agent) once `target` is imported, or now if it has been.
+
+    A second call changes nothing while the first still waits.
+    """
+    action = action or call_agent
+    module = sys.modules.get(target)
+    if module is not None and not _initializing(module):
+        _quietly(action)
+    elif not any(getattr(finder, "awaited", None) == target for finder in sys.meta_path):
+        sys.meta_path.insert(0, Waiting(target, action))
+
+
+def call_agent() -> None:
+    """Hand over to the agent, of this very package whatever else `evenstep` could name."""
+    if "evenstep" not in sys.modules:
+        _load_package()
+    from evenstep.agent import agent
+
+    agent.arm()
+
+
+class Waiting:
+    """A finder that finds nothing itself: it lets the others find, and wraps the loader."""
+
+    def __init__(self, target: str, action: Callable[[], object]) -> None:
+        self.awaited = target
+        self._action = action
+        self._asking = False  # a finder we ask may ask all finders in turn
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of the awaited module with its loader wrapped; None for any other module."""
+        if name != self.awaited or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = self._find(name, path, target)
+        finally:
+            self._asking = False
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = Wrapped(spec.loader, self._fire)
+        return spec
+
+    def _find(self, name: str, path: Any, target: Any) -> Any:
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None:
+                return spec
+        return None
+
+    def _fire(self) -> None:
+        if self not in sys.meta_path:
+            return
+        try:
+            _quietly(self._action)  # still in place: `import evenstep` in there must not arm again
+        finally:
+            sys.meta_path.remove(self)
+
+
+class Wrapped:
+    """A loader that says when its module has been executed, and otherwise is the one it wraps."""
+
+    def __init__(self, loader: Any, fire: Callable[[], None]) -> None:
+        self._loader = loader
+        self._fire = fire
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        """As the wrapped loader does; not every loader has one."""
+        create = getattr(self._loader, "create_module", None)
+        return create(spec) if create else None
+
+    def exec_module(self, module: Any) -> None:
+        """Execute the module as if nobody had wrapped its loader, then fire."""
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._fire()
+
+
+def _initializing(module: Any) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _load_package() -> None:
+    """Make `evenstep` importable from where this file lies, without touching `sys.path`."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(
+        "evenstep",
+        os.path.join(_PACKAGE, "__init__.py"),  # noqa: PTH118
+        submodule_search_locations=[_PACKAGE],
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no package in {_PACKAGE}")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["evenstep"] = package
+    try:
+        spec.loader.exec_module(package)
+    except BaseException:
+        del sys.modules["evenstep"]
+        raise
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    """Run the action; a failure is one line on standard error and the job goes on."""
+    try:
+        action()
+    except Exception as error:
+        print(f"evenstep: not attached: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,0 +1,126 @@
+"""Pauses of Python's garbage collector, seen on whichever thread they happen.
+
+The interpreter calls back at the start and at the end of each collection, with the collection's own
+lock held: no second one can begin in between, so one start stamp is enough. The callback may
+interrupt any Python code, our recorder included. It therefore takes no lock, allocates nothing the
+collector tracks, and lets nothing escape; what a signal's handler raised in it is not ours and is
+sent again (see `evenstep.agent.interrupts`).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from evenstep.agent.interrupts import resend, signal_behind
+
+#: start and end (`time.monotonic_ns()`), generation, objects collected
+OnPause = Callable[[int, int, int, int], None]
+
+MINIMUM_NS = 100_000  # a young collection of a small heap stays below and is only counted
+
+
+class PauseWatch:
+    """Reports collector pauses of at least `minimum_ns` and counts all of them.
+
+    `on_pause` runs on the collecting thread inside the collection. If it raises, the watch goes
+    quiet and keeps the reason in `failure`; the job never sees it.
+    """
+
+    __slots__ = (
+        "_armed",
+        "_callback",
+        "_clock",
+        "_minimum_ns",
+        "_on_pause",
+        "_previous_hook",
+        "_start_ns",
+        "_unraisable",
+        "failure",
+        "paused_ns",
+        "pauses",
+    )
+
+    def __init__(
+        self,
+        on_pause: OnPause,
+        *,
+        minimum_ns: int = MINIMUM_NS,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.pauses = [0, 0, 0]  # per generation, those below the minimum included
+        self.paused_ns = [0, 0, 0]
+        self.failure: str | None = None
+        self._on_pause = on_pause
+        self._minimum_ns = minimum_ns
+        self._clock = clock
+        self._start_ns = 0  # 0 while nothing is being collected
+        self._armed = True
+        self._callback = self._on_collector  # one object: each access would bind a new one
+        self._unraisable = self._on_unraisable
+        self._previous_hook: Callable[[Any], None] | None = None  # None while ours is not in place
+
+    @property
+    def installed(self) -> bool:
+        """Whether the interpreter calls this watch now."""
+        return self._callback in gc.callbacks
+
+    def install(self) -> None:
+        """Start watching. Doing it again changes nothing, and mends a list somebody has cleared."""
+        if self._previous_hook is None:
+            self._previous_hook = sys.unraisablehook
+            sys.unraisablehook = self._unraisable
+        if not self.installed:
+            self._start_ns = 0
+            gc.callbacks.append(self._callback)
+
+    def remove(self) -> None:
+        """Stop watching. Counts stay."""
+        if self.installed:
+            gc.callbacks.remove(self._callback)
+        if sys.unraisablehook is self._unraisable and self._previous_hook:
+            sys.unraisablehook = self._previous_hook
+            self._previous_hook = None  # kept where somebody wrapped ours: it passes things on
+
+    def disarm(self) -> None:
+        """For a forked child: from here on the inherited callback does nothing at all."""
+        self._armed = False
+
+    def _on_collector(self, phase: str, info: dict[str, Any]) -> None:
+        if not self._armed:
+            return
+        try:
+            if phase == "start":
+                self._start_ns = self._clock()
+            elif self._start_ns:  # 0: installed in the middle of a collection
+                self._end(info["generation"], info["collected"])
+        except BaseException as error:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        number = signal_behind(error)
+        if number is not None:
+            resend(number)
+            return
+        self._armed = False
+        self.failure = f"{type(error).__name__}: {error}"
+
+    def _on_unraisable(self, lost: Any) -> None:
+        """What was raised on entering the callback, before its first line: only signals can."""
+        number = signal_behind(lost.exc_value) if lost.object == self._callback else None
+        if number is not None:
+            resend(number)
+        elif self._previous_hook:
+            self._previous_hook(lost)
+
+    def _end(self, generation: int, collected: int) -> None:
+        end_ns = self._clock()
+        start_ns = self._start_ns
+        self._start_ns = 0
+        self.pauses[generation] += 1
+        self.paused_ns[generation] += end_ns - start_ns
+        if end_ns - start_ns >= self._minimum_ns:
+            self._on_pause(start_ns, end_ns, generation, collected)

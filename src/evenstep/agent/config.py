@@ -1,0 +1,274 @@
+"""Every setting there is, in one table: `Config`'s own fields.
+
+A value comes from an argument of `attach()` or a command, else from the environment, else from
+`evenstep.toml` (in the current folder, or named by EVENSTEP_CONFIG), else it is the default. A
+field `pace_mode` is written `pace.mode` in the file and EVENSTEP_PACE_MODE in the environment.
+EVENSTEP=0 is a kill switch: it wins over everything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.agent import values
+from evenstep.errors import ConfigError
+
+FILE = "evenstep.toml"
+#: Variables that are ours but not settings.
+OTHER_VARIABLES = frozenset({"EVENSTEP_CONFIG", "EVENSTEP_RUN_ID", "EVENSTEP_ATTEMPT"})
+#: A shorter way to write the setting people change most.
+ALIASES = {"pace": "pace.mode"}
+
+
+def _row(kind: values.Kind, doc: str) -> dict[str, Any]:
+    return {"kind": kind, "doc": doc}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings of one process, each valid."""
+
+    enabled: bool = field(
+        default=True,
+        metadata=_row(
+            values.SWITCH, "observe this process; EVENSTEP=0 switches evenstep off for good"
+        ),
+    )
+    out: Path | None = field(
+        default=None,
+        metadata=_row(
+            values.PATH, "the run's folder; by default one in ./evenstep-runs, named by its start"
+        ),
+    )
+    ring_bytes: int = field(
+        default=16_000_000,
+        metadata=_row(values.byte_size(65_536), "size of a rank's ring of records"),
+    )
+    summary_bytes: int = field(
+        default=16_000_000,
+        metadata=_row(values.byte_size(65_536), "bound of a rank's per-step summaries"),
+    )
+    spool: str = field(
+        default="auto",
+        metadata=_row(values.choice("auto", "mmap", "buffered"), "how a rank writes its trace"),
+    )
+    share: bool = field(
+        default=True,
+        metadata=_row(
+            values.SWITCH, "one small message per rank and window, to name the late rank live"
+        ),
+    )
+    sample_period_s: float = field(
+        default=1.0,
+        metadata=_row(
+            values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
+        ),
+    )
+    samples_per_step: int | None = field(
+        default=None,
+        metadata=_row(
+            values.COUNT, "samples a rank handles per step, where the loader does not show it"
+        ),
+    )
+    verdict: bool = field(
+        default=True, metadata=_row(values.SWITCH, "print the verdict when the run ends")
+    )
+    log_level: str = field(
+        default="warning",
+        metadata=_row(
+            values.choice("debug", "info", "warning", "error"), "what evenstep itself says"
+        ),
+    )
+    pace_mode: str = field(
+        default="observe",
+        metadata=_row(values.choice("off", "observe", "on"), "observe decides and records only"),
+    )
+    pace_controller: str = field(
+        default="slack",
+        metadata=_row(values.choice("slack", "paper"), "the rule that proposes delays"),
+    )
+    pace_objective: str = field(
+        default="throughput",
+        metadata=_row(
+            values.choice("throughput", "stability", "energy"),
+            "what pacing must improve to stay on",
+        ),
+    )
+    pace_threshold: float = field(
+        default=0.03,
+        metadata=_row(
+            values.share(1.0), "imbalance, as a share of the step, below which nothing is paced"
+        ),
+    )
+    pace_max_delay: float = field(
+        default=0.10,
+        metadata=_row(values.share(0.5), "longest delay, as a share of the median step"),
+    )
+    pace_stability_cost: float = field(
+        default=0.006,
+        metadata=_row(values.share(0.1), "throughput the objective `stability` may cost"),
+    )
+    pace_sharing: bool = field(
+        default=False,
+        metadata=_row(values.SWITCH, "let shared messages take part in pacing decisions"),
+    )
+
+    # Not settings: how the values were found.
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+
+class Setting(NamedTuple):
+    """A row of the table."""
+
+    name: str  # as in evenstep.toml
+    field: str
+    variable: str
+    default: Any
+    kind: values.Kind
+    doc: str
+
+
+def _table() -> dict[str, Setting]:
+    rows = {}
+    for item in fields(Config):
+        if "kind" not in item.metadata:
+            continue
+        name = item.name
+        if name.startswith("pace_"):
+            name = "pace." + name.removeprefix("pace_")
+        variable = "EVENSTEP" if name == "enabled" else f"EVENSTEP_{item.name.upper()}"
+        kind, doc = item.metadata["kind"], item.metadata["doc"]
+        rows[name] = Setting(name, item.name, variable, item.default, kind, doc)
+    return rows
+
+
+TABLE = _table()
+
+
+def load(
+    arguments: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Config:
+    """The settings of this process. Raises `ConfigError` naming the setting and its source."""
+    environ = os.environ if environ is None else environ
+    path = Path(environ.get("EVENSTEP_CONFIG") or (folder or Path.cwd()) / FILE)
+    written: Mapping[str, object] = {}
+    if path.exists() or environ.get("EVENSTEP_CONFIG"):
+        written = _read(path)
+    return resolve(arguments or {}, environ, written, path)
+
+
+def resolve(
+    arguments: Mapping[str, object],
+    environ: Mapping[str, str],
+    written: Mapping[str, object],
+    path: Path = Path(FILE),
+) -> Config:
+    """The settings three sources give together, the first one winning; pure.
+
+    An argument of None counts as not given.
+    """
+    given: dict[str, tuple[object, str]] = {}
+    for key, value in _flat(written).items():
+        given[_named(key, f"{path}")] = (value, f"in {path}")
+    for key, variable in _variables(environ):
+        given[key] = (environ[variable], f"from {variable}")
+    for key, value in arguments.items():
+        if value is not None:
+            given[_named(key, "the arguments")] = (value, "given as an argument")
+    if values.is_off(environ.get("EVENSTEP", "")):
+        given["enabled"] = (False, "from EVENSTEP")
+    found = {TABLE[key].field: _checked(key, *what) for key, what in given.items()}
+    sources = {key: source for key, (_, source) in given.items()}
+    return Config(**found, sources=sources, warnings=_strays(environ))
+
+
+def describe(config: Config | None = None) -> list[dict[str, Any]]:
+    """The table as rows for people and programs; with a configuration, its values and sources."""
+    rows = []
+    for row in TABLE.values():
+        entry: dict[str, Any] = {
+            "name": row.name,
+            "variable": row.variable,
+            "default": row.default,
+            "expects": row.kind.expects,
+            "meaning": row.doc,
+        }
+        if config is not None:
+            value = getattr(config, row.field)
+            entry["value"] = str(value) if isinstance(value, Path) else value
+            entry["source"] = config.sources.get(row.name, "default")
+        rows.append(entry)
+    return rows
+
+
+def _read(path: Path) -> dict[str, object]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def _flat(written: Mapping[str, object]) -> dict[str, object]:
+    """Tables of the file as dotted names."""
+    flat: dict[str, object] = {}
+    for key, value in written.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{key}.{inner}": inside for inner, inside in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def _named(key: str, place: str) -> str:
+    """The setting a key means. Raises `ConfigError` with the nearest one where there is none."""
+    name = ALIASES.get(key, key)
+    if name not in TABLE:
+        name = next((row.name for row in TABLE.values() if row.field == key), "")
+    if name:
+        return name
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, [*TABLE, *ALIASES], n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "`evenstep env --json` lists all"
+    raise ConfigError(f"there is no setting {key!r} (in {place}); {hint}")
+
+
+def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(setting, variable) for what the environment sets; a full name wins over a short one."""
+    short = [(name, f"EVENSTEP_{alias.upper()}") for alias, name in ALIASES.items()]
+    full = [(row.name, row.variable) for row in TABLE.values()]
+    return [(name, variable) for name, variable in short + full if environ.get(variable)]
+
+
+def _checked(name: str, value: object, source: str) -> Any:
+    kind = TABLE[name].kind
+    try:
+        return kind.parse(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigError(f"{name} {source} must be {kind.expects}, found {value!r}") from None
+
+
+def _strays(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """A warning for each EVENSTEP_ variable that sets nothing."""
+    known = {row.variable for row in TABLE.values()} | OTHER_VARIABLES
+    known |= {f"EVENSTEP_{alias.upper()}" for alias in ALIASES}
+    strays = sorted(name for name in environ if name.startswith("EVENSTEP_") and name not in known)
+    return tuple(_stray(name, known) for name in strays)
+
+
+def _stray(name: str, known: set[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"{name} sets nothing" + (f"; did you mean {near[0]}?" if near else "")

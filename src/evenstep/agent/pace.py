@@ -1,0 +1,116 @@
+"""The pacer's host in a live rank: what it is told of each step, and the delay it asks for."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from evenstep.agent.recorder import Recorder, StepCollective
+from evenstep.agent.steps import ClosedStep
+from evenstep.agent.windows import StepRow
+from evenstep.pacing import Decision, Pacer, Plan, Slowest, StepObservation
+from evenstep.pacing.waits import Collective, StepWait, WaitEstimator
+from evenstep.trace.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase
+
+_UPPER_BOUND, _ON_DEVICE = int(Flag.EXIT_UPPER_BOUND), int(Flag.ON_DEVICE)
+_PACING = int(Kind.PACING)
+
+
+class PaceHost:
+    """Tells the pacer what one rank saw, records what it decides and, in mode `on`, sleeps.
+
+    Lives on the training thread; `inbox` and `slowest` may be filled from the background thread.
+    """
+
+    def __init__(self, pacer: Pacer, recorder: Recorder, *, world: int, can_hold: bool) -> None:
+        self.pacer = pacer
+        self.waits = WaitEstimator()
+        self.inbox: deque[Plan] = deque(maxlen=8)
+        self.slowest: Slowest | None = None
+        self.can_hold = can_hold  # False where a host sleep would not hold the device
+        self._recorder = recorder
+        self._world = world
+        self._held_ns = 0  # realised since the last step ended
+        self._said: tuple[str, int] = ("", 0)
+
+    def take_held(self) -> int:
+        """The delay spent inside the step that is ending."""
+        held, self._held_ns = self._held_ns, 0
+        return held
+
+    def after_step(self, closed: ClosedStep, held_ns: int) -> tuple[StepRow, StepWait, Decision]:
+        """Learn from a step and decide what to do before the next."""
+        collectives, pauses = self._recorder.take_step()
+        wait = self.waits.step(self._finished(collectives), pauses)
+        step_ns = closed.end_ns - closed.start_ns
+        own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - held_ns, 0)
+        slowest, self.slowest = self.slowest, None
+        while self.inbox:
+            self.pacer.adopt(self.inbox.popleft())
+        self.pacer.observe(
+            StepObservation(
+                step=closed.number,
+                step_ns=step_ns,
+                work_ns=max((wait.since_last_ns or own_ns) - held_ns, 0),
+                wait_ns=wait.first_ns,
+                margin_ns=wait.floor_margin_ns,
+                in_flight_ns=wait.in_flight_ns,
+                floor_lower_ns=wait.floor_lower_ns,
+                delay_ns=held_ns,
+                steady=not closed.unsteady,
+                world=self._world,
+                batch=closed.samples or None,
+                slowest=slowest,
+            )
+        )
+        decision = self.pacer.decide(closed.number + 1)
+        return StepRow(step_ns, own_ns, wait.total_ns, held_ns), wait, decision
+
+    def hold(self, decision: Decision, step: int) -> None:
+        """Spend the decided delay, if any, and record the decision with its reason."""
+        delay_ns = decision.delay_ns if self.can_hold else 0
+        begin = time.monotonic_ns()
+        if delay_ns > 0:
+            time.sleep(delay_ns * 1e-9)
+            self._held_ns += time.monotonic_ns() - begin
+        said = (str(decision.reason), delay_ns or decision.proposed_ns)
+        if said != self._said:
+            self._said = said
+            self._record(decision, step, begin, applied=delay_ns > 0)
+
+    def _record(self, decision: Decision, step: int, begin_ns: int, *, applied: bool) -> None:
+        spool = self._recorder.spool
+        actuator = Actuator.NONE if decision.actuator == "none" else Actuator.BEFORE_STEP
+        spool.put(
+            begin_ns,
+            time.monotonic_ns(),
+            _PACING,
+            int(actuator),
+            step,
+            held_ns=decision.delay_ns or decision.proposed_ns,
+            flags=int(Flag.APPLIED) if applied else 0,
+            name=spool.name_id(str(decision.reason)),
+        )
+
+    def _finished(self, collectives: Sequence[StepCollective]) -> list[Collective]:
+        """The step's collectives that have ended on the host, in the estimator's terms."""
+        words, slot = self._recorder.spool.words, self._recorder.spool.word_of
+        finished: list[Collective] = []
+        for seen in collectives:
+            if seen.flags & _ON_DEVICE:
+                continue
+            base = slot(seen.seq)
+            if words[base] != seen.seq or not words[base + WORD_EXIT]:
+                continue
+            finished.append(
+                (
+                    seen.group,
+                    seen.op,
+                    seen.nbytes,
+                    words[base + WORD_ENTER],
+                    words[base + WORD_EXIT],
+                    bool(seen.flags & _UPPER_BOUND),
+                )
+            )
+        return finished

@@ -1,0 +1,97 @@
+"""Where a training thread's time goes: phases that may nest, of which only the leaf is counted.
+
+`PhaseStack` keeps the running step's account. What no phase claims is `Phase.OTHER`, so the leaf
+times of a step add up to its length. It is fed with times and never reads a clock.
+"""
+
+from __future__ import annotations
+
+from evenstep.trace.layout import WORD_GROUP_SEQ, Kind, Phase
+from evenstep.trace.spool import Spool
+
+PHASES = len(Phase)
+_PHASE_KIND = int(Kind.PHASE)
+
+
+class OpenPhase:
+    """A phase that has begun. `nested_ns` is the part of it already counted elsewhere."""
+
+    __slots__ = ("enter_ns", "nested_ns", "phase", "seq")
+
+    def __init__(self, phase: int, seq: int, enter_ns: int) -> None:
+        self.phase = phase
+        self.seq = seq
+        self.enter_ns = enter_ns
+        self.nested_ns = 0
+
+
+class PhaseStack:
+    """Phases of the step that is open on the training thread."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._open: list[OpenPhase] = []
+        self.step = 0
+        self.leaf_ns = [0] * PHASES
+        self.parent = 0  # record of the innermost open phase: what new records lie in
+        self.boundary_ns = 0  # end of the last outermost phase: from here nothing is claimed
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def current(self) -> int:
+        """The innermost open phase, `Phase.OTHER` where there is none."""
+        return self._open[-1].phase if self._open else 0
+
+    def enter(self, phase: int, now_ns: int) -> None:
+        """Begin a phase inside whatever is open; its record shows as open until `leave`."""
+        seq = self._spool.put(now_ns, 0, _PHASE_KIND, phase, self.step, self.parent)
+        self._open.append(OpenPhase(phase, seq, now_ns))
+        self.parent = seq
+
+    def leave(self, now_ns: int) -> None:
+        """End the innermost phase; without one, nothing happens."""
+        if not self._open:
+            return
+        ended = self._open.pop()
+        duration = max(now_ns - ended.enter_ns, 0)
+        leaf = max(duration - ended.nested_ns, 0)
+        self.leaf_ns[ended.phase] += leaf
+        self._spool.patch(ended.seq, WORD_GROUP_SEQ, leaf)
+        self._spool.close(ended.seq, now_ns)
+        self._claim(now_ns, duration)
+        self.parent = self._open[-1].seq if self._open else 0
+
+    def add(self, phase: int, enter_ns: int, exit_ns: int) -> None:
+        """Record a phase that is over already, inside whatever is open."""
+        leaf = max(exit_ns - enter_ns, 0)
+        self._spool.put(enter_ns, exit_ns, _PHASE_KIND, phase, self.step, self.parent, 0, leaf)
+        self.count(phase, enter_ns, exit_ns)
+
+    def count(self, phase: int, enter_ns: int, exit_ns: int) -> None:
+        """Count a stretch as a phase's without a record of its own (a blocking collective)."""
+        duration = max(exit_ns - enter_ns, 0)
+        self.leaf_ns[phase] += duration
+        self._claim(exit_ns, duration)
+
+    def _claim(self, exit_ns: int, duration_ns: int) -> None:
+        if self._open:
+            self._open[-1].nested_ns += duration_ns
+        else:
+            self.boundary_ns = max(self.boundary_ns, exit_ns)
+
+    def restart(self, step: int, now_ns: int) -> list[int]:
+        """End the step's account and begin the next one's; returns the ended leaf times, in ns.
+
+        A phase that is open across the boundary is split in two there.
+        """
+        across = [part.phase for part in self._open]
+        for _ in across:
+            self.leave(now_ns)
+        leaf, self.leaf_ns = self.leaf_ns, [0] * PHASES
+        self.step = step
+        self.boundary_ns = now_ns
+        for phase in across:
+            self.enter(phase, now_ns)
+        return leaf

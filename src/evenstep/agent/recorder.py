@@ -1,0 +1,239 @@
+"""What a rank records: the hooks call it, it writes the spool and keeps the running step.
+
+Everything here runs on the job's own threads. It takes no lock, starts nothing, and reads the
+clock once per event. The collector's callbacks may fire inside any of these methods.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from time import monotonic_ns, time_ns
+
+from evenstep.agent.phases import PhaseStack
+from evenstep.agent.steps import ClosedStep, StepClock
+from evenstep.trace.layout import Flag, Kind
+from evenstep.trace.spool import Spool
+from evenstep.trace.summary import COUNTERS, StepSummary, SummaryLog
+
+_COLLECTIVE = int(Kind.COLLECTIVE)
+_POINT_TO_POINT = int(Kind.POINT_TO_POINT)
+_PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
+_SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
+_ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
+
+#: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
+STEP_COLLECTIVES = 4096
+SHORTEST_WAIT_NS = 20_000
+COST_SAMPLE = 16  # one collective in so many has its own cost measured
+
+_get_ident = threading.get_ident
+
+
+class GroupState:
+    """A process group as the recorder needs it."""
+
+    __slots__ = ("index", "ranks", "sequence", "uid")
+
+    def __init__(self, index: int, uid: str, ranks: tuple[int, ...], sequence: int) -> None:
+        self.index = index  # in the spool's table
+        self.uid = uid
+        self.ranks = ranks
+        self.sequence = sequence  # collectives so far, from the group's own counter
+
+    def global_rank(self, group_rank: int) -> int:
+        """The global rank of a member; the number itself where the group is not known."""
+        return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else group_rank
+
+
+class StepCollective:
+    """Seen in the running step: what the online wait estimate is made from."""
+
+    __slots__ = ("flags", "group", "nbytes", "op", "seq")
+
+    def __init__(self, seq: int, group: int, op: int, nbytes: int, flags: int) -> None:
+        self.seq = seq
+        self.group = group
+        self.op = op
+        self.nbytes = nbytes
+        self.flags = flags
+
+
+class Recorder:
+    """Writes one rank's spool. `clock` belongs to the training thread, `ident` says which it is."""
+
+    def __init__(self, spool: Spool) -> None:
+        now = monotonic_ns()
+        self.spool = spool
+        self.stack = PhaseStack(spool)
+        self.clock = StepClock(self.stack, now)
+        self.ident = _get_ident()
+        self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
+        self.collectives: list[StepCollective] = []
+        self.pauses: list[tuple[int, int]] = []
+        self.counted = dict.fromkeys(COUNTERS, 0)
+        self.cost_ns = 0  # own time of the sampled collectives
+        self.cost_samples = 0
+        self._cost_taken_ns = 0
+        self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
+        self._threads: dict[int, int] = {self.ident: 0}
+        self._put = spool.put
+
+    # -- collectives -----------------------------------------------------------------------------
+
+    def collective(
+        self,
+        enter_ns: int,
+        group: GroupState,
+        op: int,
+        bytes_in: int,
+        bytes_out: int,
+        flags: int,
+        peer: int,
+        dtype: int,
+    ) -> int:
+        """A collective is issued; returns its record. Its exit comes by `spool.close`."""
+        sequence = group.sequence
+        group.sequence = sequence + 1
+        ident = _get_ident()
+        thread = self._threads.get(ident)
+        if thread is None:
+            thread = self._threads[ident] = min(len(self._threads), 0xFFFF)
+        stack = self.stack
+        seq = self._put(
+            enter_ns, 0, _COLLECTIVE, op, stack.step, stack.parent, group.index, sequence,
+            bytes_in, bytes_out, flags, peer, dtype, 0, thread,
+        )  # fmt: skip
+        if len(self.collectives) < STEP_COLLECTIVES:
+            self.collectives.append(StepCollective(seq, group.index, op, bytes_in, flags))
+        counted = self.counted
+        counted["collectives"] += 1
+        counted["bytes"] += bytes_in
+        if not flags & _ASYNC:
+            self.blocking[ident] = seq
+        elif not flags & _ON_DEVICE:
+            self.clock.last_entry_ns = enter_ns
+        return seq
+
+    def point_to_point(
+        self,
+        enter_ns: int,
+        group: GroupState,
+        op: int,
+        nbytes: int,
+        flags: int,
+        peer: int,
+        dtype: int,
+        order: int,
+    ) -> int:
+        """A send or receive is issued; `order` is its number among those of its pair and tag."""
+        stack = self.stack
+        thread = self._threads.get(_get_ident(), 0)
+        return self._put(
+            enter_ns, 0, _POINT_TO_POINT, op, stack.step, stack.parent, group.index, order,
+            nbytes, nbytes, flags, peer, dtype, 0, thread,
+        )  # fmt: skip
+
+    def host_waited(self, enter_ns: int, exit_ns: int, *, ident: int) -> None:
+        """A thread was blocked in `Work.wait`. Its own blocking collective ends with it."""
+        seq = self.blocking.pop(ident, 0)
+        if not seq and exit_ns - enter_ns < SHORTEST_WAIT_NS:
+            return  # what it waited for had ended
+        if seq:
+            self.spool.add_flags(seq, Flag.HOST_BLOCKED)
+            self.spool.close(seq, exit_ns)
+        if ident == self.ident:
+            times = self.spool.times(seq) if seq else None
+            self.clock.blocked(times[0] if times else enter_ns, exit_ns, record=not seq)
+
+    # -- the rest --------------------------------------------------------------------------------
+
+    def pause(self, enter_ns: int, exit_ns: int, generation: int, collected: int) -> None:
+        """The collector stopped this process. May be called from anywhere, at any time."""
+        self._put(
+            enter_ns, exit_ns, _PAUSE, generation, self.stack.step, self.stack.parent,
+            payload=collected & 0xFFFFFFFF,
+        )  # fmt: skip
+        self.counted["pause_ns"] += exit_ns - enter_ns
+        self.counted["pauses"] += 1
+        if len(self.pauses) < STEP_COLLECTIVES:
+            self.pauses.append((enter_ns, exit_ns))
+
+    def span_begins(self, name: str) -> int:
+        """A user's span; returns its record for `spool.close`."""
+        stack = self.stack
+        thread = self._threads.get(_get_ident(), 0)
+        return self._put(
+            monotonic_ns(), 0, _SPAN, 0, stack.step, stack.parent,
+            thread=thread, name=self.spool.name_id(name),
+        )  # fmt: skip
+
+    def sample(self, metric: str, device: int, value: float) -> None:
+        """A measurement of the host or a device."""
+        self._value(_SAMPLE, metric, value, device)
+
+    def marker(self, name: str, value: float) -> None:
+        """A number the user logs for this step (loss, gradient norm)."""
+        self._value(_MARKER, name, value, -1)
+
+    def _value(self, kind: int, name: str, value: float, device: int) -> None:
+        now = monotonic_ns()
+        bits = struct.unpack("<Q", struct.pack("<d", value))[0]
+        self._put(
+            now, now, kind, 0, self.stack.step, 0, bytes_in=bits,
+            name=self.spool.name_id(name), device=device,
+        )  # fmt: skip
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def end_step(self, now_ns: int, resources: tuple[int, ...], held_ns: int) -> ClosedStep:
+        """Close the step: its record, and its summary once `store_summary` is called.
+
+        `resources` are the step's (cpu_ns, minor faults, major faults, involuntary switches,
+        voluntary switches); `held_ns` the pacing delay spent inside it.
+        """
+        closed = self.clock.end_step(now_ns)
+        cpu_ns, minor, major, involuntary, voluntary = resources
+        self._put(
+            closed.start_ns, now_ns, _STEP, 0, closed.number, 0, 0, cpu_ns, minor, major,
+            peer=min(involuntary, 0x7FFFFFFF), payload=min(closed.samples, 0xFFFFFFFF),
+            held_ns=held_ns,
+        )  # fmt: skip
+        self.counted.update(
+            cpu_ns=cpu_ns, minor_faults=minor, major_faults=major, held_ns=held_ns,
+            involuntary_switches=involuntary, voluntary_switches=voluntary,
+            samples=closed.samples,
+        )  # fmt: skip
+        return closed
+
+    def store_summary(self, closed: ClosedStep) -> None:
+        """Write the step's summary and begin the next one's counters."""
+        counted = self.counted
+        self.counted = dict.fromkeys(COUNTERS, 0)
+        self.summaries.append(
+            StepSummary(
+                closed.number,
+                closed.number,
+                closed.start_ns,
+                closed.end_ns,
+                time_ns(),
+                closed.phase_ns,
+                [max(counted[name], 0) for name in COUNTERS],
+            )
+        )
+
+    def take_step(self) -> tuple[list[StepCollective], list[tuple[int, int]]]:
+        """The ended step's collectives and collector pauses; the lists start anew."""
+        taken = self.collectives, self.pauses
+        self.collectives, self.pauses = [], []
+        return taken
+
+    def take_cost(self) -> int:
+        """Own time spent on collectives since the last call, scaled up from the sampled ones."""
+        cost = (self.cost_ns - self._cost_taken_ns) * COST_SAMPLE
+        self._cost_taken_ns = self.cost_ns
+        return cost
+
+    def cost_per_collective_ns(self) -> float | None:
+        """Own time per collective, from one in `COST_SAMPLE`; None before the first."""
+        return self.cost_ns / self.cost_samples if self.cost_samples else None

@@ -1,0 +1,119 @@
+"""Passing window messages through the job's own store, from the background thread only.
+
+On a clone of the store: a client is not shareable, and a background `get` would hold up the
+training thread's own. Nothing here blocks: `check`, and only then `multi_get`. Keys carry run,
+attempt and window, and a rank deletes its own after two windows. Above `DIRECT_RANKS` ranks the
+first rank of each node reads its node's messages and passes on the latest and the median one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evenstep.agent.windows import Late, WindowReport, latest_rank
+
+DIRECT_RANKS = 64
+KEEP_WINDOWS = 2
+PATIENCE = 8  # windows that are asked for before the oldest is given up
+
+
+class Sharing:
+    """One rank's part. `post` hands over a finished window; `exchange` runs on the background.
+
+    `on_window` gets, on rank 0 alone, the reports of every complete window and who is late in it.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        prefix: str,
+        rank: int,
+        world: int,
+        local_rank: int,
+        local_world: int,
+        threshold: float,
+        on_window: Callable[[Sequence[WindowReport], Late | None], None],
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._rank = rank
+        self._world = world
+        self._local_rank = local_rank
+        self._local_world = max(local_world, 1)
+        self._threshold = threshold
+        self._on_window = on_window
+        self._outbox: deque[WindowReport] = deque(maxlen=PATIENCE)
+        self._written: deque[str] = deque()
+        self._node_windows: deque[int] = deque(maxlen=PATIENCE)  # not read from the node yet
+        self._root_windows: deque[int] = deque(maxlen=PATIENCE)  # not judged yet
+        self._by_node = world > DIRECT_RANKS and local_world > 1 and world % local_world == 0
+
+    def post(self, report: WindowReport) -> None:
+        """Hand a finished window over; called on the training thread, never blocks."""
+        self._outbox.append(report)
+
+    def exchange(self) -> None:
+        """Send what was posted and read what has arrived. For the background thread."""
+        while self._outbox:
+            report = self._outbox.popleft()
+            self._write(f"{report.window}/r{report.rank}", report.pack())
+            for asked in (self._node_windows, self._root_windows):
+                asked.append(report.window)
+        if self._by_node and self._local_rank == 0:
+            self._gather(self._node_windows, self._own_node_keys, self._pass_on)
+        if self._rank == 0:
+            self._gather(self._root_windows, self._root_keys, self._judge)
+
+    def _gather(
+        self,
+        windows: deque[int],
+        keys_of: Callable[[int], list[str]],
+        use: Callable[[list[WindowReport]], None],
+    ) -> None:
+        """Read the windows that are complete; the others are asked for again next time."""
+        for window in list(windows):
+            keys = keys_of(window)
+            if self._store.check(keys):
+                windows.remove(window)
+                messages = [WindowReport.unpack(bytes(m)) for m in self._store.multi_get(keys)]
+                use([message for message in messages if message is not None])
+
+    def _own_node_keys(self, window: int) -> list[str]:
+        first = self._rank - self._local_rank
+        return [self._key(f"{window}/r{first + i}") for i in range(self._local_world)]
+
+    def _root_keys(self, window: int) -> list[str]:
+        if not self._by_node:
+            return [self._key(f"{window}/r{rank}") for rank in range(self._world)]
+        nodes = self._world // self._local_world
+        return [
+            self._key(f"{window}/n{node}{part}") for node in range(nodes) for part in ("max", "mid")
+        ]
+
+    def _pass_on(self, reports: list[WindowReport]) -> None:
+        """A node's two messages: its slowest rank's and its median rank's."""
+        if not reports:
+            return
+        ordered = sorted(reports, key=lambda report: report.work_ns)
+        node = self._rank // self._local_world
+        window = ordered[0].window
+        self._write(f"{window}/n{node}max", ordered[-1].pack())
+        self._write(f"{window}/n{node}mid", ordered[(len(ordered) - 1) // 2].pack())
+
+    def _judge(self, reports: list[WindowReport]) -> None:
+        unique = list({report.rank: report for report in reports}.values())
+        self._on_window(unique, latest_rank(unique, threshold=self._threshold))
+
+    def _write(self, name: str, message: bytes) -> None:
+        key = self._key(name)
+        self._store.set(key, message)
+        self._written.append(key)
+        per_window = 3 if self._by_node and self._local_rank == 0 else 1
+        while len(self._written) > KEEP_WINDOWS * per_window:
+            self._store.delete_key(self._written.popleft())
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"

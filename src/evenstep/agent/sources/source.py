@@ -1,0 +1,37 @@
+"""A place facts about the host or a device come from: opened once, then read about every second."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from evenstep.errors import EvenstepError
+
+#: metric (its name ends in its unit), device index (`HOST_DEVICE` for the host), value
+Reading = tuple[str, int, float]
+
+
+class SourceUnavailable(EvenstepError):  # noqa: N818 (a state, not a mistake)
+    """A source gives nothing here, and why, in one plain sentence for the report.
+
+    `may_come` marks a state that can pass, such as CUDA not being in use yet.
+    """
+
+    def __init__(self, reason: str, *, may_come: bool = False) -> None:
+        super().__init__(reason)
+        self.may_come = may_come
+
+
+class Source:
+    """One source. Lives on the background thread: its methods may be slow, never noisy."""
+
+    name: ClassVar[str]
+
+    def open(self) -> None:
+        """Find out what there is to read. Raises `SourceUnavailable`."""
+
+    def read(self) -> list[Reading]:
+        """Values as they are now; counters as the raw running total, for others to subtract."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what `open` took; most take nothing."""

@@ -1,0 +1,175 @@
+"""Steps and phases from what a framework lets be seen, with no edit to the user's code.
+
+The hooks report events; this decides what they mean. Rules that need saying:
+
+- A step ends when the marking optimizer, the first instance that ever stepped, finishes. Others
+  belong to the step open then. `evenstep.step()`, once called, marks steps instead.
+- The forward phase reaches from the outermost forward to the start of backward, so that the loss
+  belongs to it. Where no forward can be seen it begins where the previous phase ended.
+- A stretch under `model.eval()` is evaluation only if no backward and no optimizer step happens
+  before the model returns to training: freezing a part of a model is not an evaluation.
+- Backward ends with the wait for the last gradients: from the entry of the last collective issued
+  inside it, the thread is blocked (`Phase.SYNC`).
+"""
+
+from __future__ import annotations
+
+from evenstep.agent.phases import PhaseStack
+from evenstep.trace.layout import Phase
+
+_INPUT, _FORWARD, _BACKWARD = int(Phase.INPUT), int(Phase.FORWARD), int(Phase.BACKWARD)
+_SYNC, _OPTIMIZER, _EVALUATION = int(Phase.SYNC), int(Phase.OPTIMIZER), int(Phase.EVALUATION)
+
+
+class ClosedStep:
+    """A finished step: its number, its times in ns and the leaf time of every phase."""
+
+    __slots__ = ("end_ns", "number", "phase_ns", "samples", "start_ns", "unsteady")
+
+    def __init__(self, number: int, start_ns: int, end_ns: int, phase_ns: list[int]) -> None:
+        self.number = number
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.phase_ns = phase_ns
+        self.samples = 0
+        self.unsteady = bool(phase_ns[Phase.CHECKPOINT] or phase_ns[Phase.EVALUATION])
+
+
+class StepClock:
+    """The meaning of the events of one training thread. All times are monotonic ns."""
+
+    def __init__(self, stack: PhaseStack, now_ns: int) -> None:
+        self.stack = stack
+        self.start_ns = now_ns
+        self.manual = False  # evenstep.step() marks the steps
+        self.samples = 0
+        self.last_entry_ns = 0  # of a collective that did not block its caller
+        stack.boundary_ns = now_ns
+        self._forward_depth = 0
+        self._forward_end_ns = 0  # the outermost forward is over; the loss may still belong to it
+        self._backwards = 0
+        self._forwards_seen = False
+        # Since when, and the account and the samples at that time.
+        self._evaluation: tuple[int, list[int], int] | None = None
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def input_begins(self, now_ns: int) -> None:
+        """The loop asks its loader for a batch."""
+        self._settle_forward()
+        self.stack.enter(_INPUT, now_ns)
+
+    def input_ends(self, now_ns: int, samples: int) -> None:
+        """The batch is there."""
+        self.stack.leave(now_ns)
+        self.samples += samples
+
+    # -- forward ---------------------------------------------------------------------------------
+
+    def forward_begins(self, now_ns: int, *, training: bool) -> None:
+        """The outermost module is called."""
+        self._forward_depth += 1
+        if self._forward_depth > 1 or self._backwards:  # recomputed inside backward
+            return
+        self._settle_forward()
+        self._forwards_seen = True
+        self.stack.enter(_FORWARD if training else _EVALUATION, now_ns)
+
+    def forward_ends(self, now_ns: int) -> None:
+        """The outermost module has returned; a training forward may go on into the loss."""
+        self._forward_depth = max(self._forward_depth - 1, 0)
+        if self._forward_depth or self._backwards:
+            return
+        if self.stack.current == _FORWARD:
+            self._forward_end_ns = now_ns
+        elif self.stack.current == _EVALUATION:
+            self.stack.leave(now_ns)
+
+    def _settle_forward(self) -> None:
+        """End a forward that no backward followed, where the module returned."""
+        if self._forward_end_ns and self.stack.current == _FORWARD:
+            self.stack.leave(self._forward_end_ns)
+        self._forward_end_ns = 0
+
+    # -- backward --------------------------------------------------------------------------------
+
+    def backward_begins(self, now_ns: int) -> None:
+        """The autograd engine starts; a nested start (checkpointing) stays inside the outer one."""
+        self._evaluation = None
+        self._backwards += 1
+        if self._backwards > 1:
+            return
+        stack = self.stack
+        if self._forward_end_ns and stack.current == _FORWARD:
+            stack.leave(now_ns)
+        elif not self._forwards_seen and not len(stack):
+            stack.add(_FORWARD, stack.boundary_ns, now_ns)
+        self._forward_end_ns = 0
+        self.last_entry_ns = 0
+        stack.enter(_BACKWARD, now_ns)
+
+    def backward_ends(self, now_ns: int) -> None:
+        """The engine has returned, and with it the last gradients it had to wait for."""
+        self._backwards = max(self._backwards - 1, 0)
+        if self._backwards:
+            return
+        if self.last_entry_ns and self.stack.current == _BACKWARD:
+            self.stack.add(_SYNC, self.last_entry_ns, now_ns)
+        self.stack.leave(now_ns)
+
+    # -- other phases ----------------------------------------------------------------------------
+
+    def blocked(self, enter_ns: int, exit_ns: int, *, record: bool) -> None:
+        """The thread waited for communication; `record` where no collective's record shows it."""
+        if record:
+            self.stack.add(_SYNC, enter_ns, exit_ns)
+        else:
+            self.stack.count(_SYNC, enter_ns, exit_ns)
+        self.last_entry_ns = 0
+
+    def optimizer_begins(self, now_ns: int) -> None:
+        """An optimizer updates parameters."""
+        self._settle_forward()
+        self._evaluation = None
+        self.stack.enter(_OPTIMIZER, now_ns)
+
+    def begins(self, phase: Phase, now_ns: int) -> None:
+        """A phase that is just what it is called (checkpoint)."""
+        self._settle_forward()
+        self.stack.enter(phase, now_ns)
+
+    def ends(self, now_ns: int) -> None:
+        """The innermost phase is over."""
+        self.stack.leave(now_ns)
+
+    def mode_changes(self, now_ns: int, *, training: bool) -> None:
+        """The outermost `module.train(mode)` call of a module."""
+        if not training:
+            self._settle_forward()
+            if self._evaluation is None:
+                self._evaluation = (now_ns, list(self.stack.leaf_ns), self.samples)
+            return
+        if self._evaluation is None:
+            return
+        since, account, samples = self._evaluation
+        self._evaluation = None
+        self._settle_forward()
+        if not len(self.stack):
+            self.stack.leaf_ns, self.samples = account, samples
+            self.stack.add(_EVALUATION, max(since, self.start_ns), now_ns)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def end_step(self, now_ns: int) -> ClosedStep:
+        """Close the running step and open the next at the same instant."""
+        self._settle_forward()
+        self._evaluation = None
+        self._forward_depth = self._backwards = 0  # an exception may have skipped an end
+        number = self.stack.step
+        leaf = self.stack.restart(number + 1, now_ns)
+        leaf[0] = 0
+        leaf[0] = max(now_ns - self.start_ns - sum(leaf), 0)
+        closed = ClosedStep(number, self.start_ns, now_ns, leaf)
+        closed.samples, self.samples = self.samples, 0
+        self.start_ns = now_ns
+        return closed

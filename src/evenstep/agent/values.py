@@ -1,0 +1,126 @@
+"""The kinds of value a setting can have: what is expected, and how text becomes it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCHES |= {"0": False, "false": False, "no": False, "off": False}
+
+#: SI units are powers of 1,000, binary ones of 1,024; a bare k, M or G is SI.
+_BYTES_IN: dict[str, int] = {"": 1, "b": 1} | {
+    prefix + unit: base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for unit, base in (("", 1000), ("b", 1000), ("ib", 1024))
+}
+_BYTE_SIZE = re.compile(r"(\d+)(?:\.(\d+))?\s*([a-z]*)", re.ASCII)
+
+
+class Kind(NamedTuple):
+    """A kind of value. `parse` takes text or a plain value and raises `ValueError`."""
+
+    expects: str  # completes "must be …"
+    parse: Callable[[Any], Any]
+
+
+def switch(value: object) -> bool:
+    """On or off."""
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text not in _SWITCHES:
+        raise ValueError(text)
+    return _SWITCHES[text]
+
+
+def is_off(text: str) -> bool:
+    """Whether text says off; text that says neither does not."""
+    return _SWITCHES.get(text.strip().lower()) is False
+
+
+def bytes_of(value: object) -> int:
+    """A size in bytes: a whole number, or text such as "16MB" (10^6) or "1.5 GiB" (2^30)."""
+    if isinstance(value, bool):
+        raise ValueError(value)
+    match = _BYTE_SIZE.fullmatch(str(value).strip().lower())
+    if match is None or match[3] not in _BYTES_IN:
+        raise ValueError(value)
+    digits = match[2] or ""
+    decimals: int = 10 ** len(digits)
+    size, rest = divmod(int(match[1] + digits) * _BYTES_IN[match[3]], decimals)
+    if rest:
+        raise ValueError(f"{value} is not a whole number of bytes")
+    return size
+
+
+def byte_size(smallest: int) -> Kind:
+    """A size in bytes, with a lower bound."""
+
+    def parse(value: object) -> int:
+        size = bytes_of(value)
+        if size < smallest:
+            raise ValueError(size)
+        return size
+
+    return Kind(f"a size in bytes such as 16MB or 8MiB, at least {smallest}", parse)
+
+
+def choice(*options: str) -> Kind:
+    """One of several words."""
+
+    def parse(value: object) -> str:
+        text = str(value).strip().lower()
+        if text not in options:
+            raise ValueError(value)
+        return text
+
+    return Kind("one of " + ", ".join(options), parse)
+
+
+def number(low: float, high: float) -> Kind:
+    """A number between two bounds, both included."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool):
+            raise ValueError(value)
+        result = float(str(value))
+        if not (math.isfinite(result) and low <= result <= high):
+            raise ValueError(value)
+        return result
+
+    return Kind(f"a number from {low:g} to {high:g}", parse)
+
+
+def share(high: float) -> Kind:
+    """A share of a whole, up to a bound: 0.1 or "10%"."""
+
+    def parse(value: object) -> float:
+        text = str(value).strip()
+        part = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        if isinstance(value, bool) or not 0.0 <= part <= high:
+            raise ValueError(value)
+        return part
+
+    return Kind(f"a share from 0 to {high:g}, or a percentage such as 3%", parse)
+
+
+def _count(value: object) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ValueError(value)
+    return int(text)
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, (str, Path)) or not str(value).strip():
+        raise ValueError(value)
+    return Path(value).expanduser()
+
+
+SWITCH = Kind("1 or 0 (also true, yes, on; false, no, off)", switch)
+COUNT = Kind("a whole number from 1", _count)
+PATH = Kind("a path", _path)

@@ -1,0 +1,110 @@
+"""What ranks tell each other about a window of steps, and who of them is late.
+
+One message of fixed size per rank and window. It carries durations only, each measured on one
+clock, so that no clocks need to agree.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+WINDOW_STEPS = 16
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqq")
+VERSION = 1
+MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
+
+
+class WindowReport(NamedTuple):
+    """One rank's window. `wait_ns` is the mean over the steps where the wait could be told."""
+
+    rank: int
+    window: int
+    steps: int
+    waits_known: int
+    work_low_ns: int  # quantiles of own work per step: 10, 50 and 90 %
+    work_ns: int
+    work_high_ns: int
+    wait_ns: int
+    delay_ns: int  # median of the pacing delay
+    delay_high_ns: int
+    loss_ns: int  # what pacing may have cost so far, as booked by this rank
+    floor_ns: int  # of the step's most frequent collective; 0 unknown
+    step_ns: int  # median
+
+    def pack(self) -> bytes:
+        """The message, `MESSAGE_BYTES` long."""
+        return _MESSAGE.pack(VERSION, self.steps, self.rank, self.window, self.waits_known, *self[4:])
+
+    @classmethod
+    def unpack(cls, data: bytes) -> WindowReport | None:
+        """The inverse; None for anything that is not such a message."""
+        if len(data) != MESSAGE_BYTES or data[0] != VERSION:
+            return None
+        _, steps, rank, window, known, *rest = _MESSAGE.unpack(data)
+        return cls(rank, window, steps, known, *rest)
+
+
+class StepRow(NamedTuple):
+    """What a window is made from, one per step."""
+
+    step_ns: int
+    work_ns: int
+    wait_ns: int | None
+    delay_ns: int
+
+
+def summarize(
+    rows: Sequence[StepRow], *, rank: int, window: int, loss_ns: int, floor_ns: int
+) -> WindowReport:
+    """The message of a finished window of at least one step."""
+    work = sorted(row.work_ns for row in rows)
+    delays = sorted(row.delay_ns for row in rows)
+    waits = [row.wait_ns for row in rows if row.wait_ns is not None]
+    steps = sorted(row.step_ns for row in rows)
+    last = len(rows) - 1
+    return WindowReport(
+        rank=rank,
+        window=window,
+        steps=len(rows),
+        waits_known=len(waits),
+        work_low_ns=work[last // 10],
+        work_ns=work[last // 2],
+        work_high_ns=work[(9 * last + 9) // 10],
+        wait_ns=sum(waits) // len(waits) if waits else 0,
+        delay_ns=delays[last // 2],
+        delay_high_ns=delays[-1],
+        loss_ns=loss_ns,
+        floor_ns=floor_ns,
+        step_ns=steps[last // 2],
+    )
+
+
+class Late(NamedTuple):
+    """The rank that the others waited for in a window."""
+
+    rank: int
+    window: int
+    excess_ns: int  # its work above the median rank's, per step
+    share: float  # the same as a share of the step
+    waiting_ranks: int  # ranks that waited at least half as long
+
+
+def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | None:
+    """Who is late by more than `threshold` of a step; None where nobody is, or it is not clear.
+
+    The slowest rank is named only if its own wait is not above the others' median: work that is
+    long because it contains somebody else's wait does not make a culprit.
+    """
+    if len(reports) < 2:
+        return None
+    slowest = max(reports, key=lambda report: report.work_ns)
+    others = sorted(report.work_ns for report in reports if report is not slowest)
+    excess = slowest.work_ns - others[len(others) // 2]
+    share = excess / slowest.step_ns if slowest.step_ns > 0 else 0.0
+    waits = sorted(report.wait_ns for report in reports if report is not slowest)
+    if share <= threshold or slowest.wait_ns > max(waits[len(waits) // 2], excess // 2):
+        return None
+    waiting = sum(wait >= excess // 2 for wait in waits)
+    return Late(slowest.rank, slowest.window, excess, share, waiting)

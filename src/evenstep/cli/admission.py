@@ -1,0 +1,87 @@
+"""Whether a new launcher may use a run's folder: as a new run, a further node, or a restart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from evenstep.errors import TraceError, UsageError
+from evenstep.trace.folder import RunFolder, process_start_s
+from evenstep.trace.identity import boot_id, given_run_id, hostname
+
+_RENDEZVOUS = re.compile(r"--rdzv[-_]id(?:=(.+))?")
+_NODES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=(.+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Under which name and from which attempt on a launcher's ranks record."""
+
+    run_id: str
+    told: bool  # whether the ranks are given the run's name; else they derive it themselves
+    first_attempt: int | None = None  # None: the launcher's own restart count is enough
+
+    def variables(self) -> dict[str, str]:
+        """What the ranks must know of it."""
+        found = {"EVENSTEP_RUN_ID": self.run_id} if self.told else {}
+        if self.first_attempt is not None:
+            found["EVENSTEP_ATTEMPT"] = str(self.first_attempt)
+        return found
+
+
+def admit(
+    folder: RunFolder, command: Sequence[str], environ: Mapping[str, str], *, force: bool
+) -> Admission:
+    """Decide. Raises `UsageError` where the folder holds another run and `force` is not given."""
+    given = given_run_id(environ) or option(command, _RENDEZVOUS)
+    alone = not spans_nodes(command, environ)
+    fresh = Admission(given or folder.path.name, told=given is not None or alone)
+    if not folder.exists():
+        return fresh
+    known = _known(folder)
+    if given is not None and (given, list(command)) == (known.get("run_id"), known.get("command")):
+        if not _ended_here(known) or environ.get("SLURM_RESTART_COUNT"):
+            return fresh
+        if alone:
+            return Admission(given, told=True, first_attempt=(folder.attempts() or [-1])[-1] + 1)
+    if not force:
+        raise UsageError(
+            f"{folder.path} holds another run; choose another --out or replace it with --force"
+        )
+    folder.clear()
+    return fresh
+
+
+def spans_nodes(command: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether other launchers may serve the same job on other nodes."""
+    counts = [option(command, _NODES), environ.get("SLURM_NNODES")]
+    return any(count not in (None, "1", "1:1") for count in counts)
+
+
+def option(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:
+    """Value of an option in somebody else's command line, `--name=value` or `--name value`."""
+    for argument, following in zip(command, [*command[1:], None], strict=True):
+        match = pattern.fullmatch(argument)
+        if match:
+            return match[1] or following
+    return None
+
+
+def _known(folder: RunFolder) -> dict[str, Any]:
+    try:
+        return folder.read()
+    except TraceError:
+        return {}
+
+
+def _ended_here(known: Mapping[str, Any]) -> bool:
+    """Whether the launcher that wrote `run.json` ran on this machine and is gone."""
+    if known.get("hostname") != hostname():
+        return False
+    started_s = process_start_s(int(known.get("pid") or 0))
+    if known.get("boot_id") != boot_id() or started_s is None:
+        return True
+    return started_s > datetime.fromisoformat(known["created"]).timestamp() + 1  # number reused

@@ -1,0 +1,58 @@
+"""A wrapped command as a child process: same terminal, same signals, same exit code.
+
+The child shares our process group, so what the terminal sends (Ctrl-C, Ctrl-Z, a hang-up) reaches
+it without us; what another process sends to us alone is passed on. Signals are taken synchronously
+with `sigwaitinfo`: it says who sent them, and nothing runs at an unforeseen moment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+FORWARDED = frozenset(
+    {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+)
+#: Ignored by every Python, and by its children unless they are given the default back.
+_RESTORED = [signal.SIGPIPE, signal.SIGXFSZ]
+_SI_KERNEL = 0x80  # siginfo's code for a signal the terminal or the kernel sent (sigaction(2))
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as a POSIX shell says it
+
+
+def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command to its end; its exit code, 128 + n if signal n ended it.
+
+    Raises `OSError` where it cannot be started (see `start_failure`).
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides our child's end
+    awaited = FORWARDED | {signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    try:
+        pid = os.posix_spawnp(
+            command[0], list(command), dict(environ), setsigmask=before, setsigdef=_RESTORED
+        )
+        return _wait(pid, awaited)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_failure(command: Sequence[str], error: OSError) -> tuple[str, int]:
+    """What to say, and with which code to exit, where a command could not be started."""
+    if isinstance(error, FileNotFoundError):
+        return f"there is no command {command[0]!r} on PATH; check its spelling", NOT_FOUND
+    return f"cannot run {command[0]!r}: {error.strerror}", NOT_EXECUTABLE
+
+
+def _wait(pid: int, awaited: frozenset[signal.Signals]) -> int:
+    while True:
+        arrived = signal.sigwaitinfo(awaited)
+        if arrived.si_signo != signal.SIGCHLD:
+            if arrived.si_code != _SI_KERNEL:
+                os.kill(pid, arrived.si_signo)  # not reaped yet, so the number is still its own
+            continue
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code

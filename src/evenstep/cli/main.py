@@ -1,0 +1,143 @@
+"""The `evenstep` command: finds the module of a command and turns what happens into an exit code.
+
+0 fine, 1 findings above the threshold, 2 usage or bad input, 3 an internal error, 128 + n on
+signal n. `evenstep run` returns its command's own code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NamedTuple, Protocol, cast
+
+from evenstep.errors import EvenstepError, UsageError
+
+FINE, FINDINGS, USAGE, INTERNAL = 0, 1, 2, 3
+
+
+class Command(NamedTuple):
+    """A command as the root help shows it. Its module is imported when it runs."""
+
+    group: str
+    name: str
+    form: str
+    summary: str
+    wraps: bool = False  # what follows `--` is another program's command line
+
+
+COMMANDS = (
+    Command("see", "run", "run -- COMMAND…", "run a training command and observe it", wraps=True),
+    Command("see", "env", "env", "print the variables that do the same where it cannot be wrapped"),
+    Command("explain", "diagnose", "diagnose TRACE…", "say who was waited for, why, what to do"),
+)
+
+
+class CommandModule(Protocol):
+    """What a module of this package offers."""
+
+    HELP: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def main(self, args: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    if argv is None:
+        argv = sys.argv[1:]
+        signal.signal(signal.SIGTERM, _terminated)
+    return guarded(lambda: _dispatch(list(argv)))
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """The exit code of a command, also of one that fails."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except EvenstepError as error:
+        print(f"evenstep: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except Exception:
+        traceback.print_exc()
+        print("evenstep: this is a defect of evenstep; please report the above", file=sys.stderr)
+        return INTERNAL
+    return code
+
+
+def _dispatch(argv: list[str]) -> int:
+    first = argv[0] if argv else "--help"
+    if first in ("-h", "--help", "help"):
+        print(overview())
+        return FINE
+    if first in ("-V", "--version"):
+        from evenstep import __version__
+
+        print(f"evenstep {__version__}")
+        return FINE
+    command = next((command for command in COMMANDS if command.name == first), None)
+    if command is None:
+        raise UsageError(_no_such(first))
+    return _run(command, argv[1:])
+
+
+def _run(command: Command, argv: list[str]) -> int:
+    module = cast(CommandModule, importlib.import_module(f"evenstep.cli.{command.name}"))
+    own, wrapped = _split(argv) if command.wraps else (argv, None)
+    parser = argparse.ArgumentParser(
+        prog=f"evenstep {command.name}",
+        description=module.HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    args = parser.parse_args(own)
+    if wrapped is not None:
+        args.command = [*args.command, "--", *wrapped] if args.command else wrapped
+    return module.main(args)
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
+    """Our own arguments, and what follows the first `--`."""
+    if "--" not in argv:
+        return argv, None
+    end = argv.index("--")
+    return argv[:end], argv[end + 1 :]
+
+
+def overview() -> str:
+    """The root help: commands by what a person wants."""
+    lines = ["usage: evenstep COMMAND …", ""]
+    lines += ["Tells you which rank your distributed training is waiting for, what it costs,"]
+    lines += ["and what would fix it."]
+    for group in dict.fromkeys(command.group for command in COMMANDS):
+        lines += ["", f"{group}:"]
+        rows = (command for command in COMMANDS if command.group == group)
+        lines += [f"  {row.form:18}{row.summary}" for row in rows]
+    lines += ["", "`evenstep COMMAND --help` says more; `evenstep --version` the version."]
+    return "\n".join(lines)
+
+
+def _no_such(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [command.name for command in COMMANDS], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`evenstep --help` lists them"
+    return f"there is no command {name!r}; {hint}"
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """Leave through the `finally` blocks, with the code a shell expects."""
+    del frame
+    raise SystemExit(128 + number)

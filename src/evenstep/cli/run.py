@@ -1,0 +1,146 @@
+"""`evenstep run`: the training command as it is, observed, and the verdict when it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evenstep import __version__
+from evenstep.agent import config
+from evenstep.cli import child, env
+from evenstep.cli.admission import Admission, admit
+from evenstep.errors import UsageError
+from evenstep.trace import facts, identity
+from evenstep.trace.folder import RunFolder, default_path, starter_pid
+from evenstep.trace.layout import PAGE_BYTES
+
+HELP = """Run a training command and observe every rank of it; the script stays as it is.
+
+    evenstep run -- torchrun --nproc-per-node 4 train.py --lr 3e-4
+
+Its arguments, input, output, signals and exit code stay its own. When it has ended, the verdict is
+printed to standard error on the node that ran rank 0; other nodes print where their traces lie.
+Give all nodes the same --out on a shared filesystem."""
+
+_ISOLATING = {"I": "isolated mode", "E": "ignored variables", "S": "no site module"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep run`."""
+    env.add_settings(parser)
+    parser.add_argument("--force", action="store_true", help="replace the run that is in DIR")
+    parser.add_argument(
+        "--json", action="store_true", help="print the diagnosis as JSON at the end"
+    )
+    parser.add_argument("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    command: list[str] = args.command
+    if not command:
+        raise UsageError("nothing to run: evenstep run [options] -- COMMAND…")
+    settings = config.load({"out": args.out, "pace": args.pace})
+    for warning in [*settings.warnings, *disabling_options(command)]:
+        _say(warning)
+    folder = RunFolder(settings.out or _own_default(os.environ))
+    admission = admit(folder, command, os.environ, force=args.force)
+    folder.write(_facts(admission, command))
+    added = {**env.variables(os.environ, out=str(folder.path), pace=args.pace)}
+    added |= admission.variables()
+    try:
+        code = child.run(command, {**os.environ, **added})
+    except OSError as error:
+        message, code = child.start_failure(command, error)
+        _say(message)
+        return code
+    try:
+        _conclude(folder, verdict=settings.verdict, as_json=args.json)
+    except KeyboardInterrupt:  # a second Ctrl-C: no verdict then, but the command's own code
+        _say(f"interrupted; `evenstep diagnose {folder.path}` gives the verdict")
+    return code
+
+
+def disabling_options(command: Sequence[str]) -> list[str]:
+    """A warning for each option of a Python command line that keeps the bootstrap out."""
+    if not Path(command[0]).name.startswith(("python", "pypy")):
+        return []
+    letters: list[str] = []
+    arguments = iter(command[1:])
+    for argument in arguments:
+        if not argument.startswith("-") or argument.startswith("--") or argument == "-":
+            break
+        flags = argument[1:]
+        if flags[0] in "XW":
+            if len(flags) == 1:
+                next(arguments, None)
+            continue
+        letters += flags.partition("c")[0].partition("m")[0]
+        if "c" in flags or "m" in flags:
+            break
+    return [
+        f"python -{letter} ({_ISOLATING[letter]}) keeps evenstep out of that process; "
+        "its ranks will be missing unless the script calls evenstep.attach()"
+        for letter in dict.fromkeys(letters)
+        if letter in _ISOLATING
+    ]
+
+
+def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
+    """Whether rank 0 recorded on this machine, and no other launcher here is closer to it."""
+    place = identity.from_environment(environ)
+    if place.launcher != "single" and place.rank != 0:  # a launcher per rank: only the first speaks
+        return False
+    spools = [folder.spool_path(attempt, 0) for attempt in folder.attempts()]
+    return any(_written_here(path) for path in spools)
+
+
+def _written_here(spool: Path) -> bool:
+    """Whether a spool's header names the boot of this kernel."""
+    try:
+        with spool.open("rb") as file:
+            return identity.boot_id().encode() in file.read(PAGE_BYTES)
+    except OSError:
+        return False
+
+
+def _own_default(environ: Mapping[str, str]) -> Path:
+    """Where the run goes: one folder, also where a launcher of ours is started for every rank."""
+    return default_path(Path.cwd(), starter_pid(identity.from_environment(environ).launcher))
+
+
+def _facts(admission: Admission, command: Sequence[str]) -> dict[str, object]:
+    versions = {"evenstep": __version__, "python": None, "torch": None, "nccl": None}
+    written = facts.run_facts(
+        run_id=admission.run_id, command=command, environ=os.environ, versions=versions
+    )
+    return {**written, "written_by": "launcher"}
+
+
+def _conclude(folder: RunFolder, *, verdict: bool, as_json: bool) -> None:
+    """Say what came of it, in a process of its own: it may need much memory, and may fail."""
+    if not any(folder.path.glob("attempt-*/rank-*.spool")):
+        _say(
+            "no rank attached: the command never called torch.distributed.init_process_group, "
+            "or its Python ignores PYTHONPATH; there is nothing to diagnose"
+        )
+        return
+    if not is_rank_zeros_node(folder, os.environ) or not (verdict or as_json):
+        _say(f"this node's traces are in {folder.path}")
+        return
+    sys.stdout.flush()
+    diagnose = [sys.executable, "-m", "evenstep", "diagnose", str(folder.path)]
+    output = None if as_json else sys.stderr
+    # An observer must not be observed, and `-m` must find the package we are.
+    package = str(Path(config.__file__).parents[2])
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
+    environ = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
+    subprocess.run([*diagnose, *["--json"] * as_json], stdout=output, env=environ, check=False)
+
+
+def _say(message: str) -> None:
+    print(f"evenstep: {message}", file=sys.stderr)

@@ -1,0 +1,114 @@
+"""What every failure mode's module is given: the trace, and what was worked out of it once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose import words
+from evenstep.diagnose.contention import Contention, contention
+from evenstep.diagnose.delays import Delays, attribute
+from evenstep.diagnose.finding import Evidence, Where
+from evenstep.diagnose.grid import StepGrid, step_grid
+from evenstep.diagnose.interval import Share, share_of
+from evenstep.trace.layout import Phase
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
+WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
+
+
+@dataclass(slots=True, frozen=True)
+class Case:
+    """A trace under diagnosis. `contended`: ranks of a host compete for its cores."""
+
+    trace: Trace
+    grid: StepGrid
+    delays: Delays
+    scheduler: Contention | None
+
+    @property
+    def contended(self) -> bool:
+        """Whether the scheduler says that there were more runnable tasks than cores."""
+        return self.scheduler is not None and self.scheduler.oversubscribed
+
+    def share(self, lost_ns: Array) -> Share:
+        """A per-step loss as a share of the step time."""
+        return share_of(np.minimum(lost_ns, self.grid.step_ns), self.grid.step_ns)
+
+    def loss(self, cells: Array) -> Array:
+        """What the late cells of a mask cost, per step."""
+        return np.asarray(np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1))
+
+    def culprits(self, cells: Array) -> list[int]:
+        """Ranks of the late cells, the costliest first."""
+        cost = np.where(cells, self.delays.loss_ns, 0.0).sum(axis=0)
+        hit = np.flatnonzero(cells.any(axis=0))
+        return [int(self.grid.ranks[i]) for i in hit[np.argsort(-cost[hit], kind="stable")]]
+
+    def where(self, ranks: list[int]) -> Where:
+        """These ranks as culprits, with their nodes in the same order."""
+        nodes = [self.trace.ranks[rank].node for rank in ranks]
+        return Where(ranks=ranks, nodes=list(dict.fromkeys(filter(None, nodes))))
+
+    def named(self, ranks: list[int]) -> str:
+        """ "rank 7 (node gpu012)", or several ranks without their nodes."""
+        text = words.ranks(ranks)
+        node = self.trace.ranks[ranks[0]].node if len(ranks) == 1 else ""
+        return f"{text} (node {node})" if node else text
+
+    def typical_excess_ns(self, cells: Array) -> float:
+        """Median excess of the late cells."""
+        return float(np.median(self.delays.excess_ns[cells])) if cells.any() else 0.0
+
+    def main_phase(self, cells: Array) -> Phase:
+        """The phase in which most of the excess lies."""
+        weight = np.bincount(
+            self.delays.phase[cells],
+            weights=np.maximum(self.delays.excess_ns[cells], 0),
+            minlength=len(Phase),
+        )
+        return Phase(int(np.argmax(weight)))
+
+    def victims(self, cells: Array) -> tuple[list[int], float, float]:
+        """Who waits in the steps of these cells, how long (median, ns) and in which share of all.
+
+        A victim's wait is its own: what it was blocked for until the late rank arrived.
+        """
+        rows = np.flatnonzero(cells.any(axis=1))
+        if not len(rows):
+            return [], 0.0, 0.0
+        loss = np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1)[rows]
+        waits = self.grid.wait_ns[rows]
+        waiting = (waits >= WAITING * loss[:, None]) & (loss[:, None] > 0) & ~cells[rows]
+        usual = waiting.mean(axis=0) >= WAITING / max(len(self.grid.ranks) - 1, 1)
+        if not waiting.any():
+            return [], 0.0, 0.0
+        share = float(waiting.any(axis=1).sum()) / len(self.grid.steps)
+        ranks = [int(self.grid.ranks[i]) for i in np.flatnonzero(usual & waiting.any(axis=0))]
+        return ranks, float(np.median(waits[waiting])), share
+
+    def wait_evidence(self, cells: Array) -> list[Evidence]:
+        """The victims' wait beside the floor, and how long it is expected to be."""
+        ranks, wait_ns, share = self.victims(cells)
+        late = cells.any(axis=1)
+        calm = self.grid.wait_ns[~late]
+        expected = float(np.median(calm)) if calm.size else 0.0
+        return [
+            Evidence("wait_of_the_others", round(wait_ns), round(expected), "ns"),
+            Evidence("steps_with_wait", round(share, 4), 0.0, "share"),
+            Evidence("ranks_waiting", len(ranks), 0, "ranks"),
+        ]
+
+
+def open_case(trace: Trace) -> Case:
+    """Work out what all modes share."""
+    grid = step_grid(trace)
+    scheduler = contention(trace, grid)
+    contended = scheduler is not None and scheduler.oversubscribed
+    return Case(trace, grid, attribute(grid, contended=contended), scheduler)

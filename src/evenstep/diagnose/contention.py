@@ -1,0 +1,76 @@
+"""Whether ranks had to share cores: from the scheduler's own counters, not from step times."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.grid import StepGrid
+from evenstep.trace.columns import Columns
+from evenstep.trace.layout import Kind
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+RUN_DELAY_SHARE = 0.03  # of the time: below it a thread practically always got its core
+
+
+class Contention(NamedTuple):
+    """How much the training threads had to wait for a core."""
+
+    run_delay_share: float  # of wall time, mean over ranks
+    runnable: float  # tasks that wanted a core on the worst node, median over time
+    cores: float  # that node may use
+    node: str
+    switches_per_step: float  # involuntary, mean over ranks
+
+    @property
+    def oversubscribed(self) -> bool:
+        """More runnable tasks than cores, and threads that waited for one."""
+        return self.runnable > self.cores and self.run_delay_share >= RUN_DELAY_SHARE
+
+
+def contention(trace: Trace, grid: StepGrid) -> Contention | None:
+    """The scheduler's view of a run; None where it was not sampled."""
+    samples = trace.of_kind(Kind.SAMPLE)
+    delays = [_share(samples, trace, rank) for rank in trace.ranks]
+    known = [delay for delay in delays if delay is not None]
+    cores, running = (
+        _of(samples, trace, "cpu.allowed_cores"),
+        _of(samples, trace, "cpu.running_tasks"),
+    )
+    if not known or not len(cores) or not len(running):
+        return None
+    worst, node, allowed = -np.inf, "", 0.0
+    for name in trace.nodes:
+        ranks = [rank for rank, info in trace.ranks.items() if info.node == name]
+        wanted = _values(running, ranks)
+        have = _values(cores, ranks)
+        if len(wanted) and len(have) and np.median(wanted) / have[-1] > worst:
+            worst, node, allowed = float(np.median(wanted) / have[-1]), name, float(have[-1])
+    switches = float(grid.switches.mean()) if grid.switches.size else 0.0
+    return Contention(float(np.mean(known)), worst * allowed, allowed, node, switches)
+
+
+def _of(samples: Columns, trace: Trace, metric: str) -> Columns:
+    number = trace.names.index(metric) if metric in trace.names else -1
+    return samples.select(samples.name == number)
+
+
+def _values(samples: Columns, ranks: list[int]) -> Array:
+    """Sampled numbers of some ranks, in order of time."""
+    rows = samples.select(np.isin(samples["rank"], ranks)).sorted_by("enter_ns")
+    return np.ascontiguousarray(rows.bytes_in).view(np.float64)
+
+
+def _share(samples: Columns, trace: Trace, rank: int) -> float | None:
+    """Run-queue delay of a rank's training thread as a share of the time it was sampled in."""
+    rows = _of(samples, trace, "cpu.run_delay_ns")
+    rows = rows.select(rows["rank"] == rank)
+    if len(rows) < 2:
+        return None
+    values = np.ascontiguousarray(rows.bytes_in).view(np.float64)
+    elapsed = float(rows.enter_ns[-1] - rows.enter_ns[0])
+    return float((values[-1] - values[0]) / elapsed) if elapsed > 0 else None

@@ -1,0 +1,167 @@
+"""All modes asked, findings ranked, and the whole said in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from evenstep.diagnose import (
+    checkpoint_stall,
+    hang,
+    input_pipeline,
+    runtime_jitter,
+    straggler,
+    synchronization_amplification,
+    words,
+)
+from evenstep.diagnose.case import Case, open_case
+from evenstep.diagnose.finding import Diagnosis, Finding
+from evenstep.diagnose.overview import summary
+from evenstep.trace.trace import Trace
+
+NAMED = 0.05  # severity from which a finding makes the headline
+FEW_STEPS = 30
+
+MODES: tuple[Callable[[Case], list[Finding]], ...] = (
+    hang.find,
+    straggler.find,
+    runtime_jitter.find,
+    input_pipeline.find,
+    checkpoint_stall.find,
+    synchronization_amplification.find,
+)
+
+
+def diagnose(trace: Trace) -> Diagnosis:
+    """Explain a trace: what it lost, to whom, why, and what would help."""
+    case = open_case(trace)
+    findings: list[Finding] = []
+    for find in MODES if len(case.grid.steps) else MODES[:1]:
+        findings += find(case)
+    findings.sort(key=lambda finding: -finding.severity)
+    numbers = summary(trace, case.grid)
+    numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
+    return Diagnosis(_run(trace), numbers, findings, _limits(case))
+
+
+def _run(trace: Trace) -> dict[str, Any]:
+    run = {key: value for key, value in trace.run.items() if key != "environment"}
+    return {
+        **run,
+        "world": trace.world,
+        "attempt": trace.attempt,
+        "ranks": sorted(trace.ranks),
+        "nodes": list(trace.nodes),
+    }
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+
+def _verdict(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> str:
+    if not len(case.grid.steps) and not findings:
+        return "no step was finished by every rank: there is nothing to judge yet"
+    if not findings or findings[0].severity < NAMED:
+        return _healthy(findings, numbers)
+    first = findings[0]
+    cost = f"costs {words.percent(first.severity)} of step time"
+    advice = first.options[0].action if first.options else ""
+    who = _who(first)
+    because = first.cause.partition(";")[0]
+    verdict = f"{who} {cost}: {first.observation}. Why: {because}."
+    if advice:
+        verdict += f" To do: {advice}."
+    return verdict + _fabric(numbers)
+
+
+def _who(finding: Finding) -> str:
+    ranks = list(finding.where.ranks)
+    if not ranks:
+        return _capital(finding.mode.replace("_", " "))
+    if finding.when.pattern == "rotating":
+        return f"One rank after the other ({words.ranks(ranks)})"
+    nodes = list(finding.where.nodes)
+    place = f" (node {nodes[0]})" if len(ranks) == 1 and nodes else ""
+    return _capital(words.ranks(ranks)) + place + (" together" if len(ranks) > 1 else "")
+
+
+def _healthy(findings: list[Finding], numbers: dict[str, Any]) -> str:
+    shares = numbers["shares"]
+    verdict = (
+        f"Nothing costs {words.percent(NAMED)} of step time or more: the parts are healthy; their "
+        f"coupling (waiting for each other) takes {words.percent(shares['wait'])}"
+    )
+    if findings:
+        first = findings[0]
+        verdict += f". Largest: {first.mode.replace('_', ' ')}, {words.percent(first.severity)}"
+    return verdict + "." + _fabric(numbers)
+
+
+def _fabric(numbers: dict[str, Any]) -> str:
+    """Whether the fabric has a part in it: the exposed transfer, as measured."""
+    shares = numbers.get("shares")
+    if not shares:
+        return ""
+    transfer = shares["exposed_communication"]
+    if transfer < NAMED:
+        return f" The fabric is not at fault: exposed transfer is {words.percent(transfer)}."
+    return f" Exposed transfer is {words.percent(transfer)} of step time."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -- what the trace cannot tell --------------------------------------------------------------------
+
+
+def _limits(case: Case) -> list[str]:
+    trace, grid = case.trace, case.grid
+    limits = [*trace.limits, *hang.endings(trace), *_facts(trace)]
+    steps = len(grid.steps)
+    if 0 < steps < FEW_STEPS:
+        limits.append(f"only {steps} steps: shares and intervals are rough")
+    if len(trace.ranks) < 2:
+        limits.append("one rank alone: nobody waits for anybody")
+    if grid.clocks.error_ns > 0:
+        limits.append(
+            f"clocks of {len({info.clock for info in trace.ranks.values()})} hosts were aligned "
+            f"from collectives to within {words.duration(grid.clocks.error_ns)}"
+        )
+    limits += [
+        f"the clock of rank {rank} could not be aligned: only its durations are used"
+        for rank in grid.clocks.unplaced
+    ]
+    if not grid.exposure_known:
+        limits.append("collectives ran on a device: every wait counts as exposed to compute")
+    if grid.arrivals.incomplete:
+        limits.append(
+            f"{grid.arrivals.incomplete} collectives are not recorded on every member and were "
+            "left out"
+        )
+    if steps and not grid.arrivals.rows["rank"].size and len(trace.ranks) > 1:
+        limits.append("no collective that all traced ranks took part in was recorded")
+    return limits
+
+
+def _facts(trace: Trace) -> list[str]:
+    """What the agents said they could not see or do, each once."""
+    lines: dict[str, list[int]] = {}
+    for rank, info in trace.ranks.items():
+        facts = info.facts
+        if "failure" in facts:
+            lines.setdefault(
+                f"evenstep failed and stopped observing: {facts['failure']}", []
+            ).append(rank)
+        for key in ("spool", "pacing", "sharing", "background"):
+            if isinstance(facts.get(key), str):
+                lines.setdefault(f"{key}: {facts[key]}", []).append(rank)
+        for source, reason in (facts.get("absent") or {}).items():
+            lines.setdefault(f"not sampled: {source} ({reason})", []).append(rank)
+        if info.dropped:
+            lines.setdefault("the ring has overwritten the oldest records", []).append(rank)
+    everywhere = len(trace.ranks)
+    return [
+        text if len(ranks) == everywhere else f"{words.ranks(ranks)}: {text}"
+        for text, ranks in lines.items()
+    ]

@@ -1,0 +1,120 @@
+"""A finding, and the diagnosis that collects them: what `evenstep diagnose --json` prints.
+
+Every finding answers four questions in this order: what is seen (`observation`), what causes it
+(`cause`, `layer`, `mode`), what it costs (`effect`) and what can be done (`options`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMA = "evenstep.diagnosis/1"
+
+LAYERS = ("model", "framework", "runtime", "node", "fabric", "coupling")
+PATTERNS = ("chronic", "transient", "bursty", "rotating", "oscillating")
+
+
+@dataclass(slots=True, frozen=True)
+class Where:
+    """The culprits, largest share first; never the victims."""
+
+    ranks: Sequence[int] = ()
+    nodes: Sequence[str] = ()
+    links: Sequence[str] = ()
+    groups: Sequence[str] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class When:
+    """Steps concerned as closed ranges, and how they recur (one of `PATTERNS`, None unknown)."""
+
+    steps: Sequence[tuple[int, int]] = ()
+    pattern: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Projection:
+    """Share of step time lost at another number of ranks, with its interval."""
+
+    ranks: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True, frozen=True)
+class Effect:
+    """Share of step time lost now, and projected."""
+
+    now: float
+    projected: Sequence[Projection] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Option:
+    """A remedy: the share of step time it gives back, what it costs, how that was predicted."""
+
+    action: str
+    gain: float | None
+    low: float | None
+    high: float | None
+    cost: str
+    method: str
+
+
+@dataclass(slots=True, frozen=True)
+class Evidence:
+    """A measured number beside the one expected of a healthy run."""
+
+    metric: str
+    measured: float | None
+    expected: float | None
+    unit: str
+
+
+@dataclass(slots=True, frozen=True)
+class Finding:
+    """One failure mode at work. `severity` is the recoverable share of total step time, 0 to 1."""
+
+    mode: str
+    layer: str
+    severity: float
+    confidence: float
+    observation: str
+    cause: str
+    where: Where
+    when: When
+    effect: Effect
+    options: Sequence[Option] = ()
+    evidence: Sequence[Evidence] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with exactly the keys of the contract."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """Findings worst first, the summary they rest on, and what the trace cannot tell."""
+
+    run: Mapping[str, Any]
+    summary: dict[str, Any]
+    findings: list[Finding]
+    limits: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """The whole diagnosis in one sentence: who, how much, why, what to do."""
+        return str(self.summary["verdict"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `evenstep diagnose --json` prints."""
+        return {
+            "schema": SCHEMA,
+            "run": dict(self.run),
+            "summary": self.summary,
+            "findings": [finding.to_json() for finding in self.findings],
+            "limits": list(self.limits),
+        }

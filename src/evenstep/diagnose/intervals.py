@@ -1,0 +1,55 @@
+"""Lengths of unions and intersections of many intervals, cell by cell.
+
+A cell is whatever the intervals are grouped by (a rank's step). Times are integers, relative to
+something near, so that cells can be laid side by side on one line and handled in one sweep.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Intervals(NamedTuple):
+    """Half-open intervals [start, end) of cells 0, 1, 2 …; empty and reversed ones are nothing."""
+
+    cell: Array
+    start: Array
+    end: Array
+
+    def where(self, mask: Array) -> Intervals:
+        """Those picked by a mask."""
+        return Intervals(self.cell[mask], self.start[mask], self.end[mask])
+
+    def __add__(self, other: object) -> Intervals:
+        """All of both."""
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return Intervals(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+
+def union_length(intervals: Intervals, cells: int) -> Array:
+    """Length covered in each of `cells` cells, overlaps counted once. Shape (cells,), int64."""
+    kept = intervals.where(intervals.end > intervals.start)
+    if not len(kept.cell):
+        return np.zeros(cells, np.int64)
+    low = int(kept.start.min())
+    width = int(kept.end.max()) - low + 1
+    shift = kept.cell.astype(np.int64) * width - low
+    start, end = kept.start + shift, kept.end + shift
+    order = np.argsort(start, kind="stable")
+    start, end, cell = start[order], end[order], kept.cell[order]
+    reach = np.maximum.accumulate(end)
+    before = np.concatenate([[start[0]], reach[:-1]])
+    covered = np.maximum(reach - np.maximum(start, before), 0)
+    return np.bincount(cell, weights=covered, minlength=cells).astype(np.int64)
+
+
+def overlap_length(one: Intervals, other: Intervals, cells: int) -> Array:
+    """Length covered by both: |A ∩ B| = |A| + |B| − |A ∪ B|. Shape (cells,), int64."""
+    both = union_length(one + other, cells)
+    return union_length(one, cells) + union_length(other, cells) - both

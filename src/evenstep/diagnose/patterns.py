@@ -1,0 +1,61 @@
+"""When something happens: how late cells recur over the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.finding import When
+
+Array = npt.NDArray[Any]
+
+MANY = 0.5  # of the steps: from here on it is the usual state
+DOMINANT = 0.8  # of the cells: from here on it is one rank's matter
+RUN_LENGTH = 3.0  # steps in a row, on average: from here on it comes in bursts
+RANGES = 20  # listed at most
+
+
+def pattern_of(late: Array) -> str | None:
+    """Pattern of a (steps, ranks) mask; None where nothing is late.
+
+    chronic: the same ranks in most steps; rotating: most steps, but another rank each time;
+    bursty: stretches of steps; transient: single steps.
+    """
+    per_rank = late.sum(axis=0)
+    any_late = np.asarray(late.any(axis=1))
+    if not any_late.any():
+        return None
+    share = float(any_late.mean())
+    chronic_cells = per_rank[per_rank >= MANY * len(late)].sum()
+    if chronic_cells >= DOMINANT * per_rank.sum():
+        return "chronic"
+    if share >= MANY and per_rank.max() < DOMINANT * per_rank.sum():
+        return "rotating"
+    return "bursty" if _mean_run(any_late) >= RUN_LENGTH else "transient"
+
+
+def _mean_run(flags: Array) -> float:
+    """Mean length of the runs of True."""
+    starts = np.count_nonzero(flags[1:] & ~flags[:-1]) + bool(flags[0])
+    return float(np.count_nonzero(flags)) / starts if starts else 0.0
+
+
+def when(late: Array, steps: Array) -> When:
+    """The steps in which anything is late, as ranges, and the pattern.
+
+    A chronic or rotating state is one range; of single steps at most `RANGES` ranges are listed,
+    the longest ones, in order.
+    """
+    pattern = pattern_of(late)
+    if pattern is None:
+        return When()
+    concerned = steps[late.any(axis=1)]
+    if pattern in ("chronic", "rotating"):
+        return When([(int(concerned[0]), int(concerned[-1]))], pattern)
+    breaks = np.flatnonzero(np.diff(concerned) > 1)
+    first = concerned[np.concatenate([[0], breaks + 1])]
+    last = concerned[np.concatenate([breaks, [len(concerned) - 1]])]
+    longest = np.sort(np.argsort(first - last, kind="stable")[:RANGES])
+    return When([(int(first[i]), int(last[i])) for i in longest], pattern)

@@ -1,0 +1,177 @@
+"""`runtime_jitter`: the interpreter or the operating system stops ranks at different moments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep.diagnose import projection, words
+from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.delays import Cause
+from evenstep.diagnose.finding import (
+    Effect,
+    Evidence,
+    Finding,
+    Option,
+    Projection,
+    When,
+    Where,
+)
+from evenstep.diagnose.interval import Share, share_of
+from evenstep.diagnose.patterns import when
+from evenstep.trace.layout import Kind
+
+
+def find(case: Case) -> list[Finding]:
+    """Garbage collection first, then competition for cores."""
+    found = [_collector(case), _cores(case)]
+    return [finding for finding in found if finding and finding.severity >= SMALLEST_SHARE]
+
+
+# -- garbage collection ----------------------------------------------------------------------------
+
+
+def _collector(case: Case) -> Finding | None:
+    cells = case.delays.cells(Cause.COLLECTOR)
+    if not cells.any():
+        return None
+    share = case.share(case.loss(cells))
+    ranks = case.culprits(cells)
+    recurrence = when(cells, case.grid.steps)
+    pause = float(np.median(case.grid.pause_ns[cells]))
+    victims, wait_ns, waited = case.victims(cells)
+    verb = "collects" if len(ranks) == 1 else "collect"
+    return Finding(
+        mode="runtime_jitter",
+        layer="runtime",
+        severity=round(share.value, 4),
+        confidence=round(share.confidence, 3),
+        observation=(
+            f"{words.ranks(victims)} {'waits' if len(victims) == 1 else 'wait'} "
+            f"{words.duration(wait_ns)} in {words.percent(waited)} of the steps"
+            if victims
+            else "collector pauses delay single ranks"
+        ),
+        cause=(
+            f"garbage collection: {case.named(ranks)} {verb} for {words.duration(pause)} "
+            f"{_place(case, cells)} while the others are ready"
+        ),
+        where=case.where(ranks),
+        when=recurrence,
+        effect=Effect(round(share.value, 4), _growth(case, cells, share, len(ranks))),
+        options=_collector_options(share),
+        evidence=[*case.wait_evidence(cells), *_pause_evidence(case, ranks)],
+    )
+
+
+def _place(case: Case, cells: Array) -> str:
+    return words.PLACES[case.main_phase(cells)]
+
+
+def _growth(case: Case, cells: Array, share: Share, culprits: int) -> list[Projection]:
+    ranks = len(case.grid.ranks)
+    if culprits == 1:
+        return projection.constant(share, ranks)
+    hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
+    return projection.by_chance(share, ranks, hits)
+
+
+def _collector_options(share: Share) -> list[Option]:
+    gain = share.rounded()
+    replay = "replay of the trace without the pauses"
+    half = Share(share.value / 2, share.low / 2, share.high / 2).rounded()
+    return [
+        Option(
+            "collect at the same step on every rank: gc.disable() once, and gc.collect() every "
+            "N steps right after optimizer.step()",
+            *gain,
+            "two lines in the script; memory held by cycles grows between collections",
+            replay,
+        ),
+        Option(
+            "gc.freeze() after the model and the loaders are built, so that full collections "
+            "skip what lives for the whole run",
+            *half,
+            "one line in the script",
+            "assumes half the pauses' cost: how much of the heap is permanent is not traced",
+        ),
+    ]
+
+
+def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
+    pauses = case.trace.of_kind(Kind.PAUSE)
+    mine = pauses.select(np.isin(pauses["rank"], ranks))
+    longest = float((mine.exit_ns - mine.enter_ns).max()) if len(mine) else 0.0
+    oldest = int(mine.op.max()) if len(mine) else 0
+    per_step = case.grid.pause_ns.mean(axis=0)
+    column = int(np.searchsorted(case.grid.ranks, ranks[0]))
+    others = np.delete(per_step, column)
+    return [
+        Evidence("collector_pause_longest", round(longest), 0, "ns"),
+        Evidence(
+            f"collector_pause_per_step_of_rank_{ranks[0]}",
+            round(float(per_step[column])),
+            round(float(np.median(others))) if len(others) else 0,
+            "ns",
+        ),
+        Evidence("collector_generation", oldest, 0, "generation"),
+    ]
+
+
+# -- competition for cores -------------------------------------------------------------------------
+
+
+def _cores(case: Case) -> Finding | None:
+    scheduler = case.scheduler
+    if scheduler is None or not case.contended:
+        return None
+    cells = case.delays.cells(Cause.CONTENTION)
+    share = case.share(case.loss(cells) + case.delays.rest_ns)
+    attributed = case.share(case.loss(case.delays.cause != int(Cause.NONE)) - case.loss(cells))
+    room = max(0.0, 1.0 - attributed.value)
+    severity = min(max(share.value, scheduler.run_delay_share), room)
+    interval = Share(severity, min(share.low, severity), max(share.high, severity))
+    steps = case.grid.steps
+    gain = interval.rounded()
+    return Finding(
+        mode="runtime_jitter",
+        layer="runtime",
+        severity=round(severity, 4),
+        confidence=round(min(0.99, 0.5 + scheduler.run_delay_share * 4), 3),
+        observation=(
+            f"step times vary by {words.percent(_variation(case))} (CV) and no rank stands out: "
+            f"training threads wait {words.percent(scheduler.run_delay_share)} of the time "
+            "for a core"
+        ),
+        cause=(
+            f"CPU oversubscription: {scheduler.runnable:.3g} runnable tasks on "
+            f"{scheduler.cores:.3g} cores{' of node ' + scheduler.node if scheduler.node else ''}, "
+            f"{scheduler.switches_per_step:.3g} involuntary context switches a step"
+        ),
+        where=Where(nodes=[scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []),
+        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        effect=Effect(round(severity, 4), projection.by_noise(interval, len(case.grid.ranks))),
+        options=[
+            Option(
+                "fewer ranks or threads per node, or more cores for them (affinity, cgroup quota, "
+                "OMP_NUM_THREADS, DataLoader workers)",
+                *gain,
+                "a restart with another placement",
+                "time spent waiting for a core, from the scheduler's counters",
+            )
+        ],
+        evidence=[
+            Evidence("run_queue_delay", round(scheduler.run_delay_share, 4), 0.0, "share"),
+            Evidence("runnable_tasks", round(scheduler.runnable, 2), scheduler.cores, "tasks"),
+            Evidence(
+                "involuntary_switches_per_step",
+                round(scheduler.switches_per_step, 2),
+                0.0,
+                "switches",
+            ),
+        ],
+    )
+
+
+def _variation(case: Case) -> float:
+    step = case.grid.step_ns
+    return float(step.std() / step.mean()) if len(step) else 0.0

@@ -1,0 +1,157 @@
+"""`straggler`: one rank's own work, or a few ranks', is longer and everybody waits for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep.diagnose import projection, words
+from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.delays import Cause
+from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, Projection
+from evenstep.diagnose.interval import Share, share_of
+from evenstep.diagnose.patterns import when
+from evenstep.trace.layout import Phase
+
+SLOWER = 1.05  # phases longer than the others' by this factor are evidence
+
+
+def find(case: Case) -> list[Finding]:
+    """Chronic ranks as one finding; single delays, bursts and rotation as another."""
+    cells = case.delays.cells(Cause.WORK)
+    chronic = cells & case.delays.chronic[None, :]
+    parts = (chronic, cells & ~case.delays.chronic[None, :])
+    found = [_finding(case, part) for part in parts if part.any()]
+    return [finding for finding in found if finding.severity >= SMALLEST_SHARE]
+
+
+def _finding(case: Case, cells: Array) -> Finding:
+    share = case.share(case.loss(cells))
+    recurrence = when(cells, case.grid.steps)
+    ranks = case.culprits(cells)
+    phase = case.main_phase(cells)
+    return Finding(
+        mode="straggler",
+        layer=_layer(case, ranks, phase),
+        severity=round(share.value, 4),
+        confidence=round(share.confidence, 3),
+        observation=_observation(case, cells),
+        cause=_cause(case, cells, ranks, phase, recurrence.pattern),
+        where=case.where(ranks),
+        when=recurrence,
+        effect=Effect(round(share.value, 4), _projected(case, cells, share, recurrence.pattern)),
+        options=_options(case, ranks, phase, share, recurrence.pattern),
+        evidence=[*case.wait_evidence(cells), *_phase_evidence(case, cells, ranks)],
+    )
+
+
+def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
+    """A whole node that is slow is the node's; else it is what runs there."""
+    nodes = {case.trace.ranks[rank].node for rank in ranks}
+    if len(nodes) == 1 and len(case.trace.nodes) > 1:
+        node = next(iter(nodes))
+        on_it = [rank for rank, info in case.trace.ranks.items() if info.node == node]
+        if len(on_it) > 1 and set(on_it) <= set(ranks):
+            return "node"
+    return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
+
+
+def _observation(case: Case, cells: Array) -> str:
+    victims, wait_ns, share = case.victims(cells)
+    if not victims:
+        return "ranks arrive apart, but compute hides most of it"
+    return (
+        f"{words.ranks(victims)} {_verb(victims, 'wait')} {words.duration(wait_ns)} "
+        f"in {words.percent(share)} of the steps"
+    )
+
+
+def _verb(ranks: list[int], plural: str) -> str:
+    return plural + "s" if len(ranks) == 1 else plural
+
+
+def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: str | None) -> str:
+    more = words.duration(case.typical_excess_ns(cells))
+    place = words.PLACES[phase]
+    if pattern == "rotating":
+        return (
+            f"the late rank changes from step to step ({words.ranks(ranks)} take turns): "
+            f"whoever is last spends {more} more {place} than the other ranks"
+        )
+    often = {"transient": "now and then", "bursty": "for stretches of steps"}.get(pattern or "", "")
+    lead = f"{case.named(ranks)} {_verb(ranks, 'enter')} last{' ' + often if often else ''}"
+    return f"{lead}: {more} more {place} than the other ranks{_hint(case, cells, more)}"
+
+
+def _hint(case: Case, cells: Array, more: str) -> str:
+    """Whether the process was computing or standing still during the excess."""
+    excess = case.typical_excess_ns(cells)
+    others = case.grid.cpu_ns[np.asarray(cells.any(axis=1))[:, None] & ~cells]
+    usual = float(np.median(others)) if others.size else 0.0
+    extra_cpu = float(np.median(case.grid.cpu_ns[cells]) - usual)
+    if not case.grid.cpu_ns.any() or excess <= 0:
+        return ""
+    if extra_cpu < 0.25 * excess:
+        return f"; its process is not computing during these {more} (sleeping, or waiting for I/O)"
+    return "; its process is computing all the while"
+
+
+def _projected(case: Case, cells: Array, share: Share, pattern: str | None) -> list[Projection]:
+    ranks = len(case.grid.ranks)
+    if pattern == "chronic":
+        return projection.constant(share, ranks)
+    hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
+    return projection.by_chance(share, ranks, hits)
+
+
+def _options(
+    case: Case, ranks: list[int], phase: Phase, share: Share, pattern: str | None
+) -> list[Option]:
+    replay = "replay of the trace with these ranks arriving with the others"
+    gain = share.rounded()
+    does = "does" if len(ranks) == 1 else "do"
+    options = [
+        Option(
+            f"find what {words.ranks(ranks)} {does} {words.PLACES[phase]} "
+            "that the others do not, and remove it",
+            *gain,
+            "looking at one rank's phase; no change of hardware",
+            replay,
+        )
+    ]
+    if pattern == "chronic" and len(ranks) < len(case.grid.ranks):
+        nodes = case.where(ranks).nodes
+        target = f"node {', '.join(nodes)}" if nodes and len(case.trace.nodes) > 1 else "it"
+        options.append(
+            Option(
+                f"if it moves with the host: drain {target} and restart with a spare",
+                *gain,
+                "one restart and a spare node",
+                replay,
+            )
+        )
+    options.append(
+        Option(
+            "slack pacing: hold the early ranks a little",
+            0.0,
+            0.0,
+            0.0,
+            "none",
+            "a lone synchronous job cannot be sped up by a delay (max(c + d) + m >= max c + m)",
+        )
+    )
+    return options
+
+
+def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence]:
+    """Each phase of the first culprit that is clearly longer than the other ranks'."""
+    column = int(np.searchsorted(case.grid.ranks, ranks[0]))
+    rows = cells[:, column] if cells[:, column].any() else cells.any(axis=1)
+    found = []
+    for phase in (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+        values = case.grid.phase_ns[phase][rows]
+        mine = float(np.median(values[:, column]))
+        others = float(np.median(np.delete(values, column, axis=1)))
+        if mine > SLOWER * others and mine - others > 0.1 * case.typical_excess_ns(cells):
+            name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
+            found.append(Evidence(name, round(mine), round(others), "ns"))
+    return found

@@ -1,0 +1,81 @@
+"""`synchronization_amplification`: small delays, nobody's in particular, become everybody's.
+
+Amplification is step-time growth caused by waiting over the mean delay of a rank: with delays
+x_i, growth is E[max x_i] − E[x], so that one rank hit at a time in n gives n − 1, and no spread 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep.diagnose import projection, words
+from evenstep.diagnose.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.delays import Cause
+from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+
+ROUND_STEPS = 8  # of the local-SGD option
+
+
+def amplification(case: Case) -> float | None:
+    """Growth of the step by waiting over a rank's mean delay; None where nothing is delayed."""
+    work = case.grid.work_ns.astype(float)
+    if not work.size or work.shape[1] < 2:
+        return None
+    delay = np.maximum(work - np.quantile(work, 0.05, axis=0), 0)
+    mean = float(delay.mean())
+    return float(delay.max(axis=1).mean() - mean) / mean if mean > 0 else None
+
+
+def find(case: Case) -> list[Finding]:
+    """What is left of the loss when every delay that has a culprit is taken out."""
+    if case.contended or not len(case.grid.steps):
+        return []
+    share = case.share(case.delays.rest_ns)
+    factor = amplification(case)
+    if share.value < SMALLEST_SHARE or factor is None:
+        return []
+    ranks = len(case.grid.ranks)
+    steps = case.grid.steps
+    spread = float(np.median(np.ptp(case.grid.work_ns, axis=1)))
+    gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
+    named = bool((case.delays.cause != int(Cause.NONE)).any())
+    return [
+        Finding(
+            mode="synchronization_amplification",
+            layer="coupling",
+            severity=round(share.value, 4),
+            confidence=round(share.confidence, 3),
+            observation=(
+                f"ranks finish their own work {words.duration(spread)} apart in the median step, "
+                "a different one last each time"
+            ),
+            cause=(
+                f"{'apart from the ranks named, ' if named else ''}the parts are healthy; their "
+                f"coupling is not free: a mean delay of one rank costs {1 + factor:.2g} times "
+                "itself, because every step waits for the slowest"
+            ),
+            where=Where(),
+            when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+            effect=Effect(round(share.value, 4), projection.by_noise(share, ranks)),
+            options=[
+                Option(
+                    f"synchronize every {ROUND_STEPS} steps (local SGD, DiLoCo)",
+                    round(gain, 4),
+                    round(max(0.0, gain - (share.value - share.low)), 4),
+                    round(min(1.0, gain + (share.high - share.value)), 4),
+                    "another algorithm: convergence must be checked",
+                    "independent noise per step falls like 1/sqrt(steps per round)",
+                )
+            ],
+            evidence=[
+                Evidence("amplification", round(factor, 3), 0.0, "factor"),
+                Evidence("spread_of_own_work", round(spread), 0, "ns"),
+                Evidence("wait_share", round(_wait_share(case), 4), 0.0, "share"),
+            ],
+        )
+    ]
+
+
+def _wait_share(case: Case) -> float:
+    total = float(case.grid.duration_ns.sum())
+    return float(case.grid.wait_ns.sum()) / total if total else 0.0

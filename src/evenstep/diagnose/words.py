@@ -1,0 +1,47 @@
+"""Numbers and ranks as people read them, in every sentence of a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenstep.trace.layout import Phase
+from evenstep.trace.ranks import format_ranks
+
+LISTED = 8
+
+#: Where an excess lies, as it completes "… more": inside backward, in the input, …
+PLACES = {
+    Phase.INPUT: "waiting for input",
+    Phase.FORWARD: "inside forward",
+    Phase.BACKWARD: "inside backward",
+    Phase.OPTIMIZER: "in the optimizer",
+    Phase.CHECKPOINT: "writing checkpoints",
+    Phase.EVALUATION: "in evaluation",
+    Phase.SYNC: "blocked",
+    Phase.OTHER: "outside the phases that can be seen (between optimizer and forward)",
+}
+
+
+def duration(nanoseconds: float) -> str:
+    """Three significant digits with the fitting unit: "51.2 ms"."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(nanoseconds) >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def percent(share: float) -> str:
+    """ "12 %", with a decimal below ten."""
+    value = 100 * share
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.1f} %"
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """ "rank 7", "ranks 0-3 and 8"; only the first few of many."""
+    shown = format_ranks(numbers)
+    parts = shown.split(",")
+    if len(parts) > LISTED:
+        shown = ", ".join(parts[:LISTED]) + f" … ({len(numbers)} in all)"
+    else:
+        shown = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"

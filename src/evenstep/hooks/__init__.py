@@ -1,0 +1,1 @@
+"""Where a framework meets the agent."""

@@ -1,0 +1,47 @@
+"""Pure control: how long a rank waited, whether it should be held, and whether that pays.
+
+`WaitEstimator` reads waits from one rank's own collectives; `Pacer` turns finished steps
+(`StepObservation`) into a bounded delay (`Decision`) and can follow a published `Plan`. Nothing
+here reads a clock, does I/O or imports torch.
+"""
+
+from evenstep.pacing.floor import Floor, FloorTable
+from evenstep.pacing.guard import Verdict
+from evenstep.pacing.observation import (
+    PLAN_LEAD_STEPS,
+    PLAN_STEPS,
+    Decision,
+    Plan,
+    Reason,
+    Slowest,
+    Stance,
+    StepObservation,
+)
+from evenstep.pacing.pacer import Pacer, PacingAccount
+from evenstep.pacing.settings import CONTROLLERS, LEDGERS, MODES, OBJECTIVES, PacerSettings
+from evenstep.pacing.waits import StepWait, WaitEstimator
+from evenstep.pacing.window import RollingWindow
+
+__all__ = [
+    "CONTROLLERS",
+    "LEDGERS",
+    "MODES",
+    "OBJECTIVES",
+    "PLAN_LEAD_STEPS",
+    "PLAN_STEPS",
+    "Decision",
+    "Floor",
+    "FloorTable",
+    "Pacer",
+    "PacerSettings",
+    "PacingAccount",
+    "Plan",
+    "Reason",
+    "RollingWindow",
+    "Slowest",
+    "Stance",
+    "StepObservation",
+    "StepWait",
+    "Verdict",
+    "WaitEstimator",
+]

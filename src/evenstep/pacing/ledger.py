@@ -1,0 +1,105 @@
+"""The harm ledger: pacing may spend only what it has been allowed to lose.
+
+Lemma. With u_i the own work and d_i the delay of rank i, a step loses M2 - M1 = max(u_i + d_i) -
+max(u_i). The rank k that arrives last has M2 - M1 <= d_k, and it sees no wait. So if every rank
+books its own d_i unless it surely waited afterwards, the sum over ranks is at least what the job
+lost, on every path and whatever the workload does. A rank is held at most for the `room` left in
+its account, so its bookings never exceed its allowance, and the loss of the job never exceeds share
+* elapsed + credit. No statistics are involved.
+
+What a host sleeps beyond the delay it was told is booked as well, and may exceed the room by that
+much.
+"""
+
+from __future__ import annotations
+
+from evenstep.pacing.observation import Slowest, StepObservation
+
+
+class RankLedger:
+    """One rank's part of what pacing may cost the job: (share * elapsed + credit) / ranks."""
+
+    __slots__ = ("credit_ns", "elapsed_ns", "loss_ns", "ranks", "share")
+
+    def __init__(self, *, share: float, ranks: int) -> None:
+        self.share = share
+        self.ranks = ranks
+        self.credit_ns = 0
+        self.elapsed_ns = 0
+        self.loss_ns = 0  # invariant: <= allowance_ns, beyond overshoot of the host's sleep
+
+    @property
+    def allowance_ns(self) -> float:
+        """What this rank may have booked by now, in total."""
+        return (self.share * self.elapsed_ns + self.credit_ns) / self.ranks
+
+    def grant(self, credit_ns: int) -> None:
+        """Give a young job something to try with; only the first grant of an account counts."""
+        if self.credit_ns == 0:
+            self.credit_ns = credit_ns
+
+    def room_ns(self, bound_ns: int) -> int:
+        """How long the next step may be held at most, `bound_ns` at most."""
+        return max(0, min(bound_ns, int(self.allowance_ns) - self.loss_ns))
+
+    def book(self, seen: StepObservation) -> None:
+        """Enter a finished step, at once."""
+        self.elapsed_ns += max(0, seen.step_ns)
+        if seen.delay_ns > 0 and not seen.waited:
+            self.loss_ns += seen.delay_ns
+
+    def rebase(self, ranks: int) -> None:
+        """Open an account for another world size, without credit: none is given twice."""
+        self.ranks = ranks
+        self.elapsed_ns = self.loss_ns = 0
+        self.credit_ns = -1  # nothing is ever granted again
+
+
+class JobLedger(RankLedger):
+    """The whole job's account, kept alike on every rank from the shared M1 and M2 of each step.
+
+    Steps whose shared values have not arrived are charged at the bound, so late news stops pacing,
+    never the law.
+    """
+
+    __slots__ = ("booked_step", "bound_ns", "open_steps", "settled_step")
+
+    def __init__(self, *, share: float) -> None:
+        super().__init__(share=share, ranks=1)
+        self.settled_step = -1  # steps up to here are settled, or charged for good
+        self.booked_step = -1
+        self.open_steps = 0
+        self.bound_ns = 0  # the largest bound seen since the account was opened
+
+    def room_ns(self, bound_ns: int) -> int:
+        """How long the next step may be held if every unsettled step lost all it could."""
+        self.bound_ns = max(self.bound_ns, bound_ns)
+        spent = self.loss_ns + self.open_steps * self.bound_ns
+        return max(0, min(bound_ns, int(self.allowance_ns) - spent))
+
+    def book(self, seen: StepObservation) -> None:
+        """Enter a finished step; its loss stays open until its shared values are here."""
+        self.elapsed_ns += max(0, seen.step_ns)
+        if self.booked_step < 0:
+            self.settled_step = seen.step - 1
+        self.booked_step = max(self.booked_step, seen.step)
+        self.open_steps += 1
+        if seen.slowest is not None:
+            self._settle(seen.slowest)
+
+    def _settle(self, shared: Slowest) -> None:
+        # Each step is closed once, by its exact values; one that was skipped over stays charged for
+        # good.
+        exact = shared.first_step == shared.last_step
+        if not exact or not self.settled_step < shared.last_step <= self.booked_step:
+            return
+        self.settled_step = shared.last_step
+        self.open_steps -= 1
+        self.loss_ns += max(0, shared.arrival_ns - shared.work_ns)
+
+    def rebase(self, ranks: int) -> None:
+        """Open an account without credit; steps of the old one are never settled in it."""
+        super().rebase(ranks)
+        self.ranks = 1
+        self.booked_step = -1
+        self.open_steps = 0

@@ -1,0 +1,125 @@
+"""What goes into a pacer and what comes out of it: plain values, no clock, no torch."""
+
+from __future__ import annotations
+
+import struct
+from enum import StrEnum
+from typing import NamedTuple
+
+PLAN_STEPS = 32  # a plan covers one window of this many steps
+PLAN_LEAD_STEPS = 2 * PLAN_STEPS  # and is published at least this long before it takes effect
+
+_PLAN = struct.Struct("<4sQQIIBq")
+_PLAN_MAGIC = b"EVP1"
+
+
+class Slowest(NamedTuple):
+    """What the ranks shared about steps `first_step` to `last_step`; it may arrive steps later.
+
+    For one step (first = last) the values are exact. For a window `work_ns` must be a level that
+    the slowest rank's work rarely falls below (a low quantile): a slack read from it is then too
+    small, not too large.
+    """
+
+    first_step: int
+    last_step: int
+    work_ns: int  # M1 = max over ranks of own work u_i
+    arrival_ns: int  # M2 = max over ranks of u_i + d_i
+    held_ns: int  # max over ranks of the realised delay d_i
+
+
+class StepObservation(NamedTuple):
+    """One finished step as one rank saw it. `None` means unknown; it never means zero."""
+
+    step: int
+    step_ns: int  # the whole step, its own delay included
+    work_ns: int  # u_i: own work since the last collective ended, own delay excluded
+    wait_ns: int | None = None  # before the first byte of the step's first collective
+    margin_ns: int = 0  # how far above the floor's lower bound a transfer without any wait may lie
+    in_flight_ns: int | None = None  # of the first collective; None where its end is not trusted
+    floor_lower_ns: int | None = None  # of the same collective
+    delay_ns: int = 0  # realised before this step, by the host's clock
+    spread_ns: int | None = None  # first to last arrival, where it is shared
+    steady: bool = True  # False around checkpoint, evaluation, compilation
+    world: int = 1
+    batch: int | None = None
+    slowest: Slowest | None = None
+    energy_mj: int | None = None  # of this step on this rank, where power is sampled
+
+    @property
+    def waited(self) -> bool:
+        """Whether this rank surely waited for another, so that its delay cost the job nothing."""
+        if self.in_flight_ns is None or self.floor_lower_ns is None:
+            return False
+        return self.in_flight_ns > self.floor_lower_ns + self.margin_ns
+
+
+class Stance(StrEnum):
+    """What a guard allows at the moment."""
+
+    OFF = "off"
+    BLOCKS = "blocks"  # alternately, to learn what pacing is worth
+    ON = "on"
+
+
+class Plan(NamedTuple):
+    """What one rank publishes so that all ranks act alike in steps `first_step` to `last_step`."""
+
+    first_step: int
+    last_step: int
+    attempt: int
+    world: int
+    stance: Stance
+    delay_ns: int = -1  # the same on every rank (a phase); -1: each spends its own slack
+
+    def pack(self) -> bytes:
+        """37 bytes that `unpack` reads on another rank."""
+        stance = list(Stance).index(self.stance)
+        return _PLAN.pack(_PLAN_MAGIC, *self[:4], stance, self.delay_ns)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Plan | None:
+        """The plan in `data`, or None when it is not one."""
+        if len(data) != _PLAN.size:
+            return None
+        magic, first, last, attempt, world, stance, delay_ns = _PLAN.unpack(data)
+        if magic != _PLAN_MAGIC or stance >= len(Stance) or not first <= last or delay_ns < -1:
+            return None
+        return cls(first, last, attempt, world, list(Stance)[stance], delay_ns)
+
+
+class Reason(StrEnum):
+    """Why a step is held, or is not."""
+
+    OFF = "pacing is off"
+    KILLED = "stopped by the kill switch"
+    LEARNING = "still learning what a normal step looks like"
+    UNSTEADY = "a checkpoint, an evaluation or a change is near"
+    NO_PLAN = "no published plan for this step"
+    GUARD_BLOCK = "an unpaced block of the guard's comparison"
+    GUARD_OFF = "the guard found that pacing does not pay here"
+    CANNOT_TELL = "cannot tell wait from slow transfer"
+    BALANCED = "the imbalance is below its threshold"
+    LAST = "this rank is not early"
+    LEDGER = "what pacing may lose is used up"
+    SLACK = "spends persistent slack"
+    SPREAD = "arrivals are spread beyond the threshold"
+    VARIABILITY = "waits vary beyond the threshold"
+    COMMON = "holds the delay of the published plan"
+
+
+class Proposal(NamedTuple):
+    """What a controller would do, before bound, ledger and guard have their say."""
+
+    delay_ns: int
+    reason: Reason
+
+
+class Decision(NamedTuple):
+    """What a host does before a step; in mode `observe` only `proposed_ns` is set."""
+
+    delay_ns: int
+    actuator: str  # "none", or "before_step"
+    reason: Reason
+    plan: Plan | None = None  # to be published by this rank now
+    proposed_ns: int = 0  # what `on` would hold for the same observations

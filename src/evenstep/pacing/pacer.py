@@ -1,0 +1,239 @@
+"""The pacer of one rank: observations in, a bounded delay out. Pure: no clock, no I/O, no torch.
+
+The same object runs in a live rank and in the simulator. Everything it decides is a function of
+what it was told, in every mode; the mode only says what happens to the decision. Fed with the same
+observations, `observe` proposes what `on` holds. That its proposals are not applied, so that the
+guard has nothing to compare, is part of what it sees.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from evenstep.pacing.controller import Controller
+from evenstep.pacing.guard import Guard, Verdict
+from evenstep.pacing.ledger import JobLedger, RankLedger
+from evenstep.pacing.observation import (
+    Decision,
+    Plan,
+    Proposal,
+    Reason,
+    Stance,
+    StepObservation,
+)
+from evenstep.pacing.paper import PaperRule
+from evenstep.pacing.plans import PlanBook
+from evenstep.pacing.settings import PacerSettings
+from evenstep.pacing.slack import LocalSlack, SharedSlack
+from evenstep.pacing.window import RollingWindow
+
+STEP_WINDOW = 128
+FEWEST_STEPS = 16  # steady steps before the first delay
+RESCALE_STEPS = 8  # the median moves slowly
+CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
+SHORTEST_DELAY_NS = 10_000  # a host cannot sleep less than about this
+CREDIT_BOUNDS = 2  # b0 of the ledger, in longest delays
+
+
+class PacingAccount(NamedTuple):
+    """What pacing did and cost so far, for the report."""
+
+    steps: int
+    held_steps: int
+    held_ns: int
+    booked_ns: int  # at most this was lost on account of this rank (or of the job, with its ledger)
+    allowance_ns: int
+    verdict: Verdict
+
+
+class Pacer:
+    """Decides before each step how long one rank is held."""
+
+    def __init__(self, settings: PacerSettings) -> None:
+        self.settings = settings
+        self.leads = (
+            settings.rank == 0
+        )  # publishes the plan; the host moves it when that rank is gone
+        self.killed = False
+        self._world = settings.world
+        self._batch: int | None = None
+        self._odd_batch: int | None = None  # a batch seen once that differs
+        self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
+        self._calm = 0
+        self._bound_ns = 0
+        self._threshold_ns = 0
+        self._asked: tuple[int, bool, bool] = (
+            -1,
+            False,
+            False,
+        )  # step, scheduled, left to the rule
+        self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
+        self._steps = self._held_steps = self._held_ns = 0
+        self._controller = self._fresh_controller()
+        self._guard = Guard(
+            objective=settings.objective,
+            cost=settings.stability_cost,
+            run_id=settings.run_id,
+            attempt=settings.attempt,
+        )
+        self._ledger = self._fresh_ledger()
+
+    def _fresh_controller(self) -> Controller:
+        if self.settings.controller == "paper":
+            return PaperRule()
+        return SharedSlack(self._world) if self.settings.sharing else LocalSlack(self._world)
+
+    def _fresh_ledger(self) -> RankLedger:
+        share = self.settings.loss_share
+        if self.settings.objective == "stability":
+            share = max(share, self.settings.stability_cost)
+        if self.settings.ledger == "job":
+            return JobLedger(share=share)
+        return RankLedger(share=share, ranks=self._world)
+
+    @property
+    def bound_ns(self) -> int:
+        """The longest delay before any one step, at the moment."""
+        return self._bound_ns
+
+    @property
+    def account(self) -> PacingAccount:
+        """What pacing did and cost so far."""
+        return PacingAccount(
+            self._steps,
+            self._held_steps,
+            self._held_ns,
+            self._ledger.loss_ns,
+            max(0, int(self._ledger.allowance_ns)),
+            self._guard.verdict,
+        )
+
+    def kill(self) -> None:
+        """Hold nothing from now on, whatever anybody plans; there is no way back."""
+        self.killed = True
+
+    def adopt(self, plan: Plan) -> bool:
+        """Take a published plan; False if it is not for us, or came too late to be followed."""
+        return self._plans.adopt(plan, asked_step=self._asked[0])
+
+    def observe(self, seen: StepObservation) -> None:
+        """Take the finished step; call it once per step, before `decide` for the next."""
+        self._count(seen)
+        self._ledger.book(seen)
+        if not self._is_steady(seen):
+            self._calm = 0
+            return
+        self._calm += 1
+        self._times.push(max(1, seen.step_ns - max(0, seen.delay_ns)))
+        asked, scheduled, due = self._asked
+        if asked != seen.step:
+            scheduled = due = False
+        self._controller.learn(seen, due=due)
+        held = seen.delay_ns > 0 or (seen.slowest is not None and seen.slowest.held_ns > 0)
+        if self.settings.guarded:
+            self._guard.learn(seen, paced=scheduled, held=held)
+        if self._bound_ns == 0 or self._steps % RESCALE_STEPS == 0:
+            self._rescale()
+
+    def _count(self, seen: StepObservation) -> None:
+        self._steps += 1
+        if seen.delay_ns > 0:
+            self._held_steps += 1
+            self._held_ns += seen.delay_ns
+
+    def _is_steady(self, seen: StepObservation) -> bool:
+        """Whether to learn from the step; a change of world or batch starts everything anew."""
+        if seen.world != self._world:
+            self._world = seen.world
+            self._ledger.rebase(seen.world)
+            self._reset()
+            return False
+        if seen.batch is not None and seen.batch != self._batch:
+            return self._is_first_batch(seen.batch)
+        self._odd_batch = None
+        return seen.steady and seen.step_ns > 0
+
+    def _is_first_batch(self, batch: int) -> bool:
+        # The odd last batch of an epoch is left out; only a batch seen twice in a row is a change.
+        if self._batch is None or batch == self._odd_batch:
+            changed = self._batch is not None
+            self._batch, self._odd_batch = batch, None
+            if changed:
+                self._reset()
+        else:
+            self._odd_batch = batch
+        return False
+
+    def _reset(self) -> None:
+        self._times.clear()
+        self._plans = PlanBook(attempt=self.settings.attempt, world=self._world)
+        self._bound_ns = self._threshold_ns = 0
+        self._controller = self._fresh_controller()
+        self._guard.reset()
+
+    def _rescale(self) -> None:
+        if len(self._times) < FEWEST_STEPS:
+            return
+        median = self._times.quantile(0.5)
+        self._threshold_ns = int(self.settings.imbalance * median)
+        self._bound_ns = min(int(self.settings.max_delay * median), self.settings.max_delay_ns)
+        self._ledger.grant(CREDIT_BOUNDS * self._bound_ns)
+
+    def decide(self, step: int) -> Decision:
+        """What to hold before `step`, and what this rank should publish now."""
+        plan = self._publishable(step)
+        if self.settings.mode == "off" or self.killed:
+            reason = Reason.KILLED if self.killed else Reason.OFF
+            self._asked = (step, False, False)
+            return Decision(0, "none", reason, plan)
+        scheduled, due, proposal = self._judge(step)
+        self._asked = (step, scheduled, due)
+        if self.settings.mode == "observe" or proposal.delay_ns == 0:
+            return Decision(0, "none", proposal.reason, plan, proposal.delay_ns)
+        delay_ns = proposal.delay_ns
+        return Decision(delay_ns, self._controller.actuator, proposal.reason, plan, delay_ns)
+
+    def _judge(self, step: int) -> tuple[bool, bool, Proposal]:
+        """Is the step scheduled to be paced, is it left to the rule, and what comes of it."""
+        stance, common_ns = self._stance(step)
+        if stance is None:
+            return False, False, Proposal(0, Reason.NO_PLAN)
+        if not self._guard.paces(step, stance):
+            resting = stance is Stance.OFF
+            return False, False, Proposal(0, Reason.GUARD_OFF if resting else Reason.GUARD_BLOCK)
+        if self._calm < CALM_STEPS:
+            return True, False, Proposal(0, Reason.UNSTEADY)
+        if self._bound_ns == 0:
+            return True, True, Proposal(0, Reason.LEARNING)
+        if common_ns >= 0:
+            proposal = Proposal(common_ns, Reason.COMMON)
+        else:
+            proposal = self._controller.propose(
+                threshold_ns=self._threshold_ns, bound_ns=self._bound_ns
+            )
+        return True, True, self._bounded(proposal)
+
+    def _stance(self, step: int) -> tuple[Stance | None, int]:
+        """What the guard or the published plan says of `step`, and a delay common to all."""
+        if not self.settings.sharing:
+            return (self._guard.stance if self.settings.guarded else Stance.ON), -1
+        plan = self._plans.at(step)
+        return (None, -1) if plan is None else (plan.stance, plan.delay_ns)
+
+    def _bounded(self, proposal: Proposal) -> Proposal:
+        if proposal.delay_ns <= 0:
+            return proposal
+        room = self._bound_ns
+        if self.settings.guarded:
+            room = self._ledger.room_ns(self._bound_ns)
+        delay = min(proposal.delay_ns, room)
+        if delay >= SHORTEST_DELAY_NS:
+            return Proposal(delay, proposal.reason)
+        spent = room < proposal.delay_ns
+        return Proposal(0, Reason.LEDGER if spent else Reason.BALANCED)
+
+    def _publishable(self, step: int) -> Plan | None:
+        """The plan this rank should publish now, if it leads."""
+        if not (self.settings.sharing and self.leads):
+            return None
+        return self._plans.next(step, self._guard.stance if self.settings.guarded else Stance.ON)

@@ -1,0 +1,87 @@
+"""The paper's own rule ("When Scaling Fails", sections 4.3 and 5.3), for comparison with what it
+claims.
+
+Two triggers: the spread between early and late arrivals exceeds a threshold (4.3), or the waits of
+a rolling window vary beyond it (5.3). Then a rank that arrives early is held for a bounded time
+before its next iteration. Threshold and window adapt, so that it stays passive while things are
+stable; as the waits shrink, so does the delay.
+
+The paper gives no constants. Those here are ours, chosen to be mild: half of the wait seen is held
+back.
+"""
+
+from __future__ import annotations
+
+from evenstep.pacing.observation import Proposal, Reason, StepObservation
+from evenstep.pacing.window import RollingWindow
+
+GAIN = 0.5  # share of the last wait that is held; below 1 it settles at g/(1+g) of the slack
+EARLY = 0.5  # a rank is early when it waited for at least this share of the spread
+SHORTEST_WINDOW = 32
+LONGEST_WINDOW = 256
+MILDEST_FACTOR = 8.0
+NO_HELP = (
+    0.95  # a window with no less than this share of the waits before it was not helped by pacing
+)
+
+
+class PaperRule:
+    """Holds early ranks while arrivals are spread or waits vary; needs nothing shared."""
+
+    actuator = "before_step"
+
+    def __init__(self) -> None:
+        self._waits = RollingWindow(SHORTEST_WINDOW)
+        self._wait_ns: int | None = None
+        self._spread_ns = 0
+        self._factor = 1.0  # invariant: 1 <= factor <= MILDEST_FACTOR; multiplies the threshold
+        self._age = 0  # steps since the last adaptation
+        self._active = 0  # of them, steps in which the rule held this rank
+        self._mean_before_ns = 0.0
+        self._sum_ns = 0
+
+    def learn(self, seen: StepObservation, *, due: bool) -> None:
+        """Take the wait of a step; unshared, the own wait is the spread a rank infers (5.2)."""
+        self._wait_ns = seen.wait_ns
+        if seen.wait_ns is None:
+            return
+        self._waits.push(seen.wait_ns)
+        self._spread_ns = seen.wait_ns if seen.spread_ns is None else seen.spread_ns
+        self._sum_ns += seen.wait_ns
+        self._age += 1
+        self._active += due and seen.delay_ns > 0
+        if self._age >= self._waits.size:
+            self._adapt()
+
+    def _adapt(self) -> None:
+        """Less eager where pacing did not help; back to rest where it is quiet."""
+        mean = self._sum_ns / self._age
+        active = 2 * self._active > self._age
+        if active and mean >= NO_HELP * self._mean_before_ns > 0:
+            self._factor = min(MILDEST_FACTOR, 1.5 * self._factor)
+        elif not active:
+            self._factor = max(1.0, 0.9 * self._factor)
+        size = self._waits.size
+        self._waits.resize(
+            max(SHORTEST_WINDOW, size // 2) if active else min(LONGEST_WINDOW, 2 * size)
+        )
+        self._mean_before_ns = mean
+        self._age = self._active = self._sum_ns = 0
+
+    def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
+        """Half of the last wait, if a trigger fired and this rank is one of the early ones."""
+        if self._wait_ns is None:
+            return Proposal(0, Reason.CANNOT_TELL)
+        if len(self._waits) < SHORTEST_WINDOW:
+            return Proposal(0, Reason.LEARNING)
+        threshold = threshold_ns * self._factor
+        if self._spread_ns > threshold:
+            reason = Reason.SPREAD
+        elif self._waits.deviation > threshold:
+            reason = Reason.VARIABILITY
+        else:
+            return Proposal(0, Reason.BALANCED)
+        delay = min(bound_ns, int(GAIN * self._wait_ns))
+        if delay <= 0 or self._wait_ns < EARLY * self._spread_ns:
+            return Proposal(0, Reason.LAST)
+        return Proposal(delay, reason)

@@ -1,0 +1,43 @@
+"""The published plans one rank holds: what makes all ranks act alike."""
+
+from __future__ import annotations
+
+from evenstep.pacing.observation import PLAN_LEAD_STEPS, PLAN_STEPS, Plan, Stance
+
+MOST_PLANS = 4
+
+
+class PlanBook:
+    """Plans for the steps ahead; one that comes too late to be followed whole is refused.
+
+    So in any step a rank either follows the same plan as the others or holds nothing.
+    """
+
+    def __init__(self, *, attempt: int, world: int) -> None:
+        self._attempt = attempt
+        self._world = world
+        self._plans: list[Plan] = []  # invariant: ascending, disjoint, at most MOST_PLANS
+
+    def adopt(self, plan: Plan, *, asked_step: int) -> bool:
+        """Take a plan; False if it is not for us, or if a step of it was already asked for."""
+        for_us = plan.attempt == self._attempt and plan.world == self._world
+        busy_until = max(asked_step, self._plans[-1].last_step if self._plans else -1)
+        fits = busy_until < plan.first_step <= plan.last_step and len(self._plans) < MOST_PLANS
+        if for_us and fits:
+            self._plans.append(plan)
+        return for_us and fits
+
+    def at(self, step: int) -> Plan | None:
+        """The plan in force at `step`; steps are asked for in order."""
+        while self._plans and self._plans[0].last_step < step:
+            del self._plans[0]
+        if not self._plans or step < self._plans[0].first_step:
+            return None
+        return self._plans[0]
+
+    def next(self, step: int, stance: Stance) -> Plan | None:
+        """The plan to publish at `step`: once per window, for a window far enough ahead."""
+        if step % PLAN_STEPS:
+            return None
+        first = step + PLAN_LEAD_STEPS
+        return Plan(first, first + PLAN_STEPS - 1, self._attempt, self._world, stance)

@@ -1,0 +1,127 @@
+"""SLQ: a rank spends the slack it always has, and no more.
+
+Pays where being early costs others something: a resource shared at the start of a step, a
+co-located late rank, a power budget. It cannot speed up a lone bulk-synchronous job, whose step is
+max(u_i + d_i) whatever the early do.
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+from evenstep.pacing.observation import Proposal, Reason, Slowest, StepObservation
+from evenstep.pacing.window import RollingWindow
+
+SPEND = 0.8  # g: share of the persistent slack that is spent
+PERSISTENT = 0.03  # the quantile of slack that counts as persistent
+SHORTEST_WINDOW = 32
+LOCAL_WINDOW = 64
+LOCAL_GAIN = 0.2
+LONGEST_WINDOW = 256
+UNTOLD_STEPS = 3  # in a row; then the wait counts as unknown
+REMEMBERED_STEPS = 512  # own work kept until the shared values of its step arrive
+
+
+def caution(world: int) -> float:
+    """κ: how strongly the spread of slack counts against spending it; .5 to 16 ranks, 1 from 64."""
+    return min(1.0, max(0.5, 0.5 + 0.25 * log2(world / 16)))
+
+
+class SharedSlack:
+    """Slack from the shared work of the slowest rank: s_i = M1 - u_i.
+
+    d = g·lo - κ(med - lo), lo the 3 % quantile and med the median of s_i over max(32, 2n) <= 256
+    steps. Slack is never read from own wait + own delay: that estimate ratchets up to the bound and
+    stays there.
+    """
+
+    actuator = "before_step"
+
+    def __init__(self, world: int) -> None:
+        self._slack = RollingWindow(min(LONGEST_WINDOW, max(SHORTEST_WINDOW, 2 * world)))
+        self._caution = caution(world)
+        self._work: dict[int, int] = {}  # invariant: at most REMEMBERED_STEPS, oldest first
+        self._matched_step = -1
+
+    def learn(self, seen: StepObservation, *, due: bool) -> None:  # noqa: ARG002 (the interface)
+        """Remember own work; it becomes slack when the shared values of its step are here."""
+        self._work[seen.step] = seen.work_ns
+        if len(self._work) > REMEMBERED_STEPS:
+            del self._work[next(iter(self._work))]
+        if seen.slowest is not None:
+            self._match(seen.slowest)
+
+    def _match(self, shared: Slowest) -> None:
+        first = max(shared.first_step, self._matched_step + 1, shared.last_step - REMEMBERED_STEPS)
+        for step in range(first, shared.last_step + 1):
+            work_ns = self._work.pop(step, None)
+            if work_ns is not None:
+                self._slack.push(shared.work_ns - work_ns)
+        self._matched_step = max(self._matched_step, shared.last_step)
+
+    def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
+        """What the persistent slack allows; below `threshold_ns` it is left alone."""
+        if not self._slack.full:
+            return Proposal(0, Reason.LEARNING)
+        low = self._slack.quantile(PERSISTENT)
+        if low <= 0:
+            return Proposal(0, Reason.LAST)
+        if low < threshold_ns:
+            return Proposal(0, Reason.BALANCED)
+        spread = self._slack.quantile(0.5) - low
+        delay = min(bound_ns, int(SPEND * low - self._caution * spread))
+        return Proposal(delay, Reason.SLACK) if delay > 0 else Proposal(0, Reason.LAST)
+
+
+class LocalSlack:
+    """Slack felt from own waits alone: more delay while wait is left, none once there is none.
+
+    d' = 0 if the last wait is within its margin, else d + .2 (q10 - κ(med - q10) - margin), over
+    the waits seen *under* d. The term with κ is the same caution as with shared work: where slack
+    comes and goes (independent noise) nothing is spent, and a lone job loses nothing.
+    """
+
+    actuator = "before_step"
+
+    def __init__(self, world: int) -> None:
+        self._waits = RollingWindow(LOCAL_WINDOW)
+        self._caution = caution(world)
+        self._delay_ns = 0  # last proposed
+        self._base_ns = 0  # the delay under which the last wait was seen
+        self._wait_ns = 0
+        self._margin_ns = 0
+        self._untold = 0  # steps in a row
+
+    def learn(self, seen: StepObservation, *, due: bool) -> None:
+        """Take the wait of a step that was due to be paced."""
+        if not due:  # waits of unpaced blocks say nothing about d
+            return
+        if seen.wait_ns is None:
+            self._untold += 1
+            return
+        self._untold = 0
+        # What the host overslept must not creep into the next delay.
+        self._base_ns = min(self._delay_ns, max(0, seen.delay_ns))
+        self._wait_ns = seen.wait_ns
+        self._margin_ns = seen.margin_ns
+        self._waits.push(seen.wait_ns)
+
+    def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
+        """The next delay; it shrinks while wait and delay together are below `threshold_ns`."""
+        if self._untold >= UNTOLD_STEPS:
+            return Proposal(0, Reason.CANNOT_TELL)
+        if not self._waits.full:
+            return Proposal(0, Reason.LEARNING)
+        delay, reason = self._next(threshold_ns)
+        self._delay_ns = min(bound_ns, delay)
+        return Proposal(self._delay_ns, Reason.SLACK if self._delay_ns > 0 else reason)
+
+    def _next(self, threshold_ns: int) -> tuple[int, Reason]:
+        if self._wait_ns <= self._margin_ns:
+            return 0, Reason.LAST
+        low = self._waits.quantile(0.1)
+        if self._base_ns + low < threshold_ns:
+            return self._base_ns // 2, Reason.BALANCED
+        spread = self._waits.quantile(0.5) - low
+        left = low - self._caution * spread - self._margin_ns
+        return self._base_ns + max(0, int(LOCAL_GAIN * left)), Reason.BALANCED

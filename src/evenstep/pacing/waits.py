@@ -1,0 +1,195 @@
+"""What one rank waited for the others in a step, read from its own collectives.
+
+Overlapped collectives share one wait. Where ends are exact (device events) each collective begins
+when the previous one ended, so nothing is counted twice. Where an end is only an upper bound (a
+callback on the host) it says nothing once the rank has entered its next collective: such a run is
+one *burst*, told by its last member alone. The wait then counts from the last entry, and what lies
+between first and last entry widens the margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from evenstep.pacing.floor import FOLLOW_GAP_NS, Floor, FloorTable, Lowest
+from evenstep.pacing.window import RollingWindow
+
+AFTER_PAUSE_NS = 1_000_000  # callbacks held back by a collector run within this time after it
+
+Collective: TypeAlias = tuple[int, int, int, int, int, bool]
+"""(group, op, bytes, enter_ns, exit_ns, exit is an upper bound), in order of entry."""
+
+Pause: TypeAlias = tuple[int, int]
+"""(start_ns, end_ns) of a collector pause of this rank, in order."""
+
+NO_COLLECTIVE = "no collective in this step"
+PAUSED = "the end fell into or right after a collector pause"
+FIRST_ONLY = "only ever the first of a step: wait and slow transfer look the same"
+
+
+class StepWait(NamedTuple):
+    """How long a rank waited in one step; None where that cannot be told, with the reason."""
+
+    first_ns: int | None  # before the first byte of the first collective
+    total_ns: int | None  # of the whole step, overlapped collectives sharing one wait
+    margin_ns: int  # of first_ns
+    total_margin_ns: int
+    at_least_ns: int  # surely waited in the whole step: what exceeds the least ever seen
+    in_flight_ns: int | None  # of the first collective or burst; None where its end is not trusted
+    floor_lower_ns: int | None  # of the same
+    floor_margin_ns: int  # a transfer without wait rarely exceeds floor_lower_ns + floor_margin_ns
+    since_last_ns: int | None  # first entry minus the last end before: own work and own delay
+    reason: str = ""
+
+
+class WaitEstimator:
+    """Tells wait from transfer, step by step, from what one rank sees; memory is bounded."""
+
+    def __init__(self, floors: FloorTable | None = None, window: int = 256) -> None:
+        self.floors = FloorTable() if floors is None else floors
+        self.waits = RollingWindow(window)  # of first_ns, where it could be told
+        self.untold = 0  # steps whose wait could not be told
+        self._last_end: int | None = None
+
+    def step(self, collectives: Sequence[Collective], pauses: Sequence[Pause] = ()) -> StepWait:
+        """What one finished step says; call it once per step, in order."""
+        account = _Account()
+        count = len(collectives)
+        at = busy = 0  # busy: the end of everything entered so far
+        group_before = None
+        while at < count:
+            group, op, nbytes, enter, end, upper = collectives[at]
+            follows = group == group_before and 0 <= enter - busy <= FOLLOW_GAP_NS
+            group_before = group
+            at += 1
+            if upper and at < count and collectives[at][3] < end:
+                at, busy = self._burst(collectives, at - 1, follows, account, pauses)
+                continue
+            if upper and pauses and _held_back(end, pauses):
+                account.leave_out(PAUSED)
+            else:
+                lowest = self.floors.at(group, op, nbytes)
+                if enter >= busy:
+                    lowest.see(end - enter, follows)
+                    in_flight = end - enter
+                else:
+                    in_flight = max(0, end - busy)
+                known = lowest.known if lowest.count < lowest.fresh else self.floors.of(lowest)
+                # Most collectives of a step are back-to-back and on time: nothing to enter.
+                if (
+                    known is None
+                    or not account.began
+                    or in_flight > known.value_ns + known.margin_ns
+                ):
+                    account.add(in_flight, 0, lowest, known)
+            busy = max(busy, end)
+        return self._conclude(account, collectives, busy)
+
+    def _burst(
+        self,
+        collectives: Sequence[Collective],
+        at: int,
+        follows: bool,
+        account: _Account,
+        pauses: Sequence[Pause],
+    ) -> tuple[int, int]:
+        """Judge the burst at `at`; returns where the next begins and when this one ended."""
+        group, op, first_bytes, start, first_end, _ = collectives[at]
+        nbytes, reach, after = first_bytes, first_end, at + 1
+        while after < len(collectives) and collectives[after][3] < reach:
+            nbytes += collectives[after][2]
+            reach = max(reach, collectives[after][4])
+            after += 1
+        last, end = collectives[after - 1][3], collectives[after - 1][4]
+        if pauses and _held_back(end, pauses):
+            account.leave_out(PAUSED)
+            return after, reach
+        lowest = self.floors.at(group, op, nbytes, after - at)
+        lowest.see(end - last, follows)
+        if end > first_end and nbytes > first_bytes:
+            lowest.see_tail((end - first_end) * nbytes // (nbytes - first_bytes))
+        account.add(end - last, last - start, lowest, self.floors.of(lowest))
+        return after, end
+
+    def _conclude(self, account: _Account, collectives: Sequence[Collective], end: int) -> StepWait:
+        since = None
+        if collectives and self._last_end is not None:
+            since = collectives[0][3] - self._last_end
+        if collectives:
+            self._last_end = end
+        if account.first is None:
+            self.untold += 1
+        else:
+            self.waits.push(account.first)
+        return account.close(since)
+
+
+class _Account:
+    """The sums of one step."""
+
+    __slots__ = (
+        "at_least",
+        "began",
+        "first",
+        "first_floor",
+        "in_flight",
+        "margin",
+        "reason",
+        "total",
+        "total_margin",
+    )
+
+    def __init__(self) -> None:
+        self.began = False
+        self.first: int | None = None
+        self.first_floor: Floor | None = None
+        self.in_flight: int | None = None
+        self.margin = self.total = self.total_margin = self.at_least = 0
+        self.reason = ""
+
+    def leave_out(self, reason: str) -> None:
+        """Enter a collective that tells nothing."""
+        self.began = True
+        self.reason = self.reason or reason
+
+    def add(self, in_flight: int, spread: int, lowest: Lowest, floor: Floor | None) -> None:
+        """Enter a collective or burst whose own entries are `spread` apart."""
+        above_least = max(0, in_flight - lowest.least_ns) if lowest.count else 0
+        wait = margin = 0
+        if floor is None:
+            self.reason = self.reason or FIRST_ONLY
+            self.at_least += above_least
+        else:
+            wait = max(0, in_flight - floor.value_ns)
+            margin = floor.margin_ns + spread
+            if wait > margin:
+                self.total += wait
+                self.total_margin += margin
+                self.at_least += above_least
+        if not self.began:
+            self.began = True
+            self.in_flight, self.margin, self.first_floor = in_flight, margin, floor
+            self.first = None if floor is None else wait
+
+    def close(self, since_ns: int | None) -> StepWait:
+        """The step's verdict."""
+        floor = self.first_floor
+        reason = self.reason if self.began else NO_COLLECTIVE
+        return StepWait(
+            self.first,
+            None if reason else self.total,
+            self.margin,
+            self.total_margin,
+            self.at_least,
+            self.in_flight,
+            None if floor is None else floor.lower_ns,
+            0 if floor is None else floor.margin_ns,
+            since_ns,
+            reason,
+        )
+
+
+def _held_back(end: int, pauses: Sequence[Pause]) -> bool:
+    """Whether a callback at `end` may have been held back by one of the pauses."""
+    return any(start <= end <= stop + AFTER_PAUSE_NS for start, stop in pauses)

@@ -1,0 +1,1 @@
+"""Findings to pages people look at: the terminal and one self-contained HTML file."""

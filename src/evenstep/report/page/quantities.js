@@ -1,0 +1,63 @@
+// Numbers as people read them; the same rules as evenstep.report.quantities.
+
+/** @param {number} value @returns {string} three significant digits, thousands grouped */
+function number(value) {
+  if (!Number.isFinite(value)) return "unknown";
+  if (value === 0) return "0";
+  const places = Math.max(0, Math.min(9, 2 - Math.floor(Math.log10(Math.abs(value)))));
+  return value.toLocaleString("en-US", { maximumFractionDigits: places });
+}
+
+/** @param {number} us @returns {string} a time in the unit that suits it */
+function duration(us) {
+  if (!Number.isFinite(us)) return "unknown";
+  if (us === 0) return "0";
+  const size = Math.abs(us);
+  if (size >= 999500) return `${number(us / 1e6)} s`;
+  if (size >= 999.5) return `${number(us / 1e3)} ms`;
+  if (size >= 0.9995) return `${number(us)} µs`;
+  return `${number(us * 1e3)} ns`;
+}
+
+/** @param {number} bytes @returns {string} in SI units */
+function volume(bytes) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  while (bytes >= 999.5 && at < units.length - 1) { bytes /= 1000; at += 1; }
+  return `${number(bytes)} ${units[at]}`;
+}
+
+/** @param {string} text "0-3,8" @returns {number[] | null} null when it is not a set of ranks */
+function parseRanks(text) {
+  const ranks = new Set();
+  for (const part of text.split(",").map((piece) => piece.trim()).filter(Boolean)) {
+    const match = /^(\d{1,7})(?:-(\d{1,7}))?$/.exec(part);
+    if (!match) return null;
+    const first = Number(match[1]);
+    const last = Math.min(Number(match[2] ?? match[1]), first + 100000);
+    for (let rank = first; rank <= last; rank += 1) ranks.add(rank);
+  }
+  return [...ranks].sort((a, b) => a - b);
+}
+
+/** @param {number[]} ranks @returns {string} the inverse of parseRanks */
+function formatRanks(ranks) {
+  const parts = [];
+  for (let at = 0; at < ranks.length; at += 1) {
+    const first = ranks[at];
+    while (ranks[at + 1] === ranks[at] + 1) at += 1;
+    parts.push(first === ranks[at] ? `${first}` : `${first}-${ranks[at]}`);
+  }
+  return parts.join(",");
+}
+
+/** Round positions for an axis from low to high. @returns {number[]} */
+function ticks(low, high, most) {
+  const raw = (high - low) / Math.max(most, 1);
+  if (!(raw > 0)) return [low];
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw);
+  const found = [];
+  for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at += 1) found.push(at * step);
+  return found;
+}

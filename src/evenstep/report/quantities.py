@@ -1,0 +1,116 @@
+"""Numbers as people read them: three digits and a unit; None and NaN read "unknown"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+UNKNOWN = "unknown"
+
+#: Shares of a step in the order they are drawn, with what they are called.
+SHARES: tuple[tuple[str, str], ...] = (
+    ("compute", "compute"),
+    ("exposed_communication", "communication"),
+    ("wait", "wait"),
+    ("input", "input"),
+    ("other", "other"),
+)
+
+_TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+
+
+def is_known(value: float | None) -> bool:
+    """Whether there is a number at all."""
+    return value is not None and math.isfinite(value)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three significant digits, never an exponent, thousands grouped: 12,400 samples/s."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        text = "0"
+    else:
+        digits = 2 - math.floor(math.log10(abs(value)))
+        text = f"{round(value, min(digits, 9)):,.{min(max(digits, 0), 9)}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{text} {unit}".rstrip()
+
+
+def duration(value_ns: float | None) -> str:
+    """A time in the unit that suits it: 41.2 ms."""
+    if value_ns is None or not math.isfinite(value_ns):
+        return UNKNOWN
+    if value_ns == 0:
+        return "0"
+    for scale, unit in _TIME_UNITS:
+        if abs(value_ns) >= 0.9995 * scale:  # 999.6 µs rounds to 1,000: call it 1 ms
+            return number(value_ns / scale, unit)
+    return number(value_ns, "ns")
+
+
+def percent(share: float | None) -> str:
+    """A share of one in percent: 61 %, 8.4 %, 0.04 %."""
+    if share is None or not math.isfinite(share):
+        return UNKNOWN
+    value = 100 * share
+    if value and abs(value) < 0.005:
+        return "< 0.01 %"
+    places = 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.95 else 2
+    text = f"{value:.{places}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """A range of shares, empty when either end is unknown: (8 to 12 %)."""
+    if not (is_known(low) and is_known(high)):
+        return ""
+    return f"({percent(low).removesuffix(' %')} to {percent(high)})"
+
+
+def measured(value: float | None, unit: str) -> str:
+    """A number of evidence in its own unit; nanoseconds and shares get the unit that suits."""
+    if unit == "ns":
+        return duration(value)
+    if unit in {"share", "fraction"}:
+        return percent(value)
+    return number(value, unit)
+
+
+def plural(count: int, noun: str) -> str:
+    """1 rank, 4 ranks."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def ranges(steps: Sequence[Sequence[int]], *, most: int = 3) -> str:
+    """Closed ranges of steps: 10-20, 31 and 4 more."""
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in steps[:most]]
+    more = len(steps) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def cells(shares: Mapping[str, float | None], width: int) -> dict[str, int]:
+    """Shares as whole cells of a bar, by largest remainder: they sum to `width` if shares to 1."""
+    exact = {name: max(shares.get(name) or 0.0, 0.0) * width for name, _ in SHARES}
+    whole = {name: int(value) for name, value in exact.items()}
+    missing = round(min(sum(exact.values()), width)) - sum(whole.values())
+    for name in _by_remainder(exact)[: max(missing, 0)]:
+        whole[name] += 1
+    return whole
+
+
+def _by_remainder(exact: Mapping[str, float]) -> list[str]:
+    return sorted(exact, key=lambda name: int(exact[name]) - exact[name])
+
+
+def printable(text: object) -> str:
+    """Text from a trace without control characters: it cannot move a terminal's cursor."""
+    return "".join(_visible(str(text)))
+
+
+def _visible(text: str) -> Iterable[str]:
+    for character in text:
+        if character.isprintable():
+            yield character
+        else:
+            yield " " if character.isspace() else "\ufffd"

@@ -1,0 +1,42 @@
+"""`torchrun … -m evenstep.run train.py ARGS`: runs a script as `python train.py` would, observed.
+
+For jobs that cannot take `evenstep run` or variables. `-m evenstep.run -m package.module ARGS` runs
+a module. Nothing is diagnosed at the end: `evenstep diagnose RUN` does.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from evenstep.agent import arming
+
+USAGE = "usage: python -m evenstep.run (SCRIPT | -m MODULE) [ARGUMENTS…]"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Arm evenstep in this process and become the script."""
+    os.environ.setdefault("EVENSTEP", "1")
+    arming.arm_when_asked()
+    if argv and argv[0] == "-m" and len(argv) > 1:
+        sys.argv[:] = argv[1:]  # runpy puts the module's path in the first place
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        return 0
+    if not argv or argv[0].startswith("-"):
+        print(USAGE, file=sys.stderr)
+        return 2
+    script = Path(argv[0])
+    if not script.exists():
+        print(f"evenstep: there is no script {argv[0]!r} in {Path.cwd()}", file=sys.stderr)
+        return 2
+    sys.argv[:] = argv
+    sys.path[0] = str(script.resolve().parent)  # where `-m` has put the current folder
+    runpy.run_path(argv[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

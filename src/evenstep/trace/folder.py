@@ -1,0 +1,177 @@
+"""A run on disk: where its files lie and who may create them.
+
+    RUN/run.json                       what was run, where, with which versions and settings
+    RUN/attempt-000/rank-00000.spool   one file per rank and attempt
+
+Ranks never talk to each other about it: the folder's name follows from their common parent, a
+spool is claimed by creating it exclusively, and `run.json` belongs to whoever writes it first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import SpoolError, TraceError
+
+SCHEMA = "evenstep.run/1"
+RUNS = "evenstep-runs"
+
+
+class RunFolder:
+    """One run's folder. Creating the object touches nothing."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+
+    @property
+    def facts_path(self) -> Path:
+        """Where `run.json` lies."""
+        return self.path / "run.json"
+
+    def spool_path(self, attempt: int, rank: int) -> Path:
+        """Where a rank's trace lies."""
+        return self.path / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.spool"
+
+    def attempts(self) -> list[int]:
+        """Numbers of the attempts that left something, ascending."""
+        names = (entry.name for entry in self.path.glob("attempt-*"))
+        found = (re.fullmatch(r"attempt-(\d+)", name) for name in names)
+        return sorted(int(match[1]) for match in found if match)
+
+    def exists(self) -> bool:
+        """Whether a run has been here."""
+        return self.facts_path.exists() or bool(self.attempts())
+
+    def claim(self, attempt: int, rank: int) -> int | None:
+        """Descriptor of this rank's new, empty spool; None if another process has claimed it.
+
+        Raises `SpoolError` where the folder cannot be written.
+        """
+        path = self.spool_path(attempt, rank)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if isinstance(error, FileExistsError) and path.is_file():
+                return None
+            raise _unwritable(path, error) from error
+
+    def write(self, facts: Mapping[str, Any]) -> bool:
+        """Write `run.json` whole or not at all; False if somebody was first."""
+        text = json.dumps({"schema": SCHEMA, **facts}, indent=2) + "\n"
+        scratch = self.path / f".run.json.{os.getpid()}"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            scratch.write_text(text)
+            return _publish(scratch, self.facts_path)
+        except OSError as error:
+            raise _unwritable(self.facts_path, error) from error
+
+    def complete(self, facts: Mapping[str, Any]) -> None:
+        """Fill in what the first writer could not know (None, or absent). For rank 0 alone."""
+        known = self.read()
+        missing = _missing(known, facts)
+        if missing:
+            scratch = self.path / f".run.json.{os.getpid()}"
+            scratch.write_text(json.dumps({**known, **missing}, indent=2) + "\n")
+            scratch.replace(self.facts_path)
+
+    def read(self) -> dict[str, Any]:
+        """Contents of `run.json`. Raises `TraceError` where there is none or it is damaged."""
+        try:
+            facts = json.loads(self.facts_path.read_text())
+        except OSError as error:
+            raise TraceError(f"cannot read {self.facts_path}: {error.strerror}") from error
+        except ValueError as error:
+            raise TraceError(f"{self.facts_path} is not JSON: {error}; remove it") from error
+        if not isinstance(facts, dict):
+            raise TraceError(f"{self.facts_path} must hold a JSON object; remove it")
+        return facts
+
+    def clear(self) -> None:
+        """Remove the files of a run and nothing else, so that another can take its place."""
+        for spool in self.path.glob("attempt-*/rank-*.spool"):
+            spool.unlink(missing_ok=True)
+        for folder in self.path.glob("attempt-*"):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        for name in ("run.json", "live.json"):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def default_path(cwd: Path, pid: int) -> Path:
+    """The folder of a run that was given none, from the process that started its ranks.
+
+    All ranks of a node agree on it (see `starter_pid`) without a word.
+    """
+    started = process_start_s(pid)
+    if started is None:  # no such process to be seen: the first process of a container
+        pid = os.getpid()
+        started = process_start_s(pid) or 0.0
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
+    return cwd.absolute() / RUNS / f"run-{stamp}-{pid}"
+
+
+def starter_pid(launcher: str) -> int:
+    """The process that started all ranks of this node, as far as each rank can tell alone.
+
+    A script nobody launched may start ranks itself (`multiprocessing`) and be one of them.
+    """
+    processes = sys.modules.get("multiprocessing.process")
+    spawned = processes is not None and processes.parent_process() is not None
+    return os.getpid() if launcher == "single" and not spawned else os.getppid()
+
+
+def process_start_s(pid: int) -> float | None:
+    """When a process started, in seconds since the epoch; None if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        kernel = Path("/proc/stat").read_text()
+    except OSError:
+        return None
+    # Field 22 (proc(5)): ticks after boot. The name, field 2, may hold spaces and parentheses.
+    ticks = int(stat.rpartition(")")[2].split()[19])
+    boot_s = next(int(row.split()[1]) for row in kernel.splitlines() if row.startswith("btime"))
+    return boot_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _publish(scratch: Path, target: Path) -> bool:
+    """Give a finished file its name, unless the name is taken."""
+    try:
+        os.link(scratch, target)
+    except FileExistsError:
+        return False
+    except OSError:  # a filesystem without hard links: two writers within this moment both win
+        if target.exists():
+            return False
+        scratch.replace(target)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return True
+
+
+def _missing(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of `facts` that `known` lacks, one level of nesting included."""
+    missing: dict[str, Any] = {}
+    for key, value in facts.items():
+        have = known.get(key)
+        if isinstance(have, dict) and isinstance(value, Mapping):
+            inner = {k: v for k, v in value.items() if v is not None and have.get(k) is None}
+            if inner:
+                missing[key] = {**have, **inner}
+        elif have is None and value is not None:
+            missing[key] = value
+    return missing
+
+
+def _unwritable(path: Path, error: OSError) -> SpoolError:
+    return SpoolError(
+        f"cannot create {path} ({error.strerror}); choose a writable folder with EVENSTEP_OUT"
+    )

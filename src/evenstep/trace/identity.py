@@ -1,0 +1,211 @@
+"""Who a process is in its job, told by the environment its launcher gave it.
+
+Launchers are tried in the order of `SCHEMES`. A restart is a new attempt of the same run: the
+launcher's restart count is the attempt, counted from EVENSTEP_ATTEMPT (else SLURM_RESTART_COUNT)
+where a whole launcher was started again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A rank's place: which run and attempt, which rank of how many, on which node."""
+
+    run_id: str  # the same on every rank of the job
+    attempt: int  # 0, then one more for every restart
+    rank: int  # invariant: 0 <= rank < world
+    local_rank: int
+    world: int
+    node: int
+    launcher: str  # torchrun, environment, slurm, openmpi, pmi, kubernetes or single
+    nodes: int = 1
+
+    def at(self, *, rank: int, world: int) -> Identity:
+        """The same process as `init_process_group` sees it, which may know better.
+
+        Processes spawned by one script have no environment of their own: there the local rank is
+        the rank.
+        """
+        if (rank, world) == (self.rank, self.world):
+            return self
+        local_rank = rank if self.launcher == "single" else self.local_rank
+        return replace(self, rank=rank, world=world, local_rank=local_rank)
+
+    def header(self) -> dict[str, Any]:
+        """What a spool's header says of its writer, JSON-able."""
+        return {**asdict(self), "hostname": hostname(), "boot_id": boot_id(), "pid": os.getpid()}
+
+
+class Scheme(NamedTuple):
+    """Where a launcher keeps its facts. Of several variables the first one set counts."""
+
+    launcher: str
+    rank: tuple[str, ...]
+    world: tuple[str, ...]
+    local_rank: tuple[str, ...] = ()
+    local_world: tuple[str, ...] = ()
+    node: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    run_id: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()
+
+
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+_RUN_ID = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+
+SCHEMES = (
+    Scheme(
+        launcher="torchrun",
+        rank=("RANK",),
+        world=("WORLD_SIZE",),
+        local_rank=_LOCAL_RANK,
+        local_world=_LOCAL_WORLD,
+        node=("GROUP_RANK", "SLURM_NODEID"),
+        nodes=("GROUP_WORLD_SIZE", *_SLURM_NODES),
+        run_id=_RUN_ID,
+        restarts=("TORCHELASTIC_RESTART_COUNT",),
+    ),
+    Scheme(
+        launcher="slurm",
+        rank=("SLURM_PROCID",),
+        world=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        local_rank=("SLURM_LOCALID",),
+        node=("SLURM_NODEID",),
+        nodes=_SLURM_NODES,
+        run_id=("SLURM_JOB_ID",),
+    ),
+    Scheme(
+        launcher="openmpi",
+        rank=("OMPI_COMM_WORLD_RANK",),
+        world=("OMPI_COMM_WORLD_SIZE",),
+        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
+        local_world=("OMPI_COMM_WORLD_LOCAL_SIZE",),
+        run_id=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    ),
+    Scheme(
+        launcher="pmi",
+        rank=("PMI_RANK",),
+        world=("PMI_SIZE",),
+        local_rank=("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
+        local_world=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+        run_id=("PMI_JOBID",),
+    ),
+    Scheme(
+        launcher="kubernetes",  # an indexed job: one process a pod
+        rank=("JOB_COMPLETION_INDEX",),
+        world=("WORLD_SIZE",),
+        node=("JOB_COMPLETION_INDEX",),
+        nodes=("WORLD_SIZE",),
+    ),
+)
+
+
+def from_environment(environ: Mapping[str, str]) -> Identity:
+    """The identity a launcher's variables give; a single process where there are none.
+
+    Raises `ConfigError` naming the variable that cannot be what it is.
+    """
+    scheme = next((scheme for scheme in SCHEMES if _applies(scheme, environ)), None)
+    if scheme is None:
+        run_id = given_run_id(environ) or "single"
+        return Identity(run_id, _first_attempt(environ), 0, 0, 1, 0, "single")
+    rank = _number(environ, scheme.rank, default=0)
+    world = _number(environ, scheme.world, default=rank + 1)
+    if rank >= world:
+        raise ConfigError(
+            f"{_first(environ, scheme.rank)} is {rank} but {_first(environ, scheme.world)} is "
+            f"{world}: a rank is below the number of ranks; correct the launcher's environment"
+        )
+    local_world = _number(environ, scheme.local_world, default=world)
+    return Identity(
+        run_id=given_run_id(environ) or _address(environ),
+        attempt=_first_attempt(environ) + _number(environ, scheme.restarts, default=0),
+        rank=rank,
+        local_rank=_number(environ, scheme.local_rank, default=0),
+        world=world,
+        node=_number(environ, scheme.node, default=rank // max(local_world, 1)),
+        launcher=_launcher(scheme, environ),
+        nodes=_number(environ, scheme.nodes, default=-(-world // max(local_world, 1))),
+    )
+
+
+def given_run_id(environ: Mapping[str, str]) -> str | None:
+    """The name all ranks of the job know it by, or None where nobody has given it one."""
+    if environ.get("EVENSTEP_RUN_ID"):
+        return environ["EVENSTEP_RUN_ID"]
+    for scheme in SCHEMES:
+        if not _applies(scheme, environ):
+            continue
+        for variable in scheme.run_id:
+            if environ.get(variable, "none") not in ("", "none"):  # torchrun's default is "none"
+                return environ[variable]
+        if scheme.launcher == "kubernetes":
+            pod, index = environ.get("HOSTNAME", ""), environ["JOB_COMPLETION_INDEX"]
+            return pod.removesuffix(f"-{index}") or None
+    return environ.get("SLURM_JOB_ID") or None
+
+
+def hostname() -> str:
+    """Name of this machine."""
+    return socket.gethostname()
+
+
+def boot_id() -> str:
+    """Names one boot of one kernel: processes with the same one share a monotonic clock.
+
+    "" where the kernel does not say.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _applies(scheme: Scheme, environ: Mapping[str, str]) -> bool:
+    """Whether rank and world are given; an indexed job's world may be learnt later."""
+    named = _first(environ, scheme.rank) is not None
+    return named and (_first(environ, scheme.world) is not None or scheme.launcher == "kubernetes")
+
+
+def _launcher(scheme: Scheme, environ: Mapping[str, str]) -> str:
+    if scheme.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environ:
+        return "environment"
+    return scheme.launcher
+
+
+def _first_attempt(environ: Mapping[str, str]) -> int:
+    return _number(environ, ("EVENSTEP_ATTEMPT", "SLURM_RESTART_COUNT"), default=0)
+
+
+def _address(environ: Mapping[str, str]) -> str:
+    """Where the ranks meet: the one thing a job without a name agrees on."""
+    return f"{environ.get('MASTER_ADDR', 'local')}:{environ.get('MASTER_PORT', '0')}"
+
+
+def _first(environ: Mapping[str, str], variables: tuple[str, ...]) -> str | None:
+    return next((name for name in variables if environ.get(name)), None)
+
+
+def _number(environ: Mapping[str, str], variables: tuple[str, ...], *, default: int) -> int:
+    name = _first(environ, variables)
+    if name is None:
+        return default
+    text = environ[name]
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"{name} in the environment must be a whole number from 0, found {text!r}; "
+            "correct it or unset it"
+        )
+    return int(text)

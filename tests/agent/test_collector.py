@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from evenstep.agent.collector import PauseWatch
+
+
+@pytest.fixture
+def seen():
+    return []
+
+
+@pytest.fixture
+def watch(seen):
+    """Installed, reports everything, and removed at the end; its clock counts 1, 2, 3 …"""
+    ticks = count(1)
+    watch = PauseWatch(lambda *pause: seen.append(pause), minimum_ns=0, clock=lambda: next(ticks))
+    gc.collect()
+    gc.disable()  # no collection but our own
+    watch.install()
+    yield watch
+    watch.remove()
+    gc.enable()
+
+
+def cycle() -> None:
+    ring: list[object] = []
+    ring.append(ring)
+
+
+def test_a_collection_is_reported_with_its_generation_and_yield(watch, seen):
+    cycle()
+    gc.collect(1)
+    assert seen == [(1, 2, 1, 1)]  # two clock readings, generation 1, the one ring
+
+
+def test_installing_twice_reports_once(watch, seen):
+    watch.install()
+    gc.collect()
+    assert len(seen) == 1
+
+
+def test_removing_twice_is_the_same_as_once(watch, seen):
+    watch.remove()
+    watch.remove()
+    gc.collect()
+    assert seen == []
+    assert not watch.installed
+
+
+def test_it_can_be_installed_again_after_somebody_cleared_the_list(watch, seen):
+    gc.callbacks.clear()
+    watch.install()
+    gc.collect()
+    assert len(seen) == 1
+
+
+def test_short_pauses_are_counted_but_not_reported():
+    reports = []
+    ticks = count(1)
+    watch = PauseWatch(reports.append, minimum_ns=2, clock=lambda: next(ticks))
+    watch.install()
+    gc.collect(0)
+    gc.collect(2)
+    watch.remove()
+    assert (watch.pauses[0] >= 1, watch.pauses[2]) == (True, 1)
+    assert watch.paused_ns == watch.pauses  # each pause lasts one tick of the clock
+    assert reports == []
+
+
+def test_a_watch_installed_in_mid_collection_ignores_its_end(seen):
+    watch = PauseWatch(lambda *pause: seen.append(pause), minimum_ns=0)
+    gc.callbacks.insert(0, late := lambda phase, info: phase == "start" and watch.install())
+    gc.collect()
+    gc.callbacks.remove(late)
+    watch.remove()
+    assert all(end >= start > 0 for start, end, *_ in seen)
+
+
+def test_a_failing_receiver_is_never_called_again_and_harms_nobody(watch):
+    calls = []
+
+    def broken(*pause):
+        calls.append(pause)
+        raise ValueError("no room")
+
+    watch._on_pause = broken
+    gc.collect()
+    gc.collect()
+    assert len(calls) == 1
+    assert watch.failure == "ValueError: no room"
+
+
+PROGRAM = """
+import _thread, functools, gc, signal, sys, time
+from evenstep.agent.collector import PauseWatch
+
+kill = functools.partial(_thread.interrupt_main, signal.SIGINT)  # arrives, is not handled yet
+
+class Trap:  # collected in a cycle, it raises the signal without entering a Python frame
+    __del__ = staticmethod({trap})
+
+def expire(signum, frame): raise TimeoutError("too late")
+
+class Job:
+    def expire(self, signum, frame): raise TimeoutError("too late")
+
+{handler}
+PauseWatch({on_pause}, minimum_ns=0).install()
+trap = Trap()
+trap.me = trap
+del trap
+try:
+    gc.collect()
+    time.sleep(30)
+    print("lost")
+except TimeoutError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "output"),
+    [
+        ("", -signal.SIGINT, ""),  # what a program without us returns: killed by Ctrl-C
+        ("signal.signal(signal.SIGINT, lambda *_: sys.exit(7))", 7, ""),
+        ("signal.signal(signal.SIGINT, expire)", 0, "too late\n"),
+        ("signal.signal(signal.SIGINT, Job().expire)", 0, "too late\n"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("trap", "on_pause"),
+    [("kill", "lambda *pause: None"), ("int", "lambda *pause: pause[-1] and kill()")],
+    ids=["before our first line", "inside it"],
+)
+def test_a_signal_during_a_collection_is_not_lost(handler, code, output, trap, on_pause):
+    program = PROGRAM.format(handler=handler, trap=trap, on_pause=on_pause)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (code, output), ended.stderr
+
+
+def test_exceptions_lost_elsewhere_reach_the_hook_that_was_there(watch, monkeypatch):
+    lost = []
+    watch.remove()
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    watch.install()
+    sys.unraisablehook(SimpleNamespace(object=None, exc_value=KeyboardInterrupt()))
+    assert len(lost) == 1
+    watch.remove()
+    assert sys.unraisablehook == lost.append
+
+
+def test_a_hook_that_somebody_wrapped_is_not_called_in_a_circle(watch, monkeypatch):
+    lost = []
+    watch.remove()
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    watch.install()
+    ours = sys.unraisablehook
+    sys.unraisablehook = lambda exception: ours(exception)
+    watch.remove()
+    watch.install()
+    sys.unraisablehook(SimpleNamespace(object=None, exc_value=KeyboardInterrupt()))
+    assert len(lost) == 1
+
+
+def test_a_disarmed_watch_does_nothing(watch, seen):
+    watch.disarm()
+    gc.collect()
+    assert (seen, watch.pauses) == ([], [0, 0, 0])

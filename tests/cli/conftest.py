@@ -1,0 +1,49 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import evenstep
+
+PACKAGE_PARENT = str(Path(evenstep.__file__).parents[1])
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """A plain environment in which `evenstep` is importable, also when it is not installed."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
+    return ours | {"PYTHONPATH": PACKAGE_PARENT, "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def command(environ, tmp_path):
+    """Run `evenstep …` in an empty folder; the finished process."""
+
+    def run(*arguments, **options):
+        options = {"env": environ, "cwd": tmp_path, "timeout": 60} | options
+        line = [sys.executable, "-m", "evenstep", *map(str, arguments)]
+        return subprocess.run(line, capture_output=True, text=True, check=False, **options)
+
+    return run
+
+
+@pytest.fixture
+def start(environ, tmp_path):
+    """Start `evenstep …` in the background, with pipes; killed at the end if need be."""
+    children = []
+
+    def begin(*arguments, **options):
+        line = [sys.executable, "-m", "evenstep", *map(str, arguments)]
+        child = subprocess.Popen(
+            line, env=environ, cwd=tmp_path, text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        )  # fmt: skip
+        children.append(child)
+        return child
+
+    yield begin
+    for child in children:
+        child.kill()
+        child.communicate()

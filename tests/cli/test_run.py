@@ -1,0 +1,216 @@
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from evenstep.cli.run import disabling_options
+from evenstep.trace.folder import RunFolder
+
+#: A stand-in for a rank: claims its spool and names this machine in it, as a header would.
+RANK = (
+    "import os\n"
+    "from evenstep.trace.folder import RunFolder\n"
+    "from evenstep.trace.identity import boot_id, from_environment\n"
+    "place = from_environment(os.environ)\n"
+    "fd = RunFolder(os.environ['EVENSTEP_OUT']).claim(place.attempt, place.rank)\n"
+    "os.write(fd, boot_id().encode())\n"
+)
+#: Says when it is ready, then what it was sent.
+LISTEN = (
+    "import signal, sys, time\n"
+    "def heard(number, frame): print(number, flush=True); sys.exit(7)\n"
+    "for name in ('TERM', 'INT', 'HUP', 'USR1', 'USR2', 'QUIT'):\n"
+    "    signal.signal(getattr(signal, 'SIG' + name), heard)\n"
+    "print('ready', flush=True)\n"
+    "time.sleep(30)\n"
+)
+
+
+def python(script, *arguments):
+    return [sys.executable, "-c", script, *arguments]
+
+
+def test_arguments_input_and_output_are_the_commands_own(command):
+    script = "import sys; print(sys.argv[1:], input()); print('err', file=sys.stderr)"
+    done = command("run", "--", *python(script, "--lr", "-1", "--", "x y"), input="typed\n")
+    assert done.stdout == "['--lr', '-1', '--', 'x y'] typed\n"
+    assert done.stderr.startswith("err\n")
+
+
+def test_a_command_may_stand_without_the_dashes(command):
+    done = command("run", "--out", "r", *python("import sys; print(sys.argv[1:])", "--", "-h"))
+    assert done.stdout == "['--', '-h']\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 77])
+def test_the_exit_code_is_the_commands_own(command, code):
+    assert command("run", "--", *python(f"raise SystemExit({code})")).returncode == code
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
+def test_death_by_a_signal_is_told_as_a_shell_tells_it(command, name):
+    number = getattr(signal, name)
+    script = f"import os; os.kill(os.getpid(), {int(number)})"
+    assert command("run", "--", *python(script)).returncode == 128 + number
+
+
+def test_a_command_that_does_not_exist_exits_127(command):
+    done = command("run", "--", "no-such-command")
+    assert done.returncode == 127
+    assert done.stderr == (
+        "evenstep: there is no command 'no-such-command' on PATH; check its spelling\n"
+    )
+
+
+def test_a_command_that_cannot_be_executed_exits_126(command, tmp_path):
+    assert command("run", "--", str(tmp_path)).returncode == 126
+
+
+def test_nothing_to_run_is_wrong_usage(command):
+    done = command("run")
+    assert done.returncode == 2
+    assert "nothing to run" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
+def test_a_signal_sent_to_the_launcher_reaches_the_command(start, name):
+    child = start("run", "--", *python(LISTEN))
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(getattr(signal, name))
+    assert child.stdout.readline() == f"{int(getattr(signal, name))}\n"
+    assert child.wait() == 7
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_command_once(environ, tmp_path):
+    count = (
+        "import signal, time\nseen = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        "print('ready', flush=True)\n"
+        "while not seen: time.sleep(.01)\n"
+        "time.sleep(.3); print('seen', len(seen), flush=True)\n"
+    )
+    main, line = [sys.executable, "-m", "evenstep"], ["run", "--", *python(count)]
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, [*main, *line], environ)
+    shown = read_until(terminal, "ready")
+    os.write(terminal, b"\x03")
+    shown += read_until(terminal, "seen")
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    assert "seen 1" in shown
+
+
+def read_until(descriptor, word):
+    text = ""
+    while f"{word}" not in text or not text.endswith("\n"):
+        text += os.read(descriptor, 1000).decode()
+    return text
+
+
+def test_default_dispositions_are_given_back_to_the_command(command):
+    done = command("run", "--", "sh", "-c", "yes | head -n 1; echo done")
+    assert (done.stdout, "Broken pipe" in done.stderr) == ("y\ndone\n", False)
+
+
+def test_signals_are_not_blocked_in_the_command(command):
+    script = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    assert command("run", "--", *python(script)).stdout == "set()\n"
+
+
+def test_the_run_is_described_before_the_command_starts(command, tmp_path):
+    script = "import os; print(open(os.environ['EVENSTEP_OUT'] + '/run.json').read())"
+    done = command("run", "--out", "r", "--pace", "off", "--", *python(script))
+    facts = json.loads(done.stdout)
+    assert facts["command"] == python(script)
+    assert (facts["run_id"], facts["world"]) == ("r", None)
+
+
+def test_the_ranks_are_given_folder_name_and_mode(command, tmp_path):
+    script = (
+        "import os; e = os.environ; print(e['EVENSTEP'], e['EVENSTEP_OUT'], e['EVENSTEP_RUN_ID'],"
+        " e['EVENSTEP_PACE_MODE'])"
+    )
+    done = command("run", "--out", "r", "--pace", "on", "--", *python(script))
+    assert done.stdout.split() == ["1", str(tmp_path / "r"), "r", "on"]
+
+
+def test_without_out_a_folder_is_made_for_each_run(command, tmp_path):
+    for _ in range(2):
+        command("run", "--", *python("pass"))
+    assert len(list((tmp_path / "evenstep-runs").glob("run-*/run.json"))) == 2
+
+
+def test_a_run_without_ranks_says_why_there_is_no_verdict(command):
+    done = command("run", "--", *python("pass"))
+    assert done.stderr.startswith("evenstep: no rank attached: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_node_of_rank_zero_runs_the_diagnosis(command):
+    done = command("run", "--out", "r", "--", *python(RANK))
+    assert done.returncode == 0
+    assert "rank-00000.spool is not a spool" in done.stderr  # the stand-in wrote no trace
+
+
+def test_another_node_prints_its_folder(command, environ, tmp_path):
+    rank = {"RANK": "1", "WORLD_SIZE": "2"}
+    done = command("run", "--out", "r", "--", *python(RANK), env=environ | rank)
+    assert done.stderr == f"evenstep: this node's traces are in {tmp_path / 'r'}\n"
+
+
+def test_the_verdict_can_be_switched_off(command, environ, tmp_path):
+    env = environ | {"EVENSTEP_VERDICT": "0"}
+    done = command("run", "--out", "r", "--", *python(RANK), env=env)
+    assert done.stderr == f"evenstep: this node's traces are in {tmp_path / 'r'}\n"
+
+
+def test_another_run_is_not_overwritten(command, tmp_path):
+    command("run", "--out", "r", "--", *python(RANK))
+    done = command("run", "--out", "r", "--", *python("print('ran')"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "another run" in done.stderr
+    assert "--force" in done.stderr
+    assert RunFolder(tmp_path / "r").read()["command"] == python(RANK)
+
+
+def test_force_replaces_another_run(command, tmp_path):
+    command("run", "--out", "r", "--", *python(RANK))
+    command("run", "--out", "r", "--force", "--", *python("print('ran')"))
+    run = RunFolder(tmp_path / "r")
+    assert (run.read()["command"], run.attempts()) == (python("print('ran')"), [])
+
+
+def test_the_same_run_started_again_is_a_new_attempt(command, environ, tmp_path):
+    env = environ | {"EVENSTEP_RUN_ID": "job7"}
+    for _ in range(2):
+        assert command("run", "--out", "r", "--", *python(RANK), env=env).returncode == 0
+    assert RunFolder(tmp_path / "r").attempts() == [0, 1]
+
+
+def test_a_folder_that_cannot_be_written_stops_before_the_command(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = command("run", "--out", "file/r", "--", *python("print('ran')"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "EVENSTEP_OUT" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "letters"),
+    [
+        ("python -I train.py", "I"), ("python3.11 -ES train.py", "ES"), ("python -uIm train", "I"),
+        ("python -W ignore -E -m train", "E"), ("python -Xdev train.py -I", ""),
+        ("python -c pass -I", ""), ("torchrun -I train.py", ""), ("python - -I", ""),
+    ],
+)  # fmt: skip
+def test_options_that_keep_the_bootstrap_out_are_warned_of(line, letters):
+    warnings = disabling_options(line.split())
+    assert [warning.split()[1].strip("-") for warning in warnings] == list(letters)
+
+
+def test_a_rank_under_the_launcher_is_armed(command):
+    script = "import sys; print(type(sys.meta_path[0]).__module__)"
+    assert command("run", "--", *python(script)).stdout == "evenstep_arming\n"

@@ -1,0 +1,153 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.pacing import Reason, Slowest, StepObservation
+from evenstep.pacing.controller import Controller
+from evenstep.pacing.paper import PaperRule
+from evenstep.pacing.slack import LocalSlack, SharedSlack, caution
+
+MS = 1_000_000
+THRESHOLD, BOUND = 3 * MS, 10 * MS
+
+
+def feed(rule: Controller, waits: list[int | None], **fields: int) -> Reason:
+    """Steps of 100 ms with these waits; the rule's own delay is realised and shortens nothing."""
+    for step, wait in enumerate(waits):
+        delay = propose(rule)[0]
+        seen = StepObservation(step, 100 * MS, 90 * MS, wait, delay_ns=delay, **fields)
+        rule.learn(seen, due=True)
+    return propose(rule)[1]
+
+
+def propose(rule: Controller) -> tuple[int, Reason]:
+    return rule.propose(threshold_ns=THRESHOLD, bound_ns=BOUND)
+
+
+def shared(work_ns: list[int], slowest_ns: int, *, world: int = 4, lag: int = 1) -> SharedSlack:
+    rule = SharedSlack(world)
+    for step, work in enumerate(work_ns):
+        past = step - lag
+        news = Slowest(past, past, slowest_ns, slowest_ns, 0) if past >= 0 else None
+        rule.learn(StepObservation(step, 100 * MS, work, slowest=news), due=True)
+    return rule
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(10**10), 10**10)), max_size=120))
+@pytest.mark.parametrize("rule", [lambda: LocalSlack(4), PaperRule])
+def test_no_proposal_is_negative_or_above_the_bound(rule, waits: list) -> None:
+    made = rule()
+    for step, wait in enumerate(waits):
+        made.learn(StepObservation(step, 100 * MS, 1, wait, delay_ns=5 * MS), due=step % 3 > 0)
+        assert 0 <= propose(made)[0] <= BOUND
+
+
+@pytest.mark.parametrize("rule", [LocalSlack(4), PaperRule()])
+def test_without_waits_nothing_is_held(rule: Controller) -> None:
+    feed(rule, [0] * 100)
+    assert propose(rule)[0] == 0
+
+
+@pytest.mark.parametrize("rule", [LocalSlack(4), PaperRule()])
+def test_waits_that_cannot_be_told_hold_nothing(rule: Controller) -> None:
+    assert feed(rule, [None] * 100) is Reason.CANNOT_TELL
+    assert propose(rule)[0] == 0
+
+
+@pytest.mark.parametrize("rule", [LocalSlack(4), PaperRule()])
+def test_once_the_imbalance_is_gone_so_is_the_delay(rule: Controller) -> None:
+    feed(rule, [8 * MS] * 80)
+    assert propose(rule)[0] > 0
+    feed(rule, [0] * 80)
+    assert propose(rule)[0] == 0
+
+
+def test_shared_slack_that_never_changes_is_spent_to_four_fifths() -> None:
+    # s = 10 ms always: lo = med = 10, d = .8 * 10
+    assert propose(shared([90 * MS] * 40, 100 * MS)) == (8 * MS, Reason.SLACK)
+
+
+def test_slack_that_comes_and_goes_is_left_alone() -> None:
+    # lo = 4, med = 12: d = .8 * 4 - .5 * 8 < 0
+    work = [88 * MS, 88 * MS, 88 * MS, 96 * MS] * 10
+    assert propose(shared(work, 100 * MS))[0] == 0
+
+
+def test_the_slowest_rank_is_never_held() -> None:
+    assert propose(shared([100 * MS] * 40, 100 * MS)) == (0, Reason.LAST)
+
+
+def test_slack_below_the_threshold_is_left_alone() -> None:
+    assert propose(shared([98 * MS] * 40, 100 * MS)) == (0, Reason.BALANCED)
+
+
+def test_slack_is_learned_for_as_many_steps_as_two_per_rank() -> None:
+    # window max(32, 2n) <= 256; the news is one step late
+    for world, window in ((4, 32), (32, 64), (1000, 256)):
+        assert propose(shared([90 * MS] * window, 100 * MS, world=world))[1] is Reason.LEARNING
+        enough = shared([90 * MS] * (window + 1), 100 * MS, world=world)
+        assert propose(enough)[1] is not Reason.LEARNING
+
+
+def test_a_window_shared_at_once_counts_for_each_of_its_steps() -> None:
+    rule = SharedSlack(4)
+    for step in range(40):
+        news = Slowest(0, 39, 100 * MS, 100 * MS, 0) if step == 39 else None
+        rule.learn(StepObservation(step, 100 * MS, 90 * MS, slowest=news), due=True)
+    assert propose(rule)[0] == 8 * MS
+
+
+def test_caution_grows_with_the_job() -> None:
+    assert [caution(n) for n in (1, 16, 32, 64, 4096)] == [0.5, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_a_local_delay_grows_by_a_fifth_of_the_wait_that_is_left() -> None:
+    rule = LocalSlack(4)
+    feed(rule, [5 * MS] * 63)
+    assert propose(rule) == (0, Reason.LEARNING)
+    feed(rule, [5 * MS])
+    assert propose(rule) == (1 * MS, Reason.SLACK)
+
+
+def test_a_step_without_wait_ends_a_local_delay_at_once() -> None:
+    rule = LocalSlack(4)
+    feed(rule, [5 * MS] * 70)
+    assert feed(rule, [0]) is Reason.LAST
+
+
+def test_what_the_host_overslept_does_not_creep_into_the_delay() -> None:
+    rule = LocalSlack(4)
+    feed(rule, [5 * MS] * 64)
+    rule.learn(StepObservation(64, 100 * MS, 90 * MS, 5 * MS, delay_ns=9 * MS), due=True)
+    assert propose(rule)[0] == 2 * MS  # 1 ms proposed, not 9 slept, and a fifth of 5
+
+
+def test_unpaced_blocks_leave_a_local_delay_as_it_was() -> None:
+    rule = LocalSlack(4)
+    feed(rule, [5 * MS] * 64)
+    before = propose(rule)
+    rule.learn(StepObservation(64, 100 * MS, 90 * MS, 0), due=False)
+    assert propose(rule) == before
+
+
+def test_the_paper_holds_half_of_the_wait_when_arrivals_are_spread() -> None:
+    rule = PaperRule()
+    assert feed(rule, [8 * MS] * 32) is Reason.SPREAD
+    assert propose(rule)[0] == 4 * MS
+
+
+def test_the_paper_acts_on_waits_that_vary_even_when_the_last_spread_is_small() -> None:
+    rule = PaperRule()
+    feed(rule, [0, 8 * MS] * 16, spread_ns=2 * MS)
+    assert propose(rule) == (4 * MS, Reason.VARIABILITY)  # deviation 4 ms > 3 ms
+
+
+def test_the_paper_leaves_ranks_alone_that_are_not_early() -> None:
+    rule = PaperRule()
+    assert feed(rule, [2 * MS] * 32, spread_ns=20 * MS) is Reason.LAST
+
+
+def test_the_paper_backs_off_now_and_then_where_its_delay_does_not_help() -> None:
+    # Waits stay as they are however long the rank is held: the threshold rises above them.
+    rule = PaperRule()
+    assert Reason.BALANCED in [feed(rule, [4 * MS] * 20) for _ in range(50)]

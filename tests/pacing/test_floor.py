@@ -1,0 +1,103 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.pacing import Floor, FloorTable
+from evenstep.pacing.floor import EPOCH, fit_line
+
+GROUP, ALL_REDUCE = 0, 1
+
+
+def table(*samples: tuple[int, int, bool]) -> FloorTable:
+    floors = FloorTable()
+    for nbytes, in_flight, follows in samples:
+        floors.at(GROUP, ALL_REDUCE, nbytes).see(in_flight, follows)
+    return floors
+
+
+def floor_of(floors: FloorTable, nbytes: int) -> Floor:
+    floor = floors.floor(GROUP, ALL_REDUCE, nbytes)
+    assert floor is not None
+    return floor
+
+
+def test_only_ever_first_in_its_step_a_size_has_no_floor() -> None:
+    floors = table(*[(100, 50_000_000, False)] * 50)
+    assert floors.floor(GROUP, ALL_REDUCE, 100) is None
+
+
+def test_back_to_back_collectives_show_the_floor_that_first_ones_hide() -> None:
+    floors = table(*[(100, 50_000_000, False), (100, 1_000_000, True)] * 5)
+    assert floor_of(floors, 100).value_ns == 1_000_000
+
+
+def test_a_size_only_ever_first_lies_on_the_line_through_back_to_back_ones() -> None:
+    # a = 100 µs, b = 2 ns per byte
+    seen = [(10_000, 120_000, True), (100_000, 300_000, True)] * 3
+    floors = table(*seen, *[(1_000_000, 50_000_000, False)] * 3)
+    floor = floor_of(floors, 1_000_000)
+    assert (floor.value_ns, floor.basis) == (2_100_000, "line")
+
+
+def test_a_single_known_size_leaves_half_of_the_estimate_open() -> None:
+    floor = floor_of(table(*[(1000, 1_000_000, True)] * 3, (4000, 10**9, False)), 4000)
+    assert floor.lower_ns == floor.value_ns // 2
+
+
+def test_floors_of_one_operation_say_nothing_of_another() -> None:
+    floors = table(*[(1000, 1_000_000, True)] * 3)
+    assert floors.floor(GROUP, ALL_REDUCE + 1, 1000) is None
+
+
+def test_a_shared_floor_is_believed_where_none_was_seen() -> None:
+    floors = table(*[(100, 50_000_000, False)] * 5)
+    floors.learn(GROUP, ALL_REDUCE, 100, 1_500_000)
+    assert floor_of(floors, 100).value_ns == 1_500_000
+
+
+def test_a_shared_floor_above_what_was_seen_gives_way() -> None:
+    floors = table((100, 1_000_000, False))
+    floors.learn(GROUP, ALL_REDUCE, 100, 1_500_000)
+    assert floor_of(floors, 100).value_ns == 1_000_000
+
+
+def test_a_network_that_became_slower_is_believed_after_two_epochs() -> None:
+    samples = [(100, 1_000_000, True)] * EPOCH + [(100, 3_000_000, True)] * 2 * EPOCH
+    assert floor_of(table(*samples), 100).value_ns == 3_000_000
+
+
+def test_memory_is_bounded_however_many_sizes_come() -> None:
+    floors = FloorTable(max_keys=8)
+    for nbytes in range(1000):
+        floors.at(nbytes % 3, ALL_REDUCE, nbytes).see(1000, False)
+    assert len(floors) == 8
+    assert all(len(lowest.current) <= 3 for lowest in [floors.at(0, ALL_REDUCE, 999)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_true_floor_lies_above_the_lower_bound(seed: int) -> None:
+    # Independent: 300 worlds of floor 1 ms plus exponential noise; the bound promises 90 %.
+    draw = random.Random(seed)
+    held = 0
+    for _ in range(300):
+        samples = [(100, 1_000_000 + int(draw.expovariate(1e-5)), True) for _ in range(30)]
+        held += floor_of(table(*samples), 100).lower_ns <= 1_000_000
+    assert held >= 255  # 270 expected; three deviations are 16
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), min_size=1, max_size=600))
+def test_a_floor_never_exceeds_the_least_of_the_last_epoch(samples: list) -> None:
+    floors = table(*[(100, *sample) for sample in samples])
+    floor = floors.floor(GROUP, ALL_REDUCE, 100)
+    if floor is not None:
+        assert 0 <= floor.lower_ns <= floor.value_ns <= min(t for t, _ in samples[-EPOCH:])
+        assert floor.margin_ns > floor.value_ns - floor.lower_ns
+
+
+@given(st.integers(0, 10**6), st.integers(0, 100), st.sets(st.integers(1, 10**7), min_size=2))
+def test_a_fit_returns_the_line_its_points_lie_on(a: int, b: int, sizes: set[int]) -> None:
+    latency, per_byte = fit_line([(size, a + b * size) for size in sorted(sizes)])
+    assert latency == pytest.approx(a, abs=1 + 1e-6 * b * max(sizes))
+    assert per_byte == pytest.approx(b, abs=1e-3)

@@ -1,0 +1,116 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.pacing import Slowest, StepObservation
+from evenstep.pacing.ledger import JobLedger, RankLedger
+
+TRANSFER = 50
+RANKS = 3
+#: own work and wished delay of every rank, step after step
+STEPS = st.lists(
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 200)), min_size=RANKS, max_size=RANKS),
+    max_size=80,
+)
+
+
+def seen(step: int, **fields: int | Slowest | None) -> StepObservation:
+    return StepObservation(step, **{"step_ns": 1000, "work_ns": 900, **fields})
+
+
+def replay(steps: list, ledgers: list, *, lag: int | None = None) -> tuple[int, int, list[int]]:
+    """Brute force: (true loss, elapsed, surplus of the allowance at each step)."""
+    lost = elapsed = 0
+    surplus, shared = [], []
+    for step, ranks in enumerate(steps):
+        work = [u for u, _ in ranks]
+        delays = [min(d, ledgers[i].room_ns(200)) for i, (_, d) in enumerate(ranks)]
+        last = max(u + d for u, d in zip(work, delays, strict=True))
+        lost, elapsed = lost + last - max(work), elapsed + last + TRANSFER
+        shared.append(Slowest(step, step, max(work), last, max(delays)))
+        news = None if lag is None or step < lag else shared[step - lag]
+        for i, ledger in enumerate(ledgers):
+            wait = last - work[i] - delays[i]
+            fields = {"delay_ns": delays[i], "in_flight_ns": wait + TRANSFER, "slowest": news}
+            fields |= {"step_ns": last + TRANSFER, "floor_lower_ns": TRANSFER}
+            ledger.book(seen(step, **fields))
+        surplus.append(int(0.01 * elapsed) + 400 + RANKS - lost)
+    return lost, elapsed, surplus
+
+
+def accounts() -> list[RankLedger]:
+    ledgers = [RankLedger(share=0.01, ranks=RANKS) for _ in range(RANKS)]
+    for ledger in ledgers:
+        ledger.grant(400)
+    return ledgers
+
+
+@given(STEPS)
+def test_together_the_ranks_book_at_least_what_the_job_lost(steps: list) -> None:
+    ledgers = accounts()
+    lost, _, _ = replay(steps, ledgers)
+    assert sum(ledger.loss_ns for ledger in ledgers) >= lost
+
+
+@given(STEPS)
+def test_the_true_loss_never_exceeds_what_all_ranks_may_lose(steps: list) -> None:
+    _, _, surplus = replay(steps, accounts())
+    assert min(surplus, default=0) >= 0
+
+
+@given(STEPS)
+def test_no_rank_books_more_than_its_allowance(steps: list) -> None:
+    ledgers = accounts()
+    replay(steps, ledgers)
+    assert all(ledger.loss_ns <= ledger.allowance_ns for ledger in ledgers)
+
+
+@given(STEPS, st.integers(0, 3))
+def test_a_shared_account_holds_however_late_the_news_is(steps: list, lag: int) -> None:
+    ledgers: list[RankLedger] = [JobLedger(share=0.01) for _ in range(RANKS)]
+    for ledger in ledgers:
+        ledger.grant(400)
+    _, _, surplus = replay(steps, ledgers, lag=lag)
+    assert min(surplus, default=0) >= 0
+
+
+def test_without_news_a_shared_account_stops_pacing() -> None:
+    ledger = JobLedger(share=0.0)
+    ledger.grant(400)
+    assert ledger.room_ns(200) == 200
+    ledger.book(seen(0))
+    ledger.book(seen(1))
+    assert ledger.room_ns(200) == 0
+
+
+def test_news_of_a_whole_window_settles_no_step() -> None:
+    ledger = JobLedger(share=0.0)
+    ledger.book(seen(0, slowest=Slowest(0, 1, 900, 900, 0)))
+    assert ledger.open_steps == 1
+
+
+def test_a_delay_spent_waiting_anyway_costs_nothing() -> None:
+    ledger = accounts()[0]
+    ledger.book(seen(0, delay_ns=100, in_flight_ns=161, floor_lower_ns=50, margin_ns=110))
+    assert ledger.loss_ns == 0
+
+
+def test_a_wait_within_its_margin_is_not_believed() -> None:
+    ledger = accounts()[0]
+    ledger.book(seen(0, delay_ns=100, in_flight_ns=160, floor_lower_ns=50, margin_ns=110))
+    assert ledger.loss_ns == 100
+
+
+def test_an_unknown_time_in_flight_is_booked_in_full() -> None:
+    ledger = accounts()[0]
+    ledger.book(seen(0, delay_ns=100, in_flight_ns=None, floor_lower_ns=50))
+    assert ledger.loss_ns == 100
+
+
+def test_credit_is_granted_once_and_never_again_after_a_change_of_world() -> None:
+    ledger = RankLedger(share=0.01, ranks=1)
+    ledger.grant(400)
+    ledger.grant(4000)
+    assert ledger.room_ns(10**6) == 400
+    ledger.rebase(2)
+    ledger.grant(400)
+    assert ledger.room_ns(10**6) == 0

@@ -1,0 +1,265 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from evenstep.pacing import (
+    CONTROLLERS,
+    Pacer,
+    PacerSettings,
+    Plan,
+    Reason,
+    Slowest,
+    Stance,
+    StepObservation,
+)
+
+MS = 1_000_000
+
+
+def pacer(**fields: object) -> Pacer:
+    chosen = {"mode": "on", "run_id": "r", "world": 4, "guarded": False, **fields}
+    return Pacer(PacerSettings(**chosen))
+
+
+def early(step: int, **fields: object) -> StepObservation:
+    """A step of 100 ms in which this rank waited 8 ms."""
+    found = {
+        "step_ns": 100 * MS,
+        "work_ns": 87 * MS,
+        "wait_ns": 8 * MS,
+        "in_flight_ns": 13 * MS,
+        "floor_lower_ns": 5 * MS,
+        "world": 4,
+    }
+    return StepObservation(step, **{**found, **fields})
+
+
+def drive(made: Pacer, steps: range, **fields: object) -> list[int]:
+    """Steps of an early rank; the delays that were held."""
+    delays = []
+    for step in steps:
+        delays.append(made.decide(step).delay_ns)
+        made.observe(early(step, **fields))
+    return delays
+
+
+def paced(**fields: object) -> Pacer:
+    """A pacer that has found out that its rank is early."""
+    made = pacer(**fields)
+    drive(made, range(100))
+    assert made.decide(100).delay_ns > 0
+    return made
+
+
+OBSERVATIONS = st.builds(
+    StepObservation,
+    step=st.integers(0, 500),
+    step_ns=st.integers(-(10**6), 10**11),
+    work_ns=st.integers(-(10**9), 10**11),
+    wait_ns=st.none() | st.integers(-(10**9), 10**11),
+    margin_ns=st.integers(-(10**6), 10**9),
+    in_flight_ns=st.none() | st.integers(0, 10**11),
+    floor_lower_ns=st.none() | st.integers(0, 10**9),
+    delay_ns=st.integers(-(10**6), 10**10),
+    spread_ns=st.none() | st.integers(0, 10**11),
+    steady=st.booleans(),
+    world=st.sampled_from([4, 4, 4, 8]),
+    batch=st.sampled_from([None, 32, 32, 64]),
+    slowest=st.none()
+    | st.builds(
+        Slowest, *[st.integers(0, 500)] * 2, *[st.integers(0, 10**11)] * 2, st.integers(0, 10**9)
+    ),
+    energy_mj=st.none() | st.integers(-5, 10**6),
+)
+
+
+class Adversary(RuleBasedStateMachine):
+    """Whatever host, network and other ranks say: no delay beyond the bound, none once killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 0
+        self.pacers = [
+            pacer(controller=name, sharing=sharing, guarded=guarded, objective=objective)
+            for name in CONTROLLERS
+            for sharing in (False, True)
+            for guarded, objective in ((False, "throughput"), (True, "energy"))
+        ]
+
+    @rule(seen=OBSERVATIONS, repeat=st.integers(1, 40))
+    def observe(self, seen: StepObservation, repeat: int) -> None:
+        for _ in range(repeat):
+            self.step += 1
+            self.decide_and_check()
+            for made in self.pacers:
+                made.observe(seen._replace(step=self.step))
+
+    @rule(
+        ahead=st.integers(-5, 100),
+        length=st.integers(-1, 64),
+        stance=st.sampled_from(Stance),
+        delay=st.integers(-1, 10**11),
+    )
+    def publish(self, ahead: int, length: int, stance: Stance, delay: int) -> None:
+        for made in self.pacers:
+            first = self.step + ahead
+            made.adopt(Plan(first, first + length, 0, 4, stance, delay))
+
+    @rule(which=st.integers(0, 7))
+    def kill(self, which: int) -> None:
+        self.pacers[which].kill()
+
+    @invariant()
+    def decide_and_check(self) -> None:
+        for made in self.pacers:
+            decision = made.decide(self.step)
+            limit = 0 if made.killed else made.bound_ns
+            assert 0 <= decision.delay_ns <= limit <= 10**10
+            assert (decision.delay_ns > 0) == (decision.actuator != "none")
+
+
+Adversary.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+test_an_adversary_never_gets_more_than_the_bound = Adversary.TestCase
+
+
+@given(st.lists(OBSERVATIONS, max_size=100), st.sampled_from(CONTROLLERS), st.booleans())
+def test_observing_proposes_what_on_holds_for_the_same_observations(history, name, share) -> None:
+    # A host in mode observe realises nothing, so both are told of no delay.
+    on, observe = (pacer(mode=m, controller=name, sharing=share) for m in ("on", "observe"))
+    for step, seen in enumerate(history):
+        held, proposed = on.decide(step), observe.decide(step)
+        assert proposed.proposed_ns == held.delay_ns
+        assert (proposed.delay_ns, proposed.actuator) == (0, "none")
+        assert proposed.reason == held.reason
+        for made in (on, observe):
+            made.observe(seen._replace(step=step, delay_ns=0))
+
+
+def test_off_holds_nothing_and_says_so() -> None:
+    made = pacer(mode="off")
+    assert sum(drive(made, range(200))) == 0
+    assert made.decide(200).reason is Reason.OFF
+
+
+def test_the_kill_switch_ends_pacing_for_good() -> None:
+    made = paced()
+    made.kill()
+    assert sum(drive(made, range(101, 300))) == 0
+    assert made.decide(300).reason is Reason.KILLED
+
+
+def test_the_first_steps_are_only_watched() -> None:
+    assert sum(drive(pacer(), range(16))) == 0
+
+
+def test_the_bound_is_a_share_of_the_median_step_and_never_above_the_cap() -> None:
+    made = paced(max_delay=0.02)
+    assert made.bound_ns == 2 * MS  # 2 % of 100 ms
+    assert paced(max_delay=0.02, max_delay_ns=MS).bound_ns == MS
+
+
+def test_a_held_step_does_not_raise_the_bound() -> None:
+    made = pacer()
+    drive(made, range(50), step_ns=110 * MS, delay_ns=10 * MS)
+    assert made.bound_ns == 10 * MS
+
+
+@pytest.mark.parametrize("steady_again", [1, 2])
+def test_around_a_checkpoint_nothing_is_held(steady_again: int) -> None:
+    made = paced()
+    made.observe(early(100, steady=False))
+    assert made.decide(101).reason is Reason.UNSTEADY
+    drive(made, range(101, 101 + steady_again))
+    assert (made.decide(101 + steady_again).delay_ns > 0) == (steady_again >= 2)
+
+
+def test_a_checkpoint_step_does_not_enter_the_windows() -> None:
+    made = paced()
+    bound = made.bound_ns
+    for step in range(100, 300):
+        made.observe(early(step, step_ns=9000 * MS, steady=False))
+    assert made.bound_ns == bound
+
+
+@pytest.mark.parametrize("change", [{"world": 8}, {"batch": 64}])
+def test_a_change_of_world_or_batch_starts_the_windows_anew(change: dict) -> None:
+    made = pacer()
+    drive(made, range(100), batch=32)
+    drive(made, range(100, 102), **{"batch": 32, **change})
+    assert made.bound_ns == 0
+    assert sum(drive(made, range(102, 118), **{"batch": 32, **change})) == 0
+
+
+def test_the_odd_last_batch_of_an_epoch_is_no_change() -> None:
+    made = pacer()
+    drive(made, range(100), batch=32)
+    made.observe(early(100, batch=7))
+    drive(made, range(101, 104), batch=32)
+    assert made.decide(104).delay_ns > 0
+
+
+def test_another_world_gets_an_account_of_its_own_without_credit() -> None:
+    made = pacer(guarded=True)
+    drive(made, range(100))
+    assert made.account.allowance_ns == (0.005 * 100 * 100 * MS + 2 * 10 * MS) / 4
+    drive(made, range(100, 200), world=8)
+    assert made.account.allowance_ns <= 0.005 * 100 * 100 * MS / 8
+
+
+def test_what_is_lost_is_never_more_than_the_ledger_allows() -> None:
+    # The floor is never exceeded, so each delay is booked: .5 % of time and twice the bound, of 4.
+    made = pacer(guarded=True, controller="paper")
+    drive_blind(made, 3000)
+    account = made.account
+    assert 0 < account.booked_ns <= account.allowance_ns
+    assert account.allowance_ns <= (0.005 * 3000 * 100 * MS + 2 * 10 * MS) / 4
+
+
+def drive_blind(made: Pacer, steps: int) -> None:
+    for step in range(steps):
+        delay = made.decide(step).delay_ns
+        made.observe(early(step, in_flight_ns=5 * MS, delay_ns=delay))
+
+
+def test_the_account_counts_what_was_held() -> None:
+    made = pacer()
+    for step in range(200):
+        delay = made.decide(step).delay_ns
+        made.observe(early(step, step_ns=100 * MS + delay, delay_ns=delay))
+    account = made.account
+    assert account.steps == 200
+    assert 0 < account.held_ns <= account.held_steps * made.bound_ns
+
+
+def test_with_sharing_a_rank_without_a_plan_holds_nothing() -> None:
+    made = pacer(sharing=True, rank=1)
+    assert sum(drive(made, range(200), slowest=None)) == 0
+    assert made.decide(200).reason is Reason.NO_PLAN
+
+
+def test_a_common_delay_is_the_same_on_every_rank() -> None:
+    ranks = [pacer(sharing=True, rank=rank) for rank in range(4)]
+    for rank, made in enumerate(ranks):
+        made.adopt(Plan(64, 95, 0, 4, Stance.ON, delay_ns=6 * MS))
+        drive(made, range(64), wait_ns=rank * MS)
+    assert {made.decide(64).delay_ns for made in ranks} == {6 * MS}
+
+
+@given(st.sampled_from(Stance), st.text(max_size=8))
+@settings(max_examples=20)
+def test_a_shared_plan_gives_every_rank_the_same_schedule(stance: Stance, run_id: str) -> None:
+    ranks = [pacer(sharing=True, rank=rank, run_id=run_id) for rank in range(4)]
+    for rank, made in enumerate(ranks):
+        made.adopt(Plan(64, 95, 0, 4, stance, delay_ns=6 * MS))
+        drive(made, range(64), step_ns=(100 + rank) * MS)
+    for step in range(64, 96):
+        assert len({made.decide(step)._replace(plan=None) for made in ranks}) == 1
+
+
+def test_only_the_leading_rank_publishes() -> None:
+    lead, other = pacer(sharing=True, rank=0), pacer(sharing=True, rank=1)
+    assert lead.decide(32).plan == Plan(96, 127, 0, 4, Stance.ON)
+    assert other.decide(32).plan is None
+    other.leads = True
+    assert other.decide(64).plan is not None

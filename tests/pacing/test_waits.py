@@ -1,0 +1,144 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.pacing import StepWait, WaitEstimator
+from evenstep.pacing.waits import FIRST_ONLY, NO_COLLECTIVE, PAUSED, Collective
+
+MS, US = 1_000_000, 1_000
+DP, ALL_REDUCE, MB = 0, 1, 10**6
+
+
+def one(enter: float, exit_: float, nbytes: int = MB, *, exact: bool = False) -> Collective:
+    """A collective with times in ms."""
+    return (DP, ALL_REDUCE, nbytes, round(enter * MS), round(exit_ * MS), not exact)
+
+
+def after(steps: int, collectives: list[Collective]) -> tuple[WaitEstimator, StepWait]:
+    """An estimator that has seen the same step so many times, and what it said last."""
+    estimator = WaitEstimator()
+    for _ in range(steps):
+        told = estimator.step(collectives)
+    return estimator, told
+
+
+def test_the_wait_is_what_the_first_collective_took_beyond_its_floor() -> None:
+    # in flight 52 ms, then the same again back to back in 2 ms: 50 ms of wait
+    _, told = after(5, [one(0, 52), one(52.1, 54.1)])
+    assert told.first_ns == told.total_ns == 50 * MS
+    assert told.reason == ""
+
+
+def test_a_rank_that_is_never_early_waits_for_nobody() -> None:
+    _, told = after(5, [one(0, 2), one(2.1, 4.1)])
+    assert (told.first_ns, told.total_ns, told.at_least_ns) == (0, 0, 0)
+
+
+def test_one_collective_per_step_cannot_be_told_from_slow_transfer() -> None:
+    estimator, told = after(50, [one(0, 52)])
+    assert (told.first_ns, told.total_ns, told.reason) == (None, None, FIRST_ONLY)
+    assert estimator.untold == 50
+
+
+def test_even_then_what_exceeds_the_least_ever_seen_was_wait() -> None:
+    estimator, _ = after(20, [one(0, 10)])
+    assert estimator.step([one(0, 35)]).at_least_ns == 25 * MS
+
+
+def test_a_shared_floor_lets_it_be_told() -> None:
+    estimator, _ = after(5, [one(0, 52)])
+    estimator.floors.learn(DP, ALL_REDUCE, MB, 2 * MS)
+    assert estimator.step([one(0, 52)]).first_ns == 50 * MS
+
+
+def test_overlapped_buckets_share_one_wait() -> None:
+    # Measured on gloo, two ranks, rank 1 asleep for 50 ms (entry, in flight in ms).
+    rank_0 = [one(0.9, 53.3), one(1.1, 53.4), one(1.3, 54.3)]
+    _, told = after(20, rank_0)
+    assert told.total_ns == pytest.approx(50 * MS, rel=0.1)
+    assert told.first_ns == told.total_ns
+
+
+def test_of_three_overlapped_buckets_the_late_rank_waits_for_none() -> None:
+    rank_1 = [one(51.5, 53.0), one(51.8, 53.2), one(52.4, 54.2)]
+    _, told = after(20, rank_1)
+    assert told.total_ns is not None
+    assert told.total_ns < 2 * MS
+
+
+def test_exact_ends_that_queue_behind_each_other_are_no_wait() -> None:
+    # Eight buckets entered at once, 10 ms each, one after the other on the wire.
+    queued = [one(0.001 * i, 10 * (i + 1), exact=True) for i in range(8)]
+    alone = [one(100 + 10.1 * i, 110 + 10.1 * i, exact=True) for i in range(4)]
+    _, told = after(5, queued + alone)
+    assert told.total_ns == 0
+
+
+@pytest.mark.parametrize(("start", "end"), [(100, 352.5), (100, 351.5)])
+def test_an_end_in_or_right_after_a_collector_pause_is_no_wait(start: float, end: float) -> None:
+    estimator, _ = after(5, [one(0, 2), one(2.1, 4.1)])
+    told = estimator.step([one(50, 352)], [(int(start * MS), int(end * MS))])
+    assert (told.first_ns, told.in_flight_ns, told.reason) == (None, None, PAUSED)
+
+
+def test_a_pause_long_before_the_end_is_harmless() -> None:
+    estimator, _ = after(5, [one(0, 2), one(2.1, 4.1)])
+    assert estimator.step([one(50, 102)], [(0, 10 * MS)]).first_ns == 50 * MS
+
+
+def test_an_end_after_the_own_next_entry_widens_the_margin_instead_of_the_wait() -> None:
+    # The callback of the first came up to 25 ms late while this rank computed for 20 ms: no wait.
+    estimator, _ = after(5, [one(0, 2), one(2.1, 4.1)])
+    told = estimator.step([one(10, 35), one(30, 32.1)])
+    assert told.first_ns == 0
+    assert told.margin_ns >= 20 * MS
+
+
+def test_a_device_end_is_believed_even_beside_a_pause() -> None:
+    estimator, _ = after(5, [one(0, 2), one(2.1, 4.1)])
+    told = estimator.step([one(50, 102, exact=True)], [(60 * MS, 101 * MS)])
+    assert told.first_ns == 50 * MS
+
+
+def test_time_since_the_last_collective_is_the_own_work_and_delay() -> None:
+    estimator, _ = after(1, [one(0, 2), one(2.1, 4)])
+    assert estimator.step([one(34, 36)]).since_last_ns == 30 * MS
+
+
+def test_a_step_without_collectives_says_so() -> None:
+    assert WaitEstimator().step([]).reason == NO_COLLECTIVE
+
+
+def test_waits_that_could_be_told_are_kept_for_quantiles() -> None:
+    estimator, _ = after(10, [one(0, 52), one(52.1, 54.1)])
+    assert estimator.waits.quantile(0.5) == 50 * MS
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[Collective]:
+    now, found = 0, []
+    for _ in range(draw(st.integers(0, 12))):
+        now += draw(st.integers(0, 3 * MS))
+        end = now + draw(st.integers(0, 60 * MS))
+        group, size = draw(st.integers(0, 1)), draw(st.sampled_from([0, 8, MB]))
+        found.append((group, ALL_REDUCE, size, now, end, draw(st.booleans())))
+    return found
+
+
+@given(st.lists(steps(), max_size=20))
+def test_no_wait_is_longer_than_the_collectives_were_in_flight(history: list) -> None:
+    estimator = WaitEstimator()
+    for collectives in history:
+        told = estimator.step(collectives)
+        busy = max((c[4] for c in collectives), default=0)
+        busy -= min((c[3] for c in collectives), default=0)
+        assert 0 <= (told.total_ns or 0) <= busy
+        assert 0 <= (told.first_ns or 0) <= (told.in_flight_ns or 0)
+        assert (told.total_ns is None) == bool(told.reason)
+
+
+@given(st.integers(0, 200), st.integers(1, 40))
+def test_the_wait_follows_the_truth_for_a_rank_always_early(wait_ms: int, transfer: int) -> None:
+    step = [one(0, wait_ms + transfer), one(wait_ms + transfer, wait_ms + 2 * transfer)]
+    _, told = after(4, step)
+    assert told.first_ns == wait_ms * MS

@@ -1,0 +1,150 @@
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.finding import Diagnosis, Option
+from evenstep.errors import MissingExtra, UsageError
+from evenstep.report import html
+from evenstep.trace.columns import Columns
+from evenstep.trace.layout import Kind
+from evenstep.trace.trace import Trace
+from tests.report.conftest import Page
+from tests.report.small_run import HOSTILE
+
+
+@pytest.fixture
+def page(diagnosis: Diagnosis, trace: Trace, steps: Columns) -> Page:
+    return Page(html.render(diagnosis, trace, steps=steps))
+
+
+def test_the_page_carries_the_json_that_diagnose_prints(page: Page, diagnosis: Diagnosis) -> None:
+    assert page.diagnosis == json.loads(json.dumps(diagnosis.to_json()))
+
+
+def test_the_numbers_in_words_are_those_of_the_json(page: Page, diagnosis: Diagnosis) -> None:
+    body = page.text[page.text.index("<body>") :]
+    assert f'<h1 id="verdict">{diagnosis.verdict}</h1>' in body
+    for shown in ("151 ms", "0.4 %", "213 samples/s", "wait <b>20 %</b>", "1.64 µs"):
+        assert shown in body
+
+
+def test_every_cell_of_the_heat_map_is_the_tables_number(page: Page, steps: Columns) -> None:
+    for metric in ("wait", "lateness"):
+        cells = page.column("grid", f"{metric}_us")
+        assert cells.tolist() == (steps[f"{metric}_ns"] / 1e3).tolist()
+    assert (page.facts["grid"]["rows"], page.facts["grid"]["columns"]) == (4, 60)
+
+
+def test_the_table_of_steps_is_made_from_the_trace_when_not_given(
+    page: Page, diagnosis: Diagnosis, trace: Trace
+) -> None:
+    made = Page(html.render(diagnosis, trace))
+    assert made.facts["grid"] == page.facts["grid"]
+    for name in ("wait_us", "lateness_us", "step_us"):
+        assert made.column("grid", name).tolist() == page.column("grid", name).tolist()
+
+
+def test_the_timeline_has_every_record_of_the_last_step(page: Page, trace: Trace) -> None:
+    last = int(trace.events.step.max())
+    expected = np.sum((trace.events.step == last) & (trace.events.kind != int(Kind.STEP)))
+    assert np.sum(page.column("records", "step") == last) == expected
+
+
+def test_numbers_in_the_columns_have_their_names_beside_them(page: Page) -> None:
+    assert page.facts["kinds"]["collective"] == Kind.COLLECTIVE
+    assert page.facts["groups"] == [{"name": "default_pg", "ranks": "0-3"}]
+    assert page.facts["culprits"] == [3]
+    assert "slack above the threshold" in page.facts["names"].values()
+
+
+def test_nothing_is_fetched_from_anywhere(page: Page) -> None:
+    assert not re.findall(r'\b(?:src|href)\s*=\s*["\']?(?!["\'#])', page.text)
+    assert not re.findall(r"https?://|@import|url\(|fetch\(|XMLHttpRequest", page.text)
+    assert "default-src 'none'" in page.text
+
+
+def test_names_that_contain_markup_stay_text(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    finding = diagnosis.findings[0]
+    hostile = replace(
+        finding, cause=HOSTILE, mode=HOSTILE, options=(Option(HOSTILE, 0.1, None, None, "", ""),)
+    )
+    trace.ranks[3].identity["hostname"] = HOSTILE
+    trace.names = ("", HOSTILE)
+    summary = {**diagnosis.summary, "verdict": HOSTILE}
+    text = html.render(
+        Diagnosis({"run_id": HOSTILE}, summary, [hostile], [HOSTILE]), trace, steps=steps
+    )
+    assert "<img" not in text
+    assert text.count("</script>") == 4  # three blocks of data and the script
+    assert Page(text).facts["nodes"]["3"] == HOSTILE
+
+
+def test_a_name_that_is_not_utf8_can_be_written(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path
+) -> None:
+    trace.ranks[3].identity["hostname"] = "gpu\udc80"
+    diagnosis.limits.append("gpu\udc80 is strange")
+    html.write(diagnosis, trace, tmp_path / "page.html", steps=steps)
+    assert "is strange" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_what_is_unknown_is_null_in_the_data_and_unknown_in_words(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    diagnosis.summary["throughput"] = {"value": float("nan"), "unit": None}
+    diagnosis.summary["shares"] = None
+    page = Page(html.render(diagnosis, trace, steps=steps))
+    assert page.diagnosis["summary"]["throughput"]["value"] is None
+    assert "<dt>throughput</dt><dd>unknown</dd>" in page.text
+
+
+def test_a_run_killed_in_its_first_step_still_has_a_page(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    page = Page(html.render(diagnosis, trace, steps=steps.select(slice(0, 0))))
+    assert page.facts["grid"] is None
+    assert "No step was completed." in page.text
+
+
+def test_the_same_run_gives_the_same_page(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns, page: Page
+) -> None:
+    assert html.render(diagnosis, trace, steps=steps) == page.text
+
+
+def test_an_existing_file_is_kept_unless_forced(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path
+) -> None:
+    target = tmp_path / "page.html"
+    target.write_text("precious")
+    with pytest.raises(UsageError, match=r"page\.html exists; .* --force"):
+        html.write(diagnosis, trace, target, steps=steps)
+    assert target.read_text() == "precious"
+    html.write(diagnosis, trace, target, steps=steps, force=True)
+    assert target.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"cannot write .*absent"):
+        html.write(diagnosis, trace, tmp_path / "absent" / "page.html", steps=steps)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=r"cannot write .*folder"):
+        html.write(diagnosis, trace, tmp_path / "folder", steps=steps, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_without_jinja2_it_says_what_to_install(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtra, match=r"evenstep\[report\]"):
+        html.render(diagnosis, trace, steps=steps)

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.report import overview
+from evenstep.trace.columns import Columns
+
+NONE = Columns({name: np.empty(0) for name in ("rank", "step", "start_ns", "end_ns")})
+
+
+def table(ranks: int, steps: int, wait_ns: np.ndarray) -> Columns:
+    """Rank r takes r + 1 ms a step; steps are numbered from 10."""
+    rank = np.repeat(np.arange(ranks, dtype=np.int32), steps)
+    step = np.tile(np.arange(10, 10 + steps), ranks)
+    return Columns(
+        {
+            "rank": rank,
+            "step": step,
+            "start_ns": step * 0,
+            "end_ns": (rank.astype(np.int64) + 1) * 1_000_000,
+            "wait_ns": wait_ns,
+            "lateness_ns": np.zeros(rank.size),
+            "phase_forward_ns": np.full(rank.size, 500_000),
+        }
+    )
+
+
+def test_the_curve_has_the_fastest_median_and_slowest_rank_of_a_step() -> None:
+    curve = overview.curve(table(4, 3, np.zeros(12)))
+    assert curve.step.tolist() == [10, 11, 12]
+    assert curve.shortest_us.tolist() == [1000.0] * 3
+    assert curve.median_us.tolist() == [2500.0] * 3  # between ranks of 2 and 3 ms
+    assert curve.longest_us.tolist() == [4000.0] * 3
+
+
+@given(st.integers(1, 5), st.integers(1, 60), st.integers(1, 20))
+def test_a_curve_never_has_more_points_than_asked(ranks: int, steps: int, points: int) -> None:
+    curve = overview.curve(table(ranks, steps, np.zeros(ranks * steps)), points=points)
+    assert len(curve) <= points
+    assert curve.longest_us.max() == 1000.0 * ranks
+
+
+def test_a_run_without_a_step_has_an_empty_curve_and_no_grid() -> None:
+    assert len(overview.curve(NONE)) == 0
+    assert overview.bins(NONE, world=4) is None
+
+
+def test_a_small_run_keeps_one_cell_per_rank_and_step() -> None:
+    wait = np.arange(12) * 1000.0
+    steps = table(4, 3, wait)
+    shape = overview.bins(steps, world=4)
+    assert shape is not None
+    assert (shape.rows, shape.columns) == (4, 3)
+    assert overview.grid(steps, shape).wait_us.tolist() == (wait / 1e3).tolist()
+
+
+def test_a_rank_without_a_trace_keeps_its_row_empty() -> None:
+    steps = table(2, 3, np.zeros(6))
+    shape = overview.bins(steps, world=3)
+    assert shape is not None
+    assert np.isnan(overview.grid(steps, shape).wait_us[6:]).all()
+
+
+def test_cells_of_a_large_run_are_means_of_what_is_known() -> None:
+    steps = 2 * overview.STEP_BINS
+    wait = np.tile([1000.0, 3000.0], steps // 2)
+    wait[0] = np.nan
+    rows = table(1, steps, wait)
+    shape = overview.bins(rows, world=1)
+    assert shape is not None
+    assert shape.steps_per_bin == 2
+    assert overview.grid(rows, shape).wait_us[:2].tolist() == [3.0, 2.0]
+
+
+@given(st.integers(1, 5000), st.integers(1, 10**6))
+def test_the_grid_stays_within_its_limits_and_covers_everything(world: int, last: int) -> None:
+    ends = Columns({"rank": np.array([0, 0]), "step": np.array([0, last])})
+    shape = overview.bins(ends, world)
+    assert shape is not None
+    assert shape.rows <= overview.RANK_BINS
+    assert shape.columns <= overview.STEP_BINS
+    assert shape.rows * shape.ranks_per_bin >= world
+    assert shape.columns * shape.steps_per_bin > last
+
+
+def test_means_of_a_rank_leave_out_what_is_unknown() -> None:
+    wait = np.array([2e6, np.nan, 4e6, np.nan, np.nan, np.nan])
+    first, second = overview.per_rank(table(2, 3, wait))
+    assert first["wait_ns"] == pytest.approx(3e6)
+    assert second["wait_ns"] is None
+    assert second["step_ns"] == pytest.approx(2e6)
+    assert second["phase_forward_ns"] == pytest.approx(500_000)

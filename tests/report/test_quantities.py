@@ -1,0 +1,83 @@
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.report import quantities
+
+SHARE = st.floats(0.001, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value_ns", "text"),
+    [
+        (0, "0"),
+        (812, "812 ns"),
+        (1_640, "1.64 µs"),
+        (999_600, "1 ms"),
+        (41_234_567, "41.2 ms"),
+        (3_600e9, "3,600 s"),
+        (None, "unknown"),
+        (math.nan, "unknown"),
+    ],
+)
+def test_a_duration_has_three_digits_and_the_unit_that_suits(
+    value_ns: float | None, text: str
+) -> None:
+    assert quantities.duration(value_ns) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1.0, "100 %"),
+        (0.6149, "61 %"),
+        (0.0842, "8.4 %"),
+        (0.0004, "0.04 %"),
+        (0.00001, "< 0.01 %"),
+        (0.0, "0 %"),
+        (None, "unknown"),
+    ],
+)
+def test_a_share_reads_in_percent(share: float | None, text: str) -> None:
+    assert quantities.percent(share) == text
+
+
+@given(st.floats(1e-6, 1e12))
+def test_a_number_is_off_by_at_most_half_of_its_third_digit(value: float) -> None:
+    text = quantities.number(value)
+    assert re.fullmatch(r"[\d,]+(\.\d+)?", text)
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=0.0051)
+
+
+def test_evidence_keeps_its_unit_and_times_and_shares_get_a_readable_one() -> None:
+    assert quantities.measured(1410.0, "MHz") == "1,410 MHz"
+    assert quantities.measured(40e6, "ns") == "40 ms"
+    assert quantities.measured(0.05, "share") == "5 %"
+
+
+def test_an_interval_needs_both_ends() -> None:
+    assert quantities.interval(0.08, 0.12) == "(8 to 12 %)"
+    assert quantities.interval(0.08, None) == ""
+
+
+def test_many_ranges_are_cut_short_and_say_so() -> None:
+    assert quantities.ranges([(1, 3), (5, 5), (7, 9), (11, 12)]) == "1-3, 5, 7-9 and 1 more"
+
+
+@given(st.lists(SHARE, min_size=5, max_size=5), st.integers(10, 200))
+def test_the_cells_of_a_bar_fill_it_and_none_is_off_by_a_whole_cell(
+    parts: list[float], width: int
+) -> None:
+    shares = {
+        name: part / sum(parts) for (name, _), part in zip(quantities.SHARES, parts, strict=True)
+    }
+    cells = quantities.cells(shares, width)
+    assert sum(cells.values()) == width
+    assert all(abs(cells[name] - shares[name] * width) < 1 for name in shares)
+
+
+def test_names_from_a_trace_cannot_move_the_cursor() -> None:
+    assert quantities.printable("a\x1b[2Jb\nc") == "a\ufffd[2Jb c"
