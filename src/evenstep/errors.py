@@ -6,7 +6,8 @@ EvenstepError
 │   ├── LayoutError   written by another version of the record layout
 │   └── SpoolError    a spool cannot be created, or is truncated or foreign
 ├── UsageError        the command line asks for something that does not exist or does not fit
-└── MissingExtra      an optional dependency is needed; the message says what to install
+├── MissingExtra      an optional dependency is needed; the message says what to install
+└── SourceUnavailable a source of measurements gives nothing here (`evenstep.agent.sources`)
 
 Each message is one sentence: what, where, and how to mend it. The command line prints it and exits 2.
 """
@@ -38,7 +39,7 @@ class UsageError(EvenstepError):
     """The command line asks for something that does not exist or does not fit."""
 
 
-class MissingExtra(EvenstepError, ImportError):
+class MissingExtra(EvenstepError, ImportError):  # noqa: N818 - it names what is missing
     """An optional dependency is needed for what was asked."""
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:

@@ -23,7 +23,7 @@ from evenstep.agent.config import Config
 from evenstep.agent.live import LiveView
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
-from evenstep.agent.resources import ResourceMeter
+from evenstep.agent.resources import ResourceMeter, RunDelay
 from evenstep.agent.sampler import Sampler
 from evenstep.agent.sharing import Sharing
 from evenstep.agent.windows import WINDOW_STEPS, Late, StepRow, WindowReport, summarize
@@ -60,6 +60,7 @@ class Agent:
         self._hooks = TorchHooks(torch, self.recorder, self._groups, self.end_step, self.give_up)
         self._pauses = PauseWatch(self.recorder.pause)
         self._meter = ResourceMeter()
+        self._run_delay = RunDelay(threading.get_native_id())
         self._pace = PaceHost(
             Pacer(self._pacer_settings()),
             self.recorder,
@@ -72,6 +73,7 @@ class Agent:
         self._once: list[Callable[[], None]] = [self._record_locality]
         self._sampler = self._make_sampler()
         self._step_cost_ns = 0
+        self._absent: dict[str, str] = {}
 
     def _pacer_settings(self) -> PacerSettings:
         config, identity = self.config, self.identity
@@ -131,6 +133,7 @@ class Agent:
         self._hooks.remove()
         self._pauses.remove()
         self._sampler.stop(CLOSING_TIMEOUT_S)
+        self._run_delay.close()
         try:
             self._write_costs()
             self.spool.add_fact("closed", {"monotonic_ns": time.monotonic_ns(), "reason": reason})
@@ -171,7 +174,12 @@ class Agent:
         lap = self._meter.lap()
         if self.config.samples_per_step is not None:
             recorder.clock.samples = self.config.samples_per_step
-        closed = recorder.end_step(now_ns, (lap[0], lap[3], lap[4], lap[1], lap[2]), held_ns)
+        closed = recorder.end_step(
+            now_ns,
+            (lap[0], lap[3], lap[4], lap[1], lap[2]),
+            held_ns,
+            self._run_delay.lap() or 0,
+        )
         row, wait, decision = pace.after_step(closed, held_ns)
         if wait.total_ns is not None:
             recorder.counted["wait_ns"] += wait.total_ns
@@ -207,9 +215,16 @@ class Agent:
             except Exception as error:
                 self.spool.add_fact("background", f"{type(error).__name__}: {error}"[:200])
         self._hooks.poll()
+        self._say_absent()
         self.spool.flush()
         if self._sharing is not None:
             self._exchange(self._sharing)
+
+    def _say_absent(self) -> None:
+        absent = self._sampler.absent
+        if absent != self._absent:
+            self._absent = absent
+            self.spool.add_fact("absent", absent)
 
     def _exchange(self, sharing: Sharing) -> None:
         try:
@@ -234,7 +249,9 @@ class Agent:
         try:
             store = self._torch.distributed.distributed_c10d._get_default_store().clone()
         except Exception as error:  # a store of another kind: everything works without sharing
-            self.spool.add_fact("sharing", f"local only: the store cannot be cloned ({error})"[:200])
+            self.spool.add_fact(
+                "sharing", f"local only: the store cannot be cloned ({error})"[:200]
+            )
             return None
         identity = self.identity
         return Sharing(
@@ -263,7 +280,7 @@ class Agent:
                 nvml.close()
 
     def _write_costs(self) -> None:
-        self.spool.add_fact("absent", self._sampler.absent)
+        self._say_absent()
         self.spool.add_fact(
             "cost",
             {
@@ -303,7 +320,7 @@ def attach(**settings: object) -> bool:
     try:
         _arguments.update(settings)
         config = configuration.load(_arguments)
-        _say_warnings(config)
+        _set_up_log(config)
         if not config.enabled:
             return False
         import torch
@@ -362,7 +379,9 @@ def _open(config: Config, identity: Identity, torch: Any) -> bool:
                 folder.spool_path(identity.attempt, identity.rank),
             )
         return False
-    agent = Agent(config, identity, folder, _make_spool(config, identity, folder, descriptor), torch)
+    agent = Agent(
+        config, identity, folder, _make_spool(config, identity, folder, descriptor), torch
+    )
     try:
         agent.start()
     except BaseException:
@@ -488,7 +507,11 @@ def _disarm_process_group() -> None:
         _undo.pop()()
 
 
-def _say_warnings(config: Config) -> None:
+def _set_up_log(config: Config) -> None:
+    """Follow `log_level`; below a warning Python shows nothing unless somebody handles it."""
+    log.setLevel(config.log_level.upper())
+    if log.level < logging.WARNING and not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())
     for warning in config.warnings:
         log.warning("evenstep: %s", warning)
 

@@ -1,8 +1,13 @@
-"""What rank 0 knows of the running job, in one small file that anybody may read: `live.json`."""
+"""What rank 0 knows of the running job: a small file anybody may read, and a line in the log.
+
+`live.json` is rewritten with every window. The log gets one line when a rank has been late for
+`STEADY_WINDOWS` windows in a row, and one when that is over: never more.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,22 +16,52 @@ from typing import Any
 from evenstep.agent.windows import WINDOW_STEPS, Late, WindowReport
 
 
+log = logging.getLogger("evenstep")
+
+STEADY_WINDOWS = 3
+
+
 class LiveView:
-    """Writes `live.json`, whole or not at all; on the background thread of rank 0."""
+    """Says who is late while the job runs; on the background thread of rank 0."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "live.json"
         self._windows = 0
         self._late: dict[int, int] = {}  # rank -> windows in which it was late
+        self._current: int | None = None  # rank late in the latest window
+        self._in_a_row = 0
+        self._said: int | None = None
 
     def update(self, reports: Sequence[WindowReport], late: Late | None) -> None:
         """Take a complete window. Raises OSError where the file cannot be written."""
         self._windows += 1
         if late is not None:
             self._late[late.rank] = self._late.get(late.rank, 0) + 1
+        self._say(late)
         scratch = self.path.with_suffix(f".{os.getpid()}")
         scratch.write_text(json.dumps(self._document(reports, late)) + "\n")
         scratch.replace(self.path)
+
+    def _say(self, late: Late | None) -> None:
+        """Tell the log of a rank that has become, or is no longer, the one to wait for."""
+        rank = None if late is None else late.rank
+        self._in_a_row = self._in_a_row + 1 if rank == self._current else 1
+        self._current = rank
+        if self._in_a_row < STEADY_WINDOWS or rank == self._said:
+            return
+        if late is None:
+            log.warning("evenstep: nobody waits for rank %d any more", self._said)
+        else:
+            log.warning(
+                "evenstep: rank %d is late by %.3g ms, %.0f %% of a step, for %d steps now; "
+                "%d ranks wait for it",
+                late.rank,
+                late.excess_ns / 1e6,
+                100 * late.share,
+                STEADY_WINDOWS * WINDOW_STEPS,
+                late.waiting_ranks,
+            )
+        self._said = rank
 
     def _document(self, reports: Sequence[WindowReport], late: Late | None) -> dict[str, Any]:
         window = reports[0].window if reports else 0

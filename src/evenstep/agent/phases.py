@@ -75,6 +75,11 @@ class PhaseStack:
         self.leaf_ns[phase] += duration
         self._claim(exit_ns, duration)
 
+    def close_all(self, records: list[int], now_ns: int) -> None:
+        """End collectives that are known to be over; one that has its exit keeps it."""
+        for seq in records:
+            self._spool.close(seq, now_ns)
+
     def _claim(self, exit_ns: int, duration_ns: int) -> None:
         if self._open:
             self._open[-1].nested_ns += duration_ns

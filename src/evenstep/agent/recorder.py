@@ -112,7 +112,7 @@ class Recorder:
         if not flags & _ASYNC:
             self.blocking[ident] = seq
         elif not flags & _ON_DEVICE:
-            self.clock.last_entry_ns = enter_ns
+            self.clock.issued(seq, enter_ns)
         return seq
 
     def point_to_point(
@@ -186,16 +186,20 @@ class Recorder:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def end_step(self, now_ns: int, resources: tuple[int, ...], held_ns: int) -> ClosedStep:
+    def end_step(
+        self, now_ns: int, resources: tuple[int, ...], held_ns: int, run_delay_ns: int = 0
+    ) -> ClosedStep:
         """Close the step: its record, and its summary once `store_summary` is called.
 
         `resources` are the step's (cpu_ns, minor faults, major faults, involuntary switches,
-        voluntary switches); `held_ns` the pacing delay spent inside it.
+        voluntary switches); `held_ns` the pacing delay spent inside it; `run_delay_ns` how long
+        the training thread was without a core though ready.
         """
         closed = self.clock.end_step(now_ns)
         cpu_ns, minor, major, involuntary, voluntary = resources
         self._put(
-            closed.start_ns, now_ns, _STEP, 0, closed.number, 0, 0, cpu_ns, minor, major,
+            closed.start_ns, now_ns, _STEP, 0, closed.number, run_delay_ns // 1000, 0, cpu_ns,
+            minor, major,
             peer=min(involuntary, 0x7FFFFFFF), payload=min(closed.samples, 0xFFFFFFFF),
             held_ns=held_ns,
         )  # fmt: skip

@@ -9,7 +9,8 @@ The hooks report events; this decides what they mean. Rules that need saying:
 - A stretch under `model.eval()` is evaluation only if no backward and no optimizer step happens
   before the model returns to training: freezing a part of a model is not an evaluation.
 - Backward ends with the wait for the last gradients: from the entry of the last collective issued
-  inside it, the thread is blocked (`Phase.SYNC`).
+  inside it, the thread is blocked (`Phase.SYNC`). DDP's backward returns only when all of its
+  collectives have ended, so that those a callback has not reported yet end there.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ class StepClock:
         self.manual = False  # evenstep.step() marks the steps
         self.samples = 0
         self.last_entry_ns = 0  # of a collective that did not block its caller
+        self.unreported: list[int] = []  # records of such collectives in a DDP model's backward
         stack.boundary_ns = now_ns
         self._forward_depth = 0
         self._forward_end_ns = 0  # the outermost forward is over; the loss may still belong to it
         self._backwards = 0
         self._forwards_seen = False
+        self._awaits_all = False  # the model's backward waits for all it has issued (DDP)
         # Since when, and the account and the samples at that time.
         self._evaluation: tuple[int, list[int], int] | None = None
 
@@ -66,13 +69,14 @@ class StepClock:
 
     # -- forward ---------------------------------------------------------------------------------
 
-    def forward_begins(self, now_ns: int, *, training: bool) -> None:
-        """The outermost module is called."""
+    def forward_begins(self, now_ns: int, *, training: bool, awaits_all: bool = False) -> None:
+        """The outermost module is called; `awaits_all`: its backward ends with its collectives."""
         self._forward_depth += 1
         if self._forward_depth > 1 or self._backwards:  # recomputed inside backward
             return
         self._settle_forward()
         self._forwards_seen = True
+        self._awaits_all = awaits_all
         self.stack.enter(_FORWARD if training else _EVALUATION, now_ns)
 
     def forward_ends(self, now_ns: int) -> None:
@@ -106,7 +110,14 @@ class StepClock:
             stack.add(_FORWARD, stack.boundary_ns, now_ns)
         self._forward_end_ns = 0
         self.last_entry_ns = 0
+        self.unreported.clear()
         stack.enter(_BACKWARD, now_ns)
+
+    def issued(self, seq: int, now_ns: int) -> None:
+        """A collective was issued that does not block its caller."""
+        self.last_entry_ns = now_ns
+        if self._backwards:
+            self.unreported.append(seq)
 
     def backward_ends(self, now_ns: int) -> None:
         """The engine has returned, and with it the last gradients it had to wait for."""
@@ -115,6 +126,8 @@ class StepClock:
             return
         if self.last_entry_ns and self.stack.current == _BACKWARD:
             self.stack.add(_SYNC, self.last_entry_ns, now_ns)
+        if self._awaits_all:
+            self.stack.close_all(self.unreported, now_ns)
         self.stack.leave(now_ns)
 
     # -- other phases ----------------------------------------------------------------------------

@@ -35,7 +35,9 @@ class WindowReport(NamedTuple):
 
     def pack(self) -> bytes:
         """The message, `MESSAGE_BYTES` long."""
-        return _MESSAGE.pack(VERSION, self.steps, self.rank, self.window, self.waits_known, *self[4:])
+        return _MESSAGE.pack(
+            VERSION, self.steps, self.rank, self.window, self.waits_known, *self[4:]
+        )
 
     @classmethod
     def unpack(cls, data: bytes) -> WindowReport | None:

@@ -65,7 +65,7 @@ def _main(args: argparse.Namespace) -> int:
         from evenstep.report.html import write
 
         trace, diagnosis = results[0]
-        write(diagnosis, trace, args.html)
+        write(diagnosis, trace, args.html, force=args.force)
         print(f"Wrote {args.html}", file=sys.stderr)
     return int(worst(diagnosis for _, diagnosis in results) > args.fail_above)
 

@@ -28,7 +28,6 @@ CHRONIC_STEPS = 0.7  # of the steps at least show a chronic rank's excess
 EVENT_SHARE = 0.05  # of a step: a single delay below it is not worth a finding
 EVENT_SIGMAS = 5.0
 QUANTILE_SIGMA = 0.97  # (q25 - q05) of a normal distribution, in standard deviations
-LONGEST_TURN_NS = 10e6  # a thread that waits for a core gets its turn, and is preempted, this often
 MAD_SIGMA = 1.4826  # standard deviation over median absolute deviation, normal distribution
 
 
@@ -75,7 +74,7 @@ def attribute(grid: StepGrid, *, contended: bool) -> Delays:
     step = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
     late = excess > max(EVENT_SHARE * step, EVENT_SIGMAS * noise)
     late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
-    cause, phase = _causes(grid, excess, late, chronic, contended=contended)
+    cause, phase = _causes(grid, excess, late)
     late &= cause != int(Cause.NONE)
     arrived = _synchronizing(grid)
     gain = recoverable(grid, arrived, late)
@@ -130,18 +129,13 @@ def _chronic(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
     return result
 
 
-def _causes(
-    grid: StepGrid, excess: Array, late: Array, chronic: Array, *, contended: bool
-) -> tuple[Array, Array]:
+def _causes(grid: StepGrid, excess: Array, late: Array) -> tuple[Array, Array]:
     """The cause that explains at least half of a late cell's excess, and the phase it lies in."""
     phase = _phase_of(grid)
     cause = np.where(late, int(Cause.WORK), int(Cause.NONE))
-    if contended:
-        more = grid.switches - np.median(grid.switches, axis=0)
-        busy = (more >= 2) & (more >= excess / LONGEST_TURN_NS) & ~chronic[None, :]
-        cause[late & busy] = int(Cause.CONTENTION)
     half = excess / 2
     for named, values in (
+        (Cause.CONTENTION, grid.run_delay_ns),
         (Cause.INPUT, grid.phase_ns[Phase.INPUT]),
         (Cause.CHECKPOINT, grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]),
         (Cause.COLLECTOR, grid.pause_ns),

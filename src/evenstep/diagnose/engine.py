@@ -156,8 +156,9 @@ def _facts(trace: Trace) -> list[str]:
         for key in ("spool", "pacing", "sharing", "background"):
             if isinstance(facts.get(key), str):
                 lines.setdefault(f"{key}: {facts[key]}", []).append(rank)
-        for source, reason in (facts.get("absent") or {}).items():
-            lines.setdefault(f"not sampled: {source} ({reason})", []).append(rank)
+        if facts.get("absent"):
+            listed = "; ".join(f"{name}: {why}" for name, why in facts["absent"].items())
+            lines.setdefault(f"not sampled: {listed}", []).append(rank)
         if info.dropped:
             lines.setdefault("the ring has overwritten the oldest records", []).append(rank)
     everywhere = len(trace.ranks)

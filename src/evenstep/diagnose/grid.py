@@ -42,6 +42,7 @@ class StepGrid:
     pause_ns: Array  # garbage collection
     cpu_ns: Array  # of the process
     switches: Array  # involuntary context switches
+    run_delay_ns: Array  # the training thread was ready but had no core
     samples: Array
     collectives: Array
     arrivals: Arrivals
@@ -58,7 +59,8 @@ class StepGrid:
     @property
     def work_ns(self) -> Array:
         """What a rank did itself: neither blocked nor held."""
-        return np.maximum(self.duration_ns - self.blocked_ns - self.held_ns, 0)
+        work: Array = np.maximum(self.duration_ns - self.blocked_ns - self.held_ns, 0)
+        return work
 
     @property
     def step_ns(self) -> Array:
@@ -110,6 +112,7 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
         pause_ns=np.zeros(shape, np.int64),
         cpu_ns=np.zeros(shape, np.int64),
         switches=np.zeros(shape, np.int64),
+        run_delay_ns=np.zeros(shape, np.int64),
         samples=np.zeros(shape, np.int64),
         collectives=np.zeros(shape, np.int64),
         arrivals=arrivals(trace, clocks),
@@ -158,6 +161,7 @@ def _fill_steps(grid: StepGrid, steps: Columns) -> None:
         "held_ns": rows.held_ns,
         "cpu_ns": rows.group_seq,
         "switches": rows.peer_or_root,
+        "run_delay_ns": rows.parent.astype(np.int64) * 1000,
         "samples": rows.payload,
     }
     for name, values in columns.items():

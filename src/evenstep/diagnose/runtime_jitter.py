@@ -6,6 +6,7 @@ import numpy as np
 
 from evenstep.diagnose import projection, words
 from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.contention import Contention
 from evenstep.diagnose.delays import Cause
 from evenstep.diagnose.finding import (
     Effect,
@@ -121,31 +122,34 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
 
 
 def _cores(case: Case) -> Finding | None:
-    scheduler = case.scheduler
-    if scheduler is None or not case.contended:
-        return None
+    """Threads without a core: everybody's where there are too few, else one rank's."""
     cells = case.delays.cells(Cause.CONTENTION)
+    if case.contended and case.scheduler is not None:
+        return _too_few(case, case.scheduler, cells)
+    return _taken_away(case, cells) if cells.any() else None
+
+
+def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
     share = case.share(case.loss(cells) + case.delays.rest_ns)
     attributed = case.share(case.loss(case.delays.cause != int(Cause.NONE)) - case.loss(cells))
     room = max(0.0, 1.0 - attributed.value)
     severity = min(max(share.value, scheduler.run_delay_share), room)
     interval = Share(severity, min(share.low, severity), max(share.high, severity))
     steps = case.grid.steps
-    gain = interval.rounded()
+    node = f" of node {scheduler.node}" if scheduler.node else ""
     return Finding(
         mode="runtime_jitter",
         layer="runtime",
         severity=round(severity, 4),
         confidence=round(min(0.99, 0.5 + scheduler.run_delay_share * 4), 3),
         observation=(
-            f"step times vary by {words.percent(_variation(case))} (CV) and no rank stands out: "
-            f"training threads wait {words.percent(scheduler.run_delay_share)} of the time "
-            "for a core"
+            f"training threads wait {words.percent(scheduler.run_delay_share)} of the time for a "
+            f"core, and step times vary by {words.percent(_variation(case))} (CV)"
         ),
         cause=(
             f"CPU oversubscription: {scheduler.runnable:.3g} runnable tasks on "
-            f"{scheduler.cores:.3g} cores{' of node ' + scheduler.node if scheduler.node else ''}, "
-            f"{scheduler.switches_per_step:.3g} involuntary context switches a step"
+            f"{scheduler.cores:.3g} cores{node}, {scheduler.switches_per_step:.3g} involuntary "
+            "context switches a step"
         ),
         where=Where(nodes=[scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
@@ -154,7 +158,7 @@ def _cores(case: Case) -> Finding | None:
             Option(
                 "fewer ranks or threads per node, or more cores for them (affinity, cgroup quota, "
                 "OMP_NUM_THREADS, DataLoader workers)",
-                *gain,
+                *interval.rounded(),
                 "a restart with another placement",
                 "time spent waiting for a core, from the scheduler's counters",
             )
@@ -168,6 +172,46 @@ def _cores(case: Case) -> Finding | None:
                 0.0,
                 "switches",
             ),
+        ],
+    )
+
+
+def _taken_away(case: Case, cells: Array) -> Finding:
+    """Something else runs where a rank should: a daemon, another job, a bad affinity."""
+    share = case.share(case.loss(cells))
+    ranks = case.culprits(cells)
+    delay = float(np.median(case.grid.run_delay_ns[cells]))
+    verb = "is" if len(ranks) == 1 else "are"
+    victims, wait_ns, waited = case.victims(cells)
+    return Finding(
+        mode="runtime_jitter",
+        layer="node",
+        severity=round(share.value, 4),
+        confidence=round(share.confidence, 3),
+        observation=(
+            f"{words.ranks(victims) if victims else 'the other ranks'} "
+            f"{'waits' if len(victims) == 1 else 'wait'} {words.duration(wait_ns)} in "
+            f"{words.percent(waited)} of the steps"
+        ),
+        cause=(
+            f"scheduler: {case.named(ranks)} {verb} ready but without a core for "
+            f"{words.duration(delay)} in those steps: something else runs there"
+        ),
+        where=case.where(ranks),
+        when=when(cells, case.grid.steps),
+        effect=Effect(round(share.value, 4), _growth(case, cells, share, len(ranks))),
+        options=[
+            Option(
+                "find what else runs on that node (daemons, other jobs, DataLoader workers) and "
+                "move it, or bind ranks to cores of their own",
+                *share.rounded(),
+                "a change of affinity",
+                "replay of the trace without the time spent waiting for a core",
+            )
+        ],
+        evidence=[
+            *case.wait_evidence(cells),
+            Evidence("run_queue_delay_per_step", round(delay), 0, "ns"),
         ],
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.recorder import GroupState
@@ -13,13 +15,17 @@ class Groups:
     """The groups this rank has issued something on.
 
     A group is met at its first collective, whenever it was made. Its sequence starts from the
-    group's own counter, so that ranks that attach at different moments agree on identities.
+    group's own counter, so that ranks that attach at different moments agree on identities. Where
+    a group is destroyed and made again (same ranks, same name), counting goes on: an identity is
+    never used twice.
     """
 
     def __init__(self, spool: Spool, distributed: Any) -> None:
         self._spool = spool
         self._distributed = distributed
         self._known: dict[str, GroupState] = {}
+        self._ended: dict[str, int] = {}  # uid of a destroyed group -> its sequence at that time
+        self._meeting = threading.Lock()  # two threads may meet one group at once
 
     def state(self, group: Any) -> GroupState:
         """What is known of a `ProcessGroup`; met now if need be."""
@@ -27,15 +33,31 @@ class Groups:
         return known if known is not None else self._meet(group)
 
     def forget(self) -> None:
-        """Groups were destroyed: a name may come back with other members."""
-        self._known.clear()
+        """Groups may have been destroyed: let go of those torch no longer has."""
+        names = self._distributed.distributed_c10d._world.pg_names
+        alive = {str(name) for name in names.values()}
+        for name in [name for name in self._known if name not in alive]:
+            self.renew(name)
+
+    def renew(self, name: str) -> None:
+        """A group of this name is made: one known by it exists no more."""
+        old = self._known.pop(name, None)
+        if old is not None:
+            self._ended[old.uid] = old.sequence
 
     def _meet(self, group: Any) -> GroupState:
         name = str(group.group_name)
+        with self._meeting:
+            known = self._known.get(name)
+            if known is None:
+                known = self._known[name] = self._enter(group, name)
+            return known
+
+    def _enter(self, group: Any, name: str) -> GroupState:
         ranks = self._ranks(group)
         described = str(getattr(group, "group_desc", "") or "")
         uid = group_uid(ranks, name)
-        sequence = self._sequence(group)
+        sequence = self._ended.get(uid, 0) + self._sequence(group)
         index = self._spool.add_group(
             {
                 "uid": uid,
@@ -45,9 +67,7 @@ class Groups:
                 "backend": str(group.name()),
             }
         )
-        state = GroupState(index, uid, ranks, sequence)
-        self._known[name] = state
-        return state
+        return GroupState(index, uid, ranks, sequence)
 
     def _ranks(self, group: Any) -> tuple[int, ...]:
         try:
@@ -61,3 +81,27 @@ class Groups:
             return int(group._get_sequence_number_for_group())
         except Exception:  # a backend without a counter: identities count from attach
             return 0
+
+
+def watch_groups(
+    distributed_c10d: Any, made: Callable[[str, Any], None]
+) -> Callable[[], None]:
+    """Call `made(name, group)` for every group made from now on; returns how to stop.
+
+    `_register_process_group` is what all ways to a group go through: the default group, subgroups,
+    splits, device meshes. `made` must not raise.
+    """
+    original = distributed_c10d._register_process_group
+
+    def register(name: str, group: Any) -> Any:
+        result = original(name, group)
+        made(str(name), group)
+        return result
+
+    distributed_c10d._register_process_group = register
+
+    def restore() -> None:
+        if distributed_c10d._register_process_group is register:
+            distributed_c10d._register_process_group = original
+
+    return restore

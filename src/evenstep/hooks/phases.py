@@ -91,7 +91,7 @@ class PhaseHooks:
     def _data_parallel(self) -> None:
         from torch.nn.parallel.distributed import DistributedDataParallel
 
-        self._before(DistributedDataParallel, "_pre_forward", self._forward_in)
+        self._before(DistributedDataParallel, "_pre_forward", self._parallel_in)
         self._after(DistributedDataParallel, "_post_forward", self._forward_out)
 
     def _fully_shard(self) -> None:
@@ -103,9 +103,7 @@ class PhaseHooks:
     def _fully_sharded(self) -> None:
         from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
 
-        self._around(
-            FullyShardedDataParallel, "forward", self._forward_in, self._forward_out
-        )
+        self._around(FullyShardedDataParallel, "forward", self._forward_in, self._forward_out)
 
     def _checkpoints(self) -> None:
         from torch.distributed import checkpoint
@@ -133,6 +131,10 @@ class PhaseHooks:
 
     def _forward_in(self, args: tuple[Any, ...]) -> None:
         self.clock.forward_begins(monotonic_ns(), training=bool(args[0].training))
+
+    def _parallel_in(self, args: tuple[Any, ...]) -> None:
+        training = bool(args[0].training)
+        self.clock.forward_begins(monotonic_ns(), training=training, awaits_all=True)
 
     def _forward_in_module(self, args: tuple[Any, ...]) -> None:
         self.clock.forward_begins(monotonic_ns(), training=bool(args[1].training))

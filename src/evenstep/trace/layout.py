@@ -82,7 +82,8 @@ class Kind(IntEnum):
     SPAN = 4  # a user's `evenstep.span(name)`
     PAUSE = 5  # garbage collection: op is the generation, payload the objects collected
     STEP = 6  # group_seq: CPU ns; bytes_in/out: minor/major faults; peer_or_root: involuntary
-    #           context switches; payload: samples of this rank (0 unknown); held_ns: pacing delay
+    #           context switches; payload: samples of this rank (0 unknown); held_ns: pacing delay;
+    #           parent: µs the training thread waited for a core
     PACING = 7  # a decision: held_ns the delay, name the reason, op the `Actuator`
     SAMPLE = 8  # name the metric, device its index, bytes_in the bits of a float64
     MARKER = 9  # `evenstep.log(name=value)`: bytes_in the bits of a float64
