@@ -1,8 +1,8 @@
-"""`make demo`: who waits for whom in a real job, twice, and what pacing does about it.
+"""`make demo`: who waits for whom in a real job, and what pacing does about it.
 
 Four ranks train the GPT of `gpt.py`: first undisturbed, then with one rank that collects garbage
-inside backward, then the same with pacing off and on in alternating blocks. Every command is
-printed before it runs, so that it can be repeated by hand.
+inside backward and with pacing off and on in alternating blocks. Every command is printed before
+it runs, so that it can be repeated by hand.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-import evenstep
 from pacing_effect import describe, pacing_effect
+
+import evenstep
 
 HERE = Path(__file__).resolve().parent
 RANKS = 4
-GARBAGE = ["--garbage-rank", "2"]
 EVENSTEP = [sys.executable, "-m", "evenstep"]
 
 
@@ -37,16 +37,14 @@ def fresh_folder(parent: Path) -> Path:
     raise AssertionError("unreachable: count() has no end")
 
 
-def observe(run: Path, options: Sequence[str], *, pace: bool = False) -> None:
+def observe(run: Path, options: Sequence[str], *, pace: str | None = None) -> None:
     """Train under `evenstep run`, which prints its verdict at the end."""
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     training = [sys.executable, "-m", *launcher, str(HERE / "gpt.py"), *options]
-    pacing = ["--pace", "on"] if pace else []
+    pacing = ["--pace", pace] if pace else []
     command = [*EVENSTEP, "run", "--out", str(run), *pacing, "--", *training]
     say(shown(command))
-    quiet = {"EVENSTEP_VERDICT": "0"} if pace else {}
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", **quiet}
-    subprocess.run(command, env=environ, check=True)
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
 
 
 def write_report(run: Path) -> Path:
@@ -63,7 +61,9 @@ def write_report(run: Path) -> Path:
 def shown(command: Sequence[str]) -> str:
     """A command as one would type it."""
     text = shlex.join(command).replace(shlex.join(EVENSTEP), "evenstep", 1)
-    return "$ " + text.replace(f"{shlex.quote(sys.executable)} -m torch.distributed.run", "torchrun")
+    return "$ " + text.replace(
+        f"{shlex.quote(sys.executable)} -m torch.distributed.run", "torchrun"
+    )
 
 
 def say(text: str) -> None:
@@ -77,7 +77,7 @@ def heading(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("evenstep-runs"), help="parent folder")
-    parser.add_argument("--steps", type=int, default=240, help="of the undisturbed run")
+    parser.add_argument("--steps", type=int, default=260, help="of each of the two runs")
     args = parser.parse_args()
     folder = fresh_folder(args.out)
 
@@ -85,13 +85,13 @@ def main() -> None:
     observe(folder / "healthy", ["--steps", str(args.steps)])
     healthy = write_report(folder / "healthy")
 
-    heading("2. The same, but rank 2 makes garbage inside backward and collects it")
-    observe(folder / "disturbed", ["--steps", str(args.steps // 3), *GARBAGE])
+    heading("2. The same, but rank 2 makes garbage inside backward and collects it; pacing is on")
+    disturbance = ["--steps", str(args.steps), "--garbage-rank", "2"]
+    observe(folder / "disturbed", disturbance, pace="on")
     disturbed = write_report(folder / "disturbed")
 
-    heading("3. The same disturbance, with pacing off and on in alternating blocks")
-    observe(folder / "paced", ["--steps", str(args.steps * 2 // 3), *GARBAGE], pace=True)
-    say("\n" + describe(pacing_effect(evenstep.load(folder / "paced"))))
+    heading("3. What pacing did there, in alternating blocks of steps")
+    say(describe(pacing_effect(evenstep.load(folder / "disturbed"))))
 
     heading("The reports, to open in a browser")
     say(f"{healthy}\n{disturbed}")

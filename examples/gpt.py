@@ -4,7 +4,7 @@
     evenstep run -- torchrun --nproc-per-node 4 examples/gpt.py
 
 The text is the standard library's own sources, byte by byte, so nothing is downloaded. With
-`--garbage-rank 2` rank 2 makes garbage inside backward and collects it, every step.
+`--garbage-rank 2` rank 2 makes garbage inside backward and collects it, in every step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 VOCABULARY = 256  # bytes
 TEXT_BYTES = 4_000_000
-GARBAGE_LISTS, GARBAGE_REFERENCES = 100, 100_000
+GARBAGE_CYCLES = 20_000
 
 
 class StandardLibrary(Dataset[Tensor]):
@@ -94,17 +94,12 @@ class GPT(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
-def make_garbage() -> None:
-    """Lists that all refer to each other, many times over: only the collector can free them."""
-    lists: list[list[object]] = [[] for _ in range(GARBAGE_LISTS)]
-    for one in lists:
-        one.extend(lists * (GARBAGE_REFERENCES // GARBAGE_LISTS))
-
-
-def disturb(gradient: Tensor) -> Tensor:
-    """A hook for backward: leaves garbage behind and has it collected."""
-    make_garbage()
-    gc.collect(1)  # the young generations, where all of it is
+def make_garbage(gradient: Tensor) -> Tensor:
+    """A hook for backward: leaves reference cycles behind, and has the whole heap searched."""
+    for _ in range(GARBAGE_CYCLES):
+        cycle: list[object] = []
+        cycle.append(cycle)
+    gc.collect()  # mostly the heap that torch has filled: over 100 ms
     return gradient
 
 
@@ -122,7 +117,7 @@ def train(args: argparse.Namespace) -> None:
     for step, window in zip(range(1, args.steps + 1), loader, strict=False):
         loss = ddp(window)
         if rank == args.garbage_rank:
-            loss.register_hook(disturb)
+            loss.register_hook(make_garbage)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

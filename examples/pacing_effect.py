@@ -7,13 +7,13 @@ therefore touches both sides alike, and no second run is needed.
 
 from __future__ import annotations
 
-from math import exp, log
+from math import expm1, log
 from typing import NamedTuple
 
 import numpy as np
 
 from evenstep.pacing.blocks import BLOCK_STEPS, block_is_paced
-from evenstep.pacing.comparison import PairedComparison
+from evenstep.pacing.comparison import FEWEST_PAIRS, PairedComparison
 from evenstep.trace.layout import Kind
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.trace import Trace
@@ -52,8 +52,8 @@ def pacing_effect(trace: Trace) -> PacingEffect:
     held = steps.select(np.isin(block, counted) & (steps.held_ns > 0))
     ranks = tuple(int(rank) for rank in np.unique(held.rank))
     spent = held.held_ns.sum() / (len(counted) * BLOCK_STEPS * len(ranks)) if ranks else 0.0
-    changes = (exp(value) - 1 for value in (comparison.mean, comparison.low, comparison.high))
-    return PacingEffect(comparison.count, *changes, float(spent), ranks)
+    gain, low, high = map(expm1, (comparison.mean, comparison.low, comparison.high))
+    return PacingEffect(comparison.count, gain, low, high, float(spent), ranks)
 
 
 def describe(effect: PacingEffect) -> str:
@@ -64,14 +64,21 @@ def describe(effect: PacingEffect) -> str:
     lines = [
         f"{effect.pairs} pairs of paced and unpaced blocks, {BLOCK_STEPS} steps each; paced, "
         f"{ranks} began {effect.held_ns * 1e-6:.1f} ms late.",
+    ]
+    if effect.pairs < FEWEST_PAIRS:
+        lines += [f"That is too little for an interval, which takes {FEWEST_PAIRS}: run longer."]
+        return "\n".join(lines)
+    lines += [
         f"Throughput with pacing: {effect.gain:+.1%} "
-        f"(95 % interval {effect.low:+.1%} to {effect.high:+.1%}).",
+        f"(95 % interval {effect.low:+.1%} to {effect.high:+.1%})."
     ]
     if effect.low > 0:
         lines += ["It gains here: the ranks held back leave something to those that are late."]
     elif effect.high < 0:
-        lines += ["It costs here, so its guard switches it off."]
+        lines += ["It costs here, and its guard switches it off."]
     else:
-        lines += ["No gain can be told, and none was expected: one job with its machine to itself"]
+        lines += [
+            "No gain can be told, and none was expected: a job that shares nothing with others"
+        ]
         lines += ["cannot win by waiting. Mend the cause instead; the verdict above names it."]
     return "\n".join(lines)

@@ -7,9 +7,10 @@ EvenstepError
 │   └── SpoolError    a spool cannot be created, or is truncated or foreign
 ├── UsageError        the command line asks for something that does not exist or does not fit
 ├── MissingExtra      an optional dependency is needed; the message says what to install
-└── SourceUnavailable a source of measurements gives nothing here (`evenstep.agent.sources`)
+└── SourceUnavailable  a source of measurements gives nothing here (see `agent.sources`)
 
-Each message is one sentence: what, where, and how to mend it. The command line prints it and exits 2.
+Each message is one sentence: what, where, and how to mend it. The command line prints it and
+exits 2.
 """
 
 from __future__ import annotations

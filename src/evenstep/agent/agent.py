@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ class Agent:
         self._sampler = self._make_sampler()
         self._step_cost_ns = 0
         self._absent: dict[str, str] = {}
+        self._floor_ns = 0  # of the step's first collective, as last known
 
     def _pacer_settings(self) -> PacerSettings:
         config, identity = self.config, self.identity
@@ -184,6 +186,7 @@ class Agent:
         if wait.total_ns is not None:
             recorder.counted["wait_ns"] += wait.total_ns
             recorder.counted["wait_known"] += 1
+        self._floor_ns = wait.floor_lower_ns or self._floor_ns
         recorder.counted["agent_ns"] += self._step_cost_ns + recorder.take_cost()
         recorder.store_summary(closed)
         self._rows.append(row)
@@ -200,7 +203,7 @@ class Agent:
             rank=self.identity.rank,
             window=window,
             loss_ns=self._pace.pacer.account.booked_ns,
-            floor_ns=0,
+            floor_ns=self._floor_ns,
         )
         self._sharing.post(report)
 
@@ -291,7 +294,11 @@ class Agent:
         account = self._pace.pacer.account
         self.spool.add_fact(
             "pacing_account",
-            {**account._asdict(), "verdict": str(account.verdict), "mode": self.config.pace_mode},
+            {
+                **account._asdict(),
+                "verdict": _plain(account.verdict._asdict()),
+                "mode": self.config.pace_mode,
+            },
         )
 
 
@@ -428,6 +435,17 @@ def _write_run(folder: RunFolder, identity: Identity) -> None:
             folder.complete(facts)
     except EvenstepError as error:
         log.warning("evenstep: %s", error)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON knows them: what is not finite is unknown, names are text."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, float):
+            found[name] = value if math.isfinite(value) else None
+        else:
+            found[name] = value if isinstance(value, int) else str(value)
+    return found
 
 
 def _version() -> str:

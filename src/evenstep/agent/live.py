@@ -15,7 +15,6 @@ from typing import Any
 
 from evenstep.agent.windows import WINDOW_STEPS, Late, WindowReport
 
-
 log = logging.getLogger("evenstep")
 
 STEADY_WINDOWS = 3
@@ -54,7 +53,7 @@ class LiveView:
         else:
             log.warning(
                 "evenstep: rank %d is late by %.3g ms, %.0f %% of a step, for %d steps now; "
-                "%d ranks wait for it",
+                "ranks waiting for it: %d",
                 late.rank,
                 late.excess_ns / 1e6,
                 100 * late.share,

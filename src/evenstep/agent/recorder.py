@@ -12,7 +12,7 @@ from time import monotonic_ns, time_ns
 
 from evenstep.agent.phases import PhaseStack
 from evenstep.agent.steps import ClosedStep, StepClock
-from evenstep.trace.layout import Flag, Kind
+from evenstep.trace.layout import HOST_DEVICE, Flag, Kind
 from evenstep.trace.spool import Spool
 from evenstep.trace.summary import COUNTERS, StepSummary, SummaryLog
 
@@ -91,6 +91,7 @@ class Recorder:
         flags: int,
         peer: int,
         dtype: int,
+        device: int = HOST_DEVICE,
     ) -> int:
         """A collective is issued; returns its record. Its exit comes by `spool.close`."""
         sequence = group.sequence
@@ -102,7 +103,7 @@ class Recorder:
         stack = self.stack
         seq = self._put(
             enter_ns, 0, _COLLECTIVE, op, stack.step, stack.parent, group.index, sequence,
-            bytes_in, bytes_out, flags, peer, dtype, 0, thread,
+            bytes_in, bytes_out, flags, peer, dtype, 0, thread, 0, 0, 0, 0, device,
         )  # fmt: skip
         if len(self.collectives) < STEP_COLLECTIVES:
             self.collectives.append(StepCollective(seq, group.index, op, bytes_in, flags))
@@ -125,13 +126,15 @@ class Recorder:
         peer: int,
         dtype: int,
         order: int,
+        tag: int,
+        device: int = HOST_DEVICE,
     ) -> int:
         """A send or receive is issued; `order` is its number among those of its pair and tag."""
         stack = self.stack
         thread = self._threads.get(_get_ident(), 0)
         return self._put(
             enter_ns, 0, _POINT_TO_POINT, op, stack.step, stack.parent, group.index, order,
-            nbytes, nbytes, flags, peer, dtype, 0, thread,
+            nbytes, nbytes, flags, peer, dtype, 0, thread, 0, 0, tag & 0xFFFFFFFF, 0, device,
         )  # fmt: skip
 
     def host_waited(self, enter_ns: int, exit_ns: int, *, ident: int) -> None:

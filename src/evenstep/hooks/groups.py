@@ -83,9 +83,7 @@ class Groups:
             return 0
 
 
-def watch_groups(
-    distributed_c10d: Any, made: Callable[[str, Any], None]
-) -> Callable[[], None]:
+def watch_groups(distributed_c10d: Any, made: Callable[[str, Any], None]) -> Callable[[], None]:
     """Call `made(name, group)` for every group made from now on; returns how to stop.
 
     `_register_process_group` is what all ways to a group go through: the default group, subgroups,

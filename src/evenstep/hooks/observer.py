@@ -1,6 +1,6 @@
 """What happens around one collective, whichever mechanism noticed it.
 
-`begin_…` runs on the issuing thread before the backend gets the call, `end` right after it has
+`begin` runs on the issuing thread before the backend gets the call, `end` right after it has
 returned; the exit comes later, from the thread that waits, from a completion callback, or from the
 device's events.
 """
@@ -8,19 +8,23 @@ device's events.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.agent.recorder import COST_SAMPLE, Recorder
+from evenstep.agent.recorder import COST_SAMPLE, GroupState, Recorder
 from evenstep.hooks.groups import Groups
-from evenstep.hooks.operations import Operation, dtype_codes
-from evenstep.trace.layout import NO_PEER, Flag, Op
+from evenstep.hooks.operations import dtype_codes
+from evenstep.trace.layout import HOST_DEVICE, Flag
 
-_ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
-_UPPER_BOUND, _ON_DEVICE = int(Flag.EXIT_UPPER_BOUND), int(Flag.ON_DEVICE)
-_SEND = int(Op.SEND)
-WAITED_FOR_LIMIT = 256  # point-to-point works kept until somebody waits for them
+_ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
+_MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
+WAITED_FOR_LIMIT = 64  # works of messages kept until somebody waits: they hold their tensors
+ORDERS_LIMIT = 4096  # (group, peer, direction, tag) counted; the longest unused is dropped
+
+#: A begun call: record, flags, and the entry time where this call's own cost is measured, else 0.
+Token = tuple[int, int, int]
 
 _get_ident = threading.get_ident
 
@@ -42,69 +46,89 @@ class Observer:
         self.armed = True
         self.recorder = recorder
         self.groups = groups
-        self.device_timer: Callable[[], Any] | None = None  # makes or returns the device's timer
+        #: makes or returns the timer of a device
+        self.device_timer: Callable[[int], Any] | None = None
         self._on_failure = on_failure
         self._dtypes = dtype_codes(torch)
-        self._orders: dict[tuple[int, int, int, int], int] = {}
-        self._waited_for: dict[int, tuple[Any, int]] = {}
+        self._cuda = torch.cuda
+        self._orders: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
+        self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
         self._calls = 0
-        self._begins: dict[int, Any] = {}  # record -> event of the device's arrival
+        self._marks: dict[int, Any] = {}  # record -> the device's mark, until `end` or `failed`
 
     # -- around the call -------------------------------------------------------------------------
 
-    def begin_collective(
-        self, enter_ns: int, operation: Operation, group: Any, args: Any
-    ) -> tuple[int, int, int]:
-        """Record the entry; returns (record, flags, entry time) for `end`."""
-        async_at = operation.async_at
-        flags = _UPPER_BOUND
-        if async_at is not None and (len(args) <= async_at or args[async_at]):
-            flags |= _ASYNC
-        if operation.coalesced:
-            flags |= _COALESCED
-        state = self.groups.state(group)
-        bytes_in, bytes_out, tensor = operation.sizes(args)
-        peer = NO_PEER
-        if operation.peer_at is not None:
-            peer = state.global_rank(args[operation.peer_at])
-        begin = None
-        if tensor.is_cuda:
-            flags |= _ON_DEVICE | _ASYNC
-            begin = self._device_begin()
+    def begin(
+        self,
+        enter_ns: int,
+        state: GroupState,
+        op: int,
+        bytes_in: int,
+        bytes_out: int,
+        flags: int,
+        peer: int,
+        tensor: Any,
+    ) -> Token:
+        """Record the entry of a collective; the result is for `end` or `failed`.
+
+        `tensor` is one of those it works on, None where the mechanism shows none; `flags` then say
+        whether it runs on a device.
+        """
+        dtype, device, mark = 0, HOST_DEVICE, None
+        if tensor is not None:
+            dtype = self._dtypes.get(tensor.dtype, 0)
+            if tensor.is_cuda:
+                flags |= _ON_DEVICE | _ASYNC
+                device = tensor.get_device()
+        elif flags & _ON_DEVICE:
+            device = self._cuda.current_device()
+        if device >= 0:
+            mark = self._mark(device)
         seq = self.recorder.collective(
-            enter_ns, state, operation.op, bytes_in, bytes_out, flags, peer,
-            self._dtypes.get(tensor.dtype, 0),
-        )  # fmt: skip
-        if begin is not None:
-            self._begins[seq] = begin
+            enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype, device
+        )
+        if mark is not None:
+            self._marks[seq] = mark
         return self._token(seq, flags, enter_ns)
 
     def begin_point_to_point(
-        self, enter_ns: int, operation: Operation, group: Any, args: Any
-    ) -> tuple[int, int, int]:
+        self,
+        enter_ns: int,
+        state: GroupState,
+        op: int,
+        nbytes: int,
+        peer: int,
+        tensor: Any,
+        tag: int,
+    ) -> Token:
         """The same for a send or receive, which has a peer and an order of its own."""
-        state = self.groups.state(group)
-        nbytes, _, tensor = operation.sizes(args)
-        at = operation.peer_at
-        peer = NO_PEER if at is None else state.global_rank(args[at])
-        tag = args[operation.tag_at] if operation.tag_at is not None else 0
-        key = (state.index, peer, operation.op, tag)
-        order = self._orders.get(key, 0)
-        self._orders[key] = order + 1
-        flags = _ASYNC | _UPPER_BOUND
-        begin = None
+        flags, device, mark = _MESSAGE, HOST_DEVICE, None
         if tensor.is_cuda:
             flags |= _ON_DEVICE
-            begin = self._device_begin()
+            device = tensor.get_device()
+            mark = self._mark(device)
+        dtype = self._dtypes.get(tensor.dtype, 0)
+        order = self._order((state.index, peer, op, tag))
         seq = self.recorder.point_to_point(
-            enter_ns, state, operation.op, nbytes, flags, peer,
-            self._dtypes.get(tensor.dtype, 0), order,
-        )  # fmt: skip
-        if begin is not None:
-            self._begins[seq] = begin
+            enter_ns, state, op, nbytes, flags, peer, dtype, order, tag, device
+        )
+        if mark is not None:
+            self._marks[seq] = mark
         return self._token(seq, flags, enter_ns)
 
-    def _token(self, seq: int, flags: int, enter_ns: int) -> tuple[int, int, int]:
+    def _order(self, key: tuple[int, int, int, int]) -> int:
+        """Number of messages so far with this group, peer, direction and tag."""
+        orders = self._orders
+        order = orders.pop(key, 0)
+        orders[key] = order + 1
+        if len(orders) > ORDERS_LIMIT:
+            orders.popitem(last=False)
+        return order
+
+    def _mark(self, device: int) -> Any:
+        return None if self.device_timer is None else self.device_timer(device).begin()
+
+    def _token(self, seq: int, flags: int, enter_ns: int) -> Token:
         """Every so often the token carries the time, so that our own cost can be measured."""
         self._calls += 1
         if self._calls % COST_SAMPLE:
@@ -112,22 +136,29 @@ class Observer:
         self.recorder.cost_ns += monotonic_ns() - enter_ns
         return seq, flags, enter_ns
 
-    def end(self, token: tuple[int, int, int], work: Any) -> None:
+    def end(self, token: Token, work: Any) -> None:
         """The backend has the call: see to it that its end is noticed."""
         seq, flags, sampled = token
         start = monotonic_ns() if sampled else 0
-        if work is None:
-            self.recorder.spool.close(seq, monotonic_ns())
-        elif flags & _ON_DEVICE:
-            begin = self._begins.pop(seq, None)
-            timer = self.device_timer() if begin is not None and self.device_timer else None
-            if timer is not None:
-                timer.end(seq, begin, work)
-        else:
+        if flags & _ON_DEVICE:
+            self._end_on_device(seq, work)
+        elif work is not None:
             self._follow(seq, work)
+        else:  # it has blocked: the call was the wait
+            now = monotonic_ns()
+            self.recorder.spool.close(seq, now)
+            if not flags & _ASYNC:
+                self.recorder.host_waited(now, now, ident=_get_ident())
         if start:
             self.recorder.cost_ns += monotonic_ns() - start
             self.recorder.cost_samples += 1
+
+    def _end_on_device(self, seq: int, work: Any) -> None:
+        mark = self._marks.pop(seq, None)
+        if mark is None:  # no device times can be had: the host knows only that it was issued
+            self.recorder.spool.close(seq, monotonic_ns())
+        else:
+            mark.timer.end(seq, mark, work)
 
     def _follow(self, seq: int, work: Any) -> None:
         close = self.recorder.spool.close
@@ -147,16 +178,21 @@ class Observer:
 
     def _keep(self, work: Any, seq: int) -> None:
         if len(self._waited_for) >= WAITED_FOR_LIMIT:
-            self._waited_for.pop(next(iter(self._waited_for)))
+            _, (_, oldest) = self._waited_for.popitem(last=False)
+            self.recorder.spool.close(oldest, monotonic_ns())
         self._waited_for[id(work)] = (work, seq)
 
-    def failed(self, token: tuple[int, int, int]) -> None:
+    def failed(self, token: Token) -> None:
         """The backend refused or broke: that, too, is an end."""
+        seq = token[0]
         try:
             spool = self.recorder.spool
-            spool.add_flags(token[0], Flag.FAILED)
-            spool.close(token[0], monotonic_ns())
-            self._begins.pop(token[0], None)
+            spool.add_flags(seq, Flag.FAILED)
+            spool.close(seq, monotonic_ns())
+            self._marks.pop(seq, None)
+            blocking, ident = self.recorder.blocking, _get_ident()
+            if blocking.get(ident) == seq:  # nobody will wait for it
+                del blocking[ident]
         except Exception as error:
             self.give_up(error)
 
@@ -164,10 +200,6 @@ class Observer:
         """Our own code has failed: pass everything through from here on."""
         self.armed = False
         self._on_failure(error)
-
-    def _device_begin(self) -> Any:
-        timer = self.device_timer() if self.device_timer is not None else None
-        return timer.begin() if timer is not None else None
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -198,6 +230,7 @@ class Observer:
         work_type.wait = wait
 
         def restore() -> None:
-            work_type.wait = original
+            if work_type.wait is wait:
+                work_type.wait = original
 
         return restore

@@ -74,6 +74,9 @@ def _flat(tensors: Any) -> list[Any]:
     return list(tensors)
 
 
+#: Seen by no process-group hook.
+MONITORED_BARRIER = Operation("monitored_barrier_", Op.BARRIER, _nothing)
+
 COLLECTIVES: tuple[Operation, ...] = (
     Operation("allreduce_", Op.ALL_REDUCE, _in_place, async_at=4),
     Operation("allreduce_coalesced_", Op.ALL_REDUCE, _in_place, async_at=3, coalesced=True),
@@ -107,7 +110,7 @@ COLLECTIVES: tuple[Operation, ...] = (
     Operation("alltoall_", Op.ALL_TO_ALL, _lists, group_at=2, async_at=3),
     Operation("alltoall_base_", Op.ALL_TO_ALL, _from_first, group_at=2, async_at=5),
     Operation("barrier", Op.BARRIER, _nothing, async_at=3),
-    Operation("monitored_barrier_", Op.BARRIER, _nothing),
+    MONITORED_BARRIER,
 )
 
 POINT_TO_POINT: tuple[Operation, ...] = (

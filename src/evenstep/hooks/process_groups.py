@@ -144,9 +144,7 @@ class ProcessGroupHooks:
                     return
                 if call.async_op:
                     flags |= _ASYNC
-                begun[ident] = begin(
-                    enter_ns, state, op, nbytes, bytes_out, flags, peer, tensor
-                )
+                begun[ident] = begin(enter_ns, state, op, nbytes, bytes_out, flags, peer, tensor)
             except Exception as error:
                 give_up(error)
 
