@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> list[Row]:
         for _ in range(args.pairs + 1)
     ][1:]
     attach, everything = (
-        spread(differences(*([run[key] / 1e6 for run in side] for side in zip(*pairs, strict=True))))
+        spread(
+            differences(*([run[key] / 1e6 for run in side] for side in zip(*pairs, strict=True)))
+        )
         for key in ("attach_ns", "all_ns")
     )
     foreign = foreign_modules(pairs[-1][0]["modules"])

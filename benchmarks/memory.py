@@ -77,5 +77,3 @@ def default_regions() -> Regions:
     """The parts of a spool as configured when nothing is."""
     config = Config()
     return Regions(ring_bytes=config.ring_bytes, summary_bytes=config.summary_bytes)
-
-

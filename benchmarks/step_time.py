@@ -43,9 +43,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 def _paired(args: argparse.Namespace, minutes: float, *more: str) -> dict[str, Any]:
     options = ["--tool", "evenstep", "--minutes", str(minutes), *more]
-    return run_ranks(
-        JOB, *options, world=WORLD, python=args.python, timeout_s=minutes * 60 + 300
-    )
+    return run_ranks(JOB, *options, world=WORLD, python=args.python, timeout_s=minutes * 60 + 300)
 
 
 def _sleeping(figures: dict[str, Any]) -> Row:
@@ -86,9 +84,7 @@ def _peers(args: argparse.Namespace) -> list[Row]:
             COMMAND)
         for name, found in tools.items()
     ]  # fmt: skip
-    noise = Row(
-        "nobody, twice, as unpaired as those", "none", f"{last / first:.4f}", None, COMMAND
-    )
+    noise = Row("nobody, twice, as unpaired as those", "none", f"{last / first:.4f}", None, COMMAND)
     return [*rows, noise]
 
 

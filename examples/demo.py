@@ -101,4 +101,6 @@ if __name__ == "__main__":
     try:
         main()
     except subprocess.CalledProcessError as error:
-        sys.exit(f"the demo stops here: {shown(error.cmd)} failed with code {error.returncode}")
+        sys.exit(
+            f"the demo stops here: `{shown(error.cmd)[2:]}` failed with code {error.returncode}"
+        )

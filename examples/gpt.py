@@ -121,14 +121,15 @@ def train(args: argparse.Namespace) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if rank == 0 and (step % 50 == 0 or step == args.steps):
+        if rank == 0 and (step % args.every == 0 or step == args.steps):
             rate = tokens * step / (time.perf_counter() - started)
-            print(f"step {step:4}  loss {loss.item():.3f}  {rate:,.0f} bytes/s", flush=True)
+            print(f"step {step:4}  loss {loss.item():.4f}  {rate:,.0f} bytes/s", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--every", type=int, default=50, help="steps between lines of progress")
     parser.add_argument("--batch", type=int, default=8, help="windows per rank and step")
     parser.add_argument("--length", type=int, default=64, help="bytes in a window")
     parser.add_argument("--width", type=int, default=96)

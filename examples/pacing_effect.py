@@ -7,6 +7,7 @@ therefore touches both sides alike, and no second run is needed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import expm1, log
 from typing import NamedTuple
 
@@ -40,20 +41,24 @@ def pacing_effect(trace: Trace) -> PacingEffect:
     time_ns = np.bincount(block, steps.exit_ns - steps.enter_ns)
     held_ns = np.bincount(block, steps.held_ns)
     whole = np.bincount(block) == BLOCK_STEPS * trace.world
-    run_id = str(trace.ranks[min(trace.ranks)].identity["run_id"])
     comparison, counted = PairedComparison(), []
-    for first in range(0, len(whole) - 1, 2):
-        paced, unpaced = first, first + 1
-        if not block_is_paced(run_id, trace.attempt, first):
-            paced, unpaced = unpaced, paced
+    for paced, unpaced in block_pairs(trace, len(whole)):
         if whole[paced] and whole[unpaced] and held_ns[paced] and not held_ns[unpaced]:
             comparison.add(log(time_ns[unpaced] / time_ns[paced]))
             counted.append(paced)
     held = steps.select(np.isin(block, counted) & (steps.held_ns > 0))
     ranks = tuple(int(rank) for rank in np.unique(held.rank))
-    spent = held.held_ns.sum() / (len(counted) * BLOCK_STEPS * len(ranks)) if ranks else 0.0
+    spent = held.held_ns.sum() / max(1, len(counted) * BLOCK_STEPS * len(ranks))
     gain, low, high = map(expm1, (comparison.mean, comparison.low, comparison.high))
     return PacingEffect(comparison.count, gain, low, high, float(spent), ranks)
+
+
+def block_pairs(trace: Trace, blocks: int) -> Iterator[tuple[int, int]]:
+    """(paced, unpaced) of each pair of neighbouring blocks, as the run's guards drew them."""
+    run_id = str(trace.ranks[min(trace.ranks)].identity["run_id"])
+    for first in range(0, blocks - 1, 2):
+        paced = first if block_is_paced(run_id, trace.attempt, first) else first + 1
+        yield paced, 2 * first + 1 - paced
 
 
 def describe(effect: PacingEffect) -> str:
@@ -72,13 +77,16 @@ def describe(effect: PacingEffect) -> str:
         f"Throughput with pacing: {effect.gain:+.1%} "
         f"(95 % interval {effect.low:+.1%} to {effect.high:+.1%})."
     ]
+    return "\n".join([*lines, conclusion(effect)])
+
+
+def conclusion(effect: PacingEffect) -> str:
+    """What the interval allows to say."""
     if effect.low > 0:
-        lines += ["It gains here: the ranks held back leave something to those that are late."]
-    elif effect.high < 0:
-        lines += ["It costs here, and its guard switches it off."]
-    else:
-        lines += [
-            "No gain can be told, and none was expected: a job that shares nothing with others"
-        ]
-        lines += ["cannot win by waiting. Mend the cause instead; the verdict above names it."]
-    return "\n".join(lines)
+        return "It gains here: the ranks held back leave something to those that are late."
+    if effect.high < 0:
+        return "It costs here, and its guard switches it off."
+    return (
+        "So no effect can be told, and no gain was to be expected: a job that shares nothing with\n"
+        "others cannot win by waiting. Mend the cause instead; the verdict above names it."
+    )

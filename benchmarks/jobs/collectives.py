@@ -1,6 +1,6 @@
-"""One rank issuing small all-reduces, without, with the bare mechanism, and with evenstep.
+"""One rank issuing small all-reduces: alone, with the bare mechanism, reading, and with evenstep.
 
-The three take turns in random order, the same on every rank, within one process; each turn issues
+The four take turns in random order, the same on every rank, within one process; each turn issues
 chunks of 64, and its figure is the median over chunks. With evenstep every chunk is one step.
 """
 
@@ -24,11 +24,11 @@ from benchmarks.jobs import mechanism
 
 CHUNK = 64
 SETTLE_S = 0.3  # an attached agent reads the machine's layout once, on its background thread
-STATES = ("bare", "mechanism", "evenstep")
+STATES = ("bare", "mechanism", "reading", "evenstep")
 
 
 class Turns:
-    """Runs the three states in turn and keeps their figures, in ns per call."""
+    """Runs the states in turn and keeps their figures, in ns per call."""
 
     def __init__(self, call: Callable[[], Any], chunks: int, folder: Path) -> None:
         self.ns: dict[str, list[float]] = {state: [] for state in STATES}
@@ -51,8 +51,8 @@ class Turns:
         leave()
 
     def _enter(self, state: str) -> Callable[[], Any]:
-        if state == "mechanism":
-            return mechanism.install(torch)
+        if state in ("mechanism", "reading"):
+            return mechanism.install(torch, reading=state == "reading")
         if state == "evenstep":
             self._attached += 1
             out = self._folder / f"run-{self._attached}"

@@ -1,7 +1,8 @@
-"""The bare mechanism of seeing a collective: everything but what evenstep itself does.
+"""What it takes to see a collective from Python before evenstep does anything.
 
-A kernel or a pair of hooks that does nothing, and an empty callback on the work's future. What is
-measured with it is the price of looking at all from Python.
+`install` puts an empty mechanism in place: a kernel or a pair of hooks, and an empty callback on
+the work's future. With `reading` it also asks torch what any observer must know (which group, how
+many bytes, of which type, on which device) and forgets it again.
 """
 
 from __future__ import annotations
@@ -18,37 +19,50 @@ def name(torch: Any) -> str:
     return "process-group hooks" if hasattr(group, "register_pre_hook") else "dispatcher"
 
 
-def install(torch: Any) -> Callable[[], None]:
-    """Put the empty mechanism in place for all-reduce; returns how to remove it."""
+def install(torch: Any, *, reading: bool) -> Callable[[], None]:
+    """Put the mechanism in place for all-reduce; returns how to remove it."""
     if name(torch) == "dispatcher":
-        return _dispatcher(torch)
-    return _hooks(torch.distributed.group.WORLD)
+        return _dispatcher(torch, reading=reading)
+    return _hooks(torch.distributed.group.WORLD, reading=reading)
 
 
 def _nothing(_: Any) -> None:
     return
 
 
-def _dispatcher(torch: Any) -> Callable[[], None]:
+def _dispatcher(torch: Any, *, reading: bool) -> Callable[[], None]:
     redispatch = torch.ops.c10d.allreduce_.default.redispatch
     below = torch._C.DispatchKey.BackendSelect
     unbox = torch._C._distributed_c10d.Work.unbox
+    unbox_group = torch._C._distributed_c10d.ProcessGroup.unbox
 
-    def kernel(keyset: Any, *args: Any) -> Any:
+    def empty(keyset: Any, *args: Any) -> Any:
+        result = redispatch(keyset.remove(below), *args)
+        unbox(result[-1]).get_future().add_done_callback(_nothing)
+        return result
+
+    def reads(keyset: Any, *args: Any) -> Any:
+        tensor = args[0][0]
+        _ = unbox_group(args[1]).group_name, tensor.nbytes, tensor.dtype, tensor.is_cuda
         result = redispatch(keyset.remove(below), *args)
         unbox(result[-1]).get_future().add_done_callback(_nothing)
         return result
 
     library = torch.library.Library("c10d", "IMPL")
+    kernel = reads if reading else empty
     library.impl("allreduce_", kernel, "BackendSelect", with_keyset=True)
     return lambda: library._destroy()
 
 
-def _hooks(group: Any) -> Callable[[], None]:
-    def after(args: Any) -> None:
-        args.work.get_future().add_done_callback(_nothing)
+def _hooks(group: Any, *, reading: bool) -> Callable[[], None]:
+    def reads(call: Any) -> None:
+        tensor = call.input_tensors[0]
+        _ = call.name.value, call.async_op, tensor.nbytes, tensor.dtype, tensor.is_cuda
 
-    group.register_pre_hook(HOOK_ID, _nothing)
+    def after(call: Any) -> None:
+        call.work.get_future().add_done_callback(_nothing)
+
+    group.register_pre_hook(HOOK_ID, reads if reading else _nothing)
     group.register_post_hook(HOOK_ID, after)
 
     def remove() -> None:

@@ -27,7 +27,7 @@ from benchmarks.measure import paired_ratio
 
 BLOCK = 5
 LAYERS = 10
-FORWARD_S, BACKWARD_S, SLEEPS = 0.024, 0.010, 4
+FORWARD_S, BACKWARD_S, SLEEPS = 0.024, 0.008, 5
 HALF_WIDTH = 0.005
 FEWEST_PAIRS, CHECK_PAIRS = 30, 10
 WARM_UP = 10
@@ -165,7 +165,9 @@ def _profiler() -> Iterator[None]:
 def main() -> None:
     """Measure as the arguments say; rank 0 writes or prints the figures."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--tool", choices=("evenstep", "none", "profiler", "traceml"), required=True)
+    parser.add_argument(
+        "--tool", choices=("evenstep", "none", "profiler", "traceml"), required=True
+    )
     parser.add_argument("--compute", action="store_true")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--blocks", type=int, default=40)

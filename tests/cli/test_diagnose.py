@@ -33,7 +33,9 @@ def fakes(monkeypatch, severities):
         "evenstep.trace.trace": {"load": lambda path: path},
         "evenstep.diagnose.engine": {"diagnose": lambda trace: Diagnosis(trace, severities)},
         "evenstep.report.terminal": {"render": lambda diagnosis: f"verdict on {diagnosis.path}\n"},
-        "evenstep.report.html": {"write": lambda d, trace, path: path.write_text(f"page {trace}")},
+        "evenstep.report.html": {
+            "write": lambda d, trace, path, *, force: path.write_text(f"page {trace}")
+        },
     }
     for name, contents in parts.items():
         module = ModuleType(name)

@@ -37,7 +37,7 @@ class Delay:
     bucket: int = 0
     collector: bool = False  # a recorded pause of the garbage collector, which holds callbacks up
     computing: bool = False  # else asleep: no CPU time
-    switches: Any = None  # involuntary context switches that came with it
+    without_core: bool = False  # ready, but another thread has the core
 
 
 @dataclass(kw_only=True)
@@ -133,7 +133,7 @@ class _Run:
         world, start = self.world, self.now.copy()
         self.asleep = np.zeros(world.ranks)
         self.blocked = np.zeros(world.ranks)
-        self.switches = np.zeros(world.ranks)
+        self.ready = np.zeros(world.ranks)  # for a core that others have
         self.pause = (np.zeros(world.ranks), np.zeros(world.ranks))
         spread = 1 + world.noise * self.random.standard_normal((len(LENGTH_NS), world.ranks))
         lengths = {**LENGTH_NS, Phase.INPUT: world.input_ns}
@@ -148,8 +148,9 @@ class _Run:
         self._backward()
         self._phase(Phase.OPTIMIZER)
         self._record(
-            kind=Kind.STEP, enter_ns=start, exit_ns=self.now, peer_or_root=self.switches,
-            group_seq=self.now - start - self.asleep - self.blocked, payload=world.samples,
+            kind=Kind.STEP, enter_ns=start, exit_ns=self.now, peer_or_root=self.ready // (4 * MS),
+            group_seq=self.now - start - self.asleep - self.blocked, parent=self.ready // 1000,
+            payload=world.samples,
         )  # fmt: skip
 
     def _phase(self, phase: Phase) -> None:
@@ -192,8 +193,7 @@ class _Run:
             enter, length = self.now, delay.ns[self.step]
             self.now = self.now + length
             self.asleep += 0 if delay.computing or delay.collector else length
-            if delay.switches is not None:
-                self.switches += delay.switches[self.step]
+            self.ready += length if delay.without_core else 0
             if delay.collector:
                 self.pause = (enter, self.now)
                 self._record(

@@ -75,6 +75,7 @@ class Agent:
         self._sampler = self._make_sampler()
         self._step_cost_ns = 0
         self._absent: dict[str, str] = {}
+        self._noted: set[str] = set()
         self._floor_ns = 0  # of the step's first collective, as last known
 
     def _pacer_settings(self) -> PacerSettings:
@@ -132,10 +133,16 @@ class Agent:
         if self._stopped or os.getpid() != self._pid:
             return
         self._stopped = True
-        self._hooks.remove()
-        self._pauses.remove()
-        self._sampler.stop(CLOSING_TIMEOUT_S)
-        self._run_delay.close()
+        for part, end in (
+            ("hooks", self._hooks.remove),
+            ("collector", self._pauses.remove),
+            ("sampler", lambda: self._sampler.stop(CLOSING_TIMEOUT_S)),
+            ("scheduler", self._run_delay.close),
+        ):
+            try:
+                end()
+            except Exception as error:  # the other parts must still go
+                log.warning("evenstep: removing the %s: %s", part, error)
         try:
             self._write_costs()
             self.spool.add_fact("closed", {"monotonic_ns": time.monotonic_ns(), "reason": reason})
@@ -176,13 +183,10 @@ class Agent:
         lap = self._meter.lap()
         if self.config.samples_per_step is not None:
             recorder.clock.samples = self.config.samples_per_step
-        closed = recorder.end_step(
-            now_ns,
-            (lap[0], lap[3], lap[4], lap[1], lap[2]),
-            held_ns,
-            self._run_delay.lap() or 0,
-        )
-        row, wait, decision = pace.after_step(closed, held_ns)
+        run_delay_ns = self._run_delay.lap() or 0
+        usage = (lap[0], lap[3], lap[4], lap[1], lap[2])
+        closed = recorder.end_step(now_ns, usage, held_ns, run_delay_ns)
+        row, wait, decision = pace.after_step(closed, held_ns, run_delay_ns)
         if wait.total_ns is not None:
             recorder.counted["wait_ns"] += wait.total_ns
             recorder.counted["wait_known"] += 1
@@ -219,9 +223,18 @@ class Agent:
                 self.spool.add_fact("background", f"{type(error).__name__}: {error}"[:200])
         self._hooks.poll()
         self._say_absent()
-        self.spool.flush()
+        try:
+            self.spool.flush()
+        except OSError as error:  # a full disk may have room again
+            self._note_once("flush", error)
         if self._sharing is not None:
             self._exchange(self._sharing)
+
+    def _note_once(self, what: str, error: Exception) -> None:
+        if what not in self._noted:
+            self._noted.add(what)
+            log.warning("evenstep: %s: %s", what, error)
+            self.spool.add_fact(what, f"{type(error).__name__}: {error}"[:200])
 
     def _say_absent(self) -> None:
         absent = self._sampler.absent
@@ -237,7 +250,10 @@ class Agent:
             self.spool.add_fact("sharing", f"ended: {type(error).__name__}: {error}"[:200])
 
     def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
-        self._live.update(reports, late)
+        try:
+            self._live.update(reports, late)
+        except OSError as error:
+            self._note_once("live", error)
         if self.config.pace_sharing and reports:
             first = reports[0].window * WINDOW_STEPS
             self._pace.slowest = Slowest(
@@ -265,6 +281,7 @@ class Agent:
             local_rank=identity.local_rank,
             local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
             threshold=self.config.pace_threshold,
+            period_s=self.config.sample_period_s,
             on_window=self._on_window,
         )
 
@@ -325,8 +342,8 @@ def attach(**settings: object) -> bool:
     if _agent is not None:
         return True
     try:
-        _arguments.update(settings)
-        config = configuration.load(_arguments)
+        config = configuration.load(_arguments | settings)
+        _arguments.update(settings)  # valid: those of an earlier call stay for the process group
         _set_up_log(config)
         if not config.enabled:
             return False
@@ -352,6 +369,7 @@ def detach() -> None:
     try:
         _disarm_process_group()
         _armed = False
+        atexit.unregister(_finish)
         if agent is not None:
             agent.stop("detached")
     except Exception as error:
@@ -386,9 +404,13 @@ def _open(config: Config, identity: Identity, torch: Any) -> bool:
                 folder.spool_path(identity.attempt, identity.rank),
             )
         return False
-    agent = Agent(
-        config, identity, folder, _make_spool(config, identity, folder, descriptor), torch
-    )
+    spool = _make_spool(config, identity, folder, descriptor)
+    try:
+        agent = Agent(config, identity, folder, spool, torch)
+    except BaseException:
+        spool.shut()
+        spool.path.unlink(missing_ok=True)
+        raise
     try:
         agent.start()
     except BaseException:
@@ -433,7 +455,7 @@ def _write_run(folder: RunFolder, identity: Identity) -> None:
     try:
         if not folder.write(facts):
             folder.complete(facts)
-    except EvenstepError as error:
+    except (EvenstepError, OSError) as error:
         log.warning("evenstep: %s", error)
 
 

@@ -39,8 +39,13 @@ class PaceHost:
         held, self._held_ns = self._held_ns, 0
         return held
 
-    def after_step(self, closed: ClosedStep, held_ns: int) -> tuple[StepRow, StepWait, Decision]:
-        """Learn from a step and decide what to do before the next."""
+    def after_step(
+        self, closed: ClosedStep, held_ns: int, run_delay_ns: int
+    ) -> tuple[StepRow, StepWait, Decision]:
+        """Learn from a step and decide what to do before the next.
+
+        `run_delay_ns`, the time without a core, is no work: a rank is not called late for it.
+        """
         collectives, pauses = self._recorder.take_step()
         wait = self.waits.step(self._finished(collectives), pauses)
         step_ns = closed.end_ns - closed.start_ns
@@ -65,7 +70,8 @@ class PaceHost:
             )
         )
         decision = self.pacer.decide(closed.number + 1)
-        return StepRow(step_ns, own_ns, wait.total_ns, held_ns), wait, decision
+        work_ns = max(own_ns - run_delay_ns, 0)
+        return StepRow(step_ns, work_ns, wait.total_ns, held_ns), wait, decision
 
     def hold(self, decision: Decision, step: int) -> None:
         """Spend the decided delay, if any, and record the decision with its reason."""
@@ -97,20 +103,14 @@ class PaceHost:
         """The step's collectives that have ended on the host, in the estimator's terms."""
         words, slot = self._recorder.spool.words, self._recorder.spool.word_of
         finished: list[Collective] = []
-        for seen in collectives:
-            if seen.flags & _ON_DEVICE:
+        reach = in_flight = 0
+        for seq, group, op, nbytes, flags in collectives:
+            base = slot(seq)
+            if flags & _ON_DEVICE or words[base] != seq or not words[base + WORD_EXIT]:
                 continue
-            base = slot(seen.seq)
-            if words[base] != seen.seq or not words[base + WORD_EXIT]:
-                continue
-            finished.append(
-                (
-                    seen.group,
-                    seen.op,
-                    seen.nbytes,
-                    words[base + WORD_ENTER],
-                    words[base + WORD_EXIT],
-                    bool(seen.flags & _UPPER_BOUND),
-                )
-            )
+            enter_ns, exit_ns = words[base + WORD_ENTER], words[base + WORD_EXIT]
+            finished.append((group, op, nbytes, enter_ns, exit_ns, bool(flags & _UPPER_BOUND)))
+            in_flight += max(exit_ns - max(enter_ns, reach), 0)
+            reach = max(reach, exit_ns)
+        self._recorder.counted["in_flight_ns"] += in_flight
         return finished

@@ -14,15 +14,16 @@ _PHASE_KIND = int(Kind.PHASE)
 
 
 class OpenPhase:
-    """A phase that has begun. `nested_ns` is the part of it already counted elsewhere."""
+    """A phase that has begun. `nested_ns` of it, the last until `claimed_ns`, count elsewhere."""
 
-    __slots__ = ("enter_ns", "nested_ns", "phase", "seq")
+    __slots__ = ("claimed_ns", "enter_ns", "nested_ns", "phase", "seq")
 
     def __init__(self, phase: int, seq: int, enter_ns: int) -> None:
         self.phase = phase
         self.seq = seq
         self.enter_ns = enter_ns
         self.nested_ns = 0
+        self.claimed_ns = enter_ns
 
 
 class PhaseStack:
@@ -44,36 +45,60 @@ class PhaseStack:
         """The innermost open phase, `Phase.OTHER` where there is none."""
         return self._open[-1].phase if self._open else 0
 
+    @property
+    def claimed_ns(self) -> int:
+        """Until when the innermost open phase, or the step, is counted already."""
+        return self._open[-1].claimed_ns if self._open else self.boundary_ns
+
+    @property
+    def nested_ns(self) -> int:
+        """What is counted elsewhere of the innermost open phase."""
+        return self._open[-1].nested_ns if self._open else 0
+
     def enter(self, phase: int, now_ns: int) -> None:
         """Begin a phase inside whatever is open; its record shows as open until `leave`."""
         seq = self._spool.put(now_ns, 0, _PHASE_KIND, phase, self.step, self.parent)
         self._open.append(OpenPhase(phase, seq, now_ns))
         self.parent = seq
 
-    def leave(self, now_ns: int) -> None:
-        """End the innermost phase; without one, nothing happens."""
+    def leave(self, now_ns: int, *, nested_ns: int | None = None) -> None:
+        """End the innermost phase; without one, nothing happens.
+
+        `nested_ns`: how much of what lies in it is before `now_ns`, where that is in the past.
+        """
         if not self._open:
             return
         ended = self._open.pop()
+        inside = ended.nested_ns if nested_ns is None else nested_ns
         duration = max(now_ns - ended.enter_ns, 0)
-        leaf = max(duration - ended.nested_ns, 0)
+        leaf = max(duration - inside, 0)
         self.leaf_ns[ended.phase] += leaf
         self._spool.patch(ended.seq, WORD_GROUP_SEQ, leaf)
         self._spool.close(ended.seq, now_ns)
-        self._claim(now_ns, duration)
+        self._claim(max(now_ns, ended.claimed_ns), leaf + ended.nested_ns)
         self.parent = self._open[-1].seq if self._open else 0
 
-    def add(self, phase: int, enter_ns: int, exit_ns: int) -> None:
+    def add(self, phase: int, enter_ns: int, exit_ns: int, flags: int = 0) -> None:
         """Record a phase that is over already, inside whatever is open."""
-        leaf = max(exit_ns - enter_ns, 0)
-        self._spool.put(enter_ns, exit_ns, _PHASE_KIND, phase, self.step, self.parent, 0, leaf)
-        self.count(phase, enter_ns, exit_ns)
+        leaf = self.count(phase, enter_ns, exit_ns)
+        self._spool.put(
+            enter_ns, exit_ns, _PHASE_KIND, phase, self.step, self.parent, 0, leaf, 0, 0, flags
+        )
 
-    def count(self, phase: int, enter_ns: int, exit_ns: int) -> None:
-        """Count a stretch as a phase's without a record of its own (a blocking collective)."""
-        duration = max(exit_ns - enter_ns, 0)
+    def count(self, phase: int, enter_ns: int, exit_ns: int) -> int:
+        """Count a stretch as a phase's without a record of its own (a blocking collective).
+
+        What is counted already stays where it is; returns what was new.
+        """
+        duration = max(exit_ns - max(enter_ns, self.claimed_ns), 0)
         self.leaf_ns[phase] += duration
         self._claim(exit_ns, duration)
+        return duration
+
+    def rewind(self, leaf_ns: list[int], boundary_ns: int) -> None:
+        """Go back to an earlier account of the step; nothing is open."""
+        self.leaf_ns = leaf_ns
+        self.boundary_ns = boundary_ns
 
     def close_all(self, records: list[int], now_ns: int) -> None:
         """End collectives that are known to be over; one that has its exit keeps it."""
@@ -82,21 +107,23 @@ class PhaseStack:
 
     def _claim(self, exit_ns: int, duration_ns: int) -> None:
         if self._open:
-            self._open[-1].nested_ns += duration_ns
+            innermost = self._open[-1]
+            innermost.nested_ns += duration_ns
+            innermost.claimed_ns = max(innermost.claimed_ns, exit_ns)
         else:
             self.boundary_ns = max(self.boundary_ns, exit_ns)
 
-    def restart(self, step: int, now_ns: int) -> list[int]:
+    def restart(self, step: int, now_ns: int, *, across: frozenset[int]) -> list[int]:
         """End the step's account and begin the next one's; returns the ended leaf times, in ns.
 
-        A phase that is open across the boundary is split in two there.
+        An open phase is split in two at the boundary if it may lie `across` one; others end.
         """
-        across = [part.phase for part in self._open]
-        for _ in across:
+        split = [part.phase for part in self._open if part.phase in across]
+        while self._open:
             self.leave(now_ns)
         leaf, self.leaf_ns = self.leaf_ns, [0] * PHASES
         self.step = step
         self.boundary_ns = now_ns
-        for phase in across:
+        for phase in split:
             self.enter(phase, now_ns)
         return leaf

@@ -21,6 +21,7 @@ _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
+_OVERLAPPED = int(Flag.OVERLAPPED)
 
 #: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
 STEP_COLLECTIVES = 4096
@@ -33,10 +34,11 @@ _get_ident = threading.get_ident
 class GroupState:
     """A process group as the recorder needs it."""
 
-    __slots__ = ("index", "ranks", "sequence", "uid")
+    __slots__ = ("index", "last", "ranks", "sequence", "uid")
 
     def __init__(self, index: int, uid: str, ranks: tuple[int, ...], sequence: int) -> None:
         self.index = index  # in the spool's table
+        self.last = 0  # record of its latest collective
         self.uid = uid
         self.ranks = ranks
         self.sequence = sequence  # collectives so far, from the group's own counter
@@ -46,17 +48,8 @@ class GroupState:
         return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else group_rank
 
 
-class StepCollective:
-    """Seen in the running step: what the online wait estimate is made from."""
-
-    __slots__ = ("flags", "group", "nbytes", "op", "seq")
-
-    def __init__(self, seq: int, group: int, op: int, nbytes: int, flags: int) -> None:
-        self.seq = seq
-        self.group = group
-        self.op = op
-        self.nbytes = nbytes
-        self.flags = flags
+#: Seen in the running step, for the online wait estimate: (record, group, op, bytes, flags).
+StepCollective = tuple[int, int, int, int, int]
 
 
 class Recorder:
@@ -101,16 +94,21 @@ class Recorder:
         if thread is None:
             thread = self._threads[ident] = min(len(self._threads), 0xFFFF)
         stack = self.stack
-        seq = self._put(
+        if group.last and self.spool.is_open(group.last):
+            flags |= _OVERLAPPED
+        group.last = seq = self._put(
             enter_ns, 0, _COLLECTIVE, op, stack.step, stack.parent, group.index, sequence,
             bytes_in, bytes_out, flags, peer, dtype, 0, thread, 0, 0, 0, 0, device,
         )  # fmt: skip
         if len(self.collectives) < STEP_COLLECTIVES:
-            self.collectives.append(StepCollective(seq, group.index, op, bytes_in, flags))
+            self.collectives.append((seq, group.index, op, bytes_in, flags))
         counted = self.counted
         counted["collectives"] += 1
         counted["bytes"] += bytes_in
         if not flags & _ASYNC:
+            left = self.blocking.get(ident)
+            if left is not None:  # nobody waited for the one before where that can be seen
+                self.spool.close(left, enter_ns)
             self.blocking[ident] = seq
         elif not flags & _ON_DEVICE:
             self.clock.issued(seq, enter_ns)

@@ -11,21 +11,29 @@ from types import TracebackType
 from typing import Self
 
 from evenstep.agent import agent
+from evenstep.trace.spool import Spool
 
 
 class Span:
-    """A named stretch of the step. Costs about a microsecond; may nest and repeat."""
+    """A named stretch of the step. Costs about a microsecond; may nest and repeat. Never raises."""
 
-    __slots__ = ("_name", "_seq")
+    __slots__ = ("_name", "_seq", "_spool")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._seq = 0
+        self._spool: Spool | None = None  # that it began in; another may be attached at its end
 
     def __enter__(self) -> Self:
         attached = agent.current()
         if attached is not None and not attached.failure:
-            self._seq = attached.recorder.span_begins(str(self._name))
+            try:
+                self._seq = attached.recorder.span_begins(str(self._name))
+                self._spool = attached.spool
+            except ValueError:  # the trace has ended, or no text can hold the name
+                return self
+            except Exception as error:
+                attached.give_up(error)
         return self
 
     def __exit__(
@@ -34,9 +42,13 @@ class Span:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        attached = agent.current()
-        if self._seq and attached is not None:
-            attached.spool.close(self._seq, monotonic_ns())
+        spool, self._spool = self._spool, None
+        if spool is None:
+            return
+        try:
+            spool.close(self._seq, monotonic_ns())
+        except ValueError:  # the trace has ended inside the block
+            return
 
 
 def span(name: str) -> Span:
@@ -63,5 +75,5 @@ def log(values: Mapping[str, float]) -> None:
     for name, value in values.items():
         try:
             attached.recorder.marker(str(name), float(value))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue

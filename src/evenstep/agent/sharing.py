@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenstep.agent.windows import Late, WindowReport, latest_rank
+from evenstep.agent.windows import Late, WindowReport, latest_rank, window_stride
 
 DIRECT_RANKS = 64
 KEEP_WINDOWS = 2
@@ -35,6 +35,7 @@ class Sharing:
         local_rank: int,
         local_world: int,
         threshold: float,
+        period_s: float,
         on_window: Callable[[Sequence[WindowReport], Late | None], None],
     ) -> None:
         self._store = store
@@ -44,6 +45,7 @@ class Sharing:
         self._local_rank = local_rank
         self._local_world = max(local_world, 1)
         self._threshold = threshold
+        self._period_ns = int(period_s * 1e9)
         self._on_window = on_window
         self._outbox: deque[WindowReport] = deque(maxlen=PATIENCE)
         self._written: deque[str] = deque()
@@ -52,8 +54,12 @@ class Sharing:
         self._by_node = world > DIRECT_RANKS and local_world > 1 and world % local_world == 0
 
     def post(self, report: WindowReport) -> None:
-        """Hand a finished window over; called on the training thread, never blocks."""
-        self._outbox.append(report)
+        """Hand a finished window over; called on the training thread, never blocks.
+
+        Of short windows only some are shared (see `window_stride`).
+        """
+        if report.window % window_stride(report.step_ns, self._period_ns) == 0:
+            self._outbox.append(report)
 
     def exchange(self) -> None:
         """Send what was posted and read what has arrived. For the background thread."""

@@ -16,10 +16,15 @@ The hooks report events; this decides what they mean. Rules that need saying:
 from __future__ import annotations
 
 from evenstep.agent.phases import PhaseStack
-from evenstep.trace.layout import Phase
+from evenstep.trace.layout import Flag, Phase
 
 _INPUT, _FORWARD, _BACKWARD = int(Phase.INPUT), int(Phase.FORWARD), int(Phase.BACKWARD)
 _SYNC, _OPTIMIZER, _EVALUATION = int(Phase.SYNC), int(Phase.OPTIMIZER), int(Phase.EVALUATION)
+
+#: A step can end inside these. The rest were left by an exception where no hook sees their end.
+_ACROSS = frozenset({_INPUT, _BACKWARD, int(Phase.CHECKPOINT)})
+
+SHORTEST_EVALUATION_NS = 1_000_000  # eval() and train() of two modules in turn is none
 
 
 class ClosedStep:
@@ -49,6 +54,7 @@ class StepClock:
         stack.boundary_ns = now_ns
         self._forward_depth = 0
         self._forward_end_ns = 0  # the outermost forward is over; the loss may still belong to it
+        self._forward_nested_ns = 0  # counted elsewhere of it by then
         self._backwards = 0
         self._forwards_seen = False
         self._awaits_all = False  # the model's backward waits for all it has issued (DDP)
@@ -86,13 +92,14 @@ class StepClock:
             return
         if self.stack.current == _FORWARD:
             self._forward_end_ns = now_ns
+            self._forward_nested_ns = self.stack.nested_ns
         elif self.stack.current == _EVALUATION:
             self.stack.leave(now_ns)
 
     def _settle_forward(self) -> None:
         """End a forward that no backward followed, where the module returned."""
         if self._forward_end_ns and self.stack.current == _FORWARD:
-            self.stack.leave(self._forward_end_ns)
+            self.stack.leave(self._forward_end_ns, nested_ns=self._forward_nested_ns)
         self._forward_end_ns = 0
 
     # -- backward --------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ class StepClock:
         if self._forward_end_ns and stack.current == _FORWARD:
             stack.leave(now_ns)
         elif not self._forwards_seen and not len(stack):
-            stack.add(_FORWARD, stack.boundary_ns, now_ns)
+            stack.add(_FORWARD, stack.boundary_ns, now_ns, int(Flag.INFERRED))
         self._forward_end_ns = 0
         self.last_entry_ns = 0
         self.unreported.clear()
@@ -167,9 +174,10 @@ class StepClock:
         since, account, samples = self._evaluation
         self._evaluation = None
         self._settle_forward()
-        if not len(self.stack):
-            self.stack.leaf_ns, self.samples = account, samples
-            self.stack.add(_EVALUATION, max(since, self.start_ns), now_ns)
+        if not len(self.stack) and now_ns - since >= SHORTEST_EVALUATION_NS:
+            self.samples = samples
+            self.stack.rewind(account, since)
+            self.stack.add(_EVALUATION, since, now_ns)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -179,7 +187,7 @@ class StepClock:
         self._evaluation = None
         self._forward_depth = self._backwards = 0  # an exception may have skipped an end
         number = self.stack.step
-        leaf = self.stack.restart(number + 1, now_ns)
+        leaf = self.stack.restart(number + 1, now_ns, across=_ACROSS)
         leaf[0] = 0
         leaf[0] = max(now_ns - self.start_ns - sum(leaf), 0)
         closed = ClosedStep(number, self.start_ns, now_ns, leaf)

@@ -48,6 +48,18 @@ class WindowReport(NamedTuple):
         return cls(rank, window, steps, known, *rest)
 
 
+def window_stride(step_ns: int, period_ns: int) -> int:
+    """Every how many windows one is shared, so that it lasts two exchange periods: a power of two.
+
+    Ranks exchange at different moments and keep two windows each: shorter ones would be gone before
+    all are there. Strides of ranks with different step times nest, so the longest is common to all.
+    """
+    stride = 1
+    while stride * WINDOW_STEPS * max(step_ns, 1) < 2 * period_ns:
+        stride *= 2
+    return stride
+
+
 class StepRow(NamedTuple):
     """What a window is made from, one per step."""
 

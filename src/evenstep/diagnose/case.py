@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose import words
+from evenstep.diagnose import hang, words
 from evenstep.diagnose.contention import Contention, contention
 from evenstep.diagnose.delays import Delays, attribute
 from evenstep.diagnose.finding import Evidence, Where
 from evenstep.diagnose.grid import StepGrid, step_grid
 from evenstep.diagnose.interval import Share, share_of
-from evenstep.trace.layout import Phase
+from evenstep.trace.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
 SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
+_INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
 
 
@@ -31,15 +32,23 @@ class Case:
     grid: StepGrid
     delays: Delays
     scheduler: Contention | None
+    stuck: list[hang.Stuck]  # at the end, for much longer than a step takes
 
     @property
     def contended(self) -> bool:
         """Whether the scheduler says that there were more runnable tasks than cores."""
         return self.scheduler is not None and self.scheduler.oversubscribed
 
+    @property
+    def hung_ns(self) -> int:
+        """Time the run stood still at its end."""
+        return max((place.since_ns for place in self.stuck), default=0)
+
     def share(self, lost_ns: Array) -> Share:
-        """A per-step loss as a share of the step time."""
-        return share_of(np.minimum(lost_ns, self.grid.step_ns), self.grid.step_ns)
+        """A per-step loss as a share of the step time, and of the time the run stood still."""
+        steps = share_of(lost_ns, self.grid.step_ns)
+        ran = self.grid.total_ns / max(self.grid.total_ns + self.hung_ns, 1)
+        return Share(*(value * ran for value in steps))
 
     def loss(self, cells: Array) -> Array:
         """What the late cells of a mask cost, per step."""
@@ -74,6 +83,30 @@ class Case:
             minlength=len(Phase),
         )
         return Phase(int(np.argmax(weight)))
+
+    def place(self, phase: Phase) -> str:
+        """Where a phase is, in words; a forward nobody could see is not called one."""
+        if phase is Phase.FORWARD and self.forward_inferred:
+            return words.BEFORE_BACKWARD
+        if phase is Phase.OTHER and not self.phases_known:
+            return words.SOMEWHERE
+        return words.PLACES[phase]
+
+    @property
+    def phases_known(self) -> bool:
+        """Whether anything of the step's inner order was recorded."""
+        return any(bool(self.grid.phase_ns[phase].any()) for phase in _INNER)
+
+    @property
+    def waits_known(self) -> bool:
+        """Whether every rank is there, with a collective they wait for one another in."""
+        return bool(len(self.grid.arrivals.rows)) and not self.trace.missing_ranks
+
+    @property
+    def forward_inferred(self) -> bool:
+        """Whether the time before backward is only taken to be the forward."""
+        phases = self.trace.of_kind(Kind.PHASE)
+        return bool(((phases.flags & int(Flag.INFERRED)) != 0).any())
 
     def victims(self, cells: Array) -> tuple[list[int], float, float]:
         """Who waits in the steps of these cells, how long (median, ns) and in which share of all.
@@ -111,4 +144,6 @@ def open_case(trace: Trace) -> Case:
     grid = step_grid(trace)
     scheduler = contention(trace, grid)
     contended = scheduler is not None and scheduler.oversubscribed
-    return Case(trace, grid, attribute(grid, contended=contended), scheduler)
+    step_ns = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
+    stuck = hang.long_enough(hang.stuck(trace), step_ns)
+    return Case(trace, grid, attribute(grid, contended=contended), scheduler, stuck)

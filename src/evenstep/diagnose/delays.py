@@ -2,9 +2,9 @@
 
 A cell is a rank's step. Its *excess* is its own work above the median of the other ranks' in the
 same step. Late cells are those of chronically late ranks, and single ones far outside the noise.
-What the job would have gained without their lateness is measured on the arrivals: the time between
-the arrival of the last rank that is not late and that of the late one, as far as the others were
-blocked in it. Overlapped collectives share one wait, so their stretches are joined, not added.
+What the job would have gained without their lateness comes from a replay of the step's collectives
+with the late cells' excess taken out: overlapped ones share one wait, compute hides some of it, and
+a rank held up in one group is late in the next.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.grid import StepGrid
-from evenstep.diagnose.intervals import Intervals, overlap_length
-from evenstep.trace.columns import Columns
-from evenstep.trace.layout import SYNCHRONIZING_OPS, Phase
+from evenstep.diagnose.replay import Program, Removed, by_layer, program, saved
+from evenstep.diagnose.patterns import FEWEST
+from evenstep.trace.layout import Phase
 
 Array = npt.NDArray[Any]
 
@@ -66,23 +66,34 @@ class Delays:
 
 def attribute(grid: StepGrid, *, contended: bool) -> Delays:
     """Find late cells and what they cost. `contended`: ranks compete for cores on their hosts."""
+    if not grid.start_ns.size:
+        return _nothing(grid)
     work = grid.work_ns
     excess = above_others(work)
     steady = ~_unsteady(grid)
-    noise = _noise(work[steady]) if steady.any() else 0.0
+    if np.count_nonzero(steady) < FEWEST:
+        steady[:] = True
+    noise = _noise(work[steady])
     chronic = _chronic(excess[steady], grid, contended=contended)
     step = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
     late = excess > max(EVENT_SHARE * step, EVENT_SIGMAS * noise)
     late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     cause, phase = _causes(grid, excess, late)
     late &= cause != int(Cause.NONE)
-    arrived = _synchronizing(grid)
-    gain = recoverable(grid, arrived, late)
-    weight = np.where(late, np.maximum(excess, 0), 0).astype(float)
-    total = weight.sum(axis=1, keepdims=True)
-    loss = np.where(total > 0, gain[:, None] * weight / np.where(total > 0, total, 1), 0.0)
-    rest = np.maximum(_to_the_median(grid, arrived) - gain, 0)
+    plan = program(grid)
+    removed = _taken_out(plan, excess, late)
+    lead, end = saved(plan, removed)
+    gain = _gain(lead, end)
+    loss = _shared_out(gain, lead, plan, removed)
+    rest = np.maximum(_gain(*saved(plan, removed, to_median=True)) - gain, 0)
     return Delays(grid, excess, cause, phase, loss, rest, chronic, noise)
+
+
+def _nothing(grid: StepGrid) -> Delays:
+    cells = np.zeros(grid.shape)
+    cause, phase = cells.astype(int), cells.astype(int)
+    chronic = np.zeros(len(grid.ranks), bool)
+    return Delays(grid, cells, cause, phase, cells, np.zeros(len(grid.steps)), chronic, 0.0)
 
 
 def above_others(values: Array) -> Array:
@@ -116,7 +127,7 @@ def _unsteady(grid: StepGrid) -> Array:
 
 def _chronic(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
     """Ranks whose usual excess is worth naming and stands out of its own noise."""
-    if not len(excess):
+    if len(excess) < FEWEST:
         return np.zeros(grid.shape[1], bool)
     usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
     noise = MAD_SIGMA * np.median(np.abs(excess - np.median(excess, axis=0)), axis=0)
@@ -160,63 +171,38 @@ def _phase_of(grid: StepGrid) -> Array:
 # -- what lateness cost ----------------------------------------------------------------------------
 
 
-def _synchronizing(grid: StepGrid) -> Columns:
-    """Rows of the grid's synchronizing collectives, with their cell and start-relative arrival."""
-    rows = grid.arrivals.rows
-    cell, inside = grid.cell(rows)
-    wanted = inside & np.isin(rows.op, [int(op) for op in SYNCHRONIZING_OPS])
-    rows, cell = rows.select(wanted), cell[wanted]
-    base = grid.start_ns.reshape(-1)[cell]
-    order = np.unique(rows.instance, return_inverse=True)[1] if len(rows) else rows.instance
-    return Columns(
-        {
-            "cell": cell,
-            "arrival_ns": rows.arrival_ns,
-            "base_ns": base,
-            "instance": order.astype(np.int64),
-        }
-    )
+def _taken_out(plan: Program, excess: Array, late: Array) -> Removed:
+    """Late cells' excess, laid where their own work between collectives is above the others'."""
+    rows = np.zeros(len(plan.rows))
+    tail = np.where(late, np.maximum(above_others(plan.tail_ns), 0), 0.0)
+    for part, own in by_layer(plan, late.shape):
+        more = np.maximum(above_others(own), 0)
+        rows[part] = np.where(late & np.isfinite(more), more, 0.0).reshape(-1)[plan.rows.cell[part]]
+    found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
+    wanted = np.where(late, np.maximum(excess, 0), 0.0).reshape(-1)
+    scale = wanted / np.where(found > 0, found, 1)
+    return Removed(rows * scale[plan.rows.cell], tail * scale.reshape(late.shape))
 
 
-def recoverable(grid: StepGrid, rows: Columns, late: Array) -> Array:
-    """Time each step would have gained had its late ranks arrived with the others. (steps,) ns."""
-    if not len(rows):
-        return np.zeros(len(grid.steps))
-    is_late = late.reshape(-1)[rows.cell]
-    count = int(rows.instance[-1]) + 1
-    last = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(last, rows.instance, rows.arrival_ns)
-    others = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(others, rows.instance[~is_late], rows.arrival_ns[~is_late])
-    return _exposed(grid, rows, others, last, victims=~is_late)
+def _gain(lead: Array, end: Array) -> Array:
+    """How much shorter the job's step is: what the median rank has saved in it. (steps,)."""
+    return np.asarray(np.maximum(np.median(end, axis=1) - np.median(lead, axis=1), 0))
 
 
-def _to_the_median(grid: StepGrid, rows: Columns) -> Array:
-    """The same had everybody arrived with the median rank."""
-    if not len(rows):
-        return np.zeros(len(grid.steps))
-    ordered = rows.sorted_by("instance", "arrival_ns")
-    edges = np.searchsorted(ordered.instance, np.arange(int(ordered.instance[-1]) + 2))
-    size = np.diff(edges)
-    lower = ordered.arrival_ns[edges[:-1] + (size - 1) // 2]
-    upper = ordered.arrival_ns[edges[:-1] + size // 2]
-    median = lower + (upper - lower) // 2
-    last = ordered.arrival_ns[edges[1:] - 1]
-    victims = rows.arrival_ns <= median[rows.instance]
-    return _exposed(grid, rows, median, last, victims=victims)
+def _shared_out(gain: Array, lead: Array, plan: Program, removed: Removed) -> Array:
+    """Each step's gain among the cells whose work was taken out, in proportion.
 
-
-def _exposed(grid: StepGrid, rows: Columns, since: Array, until: Array, *, victims: Array) -> Array:
-    """Median over the victims of the time between `since` and `until` they were blocked in."""
-    mine = rows.select(victims & (until > since)[rows.instance])
-    steps, ranks = grid.shape
-    start = np.maximum(mine.arrival_ns, since[mine.instance]) - mine.base_ns
-    end = until[mine.instance] - mine.base_ns
-    lost = overlap_length(Intervals(mine.cell, start, end), grid.blocked, steps * ranks)
-    took_part = np.zeros(steps * ranks, bool)
-    took_part[rows.cell[victims]] = True
-    table = np.where(took_part, lost, np.nan).reshape(steps, ranks)
-    result = np.zeros(steps)
-    known = took_part.reshape(steps, ranks).any(axis=1)
-    result[known] = np.nanmedian(table[known], axis=1)
-    return result
+    A lead that some ranks bring from the step before is the merit of that step's cells.
+    """
+    steps, ranks = removed.tail_ns.shape
+    within = np.bincount(plan.rows.cell, weights=removed.rows_ns, minlength=steps * ranks)
+    within = within.reshape(steps, ranks)
+    taken = within + removed.tail_ns
+    whole = taken.sum(axis=1, keepdims=True)
+    before = lead.max(axis=1, initial=0)
+    before[1:] += removed.tail_ns[:-1].sum(axis=1)
+    total = within.sum(axis=1) + before
+    each = gain / np.where(total > 0, total, 1)
+    loss = each[:, None] * within
+    loss[:-1] += (each * before)[1:, None] * (taken / np.where(whole > 0, whole, 1))[:-1]
+    return np.asarray(loss)

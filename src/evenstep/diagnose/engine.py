@@ -62,47 +62,60 @@ def _verdict(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> st
     if not len(case.grid.steps) and not findings:
         return "no step was finished by every rank: there is nothing to judge yet"
     if not findings or findings[0].severity < NAMED:
-        return _healthy(findings, numbers)
+        return _healthy(case, findings, numbers)
     first = findings[0]
-    cost = f"costs {words.percent(first.severity)} of step time"
+    verb = "cost" if len(first.where.ranks) > 1 and not _takes_turns(first) else "costs"
+    cost = f"{verb} {words.percent(first.severity)} of step time"
     advice = first.options[0].action if first.options else ""
     who = _who(first)
     because = first.cause.partition(";")[0]
     verdict = f"{who} {cost}: {first.observation}. Why: {because}."
     if advice:
         verdict += f" To do: {advice}."
-    return verdict + _fabric(numbers)
+    return verdict + _fabric(case, numbers)
 
 
 def _who(finding: Finding) -> str:
     ranks = list(finding.where.ranks)
     if not ranks:
         return _capital(finding.mode.replace("_", " "))
-    if finding.when.pattern == "rotating":
+    if _takes_turns(finding):
         return f"One rank after the other ({words.ranks(ranks)})"
     nodes = list(finding.where.nodes)
     place = f" (node {nodes[0]})" if len(ranks) == 1 and nodes else ""
     return _capital(words.ranks(ranks)) + place + (" together" if len(ranks) > 1 else "")
 
 
-def _healthy(findings: list[Finding], numbers: dict[str, Any]) -> str:
-    shares = numbers["shares"]
-    verdict = (
-        f"Nothing costs {words.percent(NAMED)} of step time or more: the parts are healthy; their "
-        f"coupling (waiting for each other) takes {words.percent(shares['wait'])}"
-    )
+def _takes_turns(finding: Finding) -> bool:
+    return finding.when.pattern == "rotating"
+
+
+def _healthy(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> str:
+    verdict = f"Nothing costs {words.percent(NAMED)} of step time or more"
+    if case.waits_known:
+        verdict += (
+            ": the parts are healthy; their coupling (waiting for each other) takes "
+            f"{words.percent(numbers['shares']['wait'])}"
+        )
+    else:
+        verdict += ", as far as this trace shows"
     if findings:
         first = findings[0]
         verdict += f". Largest: {first.mode.replace('_', ' ')}, {words.percent(first.severity)}"
-    return verdict + "." + _fabric(numbers)
+    return verdict + "." + _fabric(case, numbers)
 
 
-def _fabric(numbers: dict[str, Any]) -> str:
-    """Whether the fabric has a part in it: the exposed transfer, as measured."""
+def _fabric(case: Case, numbers: dict[str, Any]) -> str:
+    """Whether the fabric has a part in it: exposed transfer, where it can be told from waits."""
     shares = numbers.get("shares")
-    if not shares:
+    if not shares or not case.grid.exposure_known or case.stuck:
         return ""
     transfer = shares["exposed_communication"]
+    if case.trace.missing_ranks and transfer >= NAMED:
+        share = words.percent(transfer)
+        return f" Exposed transfer, or waiting for ranks without a trace, is {share} of step time."
+    if not case.waits_known:
+        return ""
     if transfer < NAMED:
         return f" The fabric is not at fault: exposed transfer is {words.percent(transfer)}."
     return f" Exposed transfer is {words.percent(transfer)} of step time."
@@ -120,7 +133,8 @@ def _limits(case: Case) -> list[str]:
     limits = [*trace.limits, *hang.endings(trace), *_facts(trace)]
     steps = len(grid.steps)
     if 0 < steps < FEW_STEPS:
-        limits.append(f"only {steps} steps: shares and intervals are rough")
+        word = "step" if steps == 1 else "steps"
+        limits.append(f"only {steps} {word}: shares and intervals are rough")
     if len(trace.ranks) < 2:
         limits.append("one rank alone: nobody waits for anybody")
     if grid.clocks.error_ns > 0:
@@ -132,8 +146,13 @@ def _limits(case: Case) -> list[str]:
         f"the clock of rank {rank} could not be aligned: only its durations are used"
         for rank in grid.clocks.unplaced
     ]
+    if steps and not case.phases_known:
+        limits.append("no phases were recorded: compute and input cannot be told from other time")
     if not grid.exposure_known:
-        limits.append("collectives ran on a device: every wait counts as exposed to compute")
+        limits.append(
+            "collectives ran on a device: one counts as exposed unless its rank enters another "
+            "during it"
+        )
     if grid.arrivals.incomplete:
         limits.append(
             f"{grid.arrivals.incomplete} collectives are not recorded on every member and were "

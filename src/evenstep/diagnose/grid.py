@@ -1,8 +1,8 @@
 """Steps × ranks: what each rank did in each step, as dense arrays that every finding reads.
 
 Only steps that every traced rank finished are in the grid. Blocked time is what the training
-thread spent waiting for communication; where that cannot be seen (a device's stream), the whole
-step counts as exposed and `exposure_known` is False.
+thread spent waiting for communication; where that cannot be seen (a device's stream), a collective
+counts as exposed unless its rank enters another during it, and `exposure_known` is False.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.arrivals import Arrivals, arrivals
 from evenstep.diagnose.intervals import Intervals, overlap_length, union_length
+from evenstep.diagnose.leaving import sharpened
 from evenstep.trace.clocks import Clocks, align
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Flag, Kind, Phase
@@ -95,7 +96,7 @@ class StepGrid:
 
 def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     """Build the grid. A trace without a step that all ranks finished gives one of no steps."""
-    clocks = clocks or align(trace)
+    clocks = clocks or sharpened(trace, align(trace))
     steps = trace.of_kind(Kind.STEP)
     numbers, ranks = _common_steps(steps, trace)
     shape = (len(numbers), len(ranks))
@@ -104,7 +105,7 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
         ranks=ranks,
         start_ns=np.zeros(shape, np.int64),
         end_ns=np.zeros(shape, np.int64),
-        phase_ns={},
+        phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
         held_ns=np.zeros(shape, np.int64),
         blocked_ns=np.zeros(shape, np.int64),
         wait_ns=np.zeros(shape, np.int64),
@@ -210,24 +211,32 @@ def _fill_communication(grid: StepGrid, trace: Trace) -> None:
     cell, inside = grid.cell(rows)
     rows, cell = rows.select(inside), cell[inside]
     base = grid.start_ns.reshape(-1)[cell]
-    arrived = rows.arrival_ns - base
+    arrived = rows.here_ns - base
     waiting = Intervals(cell, arrived, arrived + rows.wait_ns)
-    left = np.maximum(rows.leave_ns - base, arrived)
+    left = np.where(rows.leave_ns > 0, arrived + rows.leave_ns - rows.arrival_ns, 0)
+    left = np.maximum(left, arrived)
     moving = Intervals(cell, arrived + rows.wait_ns, left)
     on_device = (rows.flags & int(Flag.ON_DEVICE)) != 0
     grid.exposure_known = not bool(on_device.any())
     grid.blocked = _blocked(grid, trace)
     if not grid.exposure_known:
-        length = grid.duration_ns.reshape(-1)
-        grid.blocked = Intervals(np.arange(cells), np.zeros(cells, np.int64), length)
+        grid.blocked = grid.blocked + _alone(cell, arrived, left).where(on_device)
     grid.wait_ns = grid.shaped(overlap_length(waiting, grid.blocked, cells))
     transfer = union_length(moving, cells)
     exposed = overlap_length(moving, grid.blocked, cells)
     grid.hidden_ns = grid.shaped(np.maximum(transfer - exposed, 0))
     grid.blocked_ns = grid.shaped(union_length(grid.blocked, cells))
-    if not grid.exposure_known:
-        grid.blocked_ns = grid.wait_ns.copy()
     grid.collectives = grid.shaped(np.bincount(cell, minlength=cells))
+
+
+def _alone(cell: Array, arrived: Array, left: Array) -> Intervals:
+    """Stretches of the collectives during which their rank entered no other; the rest are empty."""
+    order = np.lexsort([arrived, cell])
+    following = np.roll(order, -1)
+    last = np.diff(cell[order], append=-1) != 0
+    free = np.zeros(len(cell), bool)
+    free[order] = last | (arrived[following] >= left[order])
+    return Intervals(cell, arrived, np.where(free, left, arrived))
 
 
 def _blocked(grid: StepGrid, trace: Trace) -> Intervals:
@@ -239,10 +248,11 @@ def _blocked(grid: StepGrid, trace: Trace) -> Intervals:
     blocking = ((collectives.flags & not_blocking) == 0) & (collectives.thread == 0)
     calls = collectives.select(blocking & (collectives.exit_ns > 0))
     parts = []
+    started = _own_clock_start(grid, trace)
     for rows in (waits, calls):
         cell, inside = grid.cell(rows)
         rows, cell = rows.select(inside), cell[inside]
-        own_start = _own_clock_start(grid, trace)[cell]
+        own_start = started[cell]
         parts.append(Intervals(cell, rows.enter_ns - own_start, rows.exit_ns - own_start))
     return parts[0] + parts[1]
 

@@ -28,22 +28,28 @@ class Share(NamedTuple):
     @property
     def confidence(self) -> float:
         """How far the value stands above the chance of being nothing, 0 to .99."""
-        half = max(self.high - self.value, self.value - self.low, 1e-12)
+        half = max(self.high - self.value, self.value - self.low, 1e-12 * self.value, 1e-12)
         return float(min(0.99, max(0.0, 1.0 - np.exp(-1.5 * self.value / half))))
 
 
 def share_of(lost_ns: Array, step_ns: Array) -> Share:
-    """Sum of `lost_ns` over the sum of `step_ns`, both per step, with its interval."""
+    """Sum of `lost_ns` over the sum of `step_ns`, both per step, with its interval; at most 1."""
     total = float(step_ns.sum())
     if not len(step_ns) or total <= 0:
         return Share(0.0, 0.0, 0.0)
-    value = float(lost_ns.sum()) / total
+    value = min(1.0, float(lost_ns.sum()) / total)
     if len(step_ns) < 2 * BLOCK_STEPS:
-        return Share(value, 0.0, min(1.0, 2 * value))
+        spread = value * np.sqrt(2 * BLOCK_STEPS / len(step_ns))
+        return Share(value, 0.0, float(min(1.0, value + spread)))
     random = np.random.default_rng(SEED)
     blocks = -(-len(step_ns) // BLOCK_STEPS)
     starts = random.integers(0, len(step_ns) - BLOCK_STEPS + 1, (RESAMPLES, blocks))
-    index = (starts[:, :, None] + np.arange(BLOCK_STEPS)).reshape(RESAMPLES, -1)
-    shares = lost_ns[index].sum(axis=1) / step_ns[index].sum(axis=1)
-    low, high = np.quantile(shares, [0.025, 0.975])
-    return Share(value, float(min(low, value)), float(max(high, value)))
+    lost, steps = _blocks(lost_ns)[starts].sum(axis=1), _blocks(step_ns)[starts].sum(axis=1)
+    low, high = np.quantile(lost / np.maximum(steps, 1), [0.025, 0.975])
+    return Share(value, float(min(low, value)), float(min(1.0, max(high, value))))
+
+
+def _blocks(values: Array) -> Array:
+    """Sum of every block of neighbouring steps, by its first."""
+    summed = np.concatenate([[0.0], np.cumsum(values, dtype=float)])
+    return np.asarray(summed[BLOCK_STEPS:] - summed[:-BLOCK_STEPS])

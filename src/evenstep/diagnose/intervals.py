@@ -39,17 +39,46 @@ def union_length(intervals: Intervals, cells: int) -> Array:
         return np.zeros(cells, np.int64)
     low = int(kept.start.min())
     width = int(kept.end.max()) - low + 1
+    start, end, cell = _laid_out(kept, low, width)
+    reach = np.maximum.accumulate(end)
+    covered = np.maximum(reach - np.maximum(start, _before(start, reach)), 0)
+    return np.bincount(cell, weights=covered, minlength=cells).astype(np.int64)
+
+
+def _laid_out(kept: Intervals, low: int, width: int) -> tuple[Array, Array, Array]:
+    """All cells side by side on one line, `width` apart, in order of their starts."""
     shift = kept.cell.astype(np.int64) * width - low
     start, end = kept.start + shift, kept.end + shift
     order = np.argsort(start, kind="stable")
-    start, end, cell = start[order], end[order], kept.cell[order]
-    reach = np.maximum.accumulate(end)
-    before = np.concatenate([[start[0]], reach[:-1]])
-    covered = np.maximum(reach - np.maximum(start, before), 0)
-    return np.bincount(cell, weights=covered, minlength=cells).astype(np.int64)
+    return start[order], end[order], kept.cell[order]
+
+
+def _before(start: Array, reach: Array) -> Array:
+    """How far everything before each interval has reached."""
+    return np.concatenate([start[:1], reach[:-1]])
 
 
 def overlap_length(one: Intervals, other: Intervals, cells: int) -> Array:
     """Length covered by both: |A ∩ B| = |A| + |B| − |A ∪ B|. Shape (cells,), int64."""
     both = union_length(one + other, cells)
     return union_length(one, cells) + union_length(other, cells) - both
+
+
+def length_before(intervals: Intervals, cell: Array, time: Array) -> Array:
+    """Length covered in a cell before a time, for many (cell, time) at once."""
+    kept = intervals.where(intervals.end > intervals.start)
+    if not len(kept.cell) or not len(cell):
+        return np.zeros(len(cell), np.int64)
+    low = min(int(kept.start.min()), int(time.min()))
+    width = max(int(kept.end.max()), int(time.max())) - low + 1
+    start, end, _ = _laid_out(kept, low, width)
+    reach = np.maximum.accumulate(end)
+    covered = np.cumsum(np.maximum(reach - np.maximum(start, _before(start, reach)), 0))
+
+    def until(place: Array) -> Array:
+        at = np.searchsorted(start, place) - 1
+        known = np.where(at >= 0, covered[at] - np.maximum(reach[at] - place, 0), 0)
+        return np.asarray(known, np.int64)
+
+    base = cell.astype(np.int64) * width
+    return until(base + (time - low)) - until(base)

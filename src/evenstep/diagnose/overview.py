@@ -70,7 +70,7 @@ def time_shares(grid: StepGrid) -> dict[str, float]:
     total = float(grid.duration_ns.sum())
     compute = sum(float(grid.phase_ns[phase].sum()) for phase in _COMPUTE)
     if not grid.exposure_known:  # compute and waiting share the device's time
-        compute = max(0.0, compute - float(grid.wait_ns.sum()))
+        compute = max(0.0, compute - float(grid.blocked_ns.sum()))
     wait = float(grid.wait_ns.sum())
     parts = {
         "compute": compute,

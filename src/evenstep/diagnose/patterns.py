@@ -14,18 +14,19 @@ Array = npt.NDArray[Any]
 MANY = 0.5  # of the steps: from here on it is the usual state
 DOMINANT = 0.8  # of the cells: from here on it is one rank's matter
 RUN_LENGTH = 3.0  # steps in a row, on average: from here on it comes in bursts
+FEWEST = 5  # steps, below which nothing can be said to recur
 RANGES = 20  # listed at most
 
 
 def pattern_of(late: Array) -> str | None:
-    """Pattern of a (steps, ranks) mask; None where nothing is late.
+    """Pattern of a (steps, ranks) mask; None where nothing is late, or there are too few steps.
 
     chronic: the same ranks in most steps; rotating: most steps, but another rank each time;
     bursty: stretches of steps; transient: single steps.
     """
     per_rank = late.sum(axis=0)
     any_late = np.asarray(late.any(axis=1))
-    if not any_late.any():
+    if not any_late.any() or len(late) < FEWEST:
         return None
     share = float(any_late.mean())
     chronic_cells = per_rank[per_rank >= MANY * len(late)].sum()
@@ -49,9 +50,9 @@ def when(late: Array, steps: Array) -> When:
     the longest ones, in order.
     """
     pattern = pattern_of(late)
-    if pattern is None:
-        return When()
     concerned = steps[late.any(axis=1)]
+    if not len(concerned):
+        return When()
     if pattern in ("chronic", "rotating"):
         return When([(int(concerned[0]), int(concerned[-1]))], pattern)
     breaks = np.flatnonzero(np.diff(concerned) > 1)

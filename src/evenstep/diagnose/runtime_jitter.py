@@ -65,7 +65,7 @@ def _collector(case: Case) -> Finding | None:
 
 
 def _place(case: Case, cells: Array) -> str:
-    return words.PLACES[case.main_phase(cells)]
+    return case.place(case.main_phase(cells))
 
 
 def _growth(case: Case, cells: Array, share: Share, culprits: int) -> list[Projection]:

@@ -71,7 +71,7 @@ def _verb(ranks: list[int], plural: str) -> str:
 
 def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: str | None) -> str:
     more = words.duration(case.typical_excess_ns(cells))
-    place = words.PLACES[phase]
+    place = case.place(phase)
     if pattern == "rotating":
         return (
             f"the late rank changes from step to step ({words.ranks(ranks)} take turns): "
@@ -90,9 +90,11 @@ def _hint(case: Case, cells: Array, more: str) -> str:
     extra_cpu = float(np.median(case.grid.cpu_ns[cells]) - usual)
     if not case.grid.cpu_ns.any() or excess <= 0:
         return ""
+    one = len(case.culprits(cells)) == 1
+    who = "its process is" if one else "their processes are"
     if extra_cpu < 0.25 * excess:
-        return f"; its process is not computing during these {more} (sleeping, or waiting for I/O)"
-    return "; its process is computing all the while"
+        return f"; {who} not computing during these {more} (sleeping, or waiting for I/O)"
+    return f"; {who} computing all the while"
 
 
 def _projected(case: Case, cells: Array, share: Share, pattern: str | None) -> list[Projection]:
@@ -111,7 +113,7 @@ def _options(
     does = "does" if len(ranks) == 1 else "do"
     options = [
         Option(
-            f"find what {words.ranks(ranks)} {does} {words.PLACES[phase]} "
+            f"find what {words.ranks(ranks)} {does} {case.place(phase)} "
             "that the others do not, and remove it",
             *gain,
             "looking at one rank's phase; no change of hardware",

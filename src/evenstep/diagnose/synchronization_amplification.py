@@ -50,9 +50,9 @@ def find(case: Case) -> list[Finding]:
                 "a different one last each time"
             ),
             cause=(
-                f"{'apart from the ranks named, ' if named else ''}the parts are healthy; their "
-                f"coupling is not free: a mean delay of one rank costs {1 + factor:.2g} times "
-                "itself, because every step waits for the slowest"
+                f"{'apart from the ranks named, ' if named else ''}the parts are healthy, but "
+                "every step waits for the slowest rank, so that a mean delay of one rank costs "
+                f"{1 + factor:.2g} times itself"
             ),
             where=Where(),
             when=When([(int(steps[0]), int(steps[-1]))], "chronic"),

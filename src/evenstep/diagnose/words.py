@@ -9,6 +9,8 @@ from evenstep.trace.ranks import format_ranks
 
 LISTED = 8
 
+BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
+SOMEWHERE = "somewhere in the step (no phases were recorded)"
 #: Where an excess lies, as it completes "… more": inside backward, in the input, …
 PLACES = {
     Phase.INPUT: "waiting for input",
@@ -37,11 +39,16 @@ def percent(share: float) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """ "rank 7", "ranks 0-3 and 8"; only the first few of many."""
-    shown = format_ranks(numbers)
-    parts = shown.split(",")
+    """ "rank 7", "ranks 0, 1 and 8", "ranks 0-3 and 8"; only the first few of many."""
+    parts = [part for run in format_ranks(numbers).split(",") for part in _pair(run)]
     if len(parts) > LISTED:
         shown = ", ".join(parts[:LISTED]) + f" … ({len(numbers)} in all)"
     else:
         shown = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
+
+
+def _pair(run: str) -> list[str]:
+    """Two neighbours are two ranks; three and more are a run."""
+    first, _, last = run.partition("-")
+    return [first, last] if last and int(last) == int(first) + 1 else [run]

@@ -6,15 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks.device import DeviceTimer
+from evenstep.hooks import process_groups
+from evenstep.hooks.device import CaptureGate, DeviceTimer
 from evenstep.hooks.dispatcher import DispatcherHooks
-from evenstep.hooks.groups import Groups
+from evenstep.hooks.groups import Groups, watch_groups
 from evenstep.hooks.observer import Observer
+from evenstep.hooks.operations import MONITORED_BARRIER
 from evenstep.hooks.phases import PhaseHooks
+from evenstep.hooks.process_groups import ProcessGroupHooks
+
+PROCESS_GROUP_HOOKS = "process-group hooks"
+DISPATCHER = "dispatcher"
 
 
 class TorchHooks:
-    """Collectives, phases and device times of this process."""
+    """Collectives, phases and device times of this process.
+
+    `mechanism` is how collectives are seen: `PROCESS_GROUP_HOOKS` or `DISPATCHER`; None takes the
+    lighter one that this torch has.
+    """
 
     def __init__(
         self,
@@ -23,19 +33,22 @@ class TorchHooks:
         groups: Groups,
         on_step: Callable[[int], None],
         on_failure: Callable[[Exception], None],
+        *,
+        mechanism: str | None = None,
     ) -> None:
         self._torch = torch
         self._recorder = recorder
+        self._groups = groups
         self._observer = Observer(torch, recorder, groups, on_failure)
-        self._collectives = DispatcherHooks(torch, self._observer)
+        self._hooks, self._kernels = self._mechanism(mechanism)
         self._phases = PhaseHooks(torch, recorder.clock, recorder.ident, on_step, on_failure)
-        self._restore_wait: Callable[[], None] | None = None
-        self._wait: Any = None
-        self._timer: DeviceTimer | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._timers: dict[int, DeviceTimer] = {}
+        self._gate: CaptureGate | None = None
 
     @property
     def on_device(self) -> bool:
-        """Whether this rank computes on a CUDA device, as far as can be told without touching it."""
+        """Whether this rank computes on a CUDA device, as far as is known without touching it."""
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_available())
 
@@ -46,11 +59,15 @@ class TorchHooks:
 
     def install(self) -> None:
         """Put everything in place, or raise and leave nothing behind but pass-through."""
-        work = self._torch._C._distributed_c10d.Work
-        self._wait = work.wait
         self._observer.device_timer = self._device_timer
-        self._collectives.install()
-        self._restore_wait = self._observer.patch_wait(work)
+        c10d = self._torch.distributed.distributed_c10d
+        self._undo.append(watch_groups(c10d, self._group_made))
+        if self._hooks is not None:
+            self._undo.append(self._hooks.remove)
+            self._hooks.install()
+        self._undo.append(self._kernels.remove)
+        self._kernels.install()
+        self._undo.append(self._observer.patch_wait(self._torch._C._distributed_c10d.Work))
         self._phases.install()
 
     def disarm(self) -> None:
@@ -62,21 +79,50 @@ class TorchHooks:
         """Restore everything that was replaced."""
         self.disarm()
         self._phases.remove()
-        if self._restore_wait is not None:
-            self._restore_wait()
-            self._restore_wait = None
-        self._collectives.remove()
+        while self._undo:
+            self._undo.pop()()
 
     def poll(self) -> None:
-        """Read what the device has finished; for the background thread."""
-        if self._timer is not None:
-            self._timer.poll()
+        """Read what the devices have finished; for the background thread."""
+        for timer in list(self._timers.values()):
+            timer.poll()
 
     def describe(self) -> dict[str, Any]:
-        """How collectives are seen, for the trace."""
-        return {"mechanism": "dispatcher", "unseen": self._collectives.unseen}
+        """How collectives are seen, and which operations are not, for the trace."""
+        unseen = list(self._kernels.unseen)
+        if self._hooks is not None:
+            unseen += self._hooks.unseen
+        return {
+            "mechanism": DISPATCHER if self._hooks is None else PROCESS_GROUP_HOOKS,
+            "unseen": unseen,
+            "tags": self._hooks is None,  # whether messages are told apart by their tag
+        }
 
-    def _device_timer(self) -> DeviceTimer:
-        if self._timer is None:
-            self._timer = DeviceTimer(self._torch.cuda, self._recorder.spool, self._wait)
-        return self._timer
+    def _mechanism(self, name: str | None) -> tuple[ProcessGroupHooks | None, DispatcherHooks]:
+        """The hooks, and the dispatcher kernels for what they do not see."""
+        if name is None:
+            has_hooks = process_groups.available(self._torch)
+            name = PROCESS_GROUP_HOOKS if has_hooks else DISPATCHER
+        if name == DISPATCHER:
+            return None, DispatcherHooks(self._torch, self._observer)
+        kernels = DispatcherHooks(self._torch, self._observer, [MONITORED_BARRIER])
+        return ProcessGroupHooks(self._torch, self._observer), kernels
+
+    def _group_made(self, name: str, group: Any) -> None:
+        try:
+            self._groups.renew(name)
+            if self._hooks is not None:
+                self._hooks.follow(name, group)
+        except Exception as error:
+            self._observer.give_up(error)
+
+    def _device_timer(self, device: int) -> DeviceTimer:
+        timer = self._timers.get(device)
+        if timer is None:
+            cuda = self._torch.cuda
+            if self._gate is None:
+                self._gate = CaptureGate(cuda.CUDAGraph)
+                self._undo.append(self._gate.remove)
+            timer = DeviceTimer(cuda, device, self._recorder.spool, self._gate)
+            timer = self._timers.setdefault(device, timer)  # another thread may have been first
+        return timer

@@ -51,9 +51,9 @@ class Observer:
         self._on_failure = on_failure
         self._dtypes = dtype_codes(torch)
         self._cuda = torch.cuda
+        self._close = recorder.spool.close
         self._orders: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
         self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
-        self._calls = 0
         self._marks: dict[int, Any] = {}  # record -> the device's mark, until `end` or `failed`
 
     # -- around the call -------------------------------------------------------------------------
@@ -89,7 +89,9 @@ class Observer:
         )
         if mark is not None:
             self._marks[seq] = mark
-        return self._token(seq, flags, enter_ns)
+        if seq % COST_SAMPLE:
+            return seq, flags, 0
+        return self._sampled(seq, flags, enter_ns)
 
     def begin_point_to_point(
         self,
@@ -114,7 +116,7 @@ class Observer:
         )
         if mark is not None:
             self._marks[seq] = mark
-        return self._token(seq, flags, enter_ns)
+        return seq, flags, 0
 
     def _order(self, key: tuple[int, int, int, int]) -> int:
         """Number of messages so far with this group, peer, direction and tag."""
@@ -128,67 +130,65 @@ class Observer:
     def _mark(self, device: int) -> Any:
         return None if self.device_timer is None else self.device_timer(device).begin()
 
-    def _token(self, seq: int, flags: int, enter_ns: int) -> Token:
-        """Every so often the token carries the time, so that our own cost can be measured."""
-        self._calls += 1
-        if self._calls % COST_SAMPLE:
-            return seq, flags, 0
+    def _sampled(self, seq: int, flags: int, enter_ns: int) -> Token:
+        """One in so many tokens carries the time, so that our own cost can be measured."""
         self.recorder.cost_ns += monotonic_ns() - enter_ns
         return seq, flags, enter_ns
 
     def end(self, token: Token, work: Any) -> None:
-        """The backend has the call: see to it that its end is noticed."""
+        """The backend has the call: see to it that its end is noticed.
+
+        Whoever makes a blocking call waits next, in Python: a completion callback would tell
+        nothing more, and handing the interpreter lock over costs such a call 20-30 microseconds.
+        """
         seq, flags, sampled = token
-        start = monotonic_ns() if sampled else 0
-        if flags & _ON_DEVICE:
-            self._end_on_device(seq, work)
-        elif work is not None:
-            self._follow(seq, work)
-        else:  # it has blocked: the call was the wait
-            now = monotonic_ns()
-            self.recorder.spool.close(seq, now)
-            if not flags & _ASYNC:
-                self.recorder.host_waited(now, now, ident=_get_ident())
-        if start:
+        if sampled:
+            start = monotonic_ns()
+            self.end((seq, flags, 0), work)
             self.recorder.cost_ns += monotonic_ns() - start
             self.recorder.cost_samples += 1
+        elif flags & _ON_DEVICE:
+            self._end_on_device(seq, work)
+        elif work is None:  # it has blocked: the call was the wait
+            now = monotonic_ns()
+            self._close(seq, now)
+            if not flags & _ASYNC:
+                self.recorder.host_waited(now, now, ident=_get_ident())
+        elif flags & _ASYNC:
+            try:
+                future = work.get_future()
+            except RuntimeError:  # gloo's point to point has none: it ends when somebody waits
+                self._keep(work, seq)
+                return
+            close = self._close
+
+            def completed(_: Any) -> None:
+                try:  # noqa: SIM105 - a context manager costs more than all the rest
+                    close(seq, monotonic_ns())
+                except ValueError:  # the spool was shut in the meantime
+                    pass
+
+            future.add_done_callback(completed)
 
     def _end_on_device(self, seq: int, work: Any) -> None:
         mark = self._marks.pop(seq, None)
         if mark is None:  # no device times can be had: the host knows only that it was issued
-            self.recorder.spool.close(seq, monotonic_ns())
+            self._close(seq, monotonic_ns())
         else:
             mark.timer.end(seq, mark, work)
-
-    def _follow(self, seq: int, work: Any) -> None:
-        close = self.recorder.spool.close
-
-        def completed(_: Any) -> None:
-            try:
-                close(seq, monotonic_ns())
-            except ValueError:  # the spool was shut in the meantime
-                return
-
-        try:
-            future = work.get_future()
-        except RuntimeError:  # gloo's point to point has none: its end is when somebody waits
-            self._keep(work, seq)
-            return
-        future.add_done_callback(completed)
 
     def _keep(self, work: Any, seq: int) -> None:
         if len(self._waited_for) >= WAITED_FOR_LIMIT:
             _, (_, oldest) = self._waited_for.popitem(last=False)
-            self.recorder.spool.close(oldest, monotonic_ns())
+            self._close(oldest, monotonic_ns())
         self._waited_for[id(work)] = (work, seq)
 
     def failed(self, token: Token) -> None:
         """The backend refused or broke: that, too, is an end."""
         seq = token[0]
         try:
-            spool = self.recorder.spool
-            spool.add_flags(seq, Flag.FAILED)
-            spool.close(seq, monotonic_ns())
+            self.recorder.spool.add_flags(seq, Flag.FAILED)
+            self._close(seq, monotonic_ns())
             self._marks.pop(seq, None)
             blocking, ident = self.recorder.blocking, _get_ident()
             if blocking.get(ident) == seq:  # nobody will wait for it
@@ -203,13 +203,18 @@ class Observer:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def waited(self, work: Any, enter_ns: int) -> None:
-        """A thread has returned from `Work.wait`."""
-        now = monotonic_ns()
+    def waited(self, work: Any, enter_ns: int, *, failed: bool) -> None:
+        """A thread has returned from `Work.wait`, or it raised."""
+        now, ident = monotonic_ns(), _get_ident()
+        recorder = self.recorder
         kept = self._waited_for.pop(id(work), None) if self._waited_for else None
-        if kept is not None and kept[0] is work:
-            self.recorder.spool.close(kept[1], now)
-        self.recorder.host_waited(enter_ns, now, ident=_get_ident())
+        if failed:
+            seq = kept[1] if kept is not None else recorder.blocking.get(ident)
+            if seq is not None:
+                recorder.spool.add_flags(seq, Flag.FAILED)
+        if kept is not None:
+            self._close(kept[1], now)
+        recorder.host_waited(enter_ns, now, ident=ident)
 
     def patch_wait(self, work_type: Any) -> Callable[[], None]:
         """Replace `Work.wait`, so that a blocked thread is seen; returns how to restore it."""
@@ -219,11 +224,14 @@ class Observer:
             if not self.armed:
                 return original(work, *args, **kwargs)
             enter_ns = monotonic_ns()
+            failed = True
             try:
-                return original(work, *args, **kwargs)
+                result = original(work, *args, **kwargs)
+                failed = False
+                return result
             finally:
                 try:
-                    self.waited(work, enter_ns)
+                    self.waited(work, enter_ns, failed=failed)
                 except Exception as error:
                     self.give_up(error)
 

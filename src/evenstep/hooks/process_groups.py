@@ -27,7 +27,7 @@ HOOK_ID = int.from_bytes(b"evenstep", "big")  # fires after hooks of smaller ids
 
 _ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
 _ON_DEVICE, _UPPER_BOUND = int(Flag.ON_DEVICE), int(Flag.EXIT_UPPER_BOUND)
-_SEND, _RECV = int(Op.SEND), int(Op.RECV)
+_SEND = int(Op.SEND)  # the messages are the last of `Op`
 _UNRECORDED = ("SPLIT", "NEW_WINDOW", "UNKNOWN")  # making things, not moving data
 
 _get_ident = threading.get_ident
@@ -130,7 +130,7 @@ class ProcessGroupHooks:
                     state = state_of(resolve(name))
                 op, flags, in_place, rooted = reading
                 tensors = call.input_tensors
-                nbytes = _nbytes(tensors)
+                nbytes = tensors[0].nbytes if len(tensors) == 1 else _nbytes(tensors)
                 bytes_out = nbytes
                 if not in_place:
                     outputs = call.output_tensors
@@ -139,7 +139,7 @@ class ProcessGroupHooks:
                 tensor = tensors[0] if tensors else None
                 flags |= _UPPER_BOUND if tensor is not None else bare
                 peer = state.global_rank(call.root) if rooted else NO_PEER
-                if op == _SEND or op == _RECV:
+                if op >= _SEND:
                     begun[ident] = send_or_receive(enter_ns, state, op, bytes_out, peer, tensor, 0)
                     return
                 if call.async_op:
@@ -169,8 +169,6 @@ def device_only(group: Any) -> bool:
 
 
 def _nbytes(tensors: Any) -> int:
-    if len(tensors) == 1:
-        return int(tensors[0].nbytes)
     return sum(tensor.nbytes for tensor in tensors)
 
 

@@ -2,8 +2,12 @@
 
 Ranks with one boot id read the same clock. For any other host the offset is bounded by every
 synchronizing collective: nobody leaves before the last has entered, so with `o` added to the other
-host's times, exit >= enter in both directions. The bounds of a stretch of collectives give an
-interval; its middle is the offset there, half its width the error. Stretches follow the drift.
+host's times, exit >= enter in both directions. A bound holds for its neighbours too, looser by what
+the clocks can drift apart in between. The tightest of all these bounds give an interval at every
+collective; its middle is the offset there, half its width the error.
+
+Nothing is assumed of transfers, only of the drift: below `DRIFT`, and, where the bounds allow it, a
+constant rate within `WANDER`. This is the convex-hull method (Duda et al. 1987) in linear time.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-STRETCH = 128  # collectives an offset is taken from
+DRIFT = 250e-6  # two crystals of 100 ppm each, and a margin
+WANDER = 2e-6  # of the rate during a run: temperature
+THINNED = 16  # collectives between two stored offsets
 
 
 class Offset(NamedTuple):
@@ -78,52 +84,60 @@ def _crossings(trace: Trace) -> Columns:
 
 
 def _offset(table: Columns, clock: Array, reference: str, name: str) -> Offset | None:
-    """Bounds from the instances both clocks took part in, stretch by stretch."""
-    instance = (
-        np.cumsum(
-            np.concatenate(
-                [
-                    [0],
-                    (np.diff(table.group) != 0) | (np.diff(table.group_seq.astype(np.int64)) != 0),
-                ]
-            )
-        )
-        if len(table)
-        else np.zeros(0, np.int64)
-    )
-    count = int(instance[-1]) + 1 if len(table) else 0
-    low = np.full(count, -np.inf)
-    high = np.full(count, np.inf)
+    """Bounds from the instances both clocks took part in."""
+    if not len(table):
+        return None
+    same = (np.diff(table.group) == 0) & (np.diff(table.group_seq.astype(np.int64)) == 0)
+    instance = np.cumsum(np.concatenate([[0], ~same]))
     here, there = clock == reference, clock == name
-    latest = {
-        side: _extreme(np.maximum, table.enter_ns, instance, mask, count)
-        for side, mask in (("here", here), ("there", there))
-    }
-    earliest = {
-        side: _extreme(np.minimum, table.exit_ns, instance, mask, count)
-        for side, mask in (("here", here), ("there", there))
-    }
-    low = latest["here"] - earliest["there"]
-    high = earliest["here"] - latest["there"]
+    low = _latest(table.enter_ns, instance, here) - _earliest(table.exit_ns, instance, there)
+    high = _earliest(table.exit_ns, instance, here) - _latest(table.enter_ns, instance, there)
     known = np.isfinite(low) & np.isfinite(high)
     if not known.any():
         return None
-    at = latest["there"][known]
+    at = _latest(table.enter_ns, instance, there)[known]
     order = np.argsort(at)
-    return _stretches(at[order], low[known][order], high[known][order])
+    return _bounded(at[order], low[known][order], high[known][order])
 
 
-def _extreme(how: Any, times: Array, instance: Array, mask: Array, count: int) -> Array:
-    """Maximum or minimum of `times` per instance over the masked rows; nan where there is none."""
-    start = -np.inf if how is np.maximum else np.inf
-    found = np.full(count, start)
-    how.at(found, instance[mask], times[mask].astype(np.float64))
+def _latest(times: Array, instance: Array, mask: Array) -> Array:
+    """Maximum of `times` per instance over the masked rows; nan where there is none."""
+    found = np.full(int(instance[-1]) + 1, -np.inf)
+    np.maximum.at(found, instance[mask], times[mask].astype(np.float64))
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def _stretches(at: Array, low: Array, high: Array) -> Offset:
-    edges = np.arange(0, len(at), STRETCH)
-    lows = np.maximum.reduceat(low, edges)
-    highs = np.minimum.reduceat(high, edges)
-    middles = np.add.reduceat(at, edges) / np.diff(np.append(edges, len(at)))
-    return Offset(middles, (lows + highs) / 2, np.abs(highs - lows) / 2)
+def _earliest(times: Array, instance: Array, mask: Array) -> Array:
+    """Minimum of `times` per instance over the masked rows; nan where there is none."""
+    return -_latest(-times, instance, mask)
+
+
+def _bounded(at: Array, low: Array, high: Array) -> Offset:
+    """The offset at the collectives, from their bounds on it."""
+    lows, highs = _envelope(at, low, high, 0.0, DRIFT)
+    span = at[-1] - at[0]
+    if span > 0:
+        slowest, fastest = (lows[-1] - highs[0]) / span, (highs[-1] - lows[0]) / span
+        rate, slack = (slowest + fastest) / 2, (fastest - slowest) / 2 + WANDER
+        steady = _envelope(at, low, high, rate, slack)
+        if slack < DRIFT and (steady[0] <= steady[1]).all():
+            lows, highs = steady
+    kept = np.unique(np.append(np.arange(0, len(at), THINNED), len(at) - 1))
+    return Offset(at[kept], ((lows + highs) / 2)[kept], (np.abs(highs - lows) / 2)[kept])
+
+
+def _envelope(at: Array, low: Array, high: Array, rate: float, slack: float) -> tuple[Array, Array]:
+    """Tightest bounds at every time where the offset changes by `rate` ± `slack`."""
+    since = at - at[0]
+    return (
+        rate * since + _upper(since, low - rate * since, slack),
+        rate * since - _upper(since, rate * since - high, slack),
+    )
+
+
+def _upper(since: Array, bound: Array, slack: float) -> Array:
+    """The largest of all lower bounds at each time, each weakened by `slack` times the distance."""
+    before = np.maximum.accumulate(bound + slack * since) - slack * since
+    after = np.maximum.accumulate((bound - slack * since)[::-1])[::-1] + slack * since
+    found: Array = np.maximum(before, after)
+    return found

@@ -33,6 +33,8 @@ class Columns:
         return self._arrays[name]
 
     def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):  # copying and pickling ask before there are columns
+            raise AttributeError(name)
         try:
             return self._arrays[name]
         except KeyError:

@@ -144,6 +144,7 @@ class Flag(IntFlag):
     FAILED = 32  # ended with an error
     HOST_BLOCKED = 64  # exit was seen by the thread that waited for it
     ON_DEVICE = 128  # runs on a device's stream; host times are those of issuing it
+    INFERRED = 256  # a phase nobody reported: what lies between two that were
 
 
 class DType(IntEnum):

@@ -21,8 +21,8 @@ def step_shifts(events: Columns) -> dict[int, int]:
     """What to add to each rank's step numbers so that they agree; ranks without evidence: 0.
 
     The median over common collectives of the difference to the lowest rank that shares some, so a
-    single collective on the edge of a step does no harm. The rank that began first keeps its
-    count: shifts are never negative.
+    single collective on the edge of a step does no harm. Among ranks that share collectives, the
+    one that began first keeps its count: shifts are never negative.
     """
     rows = events.select((events.kind == int(Kind.COLLECTIVE)) & (events.group >= 0))
     rows = rows.sorted_by("group", "group_seq", "rank")
@@ -37,12 +37,14 @@ def step_shifts(events: Columns) -> dict[int, int]:
         rows.step[first].astype(np.int64)[instance],
     )
     ahead = lead_step - rows.step.astype(np.int64)
+    kin = {rank: rank for rank in shifts}  # lowest rank of those it can be compared with
     for rank in sorted(shifts):
         mine = (rows["rank"] == rank) & (lead_rank != rank)
         for lead in np.unique(lead_rank[mine])[:1]:
             shifts[rank] = shifts[int(lead)] + int(np.median(ahead[mine & (lead_rank == lead)]))
-    lowest = min(shifts.values())
-    return {rank: shift - lowest for rank, shift in shifts.items()}
+            kin[rank] = kin[int(lead)]
+    lowest = {root: min(shifts[r] for r in kin if kin[r] == root) for root in set(kin.values())}
+    return {rank: shift - lowest[kin[rank]] for rank, shift in shifts.items()}
 
 
 def renumbered(events: Columns) -> tuple[Columns, dict[int, int]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+MOST_RANKS = 1 << 20  # a number beyond it is damage, not a cluster
+
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """Ranks in ascending order, runs of neighbours joined: {0, 1, 2, 8} is "0-2,8"."""
@@ -25,7 +27,10 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     ranks: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        ranks.extend(range(int(first), int(last or first) + 1))
+        begin, end = int(first), int(last or first)
+        if not 0 <= begin <= end < MOST_RANKS:
+            raise ValueError(f"{part!r} is no range of ranks")
+        ranks.extend(range(begin, end + 1))
     return tuple(ranks)
 
 

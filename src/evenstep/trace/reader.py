@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from evenstep.errors import LayoutError, SpoolError
 from evenstep.trace import layout, summary
+from evenstep.trace.ranks import MOST_RANKS, parse_ranks
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +63,8 @@ def read_spool(path: Path) -> SpoolContents:
     try:
         start = layout.HEADER_TEXT_OFFSET
         identity = json.loads(bytes(data[start : start + length]))
-    except ValueError as error:
+        _check(identity)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpoolError(f"{path}: the identity at byte {start} is damaged") from error
     contents = SpoolContents(path, identity, np.empty(0, RECORD), np.empty(0, SUMMARY))
     end = ring + capacity * layout.RECORD_BYTES
@@ -74,6 +76,14 @@ def read_spool(path: Path) -> SpoolContents:
     if contents.records.size:
         contents.dropped = max(0, int(contents.records["seq"][-1]) - contents.records.size)
     return contents
+
+
+def _check(identity: Any) -> None:
+    """Raise unless it says which rank of how many wrote the file."""
+    rank, world = identity["rank"], identity.get("world", 1)
+    for number in (rank, world):
+        if type(number) is not int or not 0 <= number <= MOST_RANKS:
+            raise ValueError(f"{number!r} is not a number of ranks")
 
 
 def _bytes_of(path: Path) -> Array:
@@ -98,15 +108,20 @@ def _header(path: Path, data: Array) -> tuple[Any, ...]:
 
 
 def _records(region: Array, capacity: int) -> Array:
-    """Whole records only: a slot counts if its number fits and did not change during the copy."""
+    """Whole records only, ascending."""
     slots = min(capacity, len(region) // layout.RECORD_BYTES)
     live = region[: slots * layout.RECORD_BYTES].view(RECORD)
     used = _used_slots(live["seq"], slots)
-    copy = np.array(live[:used])
-    again = np.array(live["seq"][:used])
+    return whole_slots(live[:used], capacity)
+
+
+def whole_slots(live: Array, ring: int) -> Array:
+    """A copy of the slots of a ring of that many whose number fits and stayed; oldest first."""
+    copy = np.array(live)
+    again = np.array(live["seq"])
     seq = copy["seq"]
-    place = (seq - np.uint64(1)) % np.uint64(capacity)
-    whole = (seq != 0) & (seq == again) & (place == np.arange(used, dtype=np.uint64))
+    place = (seq - np.uint64(1)) % np.uint64(max(ring, 1))
+    whole = (seq != 0) & (seq == again) & (place == np.arange(len(copy), dtype=np.uint64))
     records: Array = copy[whole]
     return records[np.argsort(records["seq"], kind="stable")]
 
@@ -123,13 +138,12 @@ def _summaries(region: Array, capacity: int) -> Array:
     live = region[: slots * layout.SUMMARY_BYTES].view(SUMMARY)
     kept: Array = np.empty(0, SUMMARY)
     for first, number in summary.level_slots(capacity):
-        level = np.array(live[first : min(first + number, slots)])
-        level = level[(level["seq"] != 0) & (level["count"] != 0)]
-        level = level[np.argsort(level["seq"], kind="stable")]
+        level = whole_slots(live[first : max(first, min(first + number, slots))], number)
+        level = level[level["count"] != 0]
         if kept.size:
-            level = level[level["start_ns"] < kept["start_ns"][0]]
+            level = level[level["first_step"] < kept["first_step"][0]]
         if level.size:
-            finer = kept[kept["start_ns"] >= level["end_ns"][-1]]
+            finer = kept[kept["first_step"] > level["last_step"][-1]]
             kept = np.concatenate([level, finer])
     return kept
 
@@ -146,7 +160,7 @@ def _read_tables(contents: SpoolContents, region: Array) -> None:
         start += length
         try:
             _enter(contents, kind, number, text)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             contents.damage = f"{contents.path}: a table entry before byte {start} is damaged"
 
 
@@ -154,7 +168,9 @@ def _enter(contents: SpoolContents, kind: int, number: int, text: bytes) -> None
     if kind == layout.TABLE_NAME:
         contents.names[number] = text.decode()
     elif kind == layout.TABLE_GROUP:
-        contents.groups[number] = json.loads(text)
+        group = json.loads(text)
+        parse_ranks(group.setdefault("ranks", ""))
+        contents.groups[number] = {**group, "uid": str(group["uid"])}
     elif kind == layout.TABLE_FACT:
         fact = json.loads(text)
         contents.facts[fact["key"]] = fact["value"]

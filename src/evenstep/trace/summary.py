@@ -3,9 +3,12 @@
 The region is a stack of rings. Level 0 keeps the latest steps one by one; whenever 16 of them are
 complete, adjacent ones are merged into one record of level 1, sixteen of those into level 2, and so
 on. Each level is a ring, so recent steps stay exact and old ones blur: half the region holds single
-steps, five coarser levels share the rest (16 MB: 16,384 single steps, then 3,276 records each of
+steps, five coarser levels share the rest (16 MB: 15,625 single steps, then 3,125 records each of
 16, 256, 4,096, 65,536 and 1,048,576 steps, more than any run has). A merge costs one pass over 16
 records every 16 steps, on average under 3 µs a step, and writes nothing in place.
+
+A ring must hold the `FANOUT` records that become one of the next level until that one is written:
+`FEWEST_RECORDS` in all. In a smaller region old steps are lost.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from evenstep.trace.layout import SUMMARY_BYTES
 LEVELS = 6
 FANOUT = 16
 PHASES = 8
+FEWEST_RECORDS = LEVELS * FANOUT
 SKETCH_BINS = 60
 SKETCH_PER_OCTAVE = 4
 SKETCH_FLOOR_NS = 1 << 20  # about a millisecond; the last bin begins at about 29 s
@@ -137,8 +141,9 @@ def pack(summary: StepSummary, seq: int) -> bytes:
 
 def level_slots(capacity: int) -> list[tuple[int, int]]:
     """(first slot, number of slots) of every level in a region of `capacity` records."""
-    single = capacity // 2
-    each = (capacity - single) // (LEVELS - 1)
+    fair = (capacity - capacity // 2) // (LEVELS - 1)
+    each = min(max(fair, FANOUT), capacity // LEVELS)
+    single = capacity - each * (LEVELS - 1)
     return [(0, single)] + [(single + index * each, each) for index in range(LEVELS - 1)]
 
 

@@ -147,13 +147,13 @@ def _spool_files(root: Path, attempt: int | None) -> tuple[list[Path], int, list
 
 def _attempt_number(folder: Path) -> int:
     digits = folder.name.removeprefix("attempt-")
-    return int(digits) if digits.isdigit() else 0
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _one_run(contents: list[SpoolContents]) -> tuple[list[SpoolContents], list[str]]:
     """Keep one spool per rank, of the run most spools belong to."""
     run_ids = [str(item.identity.get("run_id", "")) for item in contents]
-    main = max(set(run_ids), key=run_ids.count)
+    main = max(dict.fromkeys(run_ids), key=run_ids.count)  # of as many, the first file's
     kept: dict[int, SpoolContents] = {}
     limits = []
     for item, run_id in zip(contents, run_ids, strict=True):
@@ -177,7 +177,10 @@ def _run_json(root: Path, limits: list[str]) -> dict[str, Any]:
             except (OSError, ValueError) as error:
                 limits.append(f"{file} cannot be read ({error}); the spools' own headers are used")
                 return {}
-            return run if isinstance(run, dict) else {}
+            if isinstance(run, dict):
+                return run
+            limits.append(f"{file} is not a JSON object; the spools' own headers are used")
+            return {}
     return {}
 
 
@@ -205,7 +208,7 @@ def _assemble(
         events=events,
         groups=groups,
         names=names,
-        summaries=np.concatenate([item.summaries for item in contents]),
+        summaries=np.concatenate([_shifted(item, shifts) for item in contents]),
         summary_rank=np.concatenate(
             [np.full(len(item.summaries), item.identity["rank"], np.int32) for item in contents]
         ),
@@ -217,6 +220,14 @@ def _assemble(
         for rank, shift in shifts.items()
     ]
     return trace
+
+
+def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
+    """A rank's summaries in the common numbering of steps."""
+    shift = shifts.get(int(item.identity["rank"]), 0)
+    for column in ("first_step", "last_step"):
+        item.summaries[column] += np.uint32(shift)
+    return item.summaries
 
 
 def _run_from_identity(identity: Mapping[str, Any]) -> dict[str, Any]:

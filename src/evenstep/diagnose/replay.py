@@ -1,0 +1,201 @@
+"""A step's collectives replayed in order, with ranks that arrive earlier than they did.
+
+Each rank's step is a row of collectives with own work between them. Work taken out of it makes the
+rank arrive earlier; a collective ends its own transfer after the last arrival, and not before the
+one in flight before it has ended; who was blocked in it goes on that much earlier. Everything is
+kept as time saved against what happened, so nothing but differences is ever computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.arrivals import FROM_ROOT
+from evenstep.diagnose.grid import StepGrid
+from evenstep.diagnose.intervals import length_before
+from evenstep.trace.columns import Columns
+from evenstep.trace.layout import SYNCHRONIZING_OPS
+
+Array = npt.NDArray[Any]
+
+LAYERINGS = 64  # rounds until every collective comes after all that its members did before
+PASSES = 4  # of the replay: differences between ranks travel from group to group over steps
+NEVER = -(2**62)
+
+
+class Program(NamedTuple):
+    """The collectives of all steps, sorted by layer: what can be replayed at the same time.
+
+    `rows` has cell, instance, arrival_ns, last_ns, ended_ns, queued_ns (end of what was in flight
+    before), own_ns (work since the one before), blocked_ns (after it), deciding (others wait for
+    it). `layers` are the slices of equal layer.
+    """
+
+    rows: Columns
+    layers: list[slice]
+    tail_ns: Array  # (steps, ranks): own work after the last collective
+    instances: int
+
+
+def program(grid: StepGrid) -> Program:
+    """Lay out the grid's collectives for replay."""
+    rows = grid.arrivals.rows
+    cell, inside = grid.cell(rows)
+    awaited = np.isin(rows.op, [int(op) for op in SYNCHRONIZING_OPS | FROM_ROOT])
+    rows, cell = rows.select(inside & awaited), cell[inside & awaited]
+    order = np.lexsort([rows.here_ns, cell])
+    rows, cell = rows.select(order), cell[order]
+    instance = np.unique(rows.instance, return_inverse=True)[1].astype(np.int64)
+    count = int(instance.max()) + 1 if len(instance) else 0
+    own, blocked, tail = _between(grid, rows, cell)
+    deciding = ~np.isin(rows.op, [int(op) for op in FROM_ROOT]) | (
+        rows["rank"] == rows.peer_or_root
+    )
+    last = _largest(rows.arrival_ns, instance, count, deciding)
+    ended, queued = _ends(rows, cell, instance, last)
+    layer = _layers(cell, instance, count)
+    by_layer = np.lexsort([instance, layer])
+    table = Columns(
+        {
+            "cell": cell,
+            "instance": instance,
+            "arrival_ns": rows.arrival_ns,
+            "last_ns": last[instance],
+            "ended_ns": ended,
+            "queued_ns": queued,
+            "own_ns": own,
+            "blocked_ns": blocked,
+            "deciding": deciding,
+        }
+    ).select(by_layer)
+    edges = np.flatnonzero(np.diff(layer[by_layer], prepend=-1, append=-1))
+    layers = [slice(int(first), int(end)) for first, end in pairwise(edges)]
+    return Program(table, layers, tail, count)
+
+
+def _between(grid: StepGrid, rows: Columns, cell: Array) -> tuple[Array, Array, Array]:
+    """Own work before each row, time blocked after it, and own work after the last of a cell."""
+    at = np.maximum(rows.here_ns - grid.start_ns.reshape(-1)[cell], 0)
+    before = length_before(grid.blocked, cell, at)
+    worked = at - before
+    first = np.diff(cell, prepend=-1) != 0
+    final = np.diff(cell, append=-1) != 0
+    own = np.maximum(worked - np.where(first, 0, np.roll(worked, 1)), 0)
+    total = grid.blocked_ns.reshape(-1)[cell]
+    blocked = np.maximum(np.where(final, total, np.roll(before, -1)) - before, 0)
+    tail = grid.work_ns.reshape(-1).copy()
+    tail[cell[final]] = np.maximum(tail[cell[final]] - worked[final], 0)
+    return own, blocked, grid.shaped(tail)
+
+
+def _largest(values: Array, instance: Array, count: int, where: Array) -> Array:
+    found = np.full(count, NEVER, np.int64)
+    np.maximum.at(found, instance[where], values[where])
+    return found
+
+
+def _ends(rows: Columns, cell: Array, instance: Array, last: Array) -> tuple[Array, Array]:
+    """When each row's collective was over, and when what its rank had in flight before it was.
+
+    Seen exits are upper bounds, so the earliest of all members counts. Ends of collectives whose
+    members' times only compare within each of them are not compared with one another.
+    """
+    soonest = np.full(len(last), 2**62, np.int64)
+    left = rows.leave_ns > 0
+    np.minimum.at(soonest, instance[left], rows.leave_ns[left])
+    ended = np.where(soonest < 2**62, np.maximum(soonest, last), last)[instance]
+    follows = (np.diff(cell, prepend=-1) == 0) & ~rows.relative & ~np.roll(rows.relative, 1)
+    return ended, np.where(follows, np.minimum(np.roll(ended, 1), ended), NEVER)
+
+
+def _layers(cell: Array, instance: Array, count: int) -> Array:
+    """Layer of each row: after all earlier rows of its cell, the same for a whole instance."""
+    first = np.flatnonzero(np.diff(cell, prepend=-1))
+    sizes = np.diff(np.append(first, len(cell)))
+    position = np.arange(len(cell)) - np.repeat(first, sizes)
+    base = cell.astype(np.int64) * 2**32
+    layer = position.astype(np.int64)
+    for _ in range(LAYERINGS):
+        together = _largest(layer, instance, count, np.ones(len(cell), bool))[instance]
+        raised = np.maximum.accumulate(together - position + base) - base + position
+        if np.array_equal(raised, layer):
+            break
+        layer = raised
+    return layer
+
+
+# -- replay ----------------------------------------------------------------------------------------
+
+
+class Removed(NamedTuple):
+    """Work to be taken out: per row of the program, and (steps, ranks) after the last one."""
+
+    rows_ns: Array
+    tail_ns: Array
+
+
+def saved(plan: Program, removed: Removed, *, to_median: bool = False) -> tuple[Array, Array]:
+    """What every rank is ahead by when each step begins, and has saved when its last ends, in ns.
+
+    Both are (steps, ranks); only differences between ranks are carried into the next step. What
+    was taken out after the last collective shows there, and is not in the lead. With `to_median`,
+    nobody waits for arrivals later than the median.
+    """
+    late = np.concatenate([np.zeros_like(removed.tail_ns[:1]), removed.tail_ns[:-1]])
+    lead = np.zeros(late.shape)
+    for _ in range(PASSES):
+        end = _passed(plan, removed.rows_ns, lead + late, to_median=to_median)
+        carried = np.concatenate([lead[:1], (end - end.min(axis=1, keepdims=True))[:-1]])
+        if np.array_equal(carried, lead):
+            break
+        lead = carried
+    return lead, end
+
+
+def _passed(plan: Program, taken: Array, begin: Array, *, to_median: bool) -> Array:
+    """All steps at once, layer by layer, from what is saved at their beginning to their end."""
+    rows = plan.rows
+    ahead = begin.reshape(-1).copy()
+    before = np.zeros(ahead.size)  # how much earlier each rank's previous collective has ended
+    for part in plan.layers:
+        cell, instance = rows.cell[part], rows.instance[part]
+        ahead[cell] += taken[part]
+        opens = np.diff(instance, prepend=-1) != 0
+        edges, member = np.flatnonzero(opens), np.cumsum(opens) - 1
+        # relative to what happened, so that doubles hold nanoseconds exactly
+        late = (rows.arrival_ns[part] - rows.last_ns[part]) - ahead[cell]
+        late = np.where(rows.deciding[part], late, -np.inf)
+        arrived = _medians(late, member, edges) if to_median else np.maximum.reduceat(late, edges)
+        in_flight = (rows.queued_ns[part] - rows.last_ns[part]).astype(float)
+        began = np.maximum(np.maximum.reduceat(in_flight, edges), 0)
+        begins = np.maximum(arrived, np.maximum.reduceat(in_flight - before[cell], edges))
+        gained = (began - begins)[member]
+        before[cell] = gained
+        blocked = rows.blocked_ns[part]
+        held = np.minimum(gained, ahead[cell] + blocked)
+        ahead[cell] = np.where(blocked > 0, held, ahead[cell])
+    return np.maximum(ahead, 0).reshape(begin.shape)
+
+
+def _medians(values: Array, member: Array, edges: Array) -> Array:
+    """Median of the finite values of each group of neighbours."""
+    ordered = values[np.lexsort([values, member])]
+    ends = np.append(edges[1:], len(values))
+    left_out = np.add.reduceat(~np.isfinite(ordered), edges)
+    size = ends - edges - left_out
+    start = edges + left_out
+    middle: Array = (ordered[start + (size - 1) // 2] + ordered[start + size // 2]) / 2
+    return middle
+
+
+def by_layer(plan: Program, shape: tuple[int, int]) -> Iterator[tuple[slice, Array]]:
+    """Own work of every layer as (steps, ranks), nan where a rank has no collective in it."""
+    for part in plan.layers:
+        own = np.full(shape[0] * shape[1], np.nan)
+        own[plan.rows.cell[part]] = plan.rows.own_ns[part]
+        yield part, own.reshape(shape)

@@ -1,0 +1,120 @@
+"""The pacer's host: what it tells the pacer, and that it sleeps only where it may."""
+
+import time
+
+import pytest
+
+from evenstep.agent.pace import PaceHost
+from evenstep.agent.recorder import GroupState, Recorder
+from evenstep.agent.steps import ClosedStep
+from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
+from evenstep.trace.layout import Actuator, Flag, Kind, Op, Phase
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool import Spool
+
+MS = 1_000_000
+BEFORE = Decision(3 * MS, "before_step", Reason.SLACK, None, 3 * MS)
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1 << 20, summary_bytes=1 << 16)
+    made = Recorder(spool)
+    yield made
+    made.summaries.release()
+    spool.shut()
+
+
+@pytest.fixture
+def sleeps(monkeypatch):
+    """Durations somebody wanted to sleep; nobody does."""
+    asked = []
+    monkeypatch.setattr(time, "sleep", asked.append)
+    return asked
+
+
+def host(recorder, mode="on", *, can_hold=True):
+    pacer = Pacer(PacerSettings(mode=mode, guarded=False, world=2))
+    return PaceHost(pacer, recorder, world=2, can_hold=can_hold)
+
+
+def decisions(recorder):
+    found = read_spool(recorder.spool.path).records
+    return found[found["kind"] == Kind.PACING]
+
+
+def early_steps(host, recorder, number):
+    """Steps of 100 ms in which this rank works 50 ms and waits 48 for a transfer of 2.
+
+    A second all-reduce right after the first shows the floor.
+    """
+    group = GroupState(1, "u", (0, 1), 0)
+    for step in range(number):
+        start = step * 100 * MS + 10**9
+        for enter, leave in ((50, 98), (98, 100)):
+            seq = recorder.collective(start + enter * MS, group, Op.ALL_REDUCE, 8, 8, 0, -1, 1)
+            recorder.spool.close(seq, start + leave * MS)
+        phases = [0] * len(Phase)
+        phases[Phase.SYNC] = 50 * MS
+        closed = ClosedStep(step, start, start + 100 * MS, phases)
+        row, wait, decision = host.after_step(closed, 0)
+        host.hold(decision, step + 1)
+    return row, wait, decision
+
+
+@pytest.mark.parametrize("mode", ["off", "observe", "on"])
+def test_only_mode_on_ever_sleeps(recorder, sleeps, mode):
+    early_steps(host(recorder, mode), recorder, 200)
+    assert bool(sleeps) == (mode == "on")
+    assert max(sleeps, default=0) <= 0.1 * 0.1  # max_delay: a tenth of a step of 100 ms
+
+
+def test_observe_proposes_and_records_what_it_would_do(recorder, sleeps):
+    _, _, decision = early_steps(host(recorder, "observe"), recorder, 200)
+    assert decision.delay_ns == 0
+    assert decision.proposed_ns > 0
+    proposed = decisions(recorder)
+    assert not (proposed["flags"] & Flag.APPLIED).any()
+    assert proposed["held_ns"].max() > 0
+
+
+def test_a_device_that_a_sleep_would_not_hold_is_not_slept_for(recorder, sleeps):
+    host(recorder, can_hold=False).hold(BEFORE, 1)
+    assert sleeps == []
+    assert not decisions(recorder)["flags"].any()
+
+
+def test_the_wait_is_told_from_the_transfer(recorder, sleeps):
+    row, wait, _ = early_steps(host(recorder, "observe"), recorder, 50)
+    assert wait.first_ns == 46 * MS  # in flight 48 ms, of which the second one shows 2 are transfer
+    assert row.step_ns == 100 * MS
+    assert row.work_ns == 50 * MS
+    assert row.wait_ns >= 46 * MS
+
+
+def test_a_collective_without_an_end_tells_nothing(recorder):
+    pace = host(recorder)
+    recorder.collective(10**9, GroupState(1, "u", (0, 1), 0), Op.ALL_REDUCE, 8, 8, 0, -1, 1)
+    closed = ClosedStep(0, 10**9, 2 * 10**9, [0] * len(Phase))
+    _, wait, _ = pace.after_step(closed, 0)
+    assert (wait.first_ns, wait.reason) == (None, "no collective in this step")
+
+
+def test_the_delay_realised_is_the_clocks_and_taken_once(recorder):
+    pace = host(recorder)
+    pace.hold(BEFORE, 1)
+    assert pace.take_held() >= 3 * MS
+    assert pace.take_held() == 0
+
+
+def test_a_decision_is_recorded_with_its_reason_when_it_changes(recorder, sleeps):
+    pace = host(recorder)
+    for step in (1, 2, 3):
+        pace.hold(BEFORE, step)
+    pace.hold(Decision(0, "none", Reason.LAST), 4)
+    found = decisions(recorder)
+    names = read_spool(recorder.spool.path).names
+    assert found["step"].tolist() == [1, 4]
+    assert [names[name] for name in found["name"]] == [Reason.SLACK, Reason.LAST]
+    assert found["op"].tolist() == [Actuator.BEFORE_STEP, Actuator.NONE]
+    assert (found["held_ns"].tolist(), found["flags"].tolist()) == ([3 * MS, 0], [Flag.APPLIED, 0])

@@ -1,0 +1,166 @@
+"""What the hooks' calls become in the spool."""
+
+import struct
+import threading
+
+import pytest
+
+from evenstep.agent.recorder import COST_SAMPLE, SHORTEST_WAIT_NS, GroupState, Recorder
+from evenstep.trace.layout import Flag, Kind, Op, Phase
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool import Spool
+from evenstep.trace.summary import COUNTERS
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1 << 16, summary_bytes=1 << 16)
+    made = Recorder(spool)
+    yield made
+    made.summaries.release()
+    spool.shut()
+
+
+@pytest.fixture
+def group(recorder):
+    """Ranks 4 and 6, which have done five collectives before we came."""
+    return GroupState(recorder.spool.add_group({"uid": "u", "ranks": "4,6"}), "u", (4, 6), 5)
+
+
+def issue(recorder, group, at=0, flags=0):
+    now = recorder.clock.start_ns
+    return recorder.collective(now + at, group, Op.ALL_REDUCE, 400, 400, flags, -1, 1)
+
+
+def records(recorder, kind):
+    found = read_spool(recorder.spool.path).records
+    return found[found["kind"] == kind]
+
+
+def end_step(recorder, after=1000, held_ns=0):
+    now = recorder.clock.start_ns + after
+    closed = recorder.end_step(now, (11, 12, 13, 14, 15), held_ns, 16_000)
+    recorder.store_summary(closed)
+    return closed
+
+
+def test_an_open_collective_shows_what_the_rank_hangs_in(recorder, group):
+    issue(recorder, group)
+    row = records(recorder, Kind.COLLECTIVE)[0]
+    assert (row["exit_ns"], row["group_seq"], row["bytes_in"]) == (0, 5, 400)
+
+
+def test_identities_count_on_from_the_groups_own_counter(recorder, group):
+    for _ in range(3):
+        issue(recorder, group)
+    assert records(recorder, Kind.COLLECTIVE)["group_seq"].tolist() == [5, 6, 7]
+
+
+def test_a_blocking_collective_ends_with_the_wait_and_counts_as_sync(recorder, group):
+    start = recorder.clock.start_ns
+    issue(recorder, group, at=100)
+    recorder.host_waited(start + 120, start + 700, ident=recorder.ident)
+    row = records(recorder, Kind.COLLECTIVE)[0]
+    assert (row["enter_ns"] - start, row["exit_ns"] - start) == (100, 700)
+    assert row["flags"] & Flag.HOST_BLOCKED
+    assert end_step(recorder).phase_ns[Phase.SYNC] == 600
+    assert len(records(recorder, Kind.PHASE)) == 0  # its own record shows it
+
+
+def test_an_end_a_callback_saw_first_stays(recorder, group):
+    start = recorder.clock.start_ns
+    seq = issue(recorder, group)
+    recorder.spool.close(seq, start + 300)
+    recorder.host_waited(start, start + 700, ident=recorder.ident)
+    assert records(recorder, Kind.COLLECTIVE)["exit_ns"][0] - start == 300
+
+
+def test_a_long_wait_for_an_asynchronous_one_is_a_phase_and_a_short_one_nothing(recorder, group):
+    start = recorder.clock.start_ns
+    issue(recorder, group, flags=Flag.ASYNC)
+    recorder.host_waited(start, start + SHORTEST_WAIT_NS - 1, ident=recorder.ident)
+    recorder.host_waited(start + 50_000, start + 90_000, ident=recorder.ident)
+    assert records(recorder, Kind.PHASE)["op"].tolist() == [Phase.SYNC]
+    assert end_step(recorder, after=100_000).phase_ns[Phase.SYNC] == 40_000
+
+
+def test_a_wait_on_another_thread_ends_its_collective_but_is_no_phase_of_ours(recorder, group):
+    start = recorder.clock.start_ns
+
+    def elsewhere():
+        issue(recorder, group)
+        recorder.host_waited(start, start + 90_000, ident=threading.get_ident())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    row = records(recorder, Kind.COLLECTIVE)[0]
+    assert (row["exit_ns"] - start, row["thread"]) == (90_000, 1)
+    assert end_step(recorder, after=100_000).phase_ns[Phase.SYNC] == 0
+
+
+def test_records_lie_in_the_phase_that_is_open(recorder, group):
+    recorder.clock.forward_begins(recorder.clock.start_ns, training=True)
+    issue(recorder, group)
+    forward = records(recorder, Kind.PHASE)[0]
+    assert records(recorder, Kind.COLLECTIVE)["parent"][0] == forward["seq"]
+
+
+def test_a_step_is_recorded_with_what_the_system_did_to_it(recorder):
+    recorder.clock.samples = 32
+    closed = end_step(recorder, held_ns=7)
+    row = records(recorder, Kind.STEP)[0]
+    assert (row["enter_ns"], row["exit_ns"]) == (closed.start_ns, closed.end_ns)
+    assert (row["group_seq"], row["bytes_in"], row["bytes_out"]) == (11, 12, 13)
+    assert (row["peer_or_root"], row["payload"], row["held_ns"], row["parent"]) == (14, 32, 7, 16)
+
+
+def test_a_summary_holds_the_step_and_the_next_one_begins_at_zero(recorder, group):
+    issue(recorder, group)
+    recorder.pause(1, 4, 2, 9)
+    end_step(recorder)
+    end_step(recorder)
+    first, second = read_spool(recorder.spool.path).summaries
+    assert (first["collectives"], first["bytes"], first["pauses"], first["pause_ns"]) == (
+        1,
+        400,
+        1,
+        3,
+    )
+    assert (first["cpu_ns"], first["involuntary_switches"], first["voluntary_switches"]) == (
+        11,
+        14,
+        15,
+    )
+    assert (second["collectives"], second["pauses"], second["cpu_ns"]) == (0, 0, 11)
+
+
+def test_the_next_steps_collectives_are_not_mixed_with_the_ended_ones(recorder, group):
+    seq = issue(recorder, group)
+    recorder.pause(1, 4, 2, 9)
+    collectives, pauses = recorder.take_step()
+    assert ([seen[0] for seen in collectives], pauses) == ([seq], [(1, 4)])
+    assert recorder.take_step() == ([], [])
+
+
+def test_a_number_comes_back_to_the_bit(recorder):
+    recorder.marker("loss", 0.1)
+    row = records(recorder, Kind.MARKER)[0]
+    assert struct.unpack("<d", struct.pack("<Q", int(row["bytes_in"])))[0] == 0.1
+    assert read_spool(recorder.spool.path).names[int(row["name"])] == "loss"
+
+
+def test_the_measured_cost_is_scaled_from_the_sampled_collectives(recorder):
+    assert recorder.cost_per_collective_ns() is None
+    recorder.cost_ns, recorder.cost_samples = 3000, 2
+    assert recorder.cost_per_collective_ns() == 1500
+    assert recorder.take_cost() == 3000 * COST_SAMPLE
+    assert recorder.take_cost() == 0
+
+
+def test_group_ranks_become_global_ones_where_they_are_known(group):
+    assert [group.global_rank(rank) for rank in (0, 1, 2)] == [4, 6, 2]
+
+
+def test_counters_of_a_summary_are_those_that_are_counted(recorder):
+    assert set(recorder.counted) == set(COUNTERS)

@@ -1,0 +1,101 @@
+"""What a rank tells of a window of steps, and who is late by that."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.agent.windows import (
+    MESSAGE_BYTES,
+    WINDOW_STEPS,
+    StepRow,
+    WindowReport,
+    latest_rank,
+    summarize,
+    window_stride,
+)
+
+MS = 1_000_000
+SIGNED = st.integers(-(2**63), 2**63 - 1)
+REPORTS = st.builds(
+    WindowReport,
+    rank=st.integers(0, 2**32 - 1),
+    window=st.integers(0, 2**32 - 1),
+    steps=st.integers(0, 2**16 - 1),
+    waits_known=st.integers(0, 2**32 - 1),
+    **dict.fromkeys(WindowReport._fields[4:], SIGNED),
+)
+
+
+def report(rank, *, work, step=100, wait=None):
+    """A window of steps of `step` ms; who works less waits for the rest unless told otherwise."""
+    wait = step - work if wait is None else wait
+    rows = [StepRow(step * MS, work * MS, wait * MS, 0)] * WINDOW_STEPS
+    return summarize(rows, rank=rank, window=3, loss_ns=0, floor_ns=0)
+
+
+@given(REPORTS)
+def test_a_report_survives_the_message_which_stays_within_256_bytes(sent):
+    assert WindowReport.unpack(sent.pack()) == sent
+    assert len(sent.pack()) == MESSAGE_BYTES <= 256
+
+
+@given(st.binary(max_size=300))
+def test_what_is_no_message_is_none(data):
+    if len(data) != MESSAGE_BYTES or data[0] != 1:
+        assert WindowReport.unpack(data) is None
+
+
+def test_a_message_of_another_version_is_none():
+    assert WindowReport.unpack(b"\x02" + report(0, work=1).pack()[1:]) is None
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=WINDOW_STEPS))
+def test_quantiles_are_values_that_occurred_in_order(works):
+    rows = [StepRow(10**9, work, None, work) for work in works]
+    made = summarize(rows, rank=0, window=0, loss_ns=0, floor_ns=0)
+    ordered = sorted(works)
+    assert made.work_ns == ordered[(len(works) - 1) // 2]
+    assert ordered[0] <= made.work_low_ns <= made.work_ns <= made.work_high_ns <= ordered[-1]
+    assert (made.steps, made.waits_known, made.delay_high_ns) == (len(works), 0, ordered[-1])
+
+
+def test_the_mean_wait_is_of_the_steps_where_it_could_be_told():
+    rows = [StepRow(9, 1, 10, 0), StepRow(9, 1, None, 0), StepRow(9, 1, 20, 0)]
+    made = summarize(rows, rank=0, window=0, loss_ns=0, floor_ns=0)
+    assert (made.wait_ns, made.waits_known) == (15, 2)
+
+
+def test_the_late_rank_is_named_with_what_it_costs():
+    late = latest_rank([report(0, work=50), report(1, work=95), report(2, work=50)], threshold=0.1)
+    assert (late.rank, late.window, late.excess_ns) == (1, 3, 45 * MS)
+    assert (late.share, late.waiting_ranks) == (0.45, 2)
+
+
+def test_a_victim_whose_wait_looks_like_work_is_not_named():
+    # Its wait could not be kept apart from its work: it works and waits long at once.
+    victim = report(0, work=95, wait=45)
+    assert latest_rank([victim, report(1, work=50, wait=0)], threshold=0.1) is None
+
+
+@given(st.lists(st.integers(48, 52), min_size=1, max_size=9))
+def test_a_balanced_job_has_no_late_rank(works):
+    reports = [report(rank, work=work) for rank, work in enumerate(works)]
+    assert latest_rank(reports, threshold=0.1) is None
+
+
+def test_one_rank_alone_is_not_late():
+    assert latest_rank([report(0, work=99)], threshold=0.01) is None
+    assert latest_rank([], threshold=0.01) is None
+
+
+@given(st.integers(0, 10**11), st.integers(10**7, 10**10))
+def test_a_shared_window_lasts_two_periods_and_strides_nest(step_ns, period_ns):
+    stride = window_stride(step_ns, period_ns)
+    assert stride & (stride - 1) == 0  # a power of two, so that the longer contains the shorter
+    assert stride * WINDOW_STEPS * max(step_ns, 1) >= 2 * period_ns
+    assert stride == 1 or stride // 2 * WINDOW_STEPS * max(step_ns, 1) < 2 * period_ns
+
+
+@pytest.mark.parametrize(("step_ms", "stride"), [(1, 128), (20, 8), (100, 2), (125, 1), (9000, 1)])
+def test_strides_at_one_second(step_ms, stride):
+    assert window_stride(step_ms * MS, 10**9) == stride  # 16 steps x stride >= 2 s

@@ -1,0 +1,91 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import evenstep
+from evenstep.trace.layout import Kind
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+GPT, DEMO = ROOT / "examples" / "gpt.py", ROOT / "examples" / "demo.py"
+RANKS, STEPS = 2, 8
+
+
+@pytest.fixture(scope="module")
+def environ():
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
+    return ours | {"PYTHONPATH": str(Path(evenstep.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+def losses(output):
+    return re.findall(r"step +\d+ +loss (\d+\.\d+)", output)
+
+
+def test_training_gives_the_same_losses_observed_or_not(environ, tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    train = [*launch, f"--nproc-per-node={RANKS}", GPT, "--steps", STEPS, "--every", 1]
+    observe = [sys.executable, "-m", "evenstep", "run", "--out", "run", "--pace", "on", "--"]
+    outputs = [
+        subprocess.run(
+            [str(word) for word in command], env=environ, cwd=tmp_path, capture_output=True,
+            text=True, timeout=120, check=True,
+        ).stdout
+        for command in (train, [*observe, *train])
+    ]  # fmt: skip
+    assert len(losses(outputs[0])) == STEPS
+    assert losses(outputs[0]) == losses(outputs[1])
+    assert (tmp_path / "run" / "attempt-000" / "rank-00001.spool").is_file()
+
+
+@pytest.fixture(scope="module")
+def demo(environ, tmp_path_factory):
+    """A demo too short to mean anything, in a folder that holds a demo already."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "demo-1").mkdir()
+    done = subprocess.run(
+        [sys.executable, DEMO, "--steps", "6", "--out", folder], env=environ,
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def test_the_demo_takes_a_fresh_folder(demo):
+    folder, _ = demo
+    assert {path.name for path in folder.iterdir()} == {"demo-1", "demo-2"}
+    assert not any((folder / "demo-1").iterdir())
+
+
+def test_the_demo_ends_with_the_paths_of_its_reports(demo):
+    folder, done = demo
+    pages = [Path(line) for line in done.stdout.splitlines()[-2:]]
+    assert pages == [folder / "demo-2" / name / "report.html" for name in ("healthy", "disturbed")]
+    assert all(page.stat().st_size > 10_000 for page in pages)
+
+
+def test_the_demo_shows_commands_that_can_be_repeated(demo):
+    _, done = demo
+    commands = [line for line in done.stdout.splitlines() if line.startswith("$ ")]
+    assert [command.split()[2] for command in commands] == ["run", "diagnose"] * 2
+    assert "--garbage-rank 2" in commands[2]
+    assert "--pace on" in commands[2]
+
+
+def test_every_rank_of_the_demo_was_observed(demo):
+    folder, _ = demo
+    for name in ("healthy", "disturbed"):
+        trace = evenstep.load(folder / "demo-2" / name)
+        assert sorted(trace.ranks) == [0, 1, 2, 3]
+
+
+def test_the_disturbed_rank_paused_inside_backward(demo):
+    folder, _ = demo
+    trace = evenstep.load(folder / "demo-2" / "disturbed")
+    pauses = trace.of_kind(Kind.PAUSE)
+    full = (pauses.op == 2) & (pauses["rank"] == 2)  # collections of the whole heap
+    assert full.sum() >= 6

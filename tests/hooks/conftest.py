@@ -1,0 +1,102 @@
+"""Real jobs of two gloo ranks, run once per session and mechanism; and a process group of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import evenstep
+from evenstep.agent.recorder import Recorder
+from evenstep.hooks import process_groups
+from evenstep.hooks.install import DISPATCHER, PROCESS_GROUP_HOOKS
+from evenstep.trace.columns import Columns
+from evenstep.trace.layout import Kind
+from evenstep.trace.spool import Spool
+from evenstep.trace.trace import Trace
+
+SOURCE = Path(__file__).parents[2] / "src"
+JOB = Path(__file__).with_name("collectives_job.py")
+MECHANISMS = [DISPATCHER] + [PROCESS_GROUP_HOOKS] * process_groups.available(torch)
+
+
+class Scenes:
+    """What two ranks recorded under each span of the job."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def of(self, name: str, rank: int = 0) -> Columns:
+        """A rank's collectives and messages inside the named span."""
+        events = self.trace.events.select(self.trace.events.rank == rank)
+        span = events.select(events.name == self.trace.names.index(name))
+        inside = (events.enter_ns >= span.enter_ns[0]) & (events.enter_ns <= span.exit_ns[0])
+        moves = np.isin(events.kind, [Kind.COLLECTIVE, Kind.POINT_TO_POINT])
+        return events.select(inside & moves)
+
+    def both(self, name: str) -> tuple[Columns, Columns]:
+        """The same of both ranks."""
+        return self.of(name, 0), self.of(name, 1)
+
+
+@pytest.fixture(scope="session", params=MECHANISMS)
+def mechanism(request: pytest.FixtureRequest) -> str:
+    """How collectives are seen: everything this torch has, one after the other."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def scenes(mechanism: str, tmp_path_factory: pytest.TempPathFactory) -> Scenes:
+    """The job's trace, read back from its folder."""
+    folder = tmp_path_factory.mktemp("job")
+    environ = {
+        **os.environ,
+        "PYTHONPATH": f"{SOURCE}:{os.environ.get('PYTHONPATH', '')}",
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(JOB), str(folder), mechanism, str(rank), "2"],
+            env=environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        _, errors = rank.communicate(timeout=180)
+        assert rank.returncode == 0, errors
+    return Scenes(evenstep.load(folder))
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A real gloo group whose only member is this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    """A small open spool."""
+    opened = Spool.create(
+        tmp_path / "rank-00000.spool", {"rank": 0}, ring_bytes=100_000, summary_bytes=10_000
+    )
+    yield opened
+    opened.shut()
+
+
+@pytest.fixture
+def recorder(spool: Spool) -> Iterator[Recorder]:
+    """A recorder of this thread; it lets go of the mapping before the spool is shut."""
+    made = Recorder(spool)
+    yield made
+    made.summaries.release()

@@ -1,0 +1,152 @@
+"""Our own failures stay ours; a failure of the backend stays the backend's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from evenstep.hooks import observer as observing
+from evenstep.hooks.groups import Groups
+from evenstep.hooks.install import TorchHooks
+from evenstep.hooks.observer import Observer
+from evenstep.trace.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag
+
+Failures = list[Exception]
+
+
+class OurError(Exception):
+    """What our own code raises in these tests."""
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise OurError
+
+
+@pytest.fixture
+def failures() -> Failures:
+    return []
+
+
+@pytest.fixture
+def hooked(alone, recorder, mechanism, failures) -> Iterator[Callable[[], TorchHooks]]:
+    """Installs hooks on this process; they are gone after the test."""
+    made = []
+
+    def install() -> TorchHooks:
+        groups = Groups(recorder.spool, dist)
+        hooks = TorchHooks(torch, recorder, groups, print, failures.append, mechanism=mechanism)
+        made.append(hooks)
+        hooks.install()
+        return hooks
+
+    yield install
+    for hooks in made:
+        hooks.remove()
+
+
+@pytest.mark.parametrize("method", ["begin", "end"])
+def test_a_failure_of_ours_changes_nothing_and_is_told_once(hooked, failures, monkeypatch, method):
+    monkeypatch.setattr(Observer, method, broken)
+    hooked()
+    for _ in range(3):
+        tensor = torch.arange(4.0)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [0, 1, 2, 3]  # the sum over one rank
+    assert [type(failure) for failure in failures] == [OurError]
+
+
+def test_a_failure_while_waiting_is_ours_alone(hooked, failures, monkeypatch):
+    monkeypatch.setattr(Observer, "waited", broken)
+    hooked()
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1))
+    assert [type(failure) for failure in failures] == [OurError]
+
+
+def test_a_group_that_cannot_be_hooked_is_still_made(hooked, failures, monkeypatch):
+    monkeypatch.setattr(Groups, "renew", broken)
+    hooked()
+    late = dist.new_group([0])
+    dist.all_reduce(torch.ones(1), group=late)
+    assert [type(failure) for failure in failures] == [OurError]
+
+
+def test_a_failure_of_the_backend_reaches_the_caller_and_is_marked(hooked, spool, failures):
+    hooks = hooked()
+    with pytest.raises(RuntimeError):
+        dist.all_gather_into_tensor(torch.ones(3), torch.ones(8))
+    hooks.remove()
+    assert spool.halves[HALF_FLAGS] & Flag.FAILED
+    assert spool.words[WORD_EXIT] > 0
+    assert failures == []
+
+
+def test_nobody_is_expected_to_wait_for_a_failed_collective(hooked, recorder):
+    hooked()
+    with pytest.raises(RuntimeError):
+        dist.all_gather_into_tensor(torch.ones(3), torch.ones(8))
+    dist.all_reduce(torch.ones(1))
+    assert recorder.blocking == {}
+    assert not recorder.spool.halves[HALF_FLAGS] & Flag.HOST_BLOCKED
+
+
+def test_disarmed_hooks_record_nothing(hooked, spool):
+    hooked().disarm()
+    dist.all_reduce(torch.ones(1))
+    assert spool.words[0] == 0
+
+
+def test_removing_restores_what_was_replaced(alone, recorder, mechanism, failures):
+    c10d = torch._C._distributed_c10d
+    held = dist.distributed_c10d
+    before = c10d.Work.wait, held._register_process_group
+    groups = Groups(recorder.spool, dist)
+    hooks = TorchHooks(torch, recorder, groups, print, failures.append, mechanism=mechanism)
+    hooks.install()
+    hooks.remove()
+    assert (c10d.Work.wait, held._register_process_group) == before
+    dist.all_reduce(torch.ones(1))
+    assert recorder.spool.words[0] == 0
+
+
+def test_hooks_can_be_installed_again_after_they_were_removed(hooked, spool):
+    hooked().remove()
+    hooked()
+    dist.all_reduce(torch.ones(1))
+    assert spool.words[0] == 1
+    assert spool.words[RECORD_WORDS] == 0  # once, not once per installation
+
+
+def test_hooks_do_not_keep_a_destroyed_group_alive(hooked):
+    import weakref
+
+    hooked()
+    late = dist.new_group([0])
+    dist.all_reduce(torch.ones(1), group=late)
+    gone = weakref.ref(late)
+    dist.destroy_process_group(late)
+    del late
+    assert gone() is None
+
+
+def test_a_message_nobody_waits_for_is_let_go_of(recorder, monkeypatch):
+    monkeypatch.setattr(observing, "WAITED_FOR_LIMIT", 2)
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    for seq in range(1, 4):
+        recorder.spool.put(1, 0, 2)
+        observer._keep(object(), seq)
+    assert len(observer._waited_for) == 2
+    assert recorder.spool.times(1)[1] > 0  # the oldest has an end
+    assert recorder.spool.times(2)[1] == 0
+
+
+def test_messages_are_counted_by_tag_within_bounds(recorder, monkeypatch):
+    monkeypatch.setattr(observing, "ORDERS_LIMIT", 2)
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    often, rarely = (1, 0, 10, 0), (1, 0, 10, 1)
+    orders = [observer._order(key) for key in (often, rarely, often, (1, 0, 10, 2), often, rarely)]
+    assert orders == [0, 0, 1, 0, 2, 0]  # the one unused for longest was forgotten

@@ -1,0 +1,79 @@
+"""How torch's process-group hooks are read; those that need them run on torch 2.14.1 or later."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from evenstep.hooks import process_groups
+from evenstep.hooks.groups import Groups
+from evenstep.hooks.install import DISPATCHER, PROCESS_GROUP_HOOKS, TorchHooks
+from evenstep.hooks.process_groups import HOOK_ID, READINGS, device_only
+from evenstep.trace.layout import Op
+
+needs_hooks = pytest.mark.skipif(
+    not process_groups.available(torch), reason="this torch has no process-group hooks"
+)
+
+
+def test_the_lightest_mechanism_is_chosen_unless_another_is_asked_for(recorder):
+    groups = Groups(recorder.spool, dist)
+    default = TorchHooks(torch, recorder, groups, print, print).describe()["mechanism"]
+    asked = TorchHooks(torch, recorder, groups, print, print, mechanism=DISPATCHER).describe()
+    has = process_groups.available(torch)
+    assert default == (PROCESS_GROUP_HOOKS if has else DISPATCHER)
+    assert asked["mechanism"] == DISPATCHER
+
+
+def test_operations_are_found_by_torchs_numbers_and_unknown_ones_are_left_out():
+    table = process_groups._by_number({"BARRIER": 2, "SEND": 0, "INVENTED": 4})
+    assert [None if reading is None else reading[0] for reading in table] == [
+        Op.SEND, None, Op.BARRIER, None, None
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "only"), [(("cuda",), True), (("cpu", "cuda"), False), (("cpu",), False), ((), False)]
+)
+def test_a_barrier_runs_on_the_device_only_where_there_is_no_cpu_backend(kinds, only):
+    group = SimpleNamespace(_device_types=[SimpleNamespace(type=kind) for kind in kinds])
+    assert device_only(group) is only
+
+
+@needs_hooks
+def test_every_operation_torch_reports_can_be_read():
+    members = torch._C._distributed_c10d.HookOpName.__members__
+    assert set(members) - set(READINGS) == {"SPLIT", "NEW_WINDOW", "UNKNOWN"}
+
+
+@needs_hooks
+def test_a_users_own_hooks_keep_working_beside_ours_and_after(alone, recorder):
+    seen = []
+    group = dist.group.WORLD
+    group.register_pre_hook(HOOK_ID + 1, lambda call: seen.append(call.name.name))
+    hooks = TorchHooks(torch, recorder, Groups(recorder.spool, dist), print, print)
+    hooks.install()
+    dist.all_reduce(torch.ones(1))
+    hooks.remove()
+    dist.all_reduce(torch.ones(1))
+    assert seen == ["ALLREDUCE", "ALLREDUCE"]
+    assert recorder.spool.words[0] == 1
+
+
+@needs_hooks
+def test_a_collective_refused_by_somebody_elses_hook_counts_as_failed(alone, recorder):
+    def refuse(call):
+        raise KeyError("refused")
+
+    hooks = TorchHooks(torch, recorder, Groups(recorder.spool, dist), print, print)
+    hooks.install()
+    group = dist.group.WORLD
+    group.register_pre_hook(HOOK_ID + 1, refuse)  # after ours
+    with pytest.raises(KeyError):
+        dist.all_reduce(torch.ones(1))
+    group.unregister_pre_hook(HOOK_ID + 1)
+    hooks.remove()
+    assert recorder.spool.times(1)[1] > 0

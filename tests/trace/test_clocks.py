@@ -1,0 +1,117 @@
+"""Alignment of hosts, on synthetic collectives whose true clocks are known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.trace.clocks import DRIFT, align
+from evenstep.trace.layout import Kind, Op
+from tests.trace.synthetic import collectives, trace_of
+
+COUNT = 600
+BOOTS = {0: "a", 1: "a", 2: "b"}
+
+
+def world(seed, *, period_ns=20e6, transfer_ns=2e5, drift=100e-6, late_ns=5e6):
+    """Three ranks on two hosts; (trace, offset of host b at its own times, those times).
+
+    Everybody enters at its own moment and leaves, at its own delay, after the last has entered.
+    Host b's clock reads (1 + rate) t + offset, offset up to 5 s and rate up to `drift`.
+    """
+    rng = np.random.default_rng(seed)
+    start = np.cumsum(rng.uniform(0.5, 1.5, COUNT) * period_ns) + 1e12
+    enter = {rank: start + rng.exponential(late_ns, COUNT) for rank in BOOTS}
+    last = np.max(list(enter.values()), axis=0)
+    leave = {rank: last + transfer_ns + rng.exponential(transfer_ns, COUNT) for rank in BOOTS}
+    offset, rate = rng.uniform(-5e9, 5e9), rng.uniform(-drift, drift)
+    for times in (enter, leave):
+        times[2] = times[2] * (1 + rate) + offset
+    as_int = [{rank: times.astype(np.int64) for rank, times in t.items()} for t in (enter, leave)]
+    own = as_int[0][2].astype(float)
+    return trace_of(collectives(*as_int), BOOTS), (own - offset) / (1 + rate) - own, own
+
+
+def error_and_bar(seed, **knobs):
+    """Distance of the placed times from the truth, and the bar at the same times."""
+    trace, truth, own = world(seed, **knobs)
+    found = align(trace).by_rank[2]
+    placed = np.interp(own, found.at_ns, found.offset_ns)
+    return np.abs(placed - truth), np.interp(own, found.at_ns, found.error_ns)
+
+
+@pytest.mark.parametrize("period_ns", [1e6, 20e6, 1e9])  # back to back, a step, a slow step
+@pytest.mark.parametrize("drift", [0.0, 5e-6, 100e-6])
+def test_the_truth_lies_within_the_error_bars(period_ns, drift):
+    inside = []
+    for seed in range(20):
+        error, bar = error_and_bar(seed, period_ns=period_ns, drift=drift)
+        inside.append(np.mean(error <= bar + 2.0))  # times are whole nanoseconds
+    assert np.mean(inside) >= 0.95
+
+
+@pytest.mark.parametrize("drift", [0.0, 100e-6])
+def test_the_error_bars_are_not_wider_than_twice_a_transfer(drift):
+    # With latecomers on both sides the bounds are a transfer (0.2 ms) and its jitter apart.
+    _, bar = error_and_bar(3, transfer_ns=2e5, drift=drift)
+    assert np.median(bar) < 4e5
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_after_alignment_nobody_leaves_before_the_last_has_entered(seed):
+    trace, _, _ = world(seed)
+    clocks = align(trace)
+    events, placed = trace.events, clocks.by_rank[2]
+    enter = {r: events.enter_ns[events["rank"] == r] for r in BOOTS}
+    leave = {r: events.exit_ns[events["rank"] == r] for r in BOOTS}
+    slack = np.interp(enter[2], placed.at_ns, placed.error_ns) + 2 * DRIFT * 40e6  # thinned
+    for times in (enter, leave):
+        times[2] = placed.shift(times[2])
+    last, first = np.max(list(enter.values()), axis=0), np.min(list(leave.values()), axis=0)
+    assert (first >= last - slack).all()
+
+
+def test_ranks_of_one_boot_share_a_clock_exactly():
+    trace, _, _ = world(1)
+    clocks = align(trace)
+    assert clocks.reference == "a"
+    for rank in (0, 1):
+        assert clocks.by_rank[rank].error_ns.max() == 0.0
+        assert clocks.by_rank[rank].shift(trace.events.enter_ns).tolist() == (
+            trace.events.enter_ns.tolist()
+        )
+
+
+def test_one_host_alone_needs_no_alignment():
+    trace = trace_of(world(1)[0].events, dict.fromkeys(BOOTS, "a"))
+    assert align(trace).error_ns == 0.0
+    assert align(trace).unplaced == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"op": Op.BROADCAST}, {"kind": Kind.POINT_TO_POINT}],  # the root leaves without waiting
+)
+def test_a_host_without_common_synchronizing_collectives_is_not_placed(changes):
+    enter = {rank: np.arange(10) * 1000 for rank in BOOTS}
+    leave = {rank: times + 500 for rank, times in enter.items()}
+    clocks = align(trace_of(collectives(enter, leave, **changes), BOOTS))
+    assert clocks.unplaced == (2,)
+    assert clocks.by_rank[0] is not None
+
+
+def test_open_collectives_do_not_place_a_host():
+    enter = {rank: np.arange(10) * 1000 for rank in BOOTS}
+    leave = {rank: times + 500 for rank, times in enter.items()}
+    leave[2] = np.zeros(10, np.int64)
+    assert align(trace_of(collectives(enter, leave), BOOTS)).unplaced == (2,)
+
+
+def test_a_rank_whose_boot_is_unknown_has_a_clock_of_its_own():
+    trace, _, _ = world(1)
+    for rank in trace.ranks:
+        trace.ranks[rank].identity["boot_id"] = ""
+    clocks = align(trace)
+    assert clocks.reference == "rank 0"
+    assert clocks.error_ns > 0

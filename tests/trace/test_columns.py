@@ -1,0 +1,48 @@
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from evenstep.trace.columns import Columns
+
+
+@pytest.fixture
+def table():
+    return Columns({"rank": np.array([1, 0, 1, 0]), "step": np.array([0, 1, 1, 0])})
+
+
+def test_a_column_is_reached_by_attribute_and_by_name(table):
+    assert table.rank is table["rank"]
+    assert list(table) == ["rank", "step"]
+
+
+def test_rows_are_picked_by_mask_index_and_slice(table):
+    assert table.select(table.rank == 1).step.tolist() == [0, 1]
+    assert table.select(np.array([3, 0])).rank.tolist() == [0, 1]
+    assert len(table.select(slice(0, 3))) == 3
+
+
+def test_the_first_name_is_the_most_significant_in_sorting(table):
+    ordered = table.sorted_by("rank", "step")
+    assert list(zip(ordered.rank, ordered.step, strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_tables_are_put_below_each_other(table):
+    assert Columns.concatenate([table, table]).rank.tolist() == [1, 0, 1, 0] * 2
+    assert len(Columns.concatenate([])) == 0
+
+
+def test_a_column_of_another_length_is_refused(table):
+    with pytest.raises(ValueError, match=r"columns differ in length: \[4, 5\]"):
+        table.with_column("extra", np.zeros(5))
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(table):
+    with pytest.raises(AttributeError, match="no column 'stepp'; there are rank, step"):
+        table.stepp  # noqa: B018
+
+
+@pytest.mark.parametrize("through", [copy.copy, lambda t: pickle.loads(pickle.dumps(t))])
+def test_a_table_can_be_copied_and_sent_to_another_process(table, through):
+    assert through(table).rank.tolist() == table.rank.tolist()
