@@ -1,4 +1,4 @@
-"""What seeing a collective costs its caller on the `fake` backend, where the call itself is free."""
+"""What seeing a collective costs its caller on the `fake` backend, which moves nothing."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 
-from benchmarks.measure import Row, differences, spread
+from benchmarks.measure import Row, spread
 from benchmarks.ranks import free_port, place, run_alone
 
 JOB = "benchmarks.jobs.starting"
@@ -28,13 +28,11 @@ def run(args: argparse.Namespace) -> list[Row]:
     """
     where = place(0, 1, free_port())
     pairs = [
-        [run_alone(JOB, *form, python=args.python, **where) for form in (["--attach"], [])]
+        [run_alone(JOB, *form, python=args.python, added=where) for form in (["--attach"], [])]
         for _ in range(args.pairs + 1)
     ][1:]
     attach, everything = (
-        spread(
-            differences(*([run[key] / 1e6 for run in side] for side in zip(*pairs, strict=True)))
-        )
+        spread([(watched[key] - plain[key]) / 1e6 for watched, plain in pairs])
         for key in ("attach_ns", "all_ns")
     )
     foreign = foreign_modules(pairs[-1][0]["modules"])

@@ -46,10 +46,13 @@ def place(rank: int, world: int, port: int) -> dict[str, str]:
 
 
 def run_alone(
-    module: str, *arguments: str, python: str = sys.executable, **added: str
+    module: str,
+    *arguments: str,
+    python: str = sys.executable,
+    added: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run a job of one process; the JSON object it prints. Raises `JobError`."""
-    return run_ranks(module, *arguments, world=1, python=python, placed=False, **added)
+    return _run([python, "-m", module, *arguments], [environment(**(added or {}))], 1800.0)
 
 
 def run_ranks(
@@ -58,21 +61,11 @@ def run_ranks(
     world: int,
     python: str = sys.executable,
     timeout_s: float = 1800.0,
-    placed: bool = True,
-    **added: str,
 ) -> dict[str, Any]:
     """Run a job on `world` ranks; the JSON object that rank 0 prints last. Raises `JobError`."""
     port = free_port()
-    command = [python, "-m", module, *arguments]
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        outputs = [Path(folder) / f"rank-{rank}" for rank in range(world)]
-        processes = [
-            _start(command, environment(**(place(rank, world, port) if placed else {}), **added),
-                   output)
-            for rank, output in enumerate(outputs)
-        ]  # fmt: skip
-        _wait(processes, outputs, timeout_s)
-        return last_object(outputs[0].read_text())
+    places = [environment(**place(rank, world, port)) for rank in range(world)]
+    return _run([python, "-m", module, *arguments], places, timeout_s)
 
 
 def last_object(text: str) -> dict[str, Any]:
@@ -89,6 +82,20 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _run(
+    command: Sequence[str], environments: Sequence[Mapping[str, str]], timeout_s: float
+) -> dict[str, Any]:
+    """Run the command once per environment; the object printed by the first."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        outputs = [Path(folder) / f"rank-{rank}" for rank in range(len(environments))]
+        processes = [
+            _start(command, environ, output)
+            for environ, output in zip(environments, outputs, strict=True)
+        ]
+        _wait(processes, outputs, timeout_s)
+        return last_object(outputs[0].read_text())
 
 
 def _start(

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Ratio, Row, paired_ratio
+from benchmarks.measure import Ratio, Row, differences, paired_ratio, spread
 from benchmarks.ranks import ROOT, JobError, environment, run_ranks
 
 JOB = "benchmarks.jobs.steps"
@@ -54,7 +54,8 @@ def _sleeping(figures: dict[str, Any]) -> Row:
     return Row(
         SLEEPING,
         f"upper end ≤ {BAR}",
-        f"{_text(ratio)}{note}; steps of {step_ms:.1f} ms in {figures['buckets']} buckets",
+        f"{_text(ratio)}{note}; steps of {step_ms:.1f} ms in {figures['buckets']} buckets; "
+        f"{_processor(figures)}",
         ratio.high <= BAR if resolved else None,
         COMMAND,
     )
@@ -63,7 +64,15 @@ def _sleeping(figures: dict[str, Any]) -> Row:
 def _computing(figures: dict[str, Any]) -> Row:
     ratio = paired_ratio(figures["on"], figures["off"])
     step_ms = statistics.median(figures["off"]) * 1e3
-    return Row(COMPUTING, "none", f"{_text(ratio)}; steps of {step_ms:.0f} ms", None, COMMAND)
+    measured = f"{_text(ratio)}; steps of {step_ms:.0f} ms; {_processor(figures)}"
+    return Row(COMPUTING, "none", measured, None, COMMAND)
+
+
+def _processor(figures: dict[str, Any]) -> str:
+    """What a step takes more of rank 0's processor time: steadier than the clock on a busy host."""
+    more = differences(figures["on_processor"], figures["off_processor"])
+    share = spread([seconds * 1e3 for seconds in more])
+    return f"processor time of a rank {share.text('ms', 2)} more a step"
 
 
 def _text(ratio: Ratio) -> str:

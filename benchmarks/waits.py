@@ -85,9 +85,10 @@ def run(args: argparse.Namespace) -> list[Row]:
         rows.append(_slept(world, play("sleep", world, args)))
         rows.append(_rotated(world, play("rotate", world, args)))
     rows.append(_collected(play("collect", 2, args)))
-    for world in (2, 4):
-        rows.append(_healthy(world, [play("healthy", world, args) for _ in range(args.repeats)]))
-    return rows
+    return rows + [
+        _healthy(world, [play("healthy", world, args) for _ in range(args.repeats)])
+        for world in (2, 4)
+    ]
 
 
 def play(scenario: str, world: int, args: argparse.Namespace) -> Outcome:

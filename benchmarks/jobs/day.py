@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -29,11 +28,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rank-00000.spool"
         spool = Spool.create(path, IDENTITY, ring_bytes=RING_BYTES, summary_bytes=SUMMARY_BYTES)
-        before = os.stat(path).st_blocks * 512
+        before = path.stat().st_blocks * 512
         started = time.perf_counter_ns()
         write(spool, args.steps)
         elapsed = time.perf_counter_ns() - started
-        after = os.stat(path).st_blocks * 512
+        after = path.stat().st_blocks * 512
         spool.flush()
         contents = read_spool(path)
     kept = contents.summaries

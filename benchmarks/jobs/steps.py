@@ -31,6 +31,7 @@ FORWARD_S, BACKWARD_S, SLEEPS = 0.024, 0.008, 5
 HALF_WIDTH = 0.005
 FEWEST_PAIRS, CHECK_PAIRS = 30, 10
 WARM_UP = 10
+TOOLS = ("evenstep", "none", "profiler", "traceml")
 
 
 class SleepInBackward(torch.autograd.Function):
@@ -91,14 +92,17 @@ class Job:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def block(self) -> float:
-        """Seconds per step of a block: all ranks begin together, the first step is not timed."""
+    def block(self) -> tuple[float, float]:
+        """Seconds per step of a block, and of processor time of this rank's threads.
+
+        All ranks begin together; the first step is not timed.
+        """
         dist.barrier()
         self.step()
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         for _ in range(BLOCK):
             self.step()
-        return (time.perf_counter() - start) / BLOCK
+        return (time.perf_counter() - start) / BLOCK, (time.process_time() - busy) / BLOCK
 
     @property
     def buckets(self) -> int:
@@ -117,6 +121,7 @@ def alternate(job: Job, minutes: float) -> dict[str, Any]:
         raise RuntimeError("evenstep did not attach")
     toggle = Toggle(torch)
     times: dict[bool, list[float]] = {True: [], False: []}
+    processor: dict[bool, list[float]] = {True: [], False: []}
     order = random.Random(1)
     deadline = time.monotonic() + minutes * 60
     going = True
@@ -124,13 +129,20 @@ def alternate(job: Job, minutes: float) -> dict[str, Any]:
         for _ in range(CHECK_PAIRS):
             for on in order.sample((True, False), 2):
                 toggle.switch(on)
-                times[on].append(job.block())
+                elapsed, busy = job.block()
+                times[on].append(elapsed)
+                processor[on].append(busy)
                 toggle.check()
         going = _agreed(_unsettled(times) and time.monotonic() < deadline)
     toggle.switch(True)
     evenstep.detach()
     folder.cleanup()
-    return {"on": times[True], "off": times[False]}
+    return {
+        "on": times[True],
+        "off": times[False],
+        "on_processor": processor[True],
+        "off_processor": processor[False],
+    }
 
 
 def _unsettled(times: dict[bool, list[float]]) -> bool:
@@ -149,7 +161,7 @@ def _agreed(mine: bool) -> bool:
 def watched(job: Job, blocks: int, tool: str) -> dict[str, Any]:
     """A whole run under one tool, or under none."""
     with _profiler() if tool == "profiler" else contextlib.nullcontext():
-        times = [job.block() for _ in range(blocks)]
+        times = [job.block()[0] for _ in range(blocks)]
     return {"times": times}
 
 
@@ -165,9 +177,7 @@ def _profiler() -> Iterator[None]:
 def main() -> None:
     """Measure as the arguments say; rank 0 writes or prints the figures."""
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--tool", choices=("evenstep", "none", "profiler", "traceml"), required=True
-    )
+    parser.add_argument("--tool", choices=TOOLS, required=True)
     parser.add_argument("--compute", action="store_true")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--blocks", type=int, default=40)

@@ -178,7 +178,7 @@ class Job:
     def forked(self):
         self.attach("forked")
         parts = model_and_optimizer()
-        train(1, parts=parts)
+        losses = train(1, parts=parts)
         before = self.written("forked")
         child = os.fork()
         if not child:
@@ -190,7 +190,8 @@ class Job:
             torch.save({}, self.folder / "child.pt")
             evenstep.detach()
             os._exit(0)
-        return [os.waitpid(child, 0)[1], before == self.written("forked"), train(STEPS)]
+        status, same = os.waitpid(child, 0)[1], before == self.written("forked")
+        return [status, same, losses + train(STEPS - 1, first=1, parts=parts)]
 
     def fork_workers(self):
         return self.workers("fork")
@@ -217,7 +218,7 @@ class Job:
     def broken_collective(self):
         return self.broken("collective")
 
-    def broken_step(self):
+    def broken_end_step(self):
         return self.broken("end_step")
 
     def broken(self, method):
@@ -235,8 +236,8 @@ class Job:
         told = [evenstep.attach(pace_mode="sideways"), evenstep.attach(no_such_thing=1)]
         told.append(evenstep.attach(pace_max_delay=0.5, out=self.folder / "refused"))
         losses = train(STEPS)
-        told.append(self.attach("after_bad_settings"))
-        return [told, losses, list(self.lines.said), sorted(map(str, self.folder.glob("refused/*/*")))]
+        told.append(self.attach("after_bad_settings", pace_max_delay=0.1))
+        return [told, losses, list(self.lines.said), (self.folder / "refused").exists()]
 
     def unwritable(self):
         told = evenstep.attach(out=Path(__file__) / "run")
@@ -247,6 +248,14 @@ class Job:
             return None
         told = evenstep.attach(out=Path(self.full_disk) / "run")
         return [told, train(STEPS), list(self.lines.said)]
+
+    def full_buffered(self):
+        if not self.full_disk:
+            return None
+        told = evenstep.attach(out=Path(self.full_disk) / "buffered", spool="buffered")
+        losses = train(STEPS)
+        evenstep.detach()
+        return [told, losses, list(self.lines.said)]
 
     def claimed(self):
         told = [evenstep.attach(out=self.folder / "off") for _ in range(2)]

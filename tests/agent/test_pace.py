@@ -43,7 +43,7 @@ def decisions(recorder):
     return found[found["kind"] == Kind.PACING]
 
 
-def early_steps(host, recorder, number):
+def early_steps(host, recorder, number, *, run_delay_ns=0):
     """Steps of 100 ms in which this rank works 50 ms and waits 48 for a transfer of 2.
 
     A second all-reduce right after the first shows the floor.
@@ -57,7 +57,7 @@ def early_steps(host, recorder, number):
         phases = [0] * len(Phase)
         phases[Phase.SYNC] = 50 * MS
         closed = ClosedStep(step, start, start + 100 * MS, phases)
-        row, wait, decision = host.after_step(closed, 0)
+        row, wait, decision = host.after_step(closed, 0, run_delay_ns)
         host.hold(decision, step + 1)
     return row, wait, decision
 
@@ -92,11 +92,16 @@ def test_the_wait_is_told_from_the_transfer(recorder, sleeps):
     assert row.wait_ns >= 46 * MS
 
 
+def test_a_rank_is_not_called_late_for_the_time_it_had_no_core(recorder, sleeps):
+    row, _, _ = early_steps(host(recorder, "observe"), recorder, 1, run_delay_ns=20 * MS)
+    assert row.work_ns == 30 * MS
+
+
 def test_a_collective_without_an_end_tells_nothing(recorder):
     pace = host(recorder)
     recorder.collective(10**9, GroupState(1, "u", (0, 1), 0), Op.ALL_REDUCE, 8, 8, 0, -1, 1)
     closed = ClosedStep(0, 10**9, 2 * 10**9, [0] * len(Phase))
-    _, wait, _ = pace.after_step(closed, 0)
+    _, wait, _ = pace.after_step(closed, 0, 0)
     assert (wait.first_ns, wait.reason) == (None, "no collective in this step")
 
 

@@ -120,3 +120,14 @@ def test_after_a_failure_nothing_is_recorded_any_more(attached):
         evenstep.log(loss=1.0)
         evenstep.step()
     assert len(read_spool(attached.spool.path).records) == 0
+
+
+def test_a_tensor_on_a_device_is_not_read(attached):
+    class OnDevice:
+        is_cuda = True
+
+        def __float__(self):
+            raise AssertionError("reading it would synchronise")
+
+    evenstep.log(loss=OnDevice(), norm=2)
+    assert len(records(attached, Kind.MARKER)) == 1

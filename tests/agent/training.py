@@ -9,10 +9,10 @@ BATCH = 4
 
 
 def model_and_optimizer():
-    """A seeded two-layer model under DDP with a bucket per layer, and its optimizer."""
+    """A seeded two-layer model under DDP, and its optimizer."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
-    parallel = DistributedDataParallel(model, bucket_cap_mb=1e-4)
+    parallel = DistributedDataParallel(model)
     return parallel, torch.optim.SGD(parallel.parameters(), lr=0.1)
 
 

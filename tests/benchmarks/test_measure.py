@@ -3,9 +3,10 @@ import random
 import statistics
 
 import pytest
-from benchmarks.measure import differences, paired_ratio, spread, student_t
 from hypothesis import given
 from hypothesis import strategies as st
+
+from benchmarks.measure import differences, paired_ratio, spread, student_t
 
 TIMES = st.lists(st.floats(0.01, 10), min_size=2, max_size=30)
 

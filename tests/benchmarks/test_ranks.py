@@ -1,4 +1,5 @@
 import pytest
+
 from benchmarks import __main__ as command
 from benchmarks.import_cost import foreign_modules
 from benchmarks.ranks import JobError, environment, last_object, place, run_ranks

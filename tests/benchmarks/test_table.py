@@ -1,4 +1,5 @@
 import pytest
+
 from benchmarks.measure import Row
 from benchmarks.table import line, render, renew
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evenstep.agent.recorder import GroupState
 from evenstep.hooks import device
 from evenstep.hooks.device import CaptureGate, DeviceTimer
 from evenstep.hooks.groups import Groups
@@ -234,8 +235,6 @@ def observer(recorder, bench) -> Observer:
 
 @pytest.fixture
 def state(recorder):
-    from evenstep.agent.recorder import GroupState
-
     return GroupState(1, "uid", (0, 1), 0)
 
 

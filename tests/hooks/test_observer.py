@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from evenstep.agent.recorder import GroupState
 from evenstep.hooks import observer as observing
 from evenstep.hooks.groups import Groups
 from evenstep.hooks.install import TorchHooks
 from evenstep.hooks.observer import Observer
-from evenstep.trace.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag
+from evenstep.trace.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag, Op
 
 Failures = list[Exception]
 
@@ -92,6 +93,30 @@ def test_nobody_is_expected_to_wait_for_a_failed_collective(hooked, recorder):
     dist.all_reduce(torch.ones(1))
     assert recorder.blocking == {}
     assert not recorder.spool.halves[HALF_FLAGS] & Flag.HOST_BLOCKED
+
+
+def test_a_wait_that_raises_ends_its_collective_as_failed(recorder):
+    class Work:
+        def wait(self):
+            raise RuntimeError("the peer is gone")
+
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    state = GroupState(1, "uid", (0, 1), 0)
+    observer.begin(1, state, Op.ALL_REDUCE, 4, 4, 0, -1, torch.ones(1))
+    observer.patch_wait(Work)
+    with pytest.raises(RuntimeError, match="the peer is gone"):
+        Work().wait()
+    assert recorder.spool.halves[HALF_FLAGS] & Flag.FAILED
+    assert recorder.spool.times(1)[1] > 0
+
+
+def test_a_blocking_collective_nobody_was_seen_waiting_for_ends_with_the_next(recorder):
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    state = GroupState(1, "uid", (0, 1), 0)
+    for enter_ns in (10, 20):
+        observer.begin(enter_ns, state, Op.ALL_REDUCE, 4, 4, 0, -1, torch.ones(1))
+    assert recorder.spool.times(1) == (10, 20)
+    assert recorder.spool.times(2) == (20, 0)
 
 
 def test_disarmed_hooks_record_nothing(hooked, spool):

@@ -1,325 +1,30 @@
-"""The agent of one rank: everything put together, and taken apart again.
+"""The one agent of this process: attached, detached, armed, and out of the way in a fork.
 
-`attach` never raises. When our own code fails, the agent says so once, stops observing, and the
-job goes on. In a forked child everything is disarmed before anything else runs.
+`attach` never raises: what goes wrong is one line of log, and training goes on. In a forked child
+everything is disarmed before anything else runs.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from evenstep.agent import config as configuration
-from evenstep.agent.collector import PauseWatch
 from evenstep.agent.config import Config
-from evenstep.agent.live import LiveView
-from evenstep.agent.pace import PaceHost
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.resources import ResourceMeter, RunDelay
-from evenstep.agent.sampler import Sampler
-from evenstep.agent.sharing import Sharing
-from evenstep.agent.windows import WINDOW_STEPS, Late, StepRow, WindowReport, summarize
-from evenstep.errors import EvenstepError, SpoolError
-from evenstep.hooks.groups import Groups
-from evenstep.hooks.install import TorchHooks
-from evenstep.pacing import Pacer, PacerSettings, Slowest
+from evenstep.agent.rank import Agent, pacer_settings
+from evenstep.errors import EvenstepError
 from evenstep.trace.facts import loaded_versions, run_facts
 from evenstep.trace.folder import RunFolder, default_path, starter_pid
 from evenstep.trace.identity import Identity, from_environment
 from evenstep.trace.spool import Spool
 
 log = logging.getLogger("evenstep")
-
-CLOSING_TIMEOUT_S = 2.0
-
-
-class Agent:
-    """One rank under observation, from `start` to `stop`."""
-
-    def __init__(
-        self, config: Config, identity: Identity, folder: RunFolder, spool: Spool, torch: Any
-    ) -> None:
-        self.config = config
-        self.identity = identity
-        self.folder = folder
-        self.spool = spool
-        self.recorder = Recorder(spool)
-        self.failure = ""
-        self._torch = torch
-        self._pid = os.getpid()
-        self._stopped = False
-        self._groups = Groups(spool, torch.distributed)
-        self._hooks = TorchHooks(torch, self.recorder, self._groups, self.end_step, self.give_up)
-        self._pauses = PauseWatch(self.recorder.pause)
-        self._meter = ResourceMeter()
-        self._run_delay = RunDelay(threading.get_native_id())
-        self._pace = PaceHost(
-            Pacer(self._pacer_settings()),
-            self.recorder,
-            world=identity.world,
-            can_hold=not self._hooks.on_device,
-        )
-        self._live = LiveView(folder.path)
-        self._sharing: Sharing | None = None
-        self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
-        self._once: list[Callable[[], None]] = [self._record_locality]
-        self._sampler = self._make_sampler()
-        self._step_cost_ns = 0
-        self._absent: dict[str, str] = {}
-        self._noted: set[str] = set()
-        self._floor_ns = 0  # of the step's first collective, as last known
-
-    def _pacer_settings(self) -> PacerSettings:
-        config, identity = self.config, self.identity
-        return PacerSettings(
-            mode=config.pace_mode,
-            controller=config.pace_controller,
-            objective=config.pace_objective,
-            imbalance=config.pace_threshold,
-            max_delay=config.pace_max_delay,
-            stability_cost=config.pace_stability_cost,
-            sharing=config.pace_sharing,
-            run_id=identity.run_id,
-            attempt=identity.attempt,
-            rank=identity.rank,
-            world=identity.world,
-        )
-
-    def _make_sampler(self) -> Sampler:
-        from evenstep.agent.sources import all_sources
-
-        sources = all_sources(
-            thread_id=threading.get_native_id(), device_index=self._hooks.device_index
-        )
-        return Sampler(
-            sources,
-            self.recorder.sample,
-            period_s=self.config.sample_period_s,
-            also=[self._background],
-        )
-
-    # -- life ------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Install everything. Raises what a hook raises; the caller stops the agent then."""
-        self._hooks.install()
-        self._pauses.install()
-        self._sampler.start()
-        if self.spool.note:
-            self.spool.add_fact("spool", self.spool.note)
-        if self.config.pace_mode == "on" and not self._pace.can_hold:
-            note = "pacing observes only: on CUDA a host sleep would not hold the device"
-            self.spool.add_fact("pacing", note)
-            log.warning("evenstep: %s", note)
-        self.spool.add_fact("hooks", self._hooks.describe())
-        self.spool.add_fact("pace", {"mode": self.config.pace_mode})
-
-    def connect(self) -> None:
-        """`init_process_group` is done: rank and store are known."""
-        if self.config.share and self.identity.world > 1 and self._sharing is None:
-            self._sharing = self._connect_store()
-
-    def stop(self, reason: str) -> None:
-        """Take the hooks out, write the last facts and close the spool."""
-        if self._stopped or os.getpid() != self._pid:
-            return
-        self._stopped = True
-        for part, end in (
-            ("hooks", self._hooks.remove),
-            ("collector", self._pauses.remove),
-            ("sampler", lambda: self._sampler.stop(CLOSING_TIMEOUT_S)),
-            ("scheduler", self._run_delay.close),
-        ):
-            try:
-                end()
-            except Exception as error:  # the other parts must still go
-                log.warning("evenstep: removing the %s: %s", part, error)
-        try:
-            self._write_costs()
-            self.spool.add_fact("closed", {"monotonic_ns": time.monotonic_ns(), "reason": reason})
-            self.recorder.summaries.release()
-            self.spool.shut()
-        except (ValueError, OSError, BufferError) as error:
-            log.warning("evenstep: the end of %s is missing: %s", self.spool.path, error)
-
-    def disarm(self) -> None:
-        """For a forked child: nothing of ours may write into the parent's mapping."""
-        self._hooks.disarm()
-        self._pauses.disarm()
-        self._sampler.disarm()
-        self._pace.pacer.kill()
-        self._stopped = True
-
-    def give_up(self, error: Exception) -> None:
-        """Our own code failed: observe nothing from here on; the job goes on."""
-        if self.failure:
-            return
-        self.failure = f"{type(error).__name__}: {error}"
-        self._hooks.disarm()
-        self._pauses.disarm()
-        self._pace.pacer.kill()
-        log.error("evenstep: stopped observing rank %d: %s", self.identity.rank, self.failure)
-        log.debug("evenstep: the failure was", exc_info=error)
-        try:
-            self.spool.add_fact("failure", self.failure)
-        except (ValueError, OSError):
-            return
-
-    # -- steps -----------------------------------------------------------------------------------
-
-    def end_step(self, now_ns: int) -> None:
-        """The marking optimizer has finished. On the training thread; may sleep when pacing."""
-        recorder, pace = self.recorder, self._pace
-        held_ns = pace.take_held()
-        lap = self._meter.lap()
-        if self.config.samples_per_step is not None:
-            recorder.clock.samples = self.config.samples_per_step
-        run_delay_ns = self._run_delay.lap() or 0
-        usage = (lap[0], lap[3], lap[4], lap[1], lap[2])
-        closed = recorder.end_step(now_ns, usage, held_ns, run_delay_ns)
-        row, wait, decision = pace.after_step(closed, held_ns, run_delay_ns)
-        if wait.total_ns is not None:
-            recorder.counted["wait_ns"] += wait.total_ns
-            recorder.counted["wait_known"] += 1
-        self._floor_ns = wait.floor_lower_ns or self._floor_ns
-        recorder.counted["agent_ns"] += self._step_cost_ns + recorder.take_cost()
-        recorder.store_summary(closed)
-        self._rows.append(row)
-        if (closed.number + 1) % WINDOW_STEPS == 0:
-            self._end_window(closed.number // WINDOW_STEPS)
-        self._step_cost_ns = time.monotonic_ns() - now_ns
-        pace.hold(decision, closed.number + 1)
-
-    def _end_window(self, window: int) -> None:
-        if self._sharing is None:
-            return
-        report = summarize(
-            list(self._rows),
-            rank=self.identity.rank,
-            window=window,
-            loss_ns=self._pace.pacer.account.booked_ns,
-            floor_ns=self._floor_ns,
-        )
-        self._sharing.post(report)
-
-    # -- background ------------------------------------------------------------------------------
-
-    def _background(self) -> None:
-        """Once per sampling period, on the background thread."""
-        while self._once:
-            task = self._once.pop()
-            try:
-                task()
-            except Exception as error:
-                self.spool.add_fact("background", f"{type(error).__name__}: {error}"[:200])
-        self._hooks.poll()
-        self._say_absent()
-        try:
-            self.spool.flush()
-        except OSError as error:  # a full disk may have room again
-            self._note_once("flush", error)
-        if self._sharing is not None:
-            self._exchange(self._sharing)
-
-    def _note_once(self, what: str, error: Exception) -> None:
-        if what not in self._noted:
-            self._noted.add(what)
-            log.warning("evenstep: %s: %s", what, error)
-            self.spool.add_fact(what, f"{type(error).__name__}: {error}"[:200])
-
-    def _say_absent(self) -> None:
-        absent = self._sampler.absent
-        if absent != self._absent:
-            self._absent = absent
-            self.spool.add_fact("absent", absent)
-
-    def _exchange(self, sharing: Sharing) -> None:
-        try:
-            sharing.exchange()
-        except Exception as error:  # the store is gone, or the job is ending: local only from here
-            self._sharing = None
-            self.spool.add_fact("sharing", f"ended: {type(error).__name__}: {error}"[:200])
-
-    def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
-        try:
-            self._live.update(reports, late)
-        except OSError as error:
-            self._note_once("live", error)
-        if self.config.pace_sharing and reports:
-            first = reports[0].window * WINDOW_STEPS
-            self._pace.slowest = Slowest(
-                first,
-                first + WINDOW_STEPS - 1,
-                max(report.work_low_ns for report in reports),
-                max(report.work_low_ns + report.delay_ns for report in reports),
-                max(report.delay_high_ns for report in reports),
-            )
-
-    def _connect_store(self) -> Sharing | None:
-        try:
-            store = self._torch.distributed.distributed_c10d._get_default_store().clone()
-        except Exception as error:  # a store of another kind: everything works without sharing
-            self.spool.add_fact(
-                "sharing", f"local only: the store cannot be cloned ({error})"[:200]
-            )
-            return None
-        identity = self.identity
-        return Sharing(
-            store,
-            prefix=f"evenstep/{identity.run_id}/{identity.attempt}",
-            rank=identity.rank,
-            world=identity.world,
-            local_rank=identity.local_rank,
-            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
-            threshold=self.config.pace_threshold,
-            period_s=self.config.sample_period_s,
-            on_window=self._on_window,
-        )
-
-    def _record_locality(self) -> None:
-        from evenstep.agent.locality import locality
-        from evenstep.agent.sources.nvml_library import Nvml, NvmlError
-
-        try:
-            nvml = Nvml.load()
-        except (OSError, NvmlError, EvenstepError):
-            nvml = None
-        try:
-            self.spool.add_fact("locality", locality(self._hooks.device_index, nvml=nvml))
-        finally:
-            if nvml is not None:
-                nvml.close()
-
-    def _write_costs(self) -> None:
-        self._say_absent()
-        self.spool.add_fact(
-            "cost",
-            {
-                "ns_per_collective": self.recorder.cost_per_collective_ns(),
-                "background_cpu_ns": self._sampler.cost_ns,
-            },
-        )
-        account = self._pace.pacer.account
-        self.spool.add_fact(
-            "pacing_account",
-            {
-                **account._asdict(),
-                "verdict": _plain(account.verdict._asdict()),
-                "mode": self.config.pace_mode,
-            },
-        )
-
-
-# -- the one agent of this process -----------------------------------------------------------------
 
 _agent: Agent | None = None
 _armed = False
@@ -394,6 +99,7 @@ def _open(config: Config, identity: Identity, torch: Any) -> bool:
     distributed = torch.distributed
     if distributed.is_initialized():
         identity = identity.at(rank=distributed.get_rank(), world=distributed.get_world_size())
+    pacer_settings(config, identity)  # refused before anything is created
     folder = RunFolder(config.out or default_path(Path.cwd(), starter_pid(identity.launcher)))
     descriptor = folder.claim(identity.attempt, identity.rank)
     if descriptor is None:
@@ -404,13 +110,9 @@ def _open(config: Config, identity: Identity, torch: Any) -> bool:
                 folder.spool_path(identity.attempt, identity.rank),
             )
         return False
-    spool = _make_spool(config, identity, folder, descriptor)
-    try:
-        agent = Agent(config, identity, folder, spool, torch)
-    except BaseException:
-        spool.shut()
-        spool.path.unlink(missing_ok=True)
-        raise
+    agent = Agent(
+        config, identity, folder, _make_spool(config, identity, folder, descriptor), torch
+    )
     try:
         agent.start()
     except BaseException:
@@ -459,17 +161,6 @@ def _write_run(folder: RunFolder, identity: Identity) -> None:
         log.warning("evenstep: %s", error)
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON knows them: what is not finite is unknown, names are text."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, float):
-            found[name] = value if math.isfinite(value) else None
-        else:
-            found[name] = value if isinstance(value, int) else str(value)
-    return found
-
-
 def _version() -> str:
     from evenstep import __version__
 
@@ -489,7 +180,7 @@ def _on_exit(agent: Agent) -> None:
 def _finish(agent: Agent) -> None:
     try:
         alone = not os.environ.get("EVENSTEP_RUN_ID")
-        ended = agent._stopped
+        ended = agent.stopped
         agent.stop("exit")
         if alone and not ended and agent.identity.rank == 0 and agent.config.verdict:
             path = agent.folder.path
@@ -507,7 +198,7 @@ def _after_init() -> None:
 
 def _after_destroy() -> None:
     if _agent is not None:
-        _agent._groups.forget()
+        _agent.forget_groups()
 
 
 _undo: list[Callable[[], None]] = []
@@ -571,5 +262,3 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-__all__ = ["Agent", "SpoolError", "arm", "attach", "current", "detach"]

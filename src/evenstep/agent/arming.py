@@ -41,6 +41,13 @@ def arm(action: Callable[[], object] | None = None, *, target: str = TARGET) -> 
         sys.meta_path.insert(0, Waiting(target, action))
 
 
+def disarm(target: str) -> None:
+    """Stop waiting for a module that has not been imported yet."""
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if getattr(finder, "awaited", None) != target
+    ]
+
+
 def call_agent() -> None:
     """Hand over to the agent, of this very package whatever else `evenstep` could name."""
     if "evenstep" not in sys.modules:

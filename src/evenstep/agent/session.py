@@ -68,11 +68,17 @@ def step() -> None:
 
 
 def log(values: Mapping[str, float]) -> None:
-    """Record numbers; what is not a number is left out."""
+    """Record numbers; what is not a number is left out.
+
+    So is a tensor on a device: reading it would make the host wait. Pass `.item()` where the
+    script has that number anyway.
+    """
     attached = agent.current()
     if attached is None or attached.failure:
         return
     for name, value in values.items():
+        if getattr(value, "is_cuda", False):
+            continue
         try:
             attached.recorder.marker(str(name), float(value))
         except (TypeError, ValueError, OverflowError):

@@ -20,9 +20,9 @@ PATIENCE = 8  # windows that are asked for before the oldest is given up
 
 
 class Sharing:
-    """One rank's part. `post` hands over a finished window; `exchange` runs on the background.
-
-    `on_window` gets, on rank 0 alone, the reports of every complete window and who is late in it.
+    """One rank's part. `post` hands over a finished window; `exchange` runs on the background,
+    about every `period_s`. `on_window` gets, on rank 0 alone, the reports of every complete shared
+    window and who is late in it.
     """
 
     def __init__(

@@ -96,16 +96,16 @@ def number(low: float, high: float) -> Kind:
 
 
 def share(high: float) -> Kind:
-    """A share of a whole, up to a bound: 0.1 or "10%"."""
+    """A share of a whole, below a bound: 0.1 or "10%"."""
 
     def parse(value: object) -> float:
         text = str(value).strip()
         part = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-        if isinstance(value, bool) or not 0.0 <= part <= high:
+        if isinstance(value, bool) or not 0.0 <= part < high:
             raise ValueError(value)
         return part
 
-    return Kind(f"a share from 0 to {high:g}, or a percentage such as 3%", parse)
+    return Kind(f"a share from 0 to below {high:g}, or a percentage such as 3%", parse)
 
 
 def _count(value: object) -> int:

@@ -61,7 +61,7 @@ def arrivals(trace: Trace, clocks: Clocks) -> Arrivals:
 
 
 def _by_duration(events: Columns, clocks: Clocks) -> Array:
-    """Rows of which only the time in flight says anything: on a device, or on a clock of its own."""
+    """Rows of which only the time in flight counts: on a device, or on a clock of their own."""
     on_device = (events.flags & int(Flag.ON_DEVICE)) != 0
     return np.asarray(on_device | np.isin(events["rank"], list(clocks.unplaced)))
 

@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
 _INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
+USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
 
 
 @dataclass(slots=True, frozen=True)
@@ -119,7 +120,7 @@ class Case:
         loss = np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1)[rows]
         waits = self.grid.wait_ns[rows]
         waiting = (waits >= WAITING * loss[:, None]) & (loss[:, None] > 0) & ~cells[rows]
-        usual = waiting.mean(axis=0) >= WAITING / max(len(self.grid.ranks) - 1, 1)
+        usual = waiting.sum(axis=0) >= USUALLY * np.maximum((~cells[rows]).sum(axis=0), 1)
         if not waiting.any():
             return [], 0.0, 0.0
         share = float(waiting.any(axis=1).sum()) / len(self.grid.steps)

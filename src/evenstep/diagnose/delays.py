@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.grid import StepGrid
-from evenstep.diagnose.replay import Program, Removed, by_layer, program, saved
 from evenstep.diagnose.patterns import FEWEST
+from evenstep.diagnose.replay import Program, Removed, by_layer, program, saved
 from evenstep.trace.layout import Phase
 
 Array = npt.NDArray[Any]
@@ -85,7 +85,7 @@ def attribute(grid: StepGrid, *, contended: bool) -> Delays:
     lead, end = saved(plan, removed)
     gain = _gain(lead, end)
     loss = _shared_out(gain, lead, plan, removed)
-    rest = np.maximum(_gain(*saved(plan, removed, to_median=True)) - gain, 0)
+    rest = _gain(*saved(plan, removed, lead, to_median=True)) - gain
     return Delays(grid, excess, cause, phase, loss, rest, chronic, noise)
 
 
@@ -185,8 +185,11 @@ def _taken_out(plan: Program, excess: Array, late: Array) -> Removed:
 
 
 def _gain(lead: Array, end: Array) -> Array:
-    """How much shorter the job's step is: what the median rank has saved in it. (steps,)."""
-    return np.asarray(np.maximum(np.median(end, axis=1) - np.median(lead, axis=1), 0))
+    """How much shorter the job's step is: what the median rank has saved in it. (steps,).
+
+    Over several steps the leads cancel, so a step may well be negative.
+    """
+    return np.asarray(np.median(end, axis=1) - np.median(lead, axis=1))
 
 
 def _shared_out(gain: Array, lead: Array, plan: Program, removed: Removed) -> Array:

@@ -111,14 +111,13 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     if not shares or not case.grid.exposure_known or case.stuck:
         return ""
     transfer = shares["exposed_communication"]
-    if case.trace.missing_ranks and transfer >= NAMED:
-        share = words.percent(transfer)
-        return f" Exposed transfer, or waiting for ranks without a trace, is {share} of step time."
+    share = words.percent(transfer)
     if not case.waits_known:
-        return ""
+        apart = f" Transfer and waiting, which this trace cannot tell apart, take {share}."
+        return apart if transfer >= NAMED else ""
     if transfer < NAMED:
-        return f" The fabric is not at fault: exposed transfer is {words.percent(transfer)}."
-    return f" Exposed transfer is {words.percent(transfer)} of step time."
+        return f" The fabric is not at fault: exposed transfer is {share}."
+    return f" Exposed transfer is {share} of step time."
 
 
 def _capital(text: str) -> str:

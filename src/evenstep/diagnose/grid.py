@@ -66,6 +66,8 @@ class StepGrid:
     @property
     def step_ns(self) -> Array:
         """Length of each step of the job: the median over ranks. Shape (steps,)."""
+        if not self.start_ns.size:
+            return np.zeros(len(self.steps))
         step: Array = np.median(self.duration_ns, axis=1)
         return step
 

@@ -147,28 +147,36 @@ class Observer:
             self.end((seq, flags, 0), work)
             self.recorder.cost_ns += monotonic_ns() - start
             self.recorder.cost_samples += 1
-        elif flags & _ON_DEVICE:
+            return
+        if flags & _ON_DEVICE:
             self._end_on_device(seq, work)
-        elif work is None:  # it has blocked: the call was the wait
-            now = monotonic_ns()
-            self._close(seq, now)
-            if not flags & _ASYNC:
-                self.recorder.host_waited(now, now, ident=_get_ident())
-        elif flags & _ASYNC:
-            try:
-                future = work.get_future()
-            except RuntimeError:  # gloo's point to point has none: it ends when somebody waits
-                self._keep(work, seq)
-                return
-            close = self._close
+            return
+        if work is None:
+            self._returned(seq, flags)
+            return
+        if not flags & _ASYNC:
+            return
+        try:
+            future = work.get_future()
+        except RuntimeError:  # gloo's point to point has none: it ends when somebody waits
+            self._keep(work, seq)
+            return
+        close = self._close
 
-            def completed(_: Any) -> None:
-                try:  # noqa: SIM105 - a context manager costs more than all the rest
-                    close(seq, monotonic_ns())
-                except ValueError:  # the spool was shut in the meantime
-                    pass
+        def completed(_: Any) -> None:
+            try:  # noqa: SIM105 - a context manager costs more than all the rest
+                close(seq, monotonic_ns())
+            except ValueError:  # the spool was shut in the meantime
+                pass
 
-            future.add_done_callback(completed)
+        future.add_done_callback(completed)
+
+    def _returned(self, seq: int, flags: int) -> None:
+        """The backend had no Work to hand back: the call itself was the wait."""
+        now = monotonic_ns()
+        self._close(seq, now)
+        if not flags & _ASYNC:
+            self.recorder.host_waited(now, now, ident=_get_ident())
 
     def _end_on_device(self, seq: int, work: Any) -> None:
         mark = self._marks.pop(seq, None)

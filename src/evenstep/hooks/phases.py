@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.agent.arming import arm
+from evenstep.agent.arming import arm, disarm
 from evenstep.agent.steps import StepClock
 from evenstep.trace.layout import Phase
 
@@ -130,14 +130,18 @@ class PhaseHooks:
         self.clock.input_ends(monotonic_ns(), 0)
 
     def _forward_in(self, args: tuple[Any, ...]) -> None:
-        self.clock.forward_begins(monotonic_ns(), training=bool(args[0].training))
+        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[0]))
 
     def _parallel_in(self, args: tuple[Any, ...]) -> None:
-        training = bool(args[0].training)
+        training = self._trains(args[0])
         self.clock.forward_begins(monotonic_ns(), training=training, awaits_all=True)
 
     def _forward_in_module(self, args: tuple[Any, ...]) -> None:
-        self.clock.forward_begins(monotonic_ns(), training=bool(args[1].training))
+        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[1]))
+
+    def _trains(self, module: Any) -> bool:
+        """Whether a forward may be followed by backward; fine-tuning may run in eval mode."""
+        return bool(module.training or self._torch.is_grad_enabled())
 
     def _forward_out(self, _: Any) -> None:
         self.clock.forward_ends(monotonic_ns())
@@ -238,6 +242,7 @@ class PhaseHooks:
                 install()
 
         arm(action, target=module)
+        self._undo.append(lambda: disarm(module))
 
 
 def skipped_by_scaler(optimizer: Any) -> bool:

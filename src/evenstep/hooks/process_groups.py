@@ -23,16 +23,19 @@ from typing import Any
 from evenstep.hooks.observer import Observer, Token
 from evenstep.trace.layout import NO_PEER, Flag, Op
 
-HOOK_ID = int.from_bytes(b"evenstep", "big")  # fires after hooks of smaller ids: next to the call
+HOOK_ID = int.from_bytes(b"evenstep", "big")
 
 _ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
 _ON_DEVICE, _UPPER_BOUND = int(Flag.ON_DEVICE), int(Flag.EXIT_UPPER_BOUND)
 _SEND = int(Op.SEND)  # the messages are the last of `Op`
+_REDUCE_SCATTER = int(Op.REDUCE_SCATTER)
+_ONE_INPUT = (int(Op.ALL_REDUCE), int(Op.ALL_GATHER))  # unless coalesced
 _UNRECORDED = ("SPLIT", "NEW_WINDOW", "UNKNOWN")  # making things, not moving data
 
 _get_ident = threading.get_ident
 
 #: How a call is read: (operation, flags, whether it works in place, whether it has a root).
+#: torch 2.14 names families only, later ones every variant.
 Reading = tuple[int, int, bool, bool]
 
 READINGS: dict[str, tuple[Op, Flag, bool, bool]] = {
@@ -76,8 +79,7 @@ class ProcessGroupHooks:
         members = torch._C._distributed_c10d.HookOpName.__members__
         self._readings = _by_number(members)
         known = set(READINGS) | set(_UNRECORDED)
-        #: operations this torch reports and we cannot read, or we know and it does not report
-        self.unseen: list[str] = sorted(set(members) - known | set(READINGS) - set(members))
+        self.unseen: list[str] = sorted(set(members) - known)  # reported, but not read by us
 
     def install(self) -> None:
         """Hook the groups there are. Raises what torch raises where it cannot."""
@@ -131,10 +133,12 @@ class ProcessGroupHooks:
                 op, flags, in_place, rooted = reading
                 tensors = call.input_tensors
                 nbytes = tensors[0].nbytes if len(tensors) == 1 else _nbytes(tensors)
-                bytes_out = nbytes
+                bytes_out, outputs = nbytes, tensors
                 if not in_place:
                     outputs = call.output_tensors
                     bytes_out = _nbytes(outputs)
+                if len(tensors) != 1:
+                    flags |= _coalesced(op, tensors, outputs)
                     tensors = tensors or outputs
                 tensor = tensors[0] if tensors else None
                 flags |= _UPPER_BOUND if tensor is not None else bare
@@ -170,6 +174,12 @@ def device_only(group: Any) -> bool:
 
 def _nbytes(tensors: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors)
+
+
+def _coalesced(op: int, inputs: Any, outputs: Any) -> int:
+    """The flag of several operations in one, which torch 2.14 does not name differently."""
+    several = outputs if op == _REDUCE_SCATTER else inputs if op in _ONE_INPUT else ()
+    return _COALESCED if len(several) > 1 else 0
 
 
 def _by_number(members: Any) -> list[Reading | None]:

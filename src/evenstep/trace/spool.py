@@ -23,8 +23,10 @@ from typing import Any
 from evenstep.errors import SpoolError
 from evenstep.trace import filesystem, layout
 from evenstep.trace.layout import RECORD_BYTES, RECORD_WORDS
+from evenstep.trace.summary import FEWEST_RECORDS
 
 TABLES_BYTES = 1 << 20
+NAME_LIMIT = 0xFFFF  # a record has two bytes for its name
 SMALLEST_RING_BYTES = 64 * RECORD_BYTES
 _SHRINKS = (1, 4, 16, 64)  # a nearly full disk gets a smaller spool rather than none
 
@@ -39,7 +41,7 @@ class Regions:
 
     def __init__(self, *, ring_bytes: int, summary_bytes: int) -> None:
         self.ring_capacity = max(ring_bytes // RECORD_BYTES, SMALLEST_RING_BYTES // RECORD_BYTES)
-        self.summary_capacity = max(summary_bytes // layout.SUMMARY_BYTES, 16)
+        self.summary_capacity = max(summary_bytes // layout.SUMMARY_BYTES, FEWEST_RECORDS)
         self.summary_offset = layout.PAGE_BYTES + TABLES_BYTES
         self.ring_offset = self.summary_offset + self.summary_capacity * layout.SUMMARY_BYTES
         end = self.ring_offset + self.ring_capacity * RECORD_BYTES
@@ -215,10 +217,12 @@ class Spool:
         known = self._names.get(name)
         if known is not None:
             return known
+        if len(self._names) > NAME_LIMIT:
+            return 0
         with self._table_lock:
             if name not in self._names:
                 number = len(self._names)
-                fits = number < 0xFFFF and self._append(layout.TABLE_NAME, number, name.encode())
+                fits = number < NAME_LIMIT and self._append(layout.TABLE_NAME, number, name.encode())
                 self._names[name] = number if fits else 0
             return self._names[name]
 
@@ -265,14 +269,14 @@ class Spool:
         """Unmap and close. Recording afterwards raises ValueError; disarm the hooks first."""
         if self._memory is None:
             return
-        self.flush()
-        self.words.release()
-        self.halves.release()
-        self._ring.release()
-        self._view.release()
-        self._memory.close()
-        self._memory = None
-        os.close(self._fd)
+        memory, self._memory = self._memory, None
+        try:
+            self.flush()
+        finally:
+            for view in (self.words, self.halves, self._ring, self._view):
+                view.release()
+            memory.close()
+            os.close(self._fd)
 
 
 class BufferedSpool(Spool):

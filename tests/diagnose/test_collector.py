@@ -1,0 +1,48 @@
+"""Garbage collection with a bucket in flight: the rank that collects looks like the victim."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.case import open_case
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+PAUSE_NS = 200 * MS
+
+
+def collecting(world: World) -> World:
+    """Rank 1 collects in every fifth step, with its first bucket in flight."""
+    table = world.everywhere()
+    table[5::5, 1] = PAUSE_NS
+    return world.delayed(Phase.BACKWARD, table, bucket=1, collector=True)
+
+
+@pytest.mark.parametrize("style", ["overlapped", "blocking", "gathered"])
+def test_the_rank_that_collects_is_the_culprit(style, worst):
+    world = collecting(World(style=style, noise=0.005))
+    finding = worst(world)
+    assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [1])
+    assert "garbage collection" in finding.cause
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_its_own_wait_does_not_rise_although_its_callback_comes_late():
+    calm, disturbed = (
+        open_case(world.trace()).grid.wait_ns[:, 1].mean()
+        for world in (World(noise=0.005), collecting(World(noise=0.005)))
+    )
+    assert disturbed - calm < 5 * MS
+
+
+def test_the_others_wait_for_the_whole_pause(worst, evidence):
+    finding = worst(collecting(World()))
+    assert evidence(finding)["wait_of_the_others"] == pytest.approx(PAUSE_NS, rel=0.1)
+    assert evidence(finding)["collector_pause_longest"] == PAUSE_NS
+
+
+def test_collecting_at_the_same_step_everywhere_has_no_culprit():
+    table = np.zeros((60, 4))
+    table[5::5] = PAUSE_NS
+    world = World().delayed(Phase.BACKWARD, table, collector=True)
+    assert not any(finding.where.ranks for finding in diagnose(world.trace()).findings)

@@ -1,0 +1,55 @@
+"""Ranks that share cores: nobody's fault, unless there is evidence that it is."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World, with_scheduler
+
+SEEDS = range(8)
+
+
+def crowded(seed: int, steps: int = 60) -> World:
+    """Four ranks that wait for one of two cores in every other step, 8 ms on average."""
+    random = np.random.default_rng(seed)
+    waits = random.exponential(8 * MS, (steps, 4)) * (random.random((steps, 4)) < 0.5)
+    world = World(ranks=4, steps=steps, noise=0.02, seed=seed)
+    return world.delayed(Phase.BACKWARD, waits, without_core=True)
+
+
+def sampled(world: World):
+    return with_scheduler(world.trace(), run_delay=0.1, running=5, cores=2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_too_few_cores_are_one_finding_without_a_culprit(seed):
+    found = [item for item in diagnose(sampled(crowded(seed))).findings if item.severity >= 0.05]
+    assert [finding.mode for finding in found] == ["runtime_jitter"]
+    assert found[0].where.ranks == ()
+    assert "CPU oversubscription: 5 runnable tasks on 2 cores" in found[0].cause
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_real_sleeper_among_them_is_named(seed):
+    finding = diagnose(sampled(crowded(seed).slow(1, Phase.BACKWARD, 50 * MS))).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.when.pattern == "chronic"
+
+
+def test_a_rotating_sleeper_among_them_is_told_from_the_crowd():
+    turn = np.eye(4)[np.arange(60) % 4] * 60 * MS
+    finding = diagnose(sampled(crowded(1).delayed(Phase.BACKWARD, turn))).findings[0]
+    assert (finding.mode, finding.when.pattern) == ("straggler", "rotating")
+
+
+def test_one_rank_without_a_core_on_a_host_with_enough_is_the_nodes_matter(worst):
+    world = World(noise=0.005).slow(2, Phase.FORWARD, 30 * MS, without_core=True)
+    finding = worst(world)
+    assert (finding.mode, finding.layer, finding.where.ranks) == ("runtime_jitter", "node", [2])
+    assert "without a core" in finding.cause
+
+
+def test_enough_cores_are_not_called_too_few():
+    trace = with_scheduler(World(noise=0.005).trace(), run_delay=0.001, running=5, cores=2)
+    assert not [item for item in diagnose(trace).findings if item.mode == "runtime_jitter"]

@@ -1,0 +1,155 @@
+"""Right mode, right rank, right phase, right cost: against worlds whose losses are known."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+STYLES = [
+    World(ranks=4, noise=0.005),
+    World(ranks=4, noise=0.005, style="blocking"),
+    World(ranks=4, noise=0.005, style="gathered"),
+    World(ranks=8, noise=0.005, style="grid", tensor_parallel=2),
+    World(ranks=16, noise=0.005, style="grid", tensor_parallel=4),
+]
+PLACES = {
+    Phase.FORWARD: "inside forward",
+    Phase.BACKWARD: "inside backward",
+    Phase.OPTIMIZER: "in the optimizer",
+    Phase.OTHER: "outside the phases",
+}
+styles = pytest.mark.parametrize("world", STYLES, ids=lambda w: f"{w.style}{w.tensor_parallel}")
+
+
+@styles
+@pytest.mark.parametrize("phase", PLACES)
+def test_a_slow_rank_is_named_with_its_phase_and_its_cost(world, phase, worst):
+    disturbed = world.slow(1, phase, 50 * MS)
+    finding = worst(disturbed)
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.when.pattern == "chronic"
+    assert PLACES[phase] in finding.cause
+    assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
+
+
+@styles
+def test_the_others_wait_as_long_as_the_slow_rank_needs_more(world, worst, evidence):
+    finding = worst(world.slow(1, Phase.BACKWARD, 50 * MS))
+    assert evidence(finding)["wait_of_the_others"] == pytest.approx(50 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 32, 64])
+def test_the_slow_rank_is_found_among_any_number(ranks, worst):
+    world = World(ranks=ranks, noise=0.01, steps=40).slow(ranks - 1, Phase.BACKWARD, 30 * MS)
+    finding = worst(world)
+    assert finding.where.ranks == [ranks - 1]
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+@styles
+def test_a_rotating_delay_is_nobodys_in_particular(world, worst):
+    turn = np.eye(world.ranks)[np.arange(world.steps) % world.ranks]
+    disturbed = world.delayed(Phase.BACKWARD, turn * 50 * MS)
+    finding = worst(disturbed)
+    assert finding.when.pattern == "rotating"
+    assert sorted(finding.where.ranks) == list(range(world.ranks))
+    assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
+
+
+@styles
+@pytest.mark.parametrize(
+    ("pattern", "steps"), [("bursty", [*range(10, 17), *range(40, 47)]), ("transient", [9, 22, 41])]
+)
+def test_how_a_delay_recurs_is_told(world, pattern, steps, worst):
+    table = world.everywhere()
+    table[steps, 2] = 60 * MS
+    disturbed = world.delayed(Phase.FORWARD, table)
+    finding = worst(disturbed)
+    assert (finding.where.ranks, finding.when.pattern) == ([2], pattern)
+    assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
+
+
+@styles
+def test_a_slow_loader_on_one_rank_is_an_input_pipeline(world, worst):
+    disturbed = world.slow(3, Phase.INPUT, 40 * MS)
+    finding = worst(disturbed)
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", [3])
+    assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
+
+
+def test_slow_loaders_everywhere_have_no_culprit(worst):
+    finding = worst(World(input_ns=20 * MS))
+    # 20 ms of input + 20 forward + 40 backward + 4 optimizer + 0.5 exposed transfer
+    assert finding.severity == pytest.approx(20 / 84.5, rel=0.01)
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", ())
+
+
+@styles
+@pytest.mark.parametrize(
+    ("phase", "word"), [(Phase.CHECKPOINT, "writes a checkpoint"), (Phase.EVALUATION, "evaluates")]
+)
+def test_what_rank_0_does_alone_while_the_others_wait_is_a_checkpoint_stall(
+    world, phase, word, worst
+):
+    table = world.everywhere()
+    table[10::10, 0] = 300 * MS
+    disturbed = world.delayed(phase, table)
+    finding = worst(disturbed)
+    assert (finding.mode, finding.where.ranks) == ("checkpoint_stall", [0])
+    assert word in finding.cause
+    assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
+
+
+def test_a_checkpoint_that_all_ranks_write_together_has_no_culprit():
+    table = np.zeros((60, 4))
+    table[10::10] = 300 * MS
+    found = diagnose(World().delayed(Phase.CHECKPOINT, table).trace()).findings
+    assert not any(finding.where.ranks for finding in found)
+
+
+def test_two_culprits_at_once_each_have_their_own_cause():
+    world = World(ranks=8, noise=0.005).slow(1, Phase.BACKWARD, 30 * MS)
+    both = world.slow(5, Phase.INPUT, 30 * MS)
+    first, second = diagnose(both.trace()).findings[:2]
+    named = {first.mode: first.where.ranks, second.mode: second.where.ranks}
+    assert named == {"straggler": [1], "input_pipeline": [5]}
+    assert first.severity + second.severity == pytest.approx(both.injected_share(), rel=0.1)
+
+
+def test_a_whole_slow_node_is_the_nodes_matter(worst):
+    world = World(ranks=8, ranks_per_node=4, noise=0.005).slow([4, 5, 6, 7], Phase.FORWARD, 30 * MS)
+    finding = worst(world)
+    assert sorted(finding.where.ranks) == [4, 5, 6, 7]
+    assert (finding.layer, finding.where.nodes) == ("node", ["node1"])
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_lateness_hidden_behind_another_ranks_is_not_charged(worst):
+    world = World(ranks=4).slow(1, Phase.BACKWARD, 50 * MS).slow(2, Phase.BACKWARD, 10 * MS)
+    first = worst(world)
+    assert first.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+@pytest.mark.parametrize("computing", [True, False])
+def test_a_sleeping_process_is_told_from_a_busy_one(computing, worst):
+    finding = worst(World().slow(1, Phase.BACKWARD, 50 * MS, computing=computing))
+    assert ("is computing all the while" in finding.cause) is computing
+
+
+def test_of_two_ranks_that_take_turns_both_wait(worst):
+    turn = np.eye(2)[np.arange(60) % 2]
+    finding = worst(World(ranks=2).delayed(Phase.BACKWARD, turn * 50 * MS))
+    assert finding.observation.startswith("ranks 0 and 1 wait 50 ms in 100 % of the steps")
+
+
+def test_a_pause_that_travels_from_group_to_group_leaves_nothing_unexplained():
+    table = np.zeros((60, 16))
+    table[[6, 12, 13, 30], 13] = 200 * MS
+    world = World(ranks=16, style="grid", tensor_parallel=4).delayed(
+        Phase.BACKWARD, table, bucket=2, collector=True
+    )
+    found = diagnose(world.trace()).findings
+    assert [(finding.mode, finding.where.ranks) for finding in found] == [("runtime_jitter", [13])]
+    assert found[0].severity == pytest.approx(world.injected_share(), rel=0.01)

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from evenstep.diagnose.case import open_case
+from evenstep.diagnose.delays import Cause, above_others
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+SHAPES = array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=9)
+
+
+@given(arrays(np.int64, SHAPES, elements=st.integers(-50, 50)))
+def test_above_others_is_the_distance_to_the_median_of_the_others(values):
+    ranks = range(values.shape[1])
+    medians = [np.median(np.delete(values, rank, axis=1), axis=1) for rank in ranks]
+    assert np.array_equal(above_others(values), values - np.stack(medians, axis=1))
+
+
+def test_a_rank_alone_is_above_nobody():
+    assert above_others(np.array([[7], [9]])).tolist() == [[0], [0]]
+
+
+def test_noise_is_that_of_a_ranks_own_work():
+    world = World(noise=0.02, steps=400)
+    # independent phases of 20, 40, 4 and 0.2 ms, each with a deviation of 2 %
+    expected = 0.02 * np.sqrt(20**2 + 40**2 + 4**2 + 0.2**2) * MS
+    assert open_case(world.trace()).delays.noise_ns == pytest.approx(expected, rel=0.15)
+
+
+def test_noise_is_not_raised_by_the_delays_it_is_to_be_told_from():
+    calm = open_case(World(noise=0.02, steps=400).trace()).delays.noise_ns
+    turn = np.eye(4)[np.arange(400) % 4] * 50 * MS
+    busy = World(noise=0.02, steps=400).delayed(Phase.FORWARD, turn)
+    assert open_case(busy.trace()).delays.noise_ns == pytest.approx(calm, rel=0.25)
+
+
+def test_only_the_disturbed_cells_are_late():
+    table = World().everywhere()
+    table[[10, 20], [1, 2]] = 30 * MS
+    delays = open_case(World(noise=0.005).delayed(Phase.FORWARD, table).trace()).delays
+    steps, ranks = np.nonzero(delays.cells(Cause.WORK))
+    assert list(zip(delays.grid.steps[steps], ranks, strict=True)) == [(10, 1), (20, 2)]
+
+
+def test_what_late_cells_cost_is_what_was_put_into_them():
+    table = World().everywhere()
+    table[[10, 20], [1, 2]] = 30 * MS, 50 * MS
+    delays = open_case(World().delayed(Phase.OPTIMIZER, table).trace()).delays
+    assert delays.loss_ns.sum(axis=0).tolist() == [0, 30 * MS, 50 * MS, 0]

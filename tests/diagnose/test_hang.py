@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Flag, Kind, Op, Phase
+from evenstep.trace.trace import Trace
+from tests.diagnose.synthetic import MS, World, with_rows
+
+SECOND = 1_000_000_000
+LONG = 30 * SECOND
+
+
+def hung(world: World, rows: dict[int, dict], *, closed: bool = False, heard: int = LONG) -> Trace:
+    """The run, and after it one collective per rank of `rows` that does not end."""
+    trace = world.trace()
+    end = int(trace.events.exit_ns.max())
+    for rank, row in rows.items():
+        usual = {"kind": Kind.COLLECTIVE, "op": Op.ALL_REDUCE, "group": 0, "group_seq": 10**6}
+        times = {"step": world.steps, "enter_ns": end + MS, "bytes_in": 4096}
+        trace = with_rows(trace, rank=rank, **{**usual, **times, **row})
+    trace = with_rows(trace, kind=Kind.SAMPLE, rank=0, enter_ns=end + heard, step=world.steps)
+    for info in trace.ranks.values():
+        info.closed = closed
+    return trace
+
+
+def hang_of(trace: Trace):
+    found = [item for item in diagnose(trace).findings if item.mode == "hang"]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_rank_that_never_came_is_named():
+    finding = hang_of(hung(World(), {0: {}, 2: {}, 3: {}}))
+    assert finding.where.ranks == [1]
+    assert finding.cause == "rank 1 (node node0) never entered it"
+    assert finding.observation.startswith("ranks 0, 2 and 3 hung in all_reduce 1000000")
+
+
+def test_what_a_hang_costs_is_the_time_stood_still():
+    trace = hung(World(), {0: {}, 2: {}, 3: {}})
+    ran = 57 * 64.7 * MS  # the diagnosed steps of the undisturbed program
+    assert hang_of(trace).severity == pytest.approx((LONG - MS) / (LONG - MS + ran), rel=0.01)
+
+
+def test_time_stood_still_is_not_charged_to_a_straggler_as_well():
+    trace = hung(World().slow(2, Phase.BACKWARD, 50 * MS), {0: {}, 2: {}, 3: {}})
+    found = {finding.mode: finding.severity for finding in diagnose(trace).findings}
+    assert set(found) == {"hang", "straggler"}
+    assert sum(found.values()) <= 1
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_the_rank_that_called_another_operation_is_named(odd):
+    finding = hang_of(hung(World(), {**{r: {} for r in range(4)}, odd: {"op": Op.BARRIER}}))
+    assert finding.where.ranks == [odd]
+    assert "another operation or size" in finding.cause
+
+
+def test_the_rank_that_brought_another_size_is_named():
+    finding = hang_of(hung(World(), {0: {"bytes_in": 8}, 1: {}, 2: {}, 3: {}}))
+    assert finding.where.ranks == [0]
+
+
+def test_of_two_that_differ_neither_is_called_wrong():
+    finding = hang_of(hung(World(ranks=2), {0: {}, 1: {"op": Op.BARRIER}}))
+    assert finding.where.ranks == [0, 1]
+    assert "different operations" in finding.cause
+
+
+def test_who_hangs_in_another_group_is_a_victim():
+    world = World(ranks=4, style="grid", tensor_parallel=2)
+    # dp0 = (0, 2), dp1 = (1, 3), tp0 = (0, 1), tp1 = (2, 3): 0 waits for 2 in dp0, and so 1 for 0
+    finding = hang_of(hung(world, {0: {"group": 0}, 1: {"group": 2}}))
+    assert finding.where.ranks == [2]
+
+
+def test_where_everybody_came_the_fabric_or_an_untraced_rank_is_at_fault():
+    finding = hang_of(hung(World(), {rank: {} for rank in range(4)}))
+    assert (finding.where.ranks, finding.layer) == ([], "fabric")
+
+
+def test_a_collective_that_timed_out_is_a_hang_too():
+    rows = {rank: {"flags": int(Flag.FAILED)} for rank in (0, 1, 2)}
+    trace = hung(World(), rows, closed=True)
+    failed = (trace.events.flags & int(Flag.FAILED)) != 0
+    ends = np.where(failed, trace.events.enter_ns + LONG, trace.events.exit_ns)
+    trace.events = trace.events.with_column("exit_ns", ends)
+    assert hang_of(trace).where.ranks == [3]
+
+
+def test_a_live_run_in_the_middle_of_a_step_does_not_hang():
+    trace = hung(World(), {0: {}, 2: {}}, heard=100 * MS)
+    diagnosis = diagnose(trace)
+    assert not diagnosis.findings
+    assert any("rank 0 did not end its trace" in limit for limit in diagnosis.limits)
+
+
+def test_a_run_that_hung_in_its_first_step_is_diagnosed():
+    trace = hung(World(steps=1), {0: {}, 2: {}, 3: {}})
+    trace.events = trace.events.select(trace.events.kind != int(Kind.STEP))
+    assert diagnose(trace).verdict.startswith("Rank 1 (node node0) costs 100 %")

@@ -1,0 +1,93 @@
+"""Traces that lack something: what is there is used, what is not is said."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.waits import step_table
+from evenstep.trace.layout import Kind, Phase
+from tests.diagnose.synthetic import MS, World, with_missing
+
+SLOW = World(noise=0.005).slow(1, Phase.BACKWARD, 50 * MS)
+
+
+def without(trace, *kinds):
+    return replace(trace, events=trace.events.select(~np.isin(trace.events.kind, kinds)))
+
+
+def test_no_finished_step_is_nothing_to_judge():
+    diagnosis = diagnose(without(World(steps=2).trace(), int(Kind.STEP)))
+    assert diagnosis.verdict.startswith("no step was finished by every rank")
+    assert diagnosis.findings == []
+    assert diagnosis.summary["shares"] is None
+
+
+def test_a_trace_without_a_record_is_nothing_to_judge():
+    trace = World(steps=1).trace()
+    empty = replace(trace, events=trace.events.select(slice(0)))
+    assert diagnose(empty).verdict.startswith("no step was finished by every rank")
+    assert len(step_table(empty)) == 0
+
+
+def test_one_step_names_a_rank_but_not_how_it_recurs():
+    diagnosis = diagnose(World(steps=1).slow(1, Phase.BACKWARD, 50 * MS).trace())
+    finding = diagnosis.findings[0]
+    assert (finding.where.ranks, finding.when.pattern) == ([1], None)
+    assert finding.confidence < 0.75
+    assert "only 1 step: shares and intervals are rough" in diagnosis.limits
+
+
+def test_the_noise_of_one_step_is_not_taken_for_a_culprit():
+    found = [diagnose(World(steps=1, noise=0.02, seed=s).trace()).findings for s in range(20)]
+    assert not any(item.where.ranks for findings in found for item in findings)
+
+
+def test_one_rank_alone_waits_for_nobody():
+    diagnosis = diagnose(World(ranks=1, noise=0.05).trace())
+    assert diagnosis.findings == []
+    assert "one rank alone: nobody waits for anybody" in diagnosis.limits
+
+
+def test_a_missing_victim_does_not_hide_the_culprit():
+    finding = diagnose(with_missing(SLOW.trace(), 2, 3)).findings[0]
+    assert finding.where.ranks == [1]
+
+
+def test_waiting_for_a_missing_culprit_is_not_blamed_on_the_fabric_or_on_a_victim():
+    diagnosis = diagnose(with_missing(SLOW.trace(), 1))
+    assert not any(finding.where.ranks for finding in diagnosis.findings)
+    assert "which this trace cannot tell apart, take 44 %" in diagnosis.verdict
+
+
+def test_without_phases_the_rank_is_named_and_the_place_is_not():
+    world = replace(SLOW, phases=False, style="blocking")
+    diagnosis = diagnose(world.trace())
+    finding = diagnosis.findings[0]
+    assert finding.where.ranks == [1]
+    assert "no phases were recorded" in finding.cause
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_without_collectives_nobody_is_accused_and_nothing_called_healthy():
+    diagnosis = diagnose(replace(SLOW, collectives=False).trace())
+    assert not any(finding.where.ranks for finding in diagnosis.findings)
+    assert "healthy" not in diagnosis.verdict
+    assert any("no collective" in limit for limit in diagnosis.limits)
+
+
+def test_a_rank_killed_in_the_middle_leaves_the_steps_before_to_judge():
+    trace = SLOW.trace()
+    events = trace.events
+    alive = (events["rank"] != 2) | (events.step < 30)
+    diagnosis = diagnose(replace(trace, events=events.select(alive)))
+    assert diagnosis.summary["steps"] == 27  # of 30, three of warm-up
+    assert diagnosis.findings[0].where.ranks == [1]
+
+
+def test_the_step_table_adds_up_to_the_step():
+    table = step_table(SLOW.trace())
+    parts = [table[name] for name in table if name.startswith("phase_")]
+    assert np.allclose(sum(parts), table.end_ns - table.start_ns, atol=10)
+    assert np.nanmax(table.lateness_ns) == pytest.approx(50 * MS, rel=0.1)

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from evenstep.diagnose.patterns import FEWEST, RANGES, pattern_of, when
+
+
+def late(steps: int, ranks: int, *cells: tuple[int, int]):
+    table = np.zeros((steps, ranks), bool)
+    for step, rank in cells:
+        table[step, rank] = True
+    return table
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cells"),
+    [
+        ("chronic", [(step, 1) for step in range(100)]),
+        ("chronic", [(step, rank) for step in range(0, 100) for rank in (1, 3)]),
+        ("chronic", [(step, 1) for step in range(0, 100, 2)]),
+        ("rotating", [(step, step % 4) for step in range(100)]),
+        ("bursty", [(step, 1) for step in (*range(10, 20), *range(50, 60))]),
+        ("transient", [(step, step % 4) for step in (3, 40, 77)]),
+    ],
+)
+def test_recurrence_has_a_name(pattern, cells):
+    assert pattern_of(late(100, 4, *cells)) == pattern
+
+
+def test_nothing_late_has_no_pattern():
+    assert when(late(10, 2), np.arange(10)).steps == ()
+
+
+def test_too_few_steps_have_their_steps_but_no_pattern():
+    found = when(late(FEWEST - 1, 2, (1, 0)), np.arange(7, 7 + FEWEST - 1))
+    assert (found.steps, found.pattern) == ([(8, 8)], None)
+
+
+def test_steps_are_ranges_in_the_runs_own_numbers():
+    table = late(100, 4, (3, 0), (10, 1), (11, 1), (12, 2))
+    assert when(table, np.arange(500, 600)).steps == [(503, 503), (510, 512)]
+
+
+def test_of_many_ranges_the_longest_are_listed_in_order():
+    cells = [(step, 0) for step in range(0, 120, 3)] + [(100, 0), (101, 0)]
+    ranges = when(late(130, 4, *cells), np.arange(130)).steps
+    assert len(ranges) == RANGES
+    assert (99, 102) in ranges
+    assert ranges == sorted(ranges)
