@@ -48,7 +48,8 @@ class Toggle:
     @property
     def collectives(self) -> int:
         """Collectives the recorder has been told of in the step that runs."""
-        return self._agent.recorder.counted["collectives"]
+        recorder = self._agent.recorder
+        return len(recorder.collectives) + recorder.counted["collectives"]
 
     def check(self) -> None:
         """Raise `RuntimeError` where the agent has given up: there would be nothing to measure."""

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from evenstep.agent.recorder import COST_SAMPLE, SHORTEST_WAIT_NS, GroupState, Recorder
+from evenstep.agent.recorder import SHORTEST_WAIT_NS, GroupState, OwnCost, Recorder
 from evenstep.trace.layout import Flag, Kind, Op, Phase
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool import Spool
@@ -150,12 +150,12 @@ def test_a_number_comes_back_to_the_bit(recorder):
     assert read_spool(recorder.spool.path).names[int(row["name"])] == "loss"
 
 
-def test_the_measured_cost_is_scaled_from_the_sampled_collectives(recorder):
-    assert recorder.cost_per_collective_ns() is None
-    recorder.cost_ns, recorder.cost_samples = 3000, 2
-    assert recorder.cost_per_collective_ns() == 1500
-    assert recorder.take_cost() == 3000 * COST_SAMPLE
-    assert recorder.take_cost() == 0
+def test_a_sample_that_lost_its_core_does_not_count_as_our_cost():
+    cost = OwnCost()
+    assert cost.median_ns is None
+    for sample_ns in [2000] * 12 + [4_000_000] * 4:
+        cost.add(sample_ns)
+    assert cost.median_ns == 2000
 
 
 def test_group_ranks_become_global_ones_where_they_are_known(group):

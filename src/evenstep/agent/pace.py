@@ -101,7 +101,8 @@ class PaceHost:
 
     def _finished(self, collectives: Sequence[StepCollective]) -> list[Collective]:
         """The step's collectives that have ended on the host, in the estimator's terms."""
-        words, slot = self._recorder.spool.words, self._recorder.spool.word_of
+        spool = self._recorder.spool
+        words, slot = spool.words, spool.word_of
         finished: list[Collective] = []
         reach = in_flight = 0
         for seq, group, op, nbytes, flags in collectives:
@@ -110,6 +111,8 @@ class PaceHost:
                 continue
             enter_ns, exit_ns = words[base + WORD_ENTER], words[base + WORD_EXIT]
             finished.append((group, op, nbytes, enter_ns, exit_ns, bool(flags & _UPPER_BOUND)))
+            if enter_ns < reach:
+                spool.add_flags(seq, Flag.OVERLAPPED)
             in_flight += max(exit_ns - max(enter_ns, reach), 0)
             reach = max(reach, exit_ns)
         self._recorder.counted["in_flight_ns"] += in_flight

@@ -178,13 +178,18 @@ class Agent:
             recorder.counted["wait_ns"] += wait.total_ns
             recorder.counted["wait_known"] += 1
         self._floor_ns = wait.floor_lower_ns or self._floor_ns
-        recorder.counted["agent_ns"] += self._step_cost_ns + recorder.take_cost()
+        recorder.counted["agent_ns"] += self._own_cost_ns()
         recorder.store_summary(closed)
         self._rows.append(row)
         if (closed.number + 1) % WINDOW_STEPS == 0:
             self._end_window(closed.number // WINDOW_STEPS)
         self._step_cost_ns = time.monotonic_ns() - now_ns
         pace.hold(decision, closed.number + 1)
+
+    def _own_cost_ns(self) -> int:
+        """Of the step that ends: its collectives, and the work at the end of the one before."""
+        each = self.recorder.cost.median_ns or 0
+        return self._step_cost_ns + each * self.recorder.counted["collectives"]
 
     def _end_window(self, window: int) -> None:
         if self._sharing is None:
@@ -291,7 +296,7 @@ class Agent:
         self.spool.add_fact(
             "cost",
             {
-                "ns_per_collective": self.recorder.cost_per_collective_ns(),
+                "ns_per_collective": self.recorder.cost.median_ns,
                 "background_cpu_ns": self._sampler.cost_ns,
             },
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections import deque
 from time import monotonic_ns, time_ns
 
 from evenstep.agent.phases import PhaseStack
@@ -21,12 +22,13 @@ _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
-_OVERLAPPED = int(Flag.OVERLAPPED)
 
 #: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
 STEP_COLLECTIVES = 4096
 SHORTEST_WAIT_NS = 20_000
 COST_SAMPLE = 16  # one collective in so many has its own cost measured
+COST_WINDOW = 255  # samples the median is taken of
+COST_RENEWAL = 16  # samples after which it is taken anew
 
 _get_ident = threading.get_ident
 
@@ -34,11 +36,10 @@ _get_ident = threading.get_ident
 class GroupState:
     """A process group as the recorder needs it."""
 
-    __slots__ = ("index", "last", "ranks", "sequence", "uid")
+    __slots__ = ("index", "ranks", "sequence", "uid")
 
     def __init__(self, index: int, uid: str, ranks: tuple[int, ...], sequence: int) -> None:
         self.index = index  # in the spool's table
-        self.last = 0  # record of its latest collective
         self.uid = uid
         self.ranks = ranks
         self.sequence = sequence  # collectives so far, from the group's own counter
@@ -50,6 +51,34 @@ class GroupState:
 
 #: Seen in the running step, for the online wait estimate: (record, group, op, bytes, flags).
 StepCollective = tuple[int, int, int, int, int]
+
+
+class OwnCost:
+    """What one collective costs us on the thread that issues it, from one in `COST_SAMPLE`.
+
+    The median of the latest samples: a sample during which the thread lost its core says nothing
+    about our code.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[int] = deque(maxlen=COST_WINDOW)
+        self._fresh = 0
+        self._median_ns = 0
+
+    def add(self, sample_ns: int) -> None:
+        """Take a sample."""
+        self._samples.append(sample_ns)
+        self._fresh += 1
+
+    @property
+    def median_ns(self) -> int | None:
+        """Cost of a collective in ns; None before the first sample. Renewed every few samples."""
+        if not self._samples:
+            return None
+        if self._fresh >= COST_RENEWAL or not self._median_ns:
+            self._fresh = 0
+            self._median_ns = sorted(self._samples)[len(self._samples) // 2]
+        return self._median_ns
 
 
 class Recorder:
@@ -65,9 +94,7 @@ class Recorder:
         self.collectives: list[StepCollective] = []
         self.pauses: list[tuple[int, int]] = []
         self.counted = dict.fromkeys(COUNTERS, 0)
-        self.cost_ns = 0  # own time of the sampled collectives
-        self.cost_samples = 0
-        self._cost_taken_ns = 0
+        self.cost = OwnCost()
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._put = spool.put
@@ -94,17 +121,15 @@ class Recorder:
         if thread is None:
             thread = self._threads[ident] = min(len(self._threads), 0xFFFF)
         stack = self.stack
-        if group.last and self.spool.is_open(group.last):
-            flags |= _OVERLAPPED
-        group.last = seq = self._put(
+        seq = self._put(
             enter_ns, 0, _COLLECTIVE, op, stack.step, stack.parent, group.index, sequence,
             bytes_in, bytes_out, flags, peer, dtype, 0, thread, 0, 0, 0, 0, device,
         )  # fmt: skip
         if len(self.collectives) < STEP_COLLECTIVES:
             self.collectives.append((seq, group.index, op, bytes_in, flags))
-        counted = self.counted
-        counted["collectives"] += 1
-        counted["bytes"] += bytes_in
+        else:
+            self.counted["collectives"] += 1
+            self.counted["bytes"] += bytes_in
         if not flags & _ASYNC:
             left = self.blocking.get(ident)
             if left is not None:  # nobody waited for the one before where that can be seen
@@ -204,6 +229,8 @@ class Recorder:
             peer=min(involuntary, 0x7FFFFFFF), payload=min(closed.samples, 0xFFFFFFFF),
             held_ns=held_ns,
         )  # fmt: skip
+        self.counted["collectives"] += len(self.collectives)
+        self.counted["bytes"] += sum(seen[3] for seen in self.collectives)
         self.counted.update(
             cpu_ns=cpu_ns, minor_faults=minor, major_faults=major, held_ns=held_ns,
             involuntary_switches=involuntary, voluntary_switches=voluntary,
@@ -232,13 +259,3 @@ class Recorder:
         taken = self.collectives, self.pauses
         self.collectives, self.pauses = [], []
         return taken
-
-    def take_cost(self) -> int:
-        """Own time spent on collectives since the last call, scaled up from the sampled ones."""
-        cost = (self.cost_ns - self._cost_taken_ns) * COST_SAMPLE
-        self._cost_taken_ns = self.cost_ns
-        return cost
-
-    def cost_per_collective_ns(self) -> float | None:
-        """Own time per collective, from one in `COST_SAMPLE`; None before the first."""
-        return self.cost_ns / self.cost_samples if self.cost_samples else None

@@ -23,7 +23,7 @@ _MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
 WAITED_FOR_LIMIT = 64  # works of messages kept until somebody waits: they hold their tensors
 ORDERS_LIMIT = 4096  # (group, peer, direction, tag) counted; the longest unused is dropped
 
-#: A begun call: record, flags, and the entry time where this call's own cost is measured, else 0.
+#: A begun call: record, flags, and what `begin` took (ns) where its cost is measured, else 0.
 Token = tuple[int, int, int]
 
 _get_ident = threading.get_ident
@@ -131,9 +131,8 @@ class Observer:
         return None if self.device_timer is None else self.device_timer(device).begin()
 
     def _sampled(self, seq: int, flags: int, enter_ns: int) -> Token:
-        """One in so many tokens carries the time, so that our own cost can be measured."""
-        self.recorder.cost_ns += monotonic_ns() - enter_ns
-        return seq, flags, enter_ns
+        """One in so many tokens carries what `begin` took, so that our own cost is known."""
+        return seq, flags, monotonic_ns() - enter_ns
 
     def end(self, token: Token, work: Any) -> None:
         """The backend has the call: see to it that its end is noticed.
@@ -145,8 +144,7 @@ class Observer:
         if sampled:
             start = monotonic_ns()
             self.end((seq, flags, 0), work)
-            self.recorder.cost_ns += monotonic_ns() - start
-            self.recorder.cost_samples += 1
+            self.recorder.cost.add(sampled + monotonic_ns() - start)
             return
         if flags & _ON_DEVICE:
             self._end_on_device(seq, work)

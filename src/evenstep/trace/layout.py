@@ -139,7 +139,7 @@ class Flag(IntFlag):
     EXIT_UPPER_BOUND = 1  # the exit was seen by a callback that needed the interpreter lock
     ASYNC = 2  # issued without blocking the caller
     COALESCED = 4  # several tensors or operations counted as one
-    OVERLAPPED = 8  # another collective of the group was in flight at entry
+    OVERLAPPED = 8  # another collective of this rank was in flight at entry; set when the step ends
     APPLIED = 16  # pacing: the delay was really spent (mode on)
     FAILED = 32  # ended with an error
     HOST_BLOCKED = 64  # exit was seen by the thread that waited for it

@@ -178,12 +178,6 @@ class Spool:
         """Whether the ring still has this record."""
         return bool(self.words[self.word_of(seq)] == seq)
 
-    def is_open(self, seq: int) -> bool:
-        """Whether the ring still has this record and it has no exit yet."""
-        words = self.words
-        word = (seq - 1) % self.regions.ring_capacity * RECORD_WORDS
-        return bool(words[word] == seq and words[word + layout.WORD_EXIT] == 0)
-
     def close(self, seq: int, exit_ns: int) -> None:
         """Patch the exit into an open record; the first exit stays, a reused slot is left alone."""
         words = self.words
@@ -222,7 +216,9 @@ class Spool:
         with self._table_lock:
             if name not in self._names:
                 number = len(self._names)
-                fits = number < NAME_LIMIT and self._append(layout.TABLE_NAME, number, name.encode())
+                fits = number < NAME_LIMIT and self._append(
+                    layout.TABLE_NAME, number, name.encode()
+                )
                 self._names[name] = number if fits else 0
             return self._names[name]
 
