@@ -40,6 +40,7 @@ def records(recorder, kind):
 def end_step(recorder, after=1000, held_ns=0):
     now = recorder.clock.start_ns + after
     closed = recorder.end_step(now, (11, 12, 13, 14, 15), held_ns, 16_000)
+    recorder.take_step()
     recorder.store_summary(closed)
     return closed
 

@@ -173,7 +173,7 @@ def test_an_exit_patched_between_flushes_reaches_the_file(tmp_path):
 
 def test_a_read_only_folder_is_one_clear_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpoolError, match="cannot create .*choose a writable folder"):
+    with pytest.raises(SpoolError, match=r"cannot create .*choose a writable folder"):
         Spool.create(tmp_path / "file" / "s", IDENTITY, ring_bytes=1, summary_bytes=1)
 
 
@@ -207,10 +207,8 @@ def test_a_full_disk_is_an_error_at_the_start_and_leaves_nothing_behind(small_di
 
 def test_a_disk_that_fills_up_later_cannot_touch_an_open_spool(small_disk):
     spool = Spool.create(small_disk / "s", IDENTITY, ring_bytes=1_000_000, summary_bytes=500_000)
-    with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space"):
-        while True:
-            filler.write(b"x" * 65536)
-            filler.flush()
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "filler").write_bytes(b"x" * 8_000_000)
     for enter in range(1, 20_000):
         spool.put(enter, 0, Kind.SPAN)
     assert len(read_spool(spool.path).records) == 1_000_000 // 112

@@ -229,8 +229,6 @@ class Recorder:
             peer=min(involuntary, 0x7FFFFFFF), payload=min(closed.samples, 0xFFFFFFFF),
             held_ns=held_ns,
         )  # fmt: skip
-        self.counted["collectives"] += len(self.collectives)
-        self.counted["bytes"] += sum(seen[3] for seen in self.collectives)
         self.counted.update(
             cpu_ns=cpu_ns, minor_faults=minor, major_faults=major, held_ns=held_ns,
             involuntary_switches=involuntary, voluntary_switches=voluntary,
@@ -257,5 +255,7 @@ class Recorder:
     def take_step(self) -> tuple[list[StepCollective], list[tuple[int, int]]]:
         """The ended step's collectives and collector pauses; the lists start anew."""
         taken = self.collectives, self.pauses
+        self.counted["collectives"] += len(self.collectives)
+        self.counted["bytes"] += sum(seen[3] for seen in self.collectives)
         self.collectives, self.pauses = [], []
         return taken

@@ -95,17 +95,19 @@ def number(low: float, high: float) -> Kind:
     return Kind(f"a number from {low:g} to {high:g}", parse)
 
 
-def share(high: float) -> Kind:
-    """A share of a whole, below a bound: 0.1 or "10%"."""
+def share(high: float, *, whole: bool = False) -> Kind:
+    """A share of a whole, below a bound (`whole`: the bound included): 0.1 or "10%"."""
 
     def parse(value: object) -> float:
         text = str(value).strip()
         part = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-        if isinstance(value, bool) or not 0.0 <= part < high:
+        below = part <= high if whole else part < high
+        if isinstance(value, bool) or not (part >= 0.0 and below):
             raise ValueError(value)
         return part
 
-    return Kind(f"a share from 0 to below {high:g}, or a percentage such as 3%", parse)
+    bound = f"{high:g}" if whole else f"below {high:g}"
+    return Kind(f"a share from 0 to {bound}, or a percentage such as 3%", parse)
 
 
 def _count(value: object) -> int:

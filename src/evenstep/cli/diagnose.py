@@ -110,7 +110,7 @@ def _check_page(page: Path | None, paths: Sequence[Path], *, force: bool) -> Non
 
 
 def _severity(text: str) -> float:
-    kind = share(1.0)
+    kind = share(1.0, whole=True)
     try:
         return float(kind.parse(text))
     except ValueError:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.leaving import sharpened
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report import quantities, terminal
 from evenstep.report.overview import Bins, bins, curve, grid, per_rank
@@ -85,7 +86,7 @@ def render(diagnosis: Diagnosis, trace: Trace, *, steps: Columns | None = None) 
     table = _step_table(trace) if steps is None else steps
     culprits = _culprits(diagnosis)
     shape = bins(table, trace.world)
-    clocks = align(trace)
+    clocks = sharpened(trace, align(trace))  # those the findings rest on
     shown = timeline(trace, table, clocks, culprits=culprits)
     packed = pack(_tables(table, shown, shape))
     ranks = per_rank(table)
