@@ -11,6 +11,7 @@ from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.layout import Actuator, Flag, Kind, Op, Phase
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool import Spool
+from evenstep.trace.summary import COUNTERS
 
 MS = 1_000_000
 BEFORE = Decision(3 * MS, "before_step", Reason.SLACK, None, 3 * MS)
@@ -43,6 +44,14 @@ def decisions(recorder):
     return found[found["kind"] == Kind.PACING]
 
 
+def closed_step(recorder, *times):
+    """A step as the recorder hands it over, with the collectives issued so far."""
+    closed = ClosedStep(*times)
+    closed.collectives, recorder.collectives = recorder.collectives, []
+    closed.counted = dict.fromkeys(COUNTERS, 0)
+    return closed
+
+
 def early_steps(host, recorder, number, *, run_delay_ns=0):
     """Steps of 100 ms in which this rank works 50 ms and waits 48 for a transfer of 2.
 
@@ -56,8 +65,9 @@ def early_steps(host, recorder, number, *, run_delay_ns=0):
             recorder.spool.close(seq, start + leave * MS)
         phases = [0] * len(Phase)
         phases[Phase.SYNC] = 50 * MS
-        closed = ClosedStep(step, start, start + 100 * MS, phases)
-        row, wait, decision = host.after_step(closed, 0, run_delay_ns)
+        closed = closed_step(recorder, step, start, start + 100 * MS, phases)
+        closed.run_delay_ns = run_delay_ns
+        row, wait, decision = host.after_step(closed)
         host.hold(decision, step + 1)
     return row, wait, decision
 
@@ -100,8 +110,8 @@ def test_a_rank_is_not_called_late_for_the_time_it_had_no_core(recorder, sleeps)
 def test_a_collective_without_an_end_tells_nothing(recorder):
     pace = host(recorder)
     recorder.collective(10**9, GroupState(1, "u", (0, 1), 0), Op.ALL_REDUCE, 8, 8, 0, -1, 1)
-    closed = ClosedStep(0, 10**9, 2 * 10**9, [0] * len(Phase))
-    _, wait, _ = pace.after_step(closed, 0, 0)
+    closed = closed_step(recorder, 0, 10**9, 2 * 10**9, [0] * len(Phase))
+    _, wait, _ = pace.after_step(closed)
     assert (wait.first_ns, wait.reason) == (None, "no collective in this step")
 
 

@@ -40,7 +40,6 @@ def records(recorder, kind):
 def end_step(recorder, after=1000, held_ns=0):
     now = recorder.clock.start_ns + after
     closed = recorder.end_step(now, (11, 12, 13, 14, 15), held_ns, 16_000)
-    recorder.take_step()
     recorder.store_summary(closed)
     return closed
 
@@ -139,9 +138,9 @@ def test_a_summary_holds_the_step_and_the_next_one_begins_at_zero(recorder, grou
 def test_the_next_steps_collectives_are_not_mixed_with_the_ended_ones(recorder, group):
     seq = issue(recorder, group)
     recorder.pause(1, 4, 2, 9)
-    collectives, pauses = recorder.take_step()
-    assert ([seen[0] for seen in collectives], pauses) == ([seq], [(1, 4)])
-    assert recorder.take_step() == ([], [])
+    first, second = end_step(recorder), end_step(recorder)
+    assert ([seen[0] for seen in first.collectives], first.pauses) == ([seq], [(1, 4)])
+    assert (second.collectives, second.pauses) == ([], [])
 
 
 def test_a_number_comes_back_to_the_bit(recorder):

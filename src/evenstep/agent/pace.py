@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 
-from evenstep.agent.recorder import Recorder, StepCollective
+from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
 from evenstep.agent.windows import StepRow
 from evenstep.pacing import Decision, Pacer, Plan, Slowest, StepObservation
@@ -39,15 +38,13 @@ class PaceHost:
         held, self._held_ns = self._held_ns, 0
         return held
 
-    def after_step(
-        self, closed: ClosedStep, held_ns: int, run_delay_ns: int
-    ) -> tuple[StepRow, StepWait, Decision]:
+    def after_step(self, closed: ClosedStep) -> tuple[StepRow, StepWait, Decision]:
         """Learn from a step and decide what to do before the next.
 
-        `run_delay_ns`, the time without a core, is no work: a rank is not called late for it.
+        Its time without a core is no work: a rank is not called late for it.
         """
-        collectives, pauses = self._recorder.take_step()
-        wait = self.waits.step(self._finished(collectives), pauses)
+        held_ns = closed.held_ns
+        wait = self.waits.step(self._finished(closed), closed.pauses)
         step_ns = closed.end_ns - closed.start_ns
         own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - held_ns, 0)
         slowest, self.slowest = self.slowest, None
@@ -70,7 +67,10 @@ class PaceHost:
             )
         )
         decision = self.pacer.decide(closed.number + 1)
-        work_ns = max(own_ns - run_delay_ns, 0)
+        if wait.total_ns is not None:
+            closed.counted["wait_ns"] += wait.total_ns
+            closed.counted["wait_known"] += 1
+        work_ns = max(own_ns - closed.run_delay_ns, 0)
         return StepRow(step_ns, work_ns, wait.total_ns, held_ns), wait, decision
 
     def hold(self, decision: Decision, step: int) -> None:
@@ -99,13 +99,13 @@ class PaceHost:
             name=spool.name_id(str(decision.reason)),
         )
 
-    def _finished(self, collectives: Sequence[StepCollective]) -> list[Collective]:
+    def _finished(self, closed: ClosedStep) -> list[Collective]:
         """The step's collectives that have ended on the host, in the estimator's terms."""
         spool = self._recorder.spool
         words, slot = spool.words, spool.word_of
         finished: list[Collective] = []
         reach = in_flight = 0
-        for seq, group, op, nbytes, flags in collectives:
+        for seq, group, op, nbytes, flags in closed.collectives:
             base = slot(seq)
             if flags & _ON_DEVICE or words[base] != seq or not words[base + WORD_EXIT]:
                 continue
@@ -115,5 +115,5 @@ class PaceHost:
                 spool.add_flags(seq, Flag.OVERLAPPED)
             in_flight += max(exit_ns - max(enter_ns, reach), 0)
             reach = max(reach, exit_ns)
-        self._recorder.counted["in_flight_ns"] += in_flight
+        closed.counted["in_flight_ns"] += in_flight
         return finished

@@ -22,11 +22,12 @@ from evenstep.agent.recorder import Recorder
 from evenstep.agent.resources import ResourceMeter, RunDelay
 from evenstep.agent.sampler import Sampler
 from evenstep.agent.sharing import Sharing
+from evenstep.agent.steps import ClosedStep
 from evenstep.agent.windows import WINDOW_STEPS, Late, StepRow, WindowReport, summarize
 from evenstep.errors import EvenstepError
 from evenstep.hooks.groups import Groups
 from evenstep.hooks.install import TorchHooks
-from evenstep.pacing import Pacer, PacerSettings, Slowest
+from evenstep.pacing import Decision, Pacer, PacerSettings, Reason, Slowest
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.identity import Identity
 from evenstep.trace.spool import Spool
@@ -34,6 +35,8 @@ from evenstep.trace.spool import Spool
 log = logging.getLogger("evenstep")
 
 CLOSING_TIMEOUT_S = 2.0
+PENDING_STEPS = 8  # at most so many wait to be worked through …
+PENDING_NS = 1_000_000_000  # … and none for longer than this and a step
 
 
 class Agent:
@@ -68,6 +71,9 @@ class Agent:
         self._once: list[Callable[[], None]] = [self._record_locality]
         self._sampler = self._make_sampler()
         self._step_cost_ns = 0
+        self._at_once = config.pace_mode == "on"
+        self._pending: list[ClosedStep] = []  # ended, not worked through yet
+        self._decision = Decision(0, "none", Reason.LEARNING)
         self._absent: dict[str, str] = {}
         self._noted: set[str] = set()
         self._floor_ns = 0  # of the step's first collective, as last known
@@ -122,6 +128,7 @@ class Agent:
         self._stopped = True
         for part, end in (
             ("hooks", self._hooks.remove),
+            ("last steps", self._work_through),
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._sampler.stop(CLOSING_TIMEOUT_S)),
             ("scheduler", self._run_delay.close),
@@ -164,32 +171,43 @@ class Agent:
     # -- steps -----------------------------------------------------------------------------------
 
     def end_step(self, now_ns: int) -> None:
-        """The marking optimizer has finished. On the training thread; may sleep when pacing."""
-        recorder, pace = self.recorder, self._pace
+        """The marking optimizer has finished. On the training thread; may sleep when pacing.
+
+        Only pacing needs its answer before the next step. Otherwise steps are worked through a few
+        at a time: code that runs once in tens of milliseconds runs from a cold cache, at several
+        times its cost.
+        """
+        pace = self._pace
         held_ns = pace.take_held()
         lap = self._meter.lap()
         if self.config.samples_per_step is not None:
-            recorder.clock.samples = self.config.samples_per_step
-        run_delay_ns = self._run_delay.lap() or 0
+            self.recorder.clock.samples = self.config.samples_per_step
         usage = (lap[0], lap[3], lap[4], lap[1], lap[2])
-        closed = recorder.end_step(now_ns, usage, held_ns, run_delay_ns)
-        row, wait, decision = pace.after_step(closed, held_ns, run_delay_ns)
-        if wait.total_ns is not None:
-            recorder.counted["wait_ns"] += wait.total_ns
-            recorder.counted["wait_known"] += 1
-        self._floor_ns = wait.floor_lower_ns or self._floor_ns
-        recorder.counted["agent_ns"] += self._own_cost_ns()
-        recorder.store_summary(closed)
-        self._rows.append(row)
-        if (closed.number + 1) % WINDOW_STEPS == 0:
-            self._end_window(closed.number // WINDOW_STEPS)
+        closed = self.recorder.end_step(now_ns, usage, held_ns, self._run_delay.lap() or 0)
+        closed.counted["agent_ns"] += self._step_cost_ns
+        pending = self._pending
+        pending.append(closed)
+        oldest_ns = pending[0].end_ns
+        if self._at_once or len(pending) >= PENDING_STEPS or now_ns - oldest_ns > PENDING_NS:
+            self._work_through()
         self._step_cost_ns = time.monotonic_ns() - now_ns
-        pace.hold(decision, closed.number + 1)
+        if self._at_once:
+            pace.hold(self._decision, closed.number + 1)
 
-    def _own_cost_ns(self) -> int:
-        """Of the step that ends: its collectives, and the work at the end of the one before."""
+    def _work_through(self) -> None:
+        """Estimate, decide, summarize and share the steps that ended since the last time."""
+        pending, self._pending = self._pending, []
         each = self.recorder.cost.median_ns or 0
-        return self._step_cost_ns + each * self.recorder.counted["collectives"]
+        for closed in pending:
+            row, wait, self._decision = self._pace.after_step(closed)
+            self._floor_ns = wait.floor_lower_ns or self._floor_ns
+            closed.counted["agent_ns"] += each * len(closed.collectives)
+            self.recorder.store_summary(closed)
+            self._rows.append(row)
+            if (closed.number + 1) % WINDOW_STEPS == 0:
+                self._end_window(closed.number // WINDOW_STEPS)
+            if not self._at_once:
+                self._pace.hold(self._decision, closed.number + 1)
 
     def _end_window(self, window: int) -> None:
         if self._sharing is None:

@@ -12,7 +12,7 @@ from collections import deque
 from time import monotonic_ns, time_ns
 
 from evenstep.agent.phases import PhaseStack
-from evenstep.agent.steps import ClosedStep, StepClock
+from evenstep.agent.steps import ClosedStep, StepClock, StepCollective
 from evenstep.trace.layout import HOST_DEVICE, Flag, Kind
 from evenstep.trace.spool import Spool
 from evenstep.trace.summary import COUNTERS, StepSummary, SummaryLog
@@ -31,6 +31,7 @@ COST_WINDOW = 255  # samples the median is taken of
 COST_RENEWAL = 16  # samples after which it is taken anew
 
 _get_ident = threading.get_ident
+_NOTHING = dict.fromkeys(COUNTERS, 0)
 
 
 class GroupState:
@@ -47,10 +48,6 @@ class GroupState:
     def global_rank(self, group_rank: int) -> int:
         """The global rank of a member; the number itself where the group is not known."""
         return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else group_rank
-
-
-#: Seen in the running step, for the online wait estimate: (record, group, op, bytes, flags).
-StepCollective = tuple[int, int, int, int, int]
 
 
 class OwnCost:
@@ -93,7 +90,7 @@ class Recorder:
         self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
         self.collectives: list[StepCollective] = []
         self.pauses: list[tuple[int, int]] = []
-        self.counted = dict.fromkeys(COUNTERS, 0)
+        self.counted = _NOTHING.copy()
         self.cost = OwnCost()
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
@@ -117,9 +114,7 @@ class Recorder:
         sequence = group.sequence
         group.sequence = sequence + 1
         ident = _get_ident()
-        thread = self._threads.get(ident)
-        if thread is None:
-            thread = self._threads[ident] = min(len(self._threads), 0xFFFF)
+        thread = 0 if ident == self.ident else self._thread(ident)
         stack = self.stack
         seq = self._put(
             enter_ns, 0, _COLLECTIVE, op, stack.step, stack.parent, group.index, sequence,
@@ -138,6 +133,13 @@ class Recorder:
         elif not flags & _ON_DEVICE:
             self.clock.issued(seq, enter_ns)
         return seq
+
+    def _thread(self, ident: int) -> int:
+        """Our number of a thread: 0 is the training thread."""
+        known = self._threads.get(ident)
+        if known is None:
+            known = self._threads[ident] = min(len(self._threads), 0xFFFF)
+        return known
 
     def point_to_point(
         self,
@@ -215,7 +217,7 @@ class Recorder:
     def end_step(
         self, now_ns: int, resources: tuple[int, ...], held_ns: int, run_delay_ns: int = 0
     ) -> ClosedStep:
-        """Close the step: its record, and its summary once `store_summary` is called.
+        """Close the step: its record now, its summary once `store_summary` is called.
 
         `resources` are the step's (cpu_ns, minor faults, major faults, involuntary switches,
         voluntary switches); `held_ns` the pacing delay spent inside it; `run_delay_ns` how long
@@ -229,33 +231,31 @@ class Recorder:
             peer=min(involuntary, 0x7FFFFFFF), payload=min(closed.samples, 0xFFFFFFFF),
             held_ns=held_ns,
         )  # fmt: skip
-        self.counted.update(
+        counted, self.counted = self.counted, _NOTHING.copy()
+        counted.update(
             cpu_ns=cpu_ns, minor_faults=minor, major_faults=major, held_ns=held_ns,
             involuntary_switches=involuntary, voluntary_switches=voluntary,
             samples=closed.samples,
         )  # fmt: skip
+        closed.realtime_ns, closed.held_ns, closed.run_delay_ns = time_ns(), held_ns, run_delay_ns
+        closed.counted = counted
+        closed.collectives, self.collectives = self.collectives, []
+        closed.pauses, self.pauses = self.pauses, []
         return closed
 
     def store_summary(self, closed: ClosedStep) -> None:
-        """Write the step's summary and begin the next one's counters."""
-        counted = self.counted
-        self.counted = dict.fromkeys(COUNTERS, 0)
+        """Write a step's summary."""
+        counted = closed.counted
+        counted["collectives"] += len(closed.collectives)
+        counted["bytes"] += sum(seen[3] for seen in closed.collectives)
         self.summaries.append(
             StepSummary(
                 closed.number,
                 closed.number,
                 closed.start_ns,
                 closed.end_ns,
-                time_ns(),
+                closed.realtime_ns,
                 closed.phase_ns,
                 [max(counted[name], 0) for name in COUNTERS],
             )
         )
-
-    def take_step(self) -> tuple[list[StepCollective], list[tuple[int, int]]]:
-        """The ended step's collectives and collector pauses; the lists start anew."""
-        taken = self.collectives, self.pauses
-        self.counted["collectives"] += len(self.collectives)
-        self.counted["bytes"] += sum(seen[3] for seen in self.collectives)
-        self.collectives, self.pauses = [], []
-        return taken

@@ -18,6 +18,9 @@ from __future__ import annotations
 from evenstep.agent.phases import PhaseStack
 from evenstep.trace.layout import Flag, Phase
 
+#: A collective of the step, for the wait estimate: (record, group, op, bytes, flags).
+StepCollective = tuple[int, int, int, int, int]
+
 _INPUT, _FORWARD, _BACKWARD = int(Phase.INPUT), int(Phase.FORWARD), int(Phase.BACKWARD)
 _SYNC, _OPTIMIZER, _EVALUATION = int(Phase.SYNC), int(Phase.OPTIMIZER), int(Phase.EVALUATION)
 
@@ -28,9 +31,25 @@ SHORTEST_EVALUATION_NS = 1_000_000  # eval() and train() of two modules in turn 
 
 
 class ClosedStep:
-    """A finished step: its number, its times in ns and the leaf time of every phase."""
+    """A finished step: its number, its times in ns and the leaf time of every phase.
 
-    __slots__ = ("end_ns", "number", "phase_ns", "samples", "start_ns", "unsteady")
+    The recorder adds what it saw in the step, so that it can be worked through later.
+    """
+
+    __slots__ = (
+        "collectives",
+        "counted",
+        "end_ns",
+        "held_ns",
+        "number",
+        "pauses",
+        "phase_ns",
+        "realtime_ns",
+        "run_delay_ns",
+        "samples",
+        "start_ns",
+        "unsteady",
+    )
 
     def __init__(self, number: int, start_ns: int, end_ns: int, phase_ns: list[int]) -> None:
         self.number = number
@@ -38,6 +57,12 @@ class ClosedStep:
         self.end_ns = end_ns
         self.phase_ns = phase_ns
         self.samples = 0
+        self.realtime_ns = 0  # the wall clock at the end
+        self.held_ns = 0  # pacing delay spent inside
+        self.run_delay_ns = 0  # the training thread was ready but had no core
+        self.collectives: list[StepCollective] = []
+        self.pauses: list[tuple[int, int]] = []  # of the collector: start and end
+        self.counted: dict[str, int] = {}
         self.unsteady = bool(phase_ns[Phase.CHECKPOINT] or phase_ns[Phase.EVALUATION])
 
 

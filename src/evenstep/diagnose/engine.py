@@ -174,6 +174,10 @@ def _facts(trace: Trace) -> list[str]:
         for key in ("spool", "pacing", "sharing", "background"):
             if isinstance(facts.get(key), str):
                 lines.setdefault(f"{key}: {facts[key]}", []).append(rank)
+        hooks = facts.get("hooks") or {}
+        if hooks.get("unseen"):
+            missing = ", ".join(hooks["unseen"])
+            lines.setdefault(f"operations this torch does not show: {missing}", []).append(rank)
         if facts.get("absent"):
             listed = "; ".join(f"{name}: {why}" for name, why in facts["absent"].items())
             lines.setdefault(f"not sampled: {listed}", []).append(rank)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
+from evenstep.agent.recorder import COST_SAMPLE
 from evenstep.hooks.observer import Observer, Token
 from evenstep.hooks.operations import COLLECTIVES, POINT_TO_POINT, Operation
 from evenstep.trace.layout import NO_PEER, Flag
@@ -90,6 +91,7 @@ class DispatcherHooks:
     def _enter(self, operation: Operation) -> Callable[[Any], Token]:
         """How a collective's arguments become its record."""
         begin, state_of = self._observer.begin, self._observer.groups.state
+        recorder, dtype_of = self._observer.recorder, self._observer.dtypes.get
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
         op, sizes, group_at = operation.op, operation.sizes, operation.group_at
         async_at, peer_at = operation.async_at, operation.peer_at
@@ -103,7 +105,14 @@ class DispatcherHooks:
             state = state_of(unbox_group(args[group_at]))
             bytes_in, bytes_out, tensor = sizes(args)
             peer = NO_PEER if peer_at is None else state.global_rank(args[peer_at])
-            return begin(enter_ns, state, op, bytes_in, bytes_out, flags, peer, tensor)
+            if tensor.is_cuda:
+                return begin(enter_ns, state, op, bytes_in, bytes_out, flags, peer, tensor)
+            seq = recorder.collective(  # what `begin` does on a host, a frame shorter
+                enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype_of(tensor.dtype, 0)
+            )
+            if seq % COST_SAMPLE:
+                return seq, flags, 0
+            return seq, flags, monotonic_ns() - enter_ns
 
         return enter
 

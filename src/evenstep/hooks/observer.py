@@ -49,7 +49,7 @@ class Observer:
         #: makes or returns the timer of a device
         self.device_timer: Callable[[int], Any] | None = None
         self._on_failure = on_failure
-        self._dtypes = dtype_codes(torch)
+        self.dtypes = dtype_codes(torch)
         self._cuda = torch.cuda
         self._close = recorder.spool.close
         self._orders: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
@@ -76,7 +76,7 @@ class Observer:
         """
         dtype, device, mark = 0, HOST_DEVICE, None
         if tensor is not None:
-            dtype = self._dtypes.get(tensor.dtype, 0)
+            dtype = self.dtypes.get(tensor.dtype, 0)
             if tensor.is_cuda:
                 flags |= _ON_DEVICE | _ASYNC
                 device = tensor.get_device()
@@ -109,7 +109,7 @@ class Observer:
             flags |= _ON_DEVICE
             device = tensor.get_device()
             mark = self._mark(device)
-        dtype = self._dtypes.get(tensor.dtype, 0)
+        dtype = self.dtypes.get(tensor.dtype, 0)
         order = self._order((state.index, peer, op, tag))
         seq = self.recorder.point_to_point(
             enter_ns, state, op, nbytes, flags, peer, dtype, order, tag, device
