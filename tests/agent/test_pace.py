@@ -133,3 +133,12 @@ def test_a_decision_is_recorded_with_its_reason_when_it_changes(recorder, sleeps
     assert [names[name] for name in found["name"]] == [Reason.SLACK, Reason.LAST]
     assert found["op"].tolist() == [Actuator.BEFORE_STEP, Actuator.NONE]
     assert (found["held_ns"].tolist(), found["flags"].tolist()) == ([3 * MS, 0], [Flag.APPLIED, 0])
+
+
+def test_a_collective_on_a_device_ends_holding_for_good(recorder, sleeps):
+    pace = host(recorder, "on")
+    group = GroupState(1, "u", (0, 1), 0)
+    recorder.collective(10**9, group, Op.ALL_REDUCE, 8, 8, int(Flag.ON_DEVICE), -1, 1)
+    pace.after_step(closed_step(recorder, 0, 10**9, 2 * 10**9, [0] * len(Phase)))
+    pace.hold(Decision(5 * MS, "before_step", Reason.SLACK, None, 5 * MS), 1)
+    assert (pace.can_hold, sleeps) == (False, [])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.errors import TraceError
 from evenstep.trace.layout import Kind
+from evenstep.trace.summary import FEWEST_RECORDS
 from evenstep.trace.trace import load
 from tests.trace.small_run import STEPS, WORLD, write_rank, write_run
 
@@ -90,7 +91,7 @@ def test_a_rank_cut_anywhere_never_costs_the_others(tmp_path_factory, share):
     trace = load(root)
     events = trace.of_kind(Kind.COLLECTIVE)
     assert [int((events["rank"] == rank).sum()) for rank in (0, 2)] == [STEPS, STEPS]
-    ring_end = 4096 + (1 << 20) + 16 * 512 + 64 * 112  # the layout's regions at their smallest
+    ring_end = 4096 + (1 << 20) + FEWEST_RECORDS * 512 + 64 * 112  # regions at their smallest
     named = any("rank-00001.spool" in limit for limit in trace.limits)
     assert named == (int(share * len(data)) < ring_end)
 

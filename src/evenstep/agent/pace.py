@@ -13,6 +13,7 @@ from evenstep.pacing.waits import Collective, StepWait, WaitEstimator
 from evenstep.trace.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase
 
 _UPPER_BOUND, _ON_DEVICE = int(Flag.EXIT_UPPER_BOUND), int(Flag.ON_DEVICE)
+_OVERLAPPED = int(Flag.OVERLAPPED)  # plain numbers: an enumeration's operators cost a microsecond
 _PACING = int(Kind.PACING)
 
 
@@ -27,7 +28,8 @@ class PaceHost:
         self.waits = WaitEstimator()
         self.inbox: deque[Plan] = deque(maxlen=8)
         self.slowest: Slowest | None = None
-        self.can_hold = can_hold  # False where a host sleep would not hold the device
+        self.can_hold = can_hold  # False where a host sleep would not hold the device: with the
+        #                           first collective on one at the latest
         self._recorder = recorder
         self._world = world
         self._held_ns = 0  # realised since the last step ended
@@ -107,12 +109,15 @@ class PaceHost:
         reach = in_flight = 0
         for seq, group, op, nbytes, flags in closed.collectives:
             base = slot(seq)
-            if flags & _ON_DEVICE or words[base] != seq or not words[base + WORD_EXIT]:
+            if flags & _ON_DEVICE:
+                self.can_hold = False
+                continue
+            if words[base] != seq or not words[base + WORD_EXIT]:
                 continue
             enter_ns, exit_ns = words[base + WORD_ENTER], words[base + WORD_EXIT]
             finished.append((group, op, nbytes, enter_ns, exit_ns, bool(flags & _UPPER_BOUND)))
             if enter_ns < reach:
-                spool.add_flags(seq, Flag.OVERLAPPED)
+                spool.add_flags(seq, _OVERLAPPED)
             in_flight += max(exit_ns - max(enter_ns, reach), 0)
             reach = max(reach, exit_ns)
         closed.counted["in_flight_ns"] += in_flight

@@ -100,10 +100,6 @@ class Agent:
         self._sampler.start()
         if self.spool.note:
             self.spool.add_fact("spool", self.spool.note)
-        if self.config.pace_mode == "on" and not self._pace.can_hold:
-            note = "pacing observes only: on CUDA a host sleep would not hold the device"
-            self.spool.add_fact("pacing", note)
-            log.warning("evenstep: %s", note)
         self.spool.add_fact("hooks", self._hooks.describe())
         self.spool.add_fact("pace", {"mode": self.config.pace_mode})
 
@@ -194,6 +190,14 @@ class Agent:
         if self._at_once:
             pace.hold(self._decision, closed.number + 1)
 
+    def _note_pacing(self) -> None:
+        """Say once that pacing is asked for where it cannot act."""
+        if self._at_once and not self._pace.can_hold and "pacing" not in self._noted:
+            self._noted.add("pacing")
+            note = "observes only: on CUDA a host sleep would not hold the device"
+            self.spool.add_fact("pacing", note)
+            log.warning("evenstep: pacing %s", note)
+
     def _work_through(self) -> None:
         """Estimate, decide, summarize and share the steps that ended since the last time."""
         pending, self._pending = self._pending, []
@@ -208,6 +212,7 @@ class Agent:
                 self._end_window(closed.number // WINDOW_STEPS)
             if not self._at_once:
                 self._pace.hold(self._decision, closed.number + 1)
+        self._note_pacing()
 
     def _end_window(self, window: int) -> None:
         if self._sharing is None:

@@ -22,6 +22,7 @@ _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
+_HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 
 #: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
 STEP_COLLECTIVES = 4096
@@ -168,7 +169,7 @@ class Recorder:
         if not seq and exit_ns - enter_ns < SHORTEST_WAIT_NS:
             return  # what it waited for had ended
         if seq:
-            self.spool.add_flags(seq, Flag.HOST_BLOCKED)
+            self.spool.add_flags(seq, _HOST_BLOCKED)
             self.spool.close(seq, exit_ns)
         if ident == self.ident:
             times = self.spool.times(seq) if seq else None

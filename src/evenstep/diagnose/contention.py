@@ -46,7 +46,7 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     worst, node, allowed = -np.inf, "", 0.0
     for name in trace.nodes:
         ranks = [rank for rank, info in trace.ranks.items() if info.node == name]
-        wanted = _values(running, ranks)
+        wanted = _values(running, ranks) - 1  # the thread that samples is running when it looks
         have = _values(cores, ranks)
         if len(wanted) and len(have) and np.median(wanted) / have[-1] > worst:
             worst, node, allowed = float(np.median(wanted) / have[-1]), name, float(have[-1])

@@ -27,6 +27,7 @@ LAYERINGS = 64  # rounds until every collective comes after all that its members
 PASSES = 8  # of the replay: differences between ranks travel from group to group over steps
 NEAR_NS = 1000  # leads that agree
 NEVER = -(2**62)
+USUAL = 0.25  # quantile of a kind's transfers: those a pause has stretched stay above it
 
 
 class Program(NamedTuple):
@@ -58,7 +59,8 @@ def program(grid: StepGrid) -> Program:
         rows["rank"] == rows.peer_or_root
     )
     last = _largest(rows.arrival_ns, instance, count, deciding)
-    ended, queued = _ends(rows, cell, instance, last)
+    paused = grid.pause_ns.reshape(-1)[cell] > 0
+    ended, queued = _ends(rows, cell, instance, last, paused)
     layer = _layers(cell, instance, count)
     by_layer = np.lexsort([instance, layer])
     table = Columns(
@@ -100,18 +102,42 @@ def _largest(values: Array, instance: Array, count: int, where: Array) -> Array:
     return found
 
 
-def _ends(rows: Columns, cell: Array, instance: Array, last: Array) -> tuple[Array, Array]:
+def _ends(
+    rows: Columns, cell: Array, instance: Array, last: Array, paused: Array
+) -> tuple[Array, Array]:
     """When each row's collective was over, and when what its rank had in flight before it was.
 
-    Seen exits are upper bounds, so the earliest of all members counts. Ends of collectives whose
+    Seen exits are upper bounds, so the earliest of all members counts; in steps in which a member
+    collected garbage, not more than such a collective usually takes. Ends of collectives whose
     members' times only compare within each of them are not compared with one another.
     """
     soonest = np.full(len(last), 2**62, np.int64)
     left = rows.leave_ns > 0
     np.minimum.at(soonest, instance[left], rows.leave_ns[left])
-    ended = np.where(soonest < 2**62, np.maximum(soonest, last), last)[instance]
+    transfer = np.where(soonest < 2**62, np.maximum(soonest - last, 0), 0)
+    transfer = _undisturbed(transfer, rows, instance, paused)
+    ended = (last + transfer)[instance]
     follows = (np.diff(cell, prepend=-1) == 0) & ~rows.relative & ~np.roll(rows.relative, 1)
     return ended, np.where(follows, np.minimum(np.roll(ended, 1), ended), NEVER)
+
+
+def _undisturbed(transfer: Array, rows: Columns, instance: Array, paused: Array) -> Array:
+    """Transfer times with those of paused members brought down to what is usual.
+
+    A pause holds the interpreter lock, and with it the callbacks and the transport's threads that
+    run them: what was in flight then ends when the pause does, on every member.
+    """
+    if not paused.any():
+        return transfer
+    held = np.zeros(len(transfer), bool)
+    held[instance[paused]] = True
+    first = np.unique(instance, return_index=True)[1]
+    kind = np.stack([rows.group[first], rows.op[first], rows.bytes_in[first].astype(np.int64)])
+    number = np.unique(kind, axis=1, return_inverse=True)[1].reshape(-1)
+    usual = np.array(
+        [np.quantile(transfer[number == one], USUAL) for one in range(int(number.max()) + 1)]
+    )
+    return np.where(held, np.minimum(transfer, usual[number]), transfer).astype(np.int64)
 
 
 def _layers(cell: Array, instance: Array, count: int) -> Array:
