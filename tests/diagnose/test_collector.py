@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.case import open_case
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Phase
+from evenstep.trace.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World
 
 PAUSE_NS = 200 * MS
@@ -24,6 +24,19 @@ def test_the_rank_that_collects_is_the_culprit(style, worst):
     finding = worst(world)
     assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [1])
     assert "garbage collection" in finding.cause
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_a_bucket_that_the_pause_held_up_everywhere_is_no_slow_transfer():
+    world = collecting(World(noise=0.005))
+    trace = world.trace()
+    events = trace.events
+    collectives = events.kind == int(Kind.COLLECTIVE)
+    latest = np.zeros(int(events.group_seq[collectives].max()) + 1, np.int64)
+    np.maximum.at(latest, events.group_seq[collectives].astype(int), events.exit_ns[collectives])
+    events.exit_ns[collectives] = latest[events.group_seq[collectives].astype(int)]
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [1])
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 

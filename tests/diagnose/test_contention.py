@@ -27,7 +27,8 @@ def test_too_few_cores_are_one_finding_without_a_culprit(seed):
     found = [item for item in diagnose(sampled(crowded(seed))).findings if item.severity >= 0.05]
     assert [finding.mode for finding in found] == ["runtime_jitter"]
     assert found[0].where.ranks == ()
-    assert "CPU oversubscription: 5 runnable tasks on 2 cores" in found[0].cause
+    # five were sampled; one of them is the thread that looked
+    assert "CPU oversubscription: 4 runnable tasks on 2 cores" in found[0].cause
 
 
 @pytest.mark.parametrize("seed", SEEDS)
