@@ -56,8 +56,10 @@ def _dispatcher(torch: Any, *, reading: bool) -> Callable[[], None]:
 
 def _hooks(group: Any, *, reading: bool) -> Callable[[], None]:
     def reads(call: Any) -> None:
-        tensor = call.input_tensors[0]
-        _ = call.name.value, call.async_op, tensor.nbytes, tensor.dtype, tensor.is_cuda
+        tensors = call.input_tensors
+        if tensors:  # a barrier has none
+            tensor = tensors[0]
+            _ = call.name.value, call.async_op, tensor.nbytes, tensor.dtype, tensor.is_cuda
 
     def after(call: Any) -> None:
         call.work.get_future().add_done_callback(_nothing)

@@ -25,6 +25,17 @@ class Contention(NamedTuple):
     cores: float  # that node may use
     node: str
     switches_per_step: float  # involuntary, mean over ranks
+    ranks: int  # on that node
+
+    @property
+    def recoverable_share(self) -> float:
+        """What enough cores would give back for certain, as a share of the time.
+
+        With more ranks than cores, the time they waited for one. With a core for every rank they
+        compete with the job's own helpers (transport, autograd), whose work has to be done anyway:
+        then only what uneven delays cost the job is counted, elsewhere.
+        """
+        return self.run_delay_share if self.ranks > self.cores else 0.0
 
     @property
     def oversubscribed(self) -> bool:
@@ -43,15 +54,16 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     )
     if not known or not len(cores) or not len(running):
         return None
-    worst, node, allowed = -np.inf, "", 0.0
+    worst, node, allowed, on_it = -np.inf, "", 0.0, 0
     for name in trace.nodes:
         ranks = [rank for rank, info in trace.ranks.items() if info.node == name]
         wanted = _values(running, ranks) - 1  # the thread that samples is running when it looks
         have = _values(cores, ranks)
         if len(wanted) and len(have) and np.median(wanted) / have[-1] > worst:
             worst, node, allowed = float(np.median(wanted) / have[-1]), name, float(have[-1])
+            on_it = len(ranks)
     switches = float(grid.switches.mean()) if grid.switches.size else 0.0
-    return Contention(float(np.mean(known)), worst * allowed, allowed, node, switches)
+    return Contention(float(np.mean(known)), worst * allowed, allowed, node, switches, on_it)
 
 
 def _of(samples: Columns, trace: Trace, metric: str) -> Columns:

@@ -91,7 +91,7 @@ def _takes_turns(finding: Finding) -> bool:
 
 
 def _healthy(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> str:
-    verdict = f"Nothing costs {words.percent(NAMED)} of step time or more"
+    verdict = f"Nothing costs {100 * NAMED:.0f} % of step time or more"
     if case.waits_known:
         verdict += (
             ": the parts are healthy; their coupling (waiting for each other) takes "

@@ -133,7 +133,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
     share = case.share(case.loss(cells) + case.delays.rest_ns)
     attributed = case.share(case.loss(case.delays.cause != int(Cause.NONE)) - case.loss(cells))
     room = max(0.0, 1.0 - attributed.value)
-    severity = min(max(share.value, scheduler.run_delay_share), room)
+    severity = min(max(share.value, scheduler.recoverable_share), room)
     interval = Share(severity, min(share.low, severity), max(share.high, severity))
     steps = case.grid.steps
     node = f" of node {scheduler.node}" if scheduler.node else ""
