@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose import projection, words
-from evenstep.diagnose.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.delays import Cause
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
 
@@ -18,12 +18,20 @@ ROUND_STEPS = 8  # of the local-SGD option
 
 def amplification(case: Case) -> float | None:
     """Growth of the step by waiting over a rank's mean delay; None where nothing is delayed."""
-    work = case.grid.work_ns.astype(float)
-    if not work.size or work.shape[1] < 2:
+    work = _unattributed(case)
+    if work.shape[1] < 2 or not len(work):
         return None
-    delay = np.maximum(work - np.quantile(work, 0.05, axis=0), 0)
-    mean = float(delay.mean())
-    return float(delay.max(axis=1).mean() - mean) / mean if mean > 0 else None
+    delay = np.maximum(work - np.nanquantile(work, 0.05, axis=0), 0)
+    mean = float(np.nanmean(delay))
+    return float(np.nanmax(delay, axis=1).mean() - mean) / mean if mean > 0 else None
+
+
+def _unattributed(case: Case) -> Array:
+    """Own work of the ranks without those named for it, nan; steps and ranks with any left."""
+    late = case.delays.cause != int(Cause.NONE)
+    work = np.where(late, np.nan, case.grid.work_ns.astype(float))
+    work = work[np.count_nonzero(~late, axis=1) > 1]
+    return np.asarray(work[:, ~np.isnan(work).all(axis=0)])
 
 
 def find(case: Case) -> list[Finding]:
@@ -36,7 +44,8 @@ def find(case: Case) -> list[Finding]:
         return []
     ranks = len(case.grid.ranks)
     steps = case.grid.steps
-    spread = float(np.median(np.ptp(case.grid.work_ns, axis=1)))
+    work = _unattributed(case)
+    spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))
     gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
     named = bool((case.delays.cause != int(Cause.NONE)).any())
     return [
