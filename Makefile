@@ -1,4 +1,4 @@
-# make demo | test | check | bench | test-latest-torch | clean
+# make demo | test | check | fuzz | bench | test-latest-torch | clean
 # PYTHON=python3.12 make test   uses another interpreter for a new environment
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 TOOLS := pytest hypothesis mypy ruff playwright
 LATEST := .venv-latest
 
-.PHONY: demo test check bench test-latest-torch clean
+.PHONY: demo test check fuzz bench test-latest-torch clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,10 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
+
+# The property tests on a thousand new cases each: minutes, and in no CI.
+fuzz: $(VENV)/.ready
+	EVENSTEP_FUZZ=1 $(BIN)/python -m pytest tests/pacing tests/trace tests/diagnose
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks

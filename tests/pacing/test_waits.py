@@ -125,6 +125,15 @@ def steps(draw: st.DrawFn) -> list[Collective]:
     return found
 
 
+def test_a_burst_inside_what_is_in_flight_is_not_counted_twice() -> None:
+    estimator = WaitEstimator()
+    estimator.step([(0, 1, 0, 0, 0, False)] * 5)
+    told = estimator.step(
+        [(0, 1, 0, 0, 20_001, False), (0, 1, 0, 0, 1, True), (0, 1, 0, 0, 20_001, False)]
+    )
+    assert told.total_ns == 20_001
+
+
 @given(st.lists(steps(), max_size=20))
 def test_no_wait_is_longer_than_the_collectives_were_in_flight(history: list) -> None:
     estimator = WaitEstimator()

@@ -64,7 +64,8 @@ class WaitEstimator:
             group_before = group
             at += 1
             if upper and at < count and collectives[at][3] < end:
-                at, busy = self._burst(collectives, at - 1, follows, account, pauses)
+                at, ended = self._burst(collectives, at - 1, busy, follows, account, pauses)
+                busy = max(busy, ended)
                 continue
             if upper and pauses and _held_back(end, pauses):
                 account.leave_out(PAUSED)
@@ -90,11 +91,15 @@ class WaitEstimator:
         self,
         collectives: Sequence[Collective],
         at: int,
+        busy: int,
         follows: bool,
         account: _Account,
         pauses: Sequence[Pause],
     ) -> tuple[int, int]:
-        """Judge the burst at `at`; returns where the next begins and when this one ended."""
+        """Judge the burst at `at`; returns where the next begins and when this one ended.
+
+        `busy` is the end of what was in flight before: up to there the time is counted already.
+        """
         group, op, first_bytes, start, first_end, _ = collectives[at]
         nbytes, reach, after = first_bytes, first_end, at + 1
         while after < len(collectives) and collectives[after][3] < reach:
@@ -106,10 +111,12 @@ class WaitEstimator:
             account.leave_out(PAUSED)
             return after, reach
         lowest = self.floors.at(group, op, nbytes, after - at)
-        lowest.see(end - last, follows)
-        if end > first_end and nbytes > first_bytes:
-            lowest.see_tail((end - first_end) * nbytes // (nbytes - first_bytes))
-        account.add(end - last, last - start, lowest, self.floors.of(lowest))
+        if last >= busy:
+            lowest.see(end - last, follows)
+            if end > first_end and nbytes > first_bytes:
+                lowest.see_tail((end - first_end) * nbytes // (nbytes - first_bytes))
+        in_flight = max(0, end - max(last, busy))
+        account.add(in_flight, last - start, lowest, self.floors.of(lowest))
         return after, end
 
     def _conclude(self, account: _Account, collectives: Sequence[Collective], end: int) -> StepWait:

@@ -1,0 +1,11 @@
+"""How hard the property tests look: the same cases every time, or with EVENSTEP_FUZZ many new."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile(
+    "fuzz", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("fuzz" if os.environ.get("EVENSTEP_FUZZ") else "same")
