@@ -114,7 +114,10 @@ class Config:
     )
     pace_sharing: bool = field(
         default=False,
-        metadata=_row(values.SWITCH, "let shared messages take part in pacing decisions"),
+        metadata=_row(
+            values.SWITCH,
+            "pace by a shared plan only; none is passed between ranks yet, so nothing is held",
+        ),
     )
 
     # Not settings: how the values were found.

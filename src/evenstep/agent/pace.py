@@ -20,7 +20,8 @@ _PACING = int(Kind.PACING)
 class PaceHost:
     """Tells the pacer what one rank saw, records what it decides and, in mode `on`, sleeps.
 
-    Lives on the training thread; `inbox` and `slowest` may be filled from the background thread.
+    Lives on the training thread. `inbox` (published plans) and `slowest` are where the background
+    thread hands over what other ranks share; so far only rank 0 gets `slowest`, and nobody a plan.
     """
 
     def __init__(self, pacer: Pacer, recorder: Recorder, *, world: int, can_hold: bool) -> None:

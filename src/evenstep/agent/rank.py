@@ -192,9 +192,13 @@ class Agent:
 
     def _note_pacing(self) -> None:
         """Say once that pacing is asked for where it cannot act."""
-        if self._at_once and not self._pace.can_hold and "pacing" not in self._noted:
-            self._noted.add("pacing")
+        note = ""
+        if not self._pace.can_hold:
             note = "observes only: on CUDA a host sleep would not hold the device"
+        elif self.config.pace_sharing:
+            note = "holds nothing: pace.sharing waits for a shared plan, and none is passed on yet"
+        if note and self._at_once and "pacing" not in self._noted:
+            self._noted.add("pacing")
             self.spool.add_fact("pacing", note)
             log.warning("evenstep: pacing %s", note)
 
