@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose import hang, words
+from evenstep.diagnose.claims import Claims
 from evenstep.diagnose.contention import Contention, contention
 from evenstep.diagnose.delays import Delays, attribute
-from evenstep.diagnose.finding import Evidence, Where
+from evenstep.diagnose.finding import (
+    Effect,
+    Evidence,
+    Finding,
+    Option,
+    Projection,
+    When,
+    Where,
+)
 from evenstep.diagnose.grid import StepGrid, step_grid
 from evenstep.diagnose.interval import Share, share_of
 from evenstep.trace.layout import Flag, Kind, Phase
@@ -27,13 +37,14 @@ USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is 
 
 @dataclass(slots=True, frozen=True)
 class Case:
-    """A trace under diagnosis. `contended`: ranks of a host compete for its cores."""
+    """A trace under diagnosis. `claims` is the one thing that changes, as modes are asked."""
 
     trace: Trace
     grid: StepGrid
     delays: Delays
     scheduler: Contention | None
     stuck: list[hang.Stuck]  # at the end, for much longer than a step takes
+    claims: Claims  # what the modes asked so far have explained
 
     @property
     def contended(self) -> bool:
@@ -147,4 +158,41 @@ def open_case(trace: Trace) -> Case:
     contended = scheduler is not None and scheduler.oversubscribed
     step_ns = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
     stuck = hang.long_enough(hang.stuck(trace), step_ns)
-    return Case(trace, grid, attribute(grid, contended=contended), scheduler, stuck)
+    delays = attribute(grid, contended=contended)
+    return Case(trace, grid, delays, scheduler, stuck, Claims(grid.shape, exposed_transfer(grid)))
+
+
+def exposed_transfer(grid: StepGrid) -> Array:
+    """Time of each step in which the ranks, on average, were blocked with nobody to wait for."""
+    if not grid.blocked_ns.size:
+        return np.zeros(len(grid.steps))
+    return np.asarray(np.maximum(grid.blocked_ns - grid.wait_ns, 0).mean(axis=1))
+
+
+def found(
+    mode: str,
+    layer: str,
+    share: Share,
+    *,
+    observation: str,
+    cause: str,
+    where: Where,
+    when: When,
+    projected: Sequence[Projection] = (),
+    options: Sequence[Option] = (),
+    evidence: Sequence[Evidence] = (),
+) -> Finding:
+    """A finding of what this share of the step time is lost to."""
+    return Finding(
+        mode=mode,
+        layer=layer,
+        severity=round(share.value, 4),
+        confidence=round(share.confidence, 3),
+        observation=observation,
+        cause=cause,
+        where=where,
+        when=when,
+        effect=Effect(round(share.value, 4), projected),
+        options=options,
+        evidence=evidence,
+    )
