@@ -19,12 +19,13 @@ class Claims:
 
     def __init__(self, shape: tuple[int, int], transfer_ns: Array) -> None:
         self._taken = np.zeros(shape, bool)
-        self._left_ns = np.maximum(transfer_ns.astype(float), 0.0)
+        self._left_ns: Array = np.maximum(transfer_ns.astype(float), 0.0)
 
     @property
     def left_ns(self) -> Array:
         """Exposed transfer nobody has claimed, per step."""
-        return self._left_ns.copy()
+        left: Array = self._left_ns.copy()
+        return left
 
     def free(self, cells: Array) -> Array:
         """Of these cells (steps × ranks, boolean), those nobody has claimed."""

@@ -1,0 +1,1 @@
+"""Other tools' files as traces: found by their content, never by their name."""
