@@ -18,6 +18,7 @@ import evenstep
 from tests.agent.training import model_and_optimizer, train
 
 STEPS = 40
+SHARED_STEPS = 224
 LATE_STEPS = 4
 
 
@@ -31,11 +32,19 @@ def rank_main(rank, folder):
             evenstep.attach(out=folder / mode, pace_mode=mode, sample_period_s=0.1)
         results[mode] = train(STEPS, rank=rank, between=lambda step: time.sleep(0.01 * rank))
         evenstep.detach()
+    together(rank, folder)
     results["late"] = late_attach(rank, folder)
     evenstep.attach(out=None)  # the default folder; nobody detaches: the process ends
     train(2, rank=rank)
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
+
+
+def together(rank, folder):
+    """The ranks pace by a shared plan; rank 1 always enters late."""
+    evenstep.attach(out=folder / "shared", pace_mode="on", pace_sharing=True, sample_period_s=0.05)
+    train(SHARED_STEPS, rank=rank, between=lambda step: time.sleep(0.01 * rank))
+    evenstep.detach()
 
 
 def late_attach(rank, folder):

@@ -9,7 +9,8 @@ import pytest
 
 import evenstep
 from evenstep.errors import TraceError
-from evenstep.trace.layout import Kind, Op, Phase
+from evenstep.pacing.blocks import BLOCK_STEPS, block_is_paced
+from evenstep.trace.layout import Flag, Kind, Op, Phase
 from tests.agent.conftest import start
 from tests.agent.pair_job import LATE_STEPS, STEPS
 from tests.agent.training import BATCH
@@ -248,6 +249,25 @@ def test_the_early_rank_is_the_one_that_is_blocked(pair):
         for rank in (0, 1)
     ]
     assert blocked[0] > blocked[1]  # rank 1 sleeps in every step
+
+
+def test_with_a_shared_plan_the_early_rank_is_held_in_the_same_blocks_on_every_rank(pair):
+    trace = pair.trace("shared")
+    decisions = trace.of_kind(Kind.PACING)
+    applied = decisions.select((decisions.flags & Flag.APPLIED) != 0)
+    assert set(applied.rank) == {0}  # rank 1 is the one they wait for
+    reasons = [trace.names[name] for name in applied.name]
+    assert set(reasons) == {"spends persistent slack"}
+    run_id = trace.ranks[0].identity["run_id"]
+    blocks = set(applied.step // BLOCK_STEPS)
+    assert blocks
+    assert all(block_is_paced(run_id, 0, int(block)) for block in blocks)
+
+
+def test_a_rank_that_surely_waited_after_its_delay_books_no_loss(pair):
+    account = pair.trace("shared").ranks[0].facts["pacing_account"]
+    assert account["held_ns"] > 0
+    assert account["booked_ns"] < 0.5 * account["held_ns"]
 
 
 def test_the_agent_states_what_it_costs(pair):

@@ -2,8 +2,10 @@
 
 import pytest
 
+from evenstep.agent.orders import Orders
 from evenstep.agent.sharing import PATIENCE, Sharing
 from evenstep.agent.windows import WINDOW_STEPS, StepRow, WindowReport, summarize
+from evenstep.pacing import Plan, Slowest, Stance
 
 MS = 1_000_000
 
@@ -36,14 +38,16 @@ class FakeStore:
 class Job:
     """`world` ranks that share one store; `seen` is what rank 0 is told."""
 
-    def __init__(self, world, local_world=1, period_s=0.0):
+    def __init__(self, world, local_world=1, period_s=0.0, *, together=False):
         self.store = FakeStore()
         self.seen = []
+        self.heard = [[] for _ in range(world)]
         self.ranks = [
             Sharing(
                 self.store, prefix="evenstep/r/0", rank=rank, world=world,
                 local_rank=rank % local_world, local_world=local_world, threshold=0.1,
                 period_s=period_s, on_window=lambda *told: self.seen.append(told),
+                on_orders=self.heard[rank].append if together else None,
             )
             for rank in range(world)
         ]  # fmt: skip
@@ -60,7 +64,7 @@ class Job:
 def report(rank, window, late=False, step_ms=100):
     step = step_ms * MS
     work = step * 9 // 10 if late else step // 2
-    rows = [StepRow(step, work, step - work, 0)] * WINDOW_STEPS
+    rows = [StepRow(step, work, step - work, 0, work)] * WINDOW_STEPS
     return summarize(rows, rank=rank, window=window, loss_ns=0, floor_ns=0)
 
 
@@ -179,4 +183,45 @@ def test_a_store_that_fails_is_the_callers_to_handle():
 def test_posting_touches_no_store():
     job = Job(1)
     job.store.set = None
-    job.ranks[0].post(WindowReport(*[0] * 13))
+    job.ranks[0].post(WindowReport(*[0] * len(WindowReport._fields)))
+
+
+# -- pacing together -------------------------------------------------------------------------------
+
+PLAN = Plan(64, 95, 0, 4, Stance.BLOCKS)
+
+
+def test_a_plan_of_rank_0_reaches_every_rank_once():
+    job = Job(4, together=True)
+    job.ranks[0].publish(PLAN)
+    for _ in range(3):
+        job.exchange()
+    assert job.heard == [[Orders(plan=PLAN)]] * 4
+
+
+def test_a_rank_that_missed_a_plan_hears_the_next():
+    job = Job(2, together=True)
+    for first in (64, 96):
+        job.ranks[0].publish(PLAN._replace(first_step=first, last_step=first + 31))
+        job.exchange([0])
+    job.exchange([1])
+    assert [orders.plan.first_step for orders in job.heard[1]] == [96]
+
+
+@pytest.mark.parametrize(("world", "local_world"), [(4, 1), (128, 8)])
+def test_every_rank_hears_how_long_the_slowest_rank_works_before_it_enters(world, local_world):
+    job = Job(world, local_world, together=True)
+    job.post(3, late=world - 1, step_ms=100)
+    for _ in range(3):
+        job.exchange(range(world - 1, -1, -1))
+    first = 3 * WINDOW_STEPS
+    told = Slowest(first, first + WINDOW_STEPS - 1, 90 * MS, 90 * MS, 0)
+    assert job.heard == [[Orders(slowest=told)]] * world
+
+
+def test_without_pacing_together_nobody_writes_or_reads_orders():
+    job = Job(2)
+    job.ranks[0].publish(PLAN)
+    job.post(0)
+    job.exchange()
+    assert not [key for key in job.store.values if "orders" in key]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from evenstep.agent.windows import (
     MESSAGE_BYTES,
+    VERSION,
     WINDOW_STEPS,
     StepRow,
     WindowReport,
@@ -29,7 +30,7 @@ REPORTS = st.builds(
 def report(rank, *, work, step=100, wait=None):
     """A window of steps of `step` ms; who works less waits for the rest unless told otherwise."""
     wait = step - work if wait is None else wait
-    rows = [StepRow(step * MS, work * MS, wait * MS, 0)] * WINDOW_STEPS
+    rows = [StepRow(step * MS, work * MS, wait * MS, 0, work * MS)] * WINDOW_STEPS
     return summarize(rows, rank=rank, window=3, loss_ns=0, floor_ns=0)
 
 
@@ -41,17 +42,17 @@ def test_a_report_survives_the_message_which_stays_within_256_bytes(sent):
 
 @given(st.binary(max_size=300))
 def test_what_is_no_message_is_none(data):
-    if len(data) != MESSAGE_BYTES or data[0] != 1:
+    if len(data) != MESSAGE_BYTES or data[0] != VERSION:
         assert WindowReport.unpack(data) is None
 
 
 def test_a_message_of_another_version_is_none():
-    assert WindowReport.unpack(b"\x02" + report(0, work=1).pack()[1:]) is None
+    assert WindowReport.unpack(b"\x01" + report(0, work=1).pack()[1:]) is None
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=WINDOW_STEPS))
 def test_quantiles_are_values_that_occurred_in_order(works):
-    rows = [StepRow(10**9, work, None, work) for work in works]
+    rows = [StepRow(10**9, work, None, work, work) for work in works]
     made = summarize(rows, rank=0, window=0, loss_ns=0, floor_ns=0)
     ordered = sorted(works)
     assert made.work_ns == ordered[(len(works) - 1) // 2]
@@ -60,7 +61,7 @@ def test_quantiles_are_values_that_occurred_in_order(works):
 
 
 def test_the_mean_wait_is_of_the_steps_where_it_could_be_told():
-    rows = [StepRow(9, 1, 10, 0), StepRow(9, 1, None, 0), StepRow(9, 1, 20, 0)]
+    rows = [StepRow(9, 1, wait, 0, 1) for wait in (10, None, 20)]
     made = summarize(rows, rank=0, window=0, loss_ns=0, floor_ns=0)
     assert (made.wait_ns, made.waits_known) == (15, 2)
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing import PLAN_LEAD_STEPS, PLAN_STEPS, Plan, Stance
+from evenstep.pacing import PLAN_LEAD_WINDOWS, PLAN_STEPS, Plan, Stance
 from evenstep.pacing.plans import MOST_PLANS, PlanBook
 
 PLANS = st.builds(
@@ -74,4 +74,14 @@ def test_few_plans_are_held_at_a_time() -> None:
 def test_one_plan_per_window_is_published_two_windows_ahead() -> None:
     made = [book().next(step, Stance.ON) for step in range(2 * PLAN_STEPS)]
     ahead = [found.first_step - step for step, found in enumerate(made) if found]
-    assert ahead == [PLAN_LEAD_STEPS] * 2
+    assert ahead == [PLAN_LEAD_WINDOWS * PLAN_STEPS] * 2
+
+
+@given(least=st.integers(0, 2000))
+def test_plans_of_quick_steps_last_as_long_as_it_takes_to_pass_them_on(least: int) -> None:
+    made = [book().next(step, Stance.ON, least_steps=least) for step in range(4096)]
+    plans = [(step, plan) for step, plan in enumerate(made) if plan]
+    lengths = {plan.last_step - plan.first_step + 1 for _, plan in plans}
+    assert len(lengths) == 1
+    assert max(least, PLAN_STEPS) <= min(lengths) <= 2 * max(least, PLAN_STEPS)
+    assert all(plan.first_step - step == 2 * min(lengths) for step, plan in plans)

@@ -116,7 +116,7 @@ class Config:
         default=False,
         metadata=_row(
             values.SWITCH,
-            "pace by a shared plan only; none is passed between ranks yet, so nothing is held",
+            "ranks pace together, by rank 0's plan and the slowest rank's work, not each alone",
         ),
     )
 

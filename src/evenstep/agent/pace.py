@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from evenstep.agent.orders import Orders, SharedFloor
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
-from evenstep.agent.windows import StepRow
+from evenstep.agent.windows import FirstCollective, StepRow
 from evenstep.pacing import Decision, Pacer, Plan, Slowest, StepObservation
 from evenstep.pacing.waits import Collective, StepWait, WaitEstimator
 from evenstep.trace.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase
@@ -20,15 +21,15 @@ _PACING = int(Kind.PACING)
 class PaceHost:
     """Tells the pacer what one rank saw, records what it decides and, in mode `on`, sleeps.
 
-    Lives on the training thread. `inbox` (published plans) and `slowest` are where the background
-    thread hands over what other ranks share; so far only rank 0 gets `slowest`, and nobody a plan.
+    Lives on the training thread; `hear` is called by the background one.
     """
 
     def __init__(self, pacer: Pacer, recorder: Recorder, *, world: int, can_hold: bool) -> None:
         self.pacer = pacer
         self.waits = WaitEstimator()
-        self.inbox: deque[Plan] = deque(maxlen=8)
-        self.slowest: Slowest | None = None
+        self._plans: deque[Plan] = deque(maxlen=8)  # heard, not adopted yet
+        self._slowest: Slowest | None = None  # heard, not told to the pacer yet
+        self._floor: SharedFloor | None = None
         self.can_hold = can_hold  # False where a host sleep would not hold the device: with the
         #                           first collective on one at the latest
         self._recorder = recorder
@@ -47,21 +48,25 @@ class PaceHost:
         Its time without a core is no work: a rank is not called late for it.
         """
         held_ns = closed.held_ns
-        wait = self.waits.step(self._finished(closed), closed.pauses)
+        finished = self._finished(closed)
+        wait = self.waits.step(finished, closed.pauses)
+        first = _first(finished, wait)
+        floor_ns, margin_ns = self._floor_for(first, wait)
         step_ns = closed.end_ns - closed.start_ns
         own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - held_ns, 0)
-        slowest, self.slowest = self.slowest, None
-        while self.inbox:
-            self.pacer.adopt(self.inbox.popleft())
+        entry_ns = max((wait.since_last_ns or own_ns) - held_ns, 0)
+        slowest, self._slowest = self._slowest, None
+        while self._plans:
+            self.pacer.adopt(self._plans.popleft())
         self.pacer.observe(
             StepObservation(
                 step=closed.number,
                 step_ns=step_ns,
-                work_ns=max((wait.since_last_ns or own_ns) - held_ns, 0),
+                work_ns=entry_ns,
                 wait_ns=wait.first_ns,
-                margin_ns=wait.floor_margin_ns,
+                margin_ns=margin_ns,
                 in_flight_ns=wait.in_flight_ns,
-                floor_lower_ns=wait.floor_lower_ns,
+                floor_lower_ns=floor_ns,
                 delay_ns=held_ns,
                 steady=not closed.unsteady,
                 world=self._world,
@@ -74,7 +79,22 @@ class PaceHost:
             closed.counted["wait_ns"] += wait.total_ns
             closed.counted["wait_known"] += 1
         work_ns = max(own_ns - closed.run_delay_ns, 0)
-        return StepRow(step_ns, work_ns, wait.total_ns, held_ns), wait, decision
+        return StepRow(step_ns, work_ns, wait.total_ns, held_ns, entry_ns, first), wait, decision
+
+    def hear(self, orders: Orders) -> None:
+        """Take what rank 0 tells all ranks; it counts from the next step on."""
+        if orders.plan is not None:
+            self._plans.append(orders.plan)
+        self._slowest = orders.slowest or self._slowest
+        self._floor = orders.floor or self._floor
+
+    def _floor_for(self, first: FirstCollective | None, wait: StepWait) -> tuple[int | None, int]:
+        """Lower bound and margin of the first collective's floor: own, else the shared one."""
+        shared = self._floor
+        unknown = wait.floor_lower_ns is None
+        if unknown and first and shared and first[:2] == (shared.op, shared.nbytes):
+            return shared.lower_ns, shared.margin_ns
+        return wait.floor_lower_ns, wait.floor_margin_ns
 
     def hold(self, decision: Decision, step: int) -> None:
         """Spend the decided delay, if any, and record the decision with its reason."""
@@ -123,3 +143,11 @@ class PaceHost:
             reach = max(reach, exit_ns)
         closed.counted["in_flight_ns"] += in_flight
         return finished
+
+
+def _first(finished: list[Collective], wait: StepWait) -> FirstCollective | None:
+    """The step's first collective, where its end can be trusted and it overlaps no other."""
+    if not finished or wait.in_flight_ns is None:
+        return None
+    _, op, nbytes, enter_ns, exit_ns, _ = finished[0]
+    return FirstCollective(op, nbytes, wait.in_flight_ns) if exit_ns > enter_ns else None

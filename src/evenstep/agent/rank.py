@@ -27,7 +27,7 @@ from evenstep.agent.windows import WINDOW_STEPS, Late, StepRow, WindowReport, su
 from evenstep.errors import EvenstepError
 from evenstep.hooks.groups import Groups
 from evenstep.hooks.install import TorchHooks
-from evenstep.pacing import Decision, Pacer, PacerSettings, Reason, Slowest
+from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.identity import Identity
 from evenstep.trace.spool import Spool
@@ -195,8 +195,8 @@ class Agent:
         note = ""
         if not self._pace.can_hold:
             note = "observes only: on CUDA a host sleep would not hold the device"
-        elif self.config.pace_sharing:
-            note = "holds nothing: pace.sharing waits for a shared plan, and none is passed on yet"
+        elif self.config.pace_sharing and self._sharing is None:
+            note = "holds nothing: pace.sharing is on, but this rank shares nothing (see `share`)"
         if note and self._at_once and "pacing" not in self._noted:
             self._noted.add("pacing")
             self.spool.add_fact("pacing", note)
@@ -208,6 +208,8 @@ class Agent:
         each = self.recorder.cost.median_ns or 0
         for closed in pending:
             row, wait, self._decision = self._pace.after_step(closed)
+            if self._decision.plan is not None and self._sharing is not None:
+                self._sharing.publish(self._decision.plan)
             self._floor_ns = wait.floor_lower_ns or self._floor_ns
             closed.counted["agent_ns"] += each * len(closed.collectives)
             self.recorder.store_summary(closed)
@@ -273,15 +275,6 @@ class Agent:
             self._live.update(reports, late)
         except OSError as error:
             self._note_once("live", error)
-        if self.config.pace_sharing and reports:
-            first = reports[0].window * WINDOW_STEPS
-            self._pace.slowest = Slowest(
-                first,
-                first + WINDOW_STEPS - 1,
-                max(report.work_low_ns for report in reports),
-                max(report.work_low_ns + report.delay_ns for report in reports),
-                max(report.delay_high_ns for report in reports),
-            )
 
     def _connect_store(self) -> Sharing | None:
         try:
@@ -302,6 +295,7 @@ class Agent:
             threshold=self.config.pace_threshold,
             period_s=self.config.sample_period_s,
             on_window=self._on_window,
+            on_orders=self._pace.hear if self.config.pace_sharing else None,
         )
 
     def _record_locality(self) -> None:
@@ -348,6 +342,7 @@ def pacer_settings(config: Config, identity: Identity) -> PacerSettings:
         max_delay=config.pace_max_delay,
         stability_cost=config.pace_stability_cost,
         sharing=config.pace_sharing,
+        exchange_ns=int(config.sample_period_s * 1e9),
         run_id=identity.run_id,
         attempt=identity.attempt,
         rank=identity.rank,

@@ -1,9 +1,10 @@
-"""Passing window messages through the job's own store, from the background thread only.
+"""Passing messages through the job's own store, from the background thread only.
 
 On a clone of the store: a client is not shareable, and a background `get` would hold up the
 training thread's own. Nothing here blocks: `check`, and only then `multi_get`. Keys carry run,
 attempt and window, and a rank deletes its own after two windows. Above `DIRECT_RANKS` ranks the
 first rank of each node reads its node's messages and passes on the latest and the median one.
+What rank 0 tells all ranks stands under one key, which it overwrites.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from evenstep.agent.orders import Orders, floor_of, slowest_of
 from evenstep.agent.windows import Late, WindowReport, latest_rank, window_stride
+from evenstep.pacing import Plan
 
 DIRECT_RANKS = 64
 KEEP_WINDOWS = 2
@@ -22,7 +25,8 @@ PATIENCE = 8  # windows that are asked for before the oldest is given up
 class Sharing:
     """One rank's part. `post` hands over a finished window; `exchange` runs on the background,
     about every `period_s`. `on_window` gets, on rank 0 alone, the reports of every complete shared
-    window and who is late in it.
+    window and who is late in it. `on_orders`, where ranks pace together, gets on every rank what
+    rank 0 last said.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Sharing:
         threshold: float,
         period_s: float,
         on_window: Callable[[Sequence[WindowReport], Late | None], None],
+        on_orders: Callable[[Orders], None] | None = None,
     ) -> None:
         self._store = store
         self._prefix = prefix
@@ -47,6 +52,10 @@ class Sharing:
         self._threshold = threshold
         self._period_ns = int(period_s * 1e9)
         self._on_window = on_window
+        self._on_orders = on_orders
+        self._plan: Plan | None = None  # handed over by the training thread of rank 0
+        self._next = Orders()  # what rank 0 has to say
+        self._said = Orders()  # … and said last, as this rank knows it
         self._outbox: deque[WindowReport] = deque(maxlen=PATIENCE)
         self._written: deque[str] = deque()
         self._node_windows: deque[int] = deque(maxlen=PATIENCE)  # not read from the node yet
@@ -61,6 +70,10 @@ class Sharing:
         if report.window % window_stride(report.step_ns, self._period_ns) == 0:
             self._outbox.append(report)
 
+    def publish(self, plan: Plan) -> None:
+        """Hand over what rank 0 plans; called on its training thread, never blocks."""
+        self._plan = plan
+
     def exchange(self) -> None:
         """Send what was posted and read what has arrived. For the background thread."""
         while self._outbox:
@@ -72,6 +85,28 @@ class Sharing:
             self._gather(self._node_windows, self._own_node_keys, self._pass_on)
         if self._rank == 0:
             self._gather(self._root_windows, self._root_keys, self._judge)
+        if self._on_orders is not None:
+            (self._speak if self._rank == 0 else self._listen)(self._on_orders)
+
+    def _speak(self, on_orders: Callable[[Orders], None]) -> None:
+        """Tell all ranks the newest plan and window; both are kept until there are newer ones."""
+        orders = self._next._replace(plan=self._plan)
+        if orders != self._said:
+            self._store.set(self._key("orders"), orders.pack())
+            self._hear(orders, on_orders)
+
+    def _listen(self, on_orders: Callable[[Orders], None]) -> None:
+        key = self._key("orders")
+        if self._store.check([key]):
+            orders = Orders.unpack(bytes(self._store.multi_get([key])[0]))
+            if orders is not None:
+                self._hear(orders, on_orders)
+
+    def _hear(self, orders: Orders, on_orders: Callable[[Orders], None]) -> None:
+        """Pass on what is new in them."""
+        new, self._said = orders.since(self._said), orders
+        if any(new):
+            on_orders(new)
 
     def _gather(
         self,
@@ -106,10 +141,15 @@ class Sharing:
         ordered = sorted(reports, key=lambda report: report.work_ns)
         node = self._rank // self._local_world
         window = ordered[0].window
-        self._write(f"{window}/n{node}max", ordered[-1].pack())
+        latest = ordered[-1]._replace(
+            entry_low_ns=max(report.entry_low_ns for report in reports),
+            delay_high_ns=max(report.delay_high_ns for report in reports),
+        )
+        self._write(f"{window}/n{node}max", latest.pack())
         self._write(f"{window}/n{node}mid", ordered[(len(ordered) - 1) // 2].pack())
 
     def _judge(self, reports: list[WindowReport]) -> None:
+        self._next = Orders(slowest=slowest_of(reports), floor=floor_of(reports))
         unique = list({report.rank: report for report in reports}.values())
         self._on_window(unique, latest_rank(unique, threshold=self._threshold))
 

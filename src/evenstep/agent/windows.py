@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 WINDOW_STEPS = 16
-_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqq")
-VERSION = 1
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqqqq")
+VERSION = 2
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
 
 
@@ -26,12 +26,17 @@ class WindowReport(NamedTuple):
     work_low_ns: int  # quantiles of own work per step: 10, 50 and 90 %
     work_ns: int
     work_high_ns: int
+    entry_low_ns: int  # 10 % quantile of the work before the step's first collective
     wait_ns: int
     delay_ns: int  # median of the pacing delay
     delay_high_ns: int
     loss_ns: int  # what pacing may have cost so far, as booked by this rank
     floor_ns: int  # of the step's most frequent collective; 0 unknown
     step_ns: int  # median
+    first_op: int  # of each step's first collective, where that is always the same; else -1
+    first_bytes: int
+    first_low_ns: int  # quantiles of how long it was in flight: 10 and 90 %
+    first_high_ns: int
 
     def pack(self) -> bytes:
         """The message, `MESSAGE_BYTES` long."""
@@ -60,6 +65,14 @@ def window_stride(step_ns: int, period_ns: int) -> int:
     return stride
 
 
+class FirstCollective(NamedTuple):
+    """The first collective of a step, as one rank saw it."""
+
+    op: int
+    nbytes: int
+    in_flight_ns: int
+
+
 class StepRow(NamedTuple):
     """What a window is made from, one per step."""
 
@@ -67,6 +80,8 @@ class StepRow(NamedTuple):
     work_ns: int
     wait_ns: int | None
     delay_ns: int
+    entry_ns: int  # own work between the last collective and the next: the pacer's u_i
+    first: FirstCollective | None = None
 
 
 def summarize(
@@ -75,9 +90,12 @@ def summarize(
     """The message of a finished window of at least one step."""
     work = sorted(row.work_ns for row in rows)
     delays = sorted(row.delay_ns for row in rows)
+    entries = sorted(row.entry_ns for row in rows)
     waits = [row.wait_ns for row in rows if row.wait_ns is not None]
     steps = sorted(row.step_ns for row in rows)
     last = len(rows) - 1
+    alike = len({row.first and row.first[:2] for row in rows}) == 1
+    firsts = sorted(row.first for row in rows if row.first) if alike else []
     return WindowReport(
         rank=rank,
         window=window,
@@ -86,12 +104,17 @@ def summarize(
         work_low_ns=work[last // 10],
         work_ns=work[last // 2],
         work_high_ns=work[(9 * last + 9) // 10],
+        entry_low_ns=entries[last // 10],
         wait_ns=sum(waits) // len(waits) if waits else 0,
         delay_ns=delays[last // 2],
         delay_high_ns=delays[-1],
         loss_ns=loss_ns,
         floor_ns=floor_ns,
         step_ns=steps[last // 2],
+        first_op=firsts[0].op if firsts else -1,
+        first_bytes=firsts[0].nbytes if firsts else 0,
+        first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
+        first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0,
     )
 
 

@@ -8,7 +8,7 @@ here reads a clock, does I/O or imports torch.
 from evenstep.pacing.floor import Floor, FloorTable
 from evenstep.pacing.guard import Verdict
 from evenstep.pacing.observation import (
-    PLAN_LEAD_STEPS,
+    PLAN_LEAD_WINDOWS,
     PLAN_STEPS,
     Decision,
     Plan,
@@ -27,7 +27,7 @@ __all__ = [
     "LEDGERS",
     "MODES",
     "OBJECTIVES",
-    "PLAN_LEAD_STEPS",
+    "PLAN_LEAD_WINDOWS",
     "PLAN_STEPS",
     "Decision",
     "Floor",

@@ -6,8 +6,8 @@ import struct
 from enum import StrEnum
 from typing import NamedTuple
 
-PLAN_STEPS = 32  # a plan covers one window of this many steps
-PLAN_LEAD_STEPS = 2 * PLAN_STEPS  # and is published at least this long before it takes effect
+PLAN_STEPS = 32  # a plan covers one window of at least this many steps
+PLAN_LEAD_WINDOWS = 2  # and is published so many windows before it takes effect
 
 _PLAN = struct.Struct("<4sQQIIBq")
 _PLAN_MAGIC = b"EVP1"

@@ -68,6 +68,7 @@ class Pacer:
             False,
         )  # step, scheduled, left to the rule
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
+        self._others_held = False  # by the last news of them
         self._steps = self._held_steps = self._held_ns = 0
         self._controller = self._fresh_controller()
         self._guard = Guard(
@@ -129,8 +130,10 @@ class Pacer:
         if asked != seen.step:
             scheduled = due = False
         self._controller.learn(seen, due=due)
-        held = seen.delay_ns > 0 or (seen.slowest is not None and seen.slowest.held_ns > 0)
+        if seen.slowest is not None:
+            self._others_held = seen.slowest.held_ns > 0
         if self.settings.guarded:
+            held = seen.delay_ns > 0 or self._others_held
             self._guard.learn(seen, paced=scheduled, held=held)
         if self._bound_ns == 0 or self._steps % RESCALE_STEPS == 0:
             self._rescale()
@@ -236,4 +239,11 @@ class Pacer:
         """The plan this rank should publish now, if it leads."""
         if not (self.settings.sharing and self.leads):
             return None
-        return self._plans.next(step, self._guard.stance if self.settings.guarded else Stance.ON)
+        stance = self._guard.stance if self.settings.guarded else Stance.ON
+        return self._plans.next(step, stance, least_steps=self._exchange_steps)
+
+    @property
+    def _exchange_steps(self) -> int:
+        """Steps in two exchanges: one to publish, one to be read."""
+        step_ns = max(1, self._times.quantile(0.5))
+        return 2 * self.settings.exchange_ns // step_ns if len(self._times) else 0

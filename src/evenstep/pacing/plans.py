@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenstep.pacing.observation import PLAN_LEAD_STEPS, PLAN_STEPS, Plan, Stance
+from evenstep.pacing.observation import PLAN_LEAD_WINDOWS, PLAN_STEPS, Plan, Stance
 
 MOST_PLANS = 4
 
@@ -35,9 +35,17 @@ class PlanBook:
             return None
         return self._plans[0]
 
-    def next(self, step: int, stance: Stance) -> Plan | None:
-        """The plan to publish at `step`: once per window, for a window far enough ahead."""
-        if step % PLAN_STEPS:
+    def next(self, step: int, stance: Stance, *, least_steps: int = 0) -> Plan | None:
+        """The plan to publish at `step`: once per window, for a window far enough ahead.
+
+        A window is `PLAN_STEPS` long, doubled until it has `least_steps`, so that plans of quick
+        steps reach everybody in time. The first one of a longer window may overlap what was planned
+        before; then nobody takes it.
+        """
+        steps = PLAN_STEPS
+        while steps < least_steps:
+            steps *= 2
+        if step % steps:
             return None
-        first = step + PLAN_LEAD_STEPS
-        return Plan(first, first + PLAN_STEPS - 1, self._attempt, self._world, stance)
+        first = step + PLAN_LEAD_WINDOWS * steps
+        return Plan(first, first + steps - 1, self._attempt, self._world, stance)

@@ -31,6 +31,7 @@ class PacerSettings:
     loss_share: float = 0.005  # ε of the ledger
     ledger: str = "rank"  # "job" needs the slowest rank's work shared every step
     sharing: bool = False  # decide by the published plan and shared work, not alone
+    exchange_ns: int = 0  # how often ranks exchange what they share; a plan lasts two of these
     guarded: bool = True
     run_id: str = ""
     attempt: int = 0
@@ -73,7 +74,9 @@ class PacerSettings:
             raise _refuse(name, f"a fraction from 0 to below {below:g}", value)
 
     def _check_integers(self) -> None:
-        for name, least in (("max_delay_ns", 0), ("attempt", 0), ("world", 1), ("rank", 0)):
+        for name, least in (
+            ("max_delay_ns", 0), ("exchange_ns", 0), ("attempt", 0), ("world", 1), ("rank", 0),
+        ):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise _refuse(name, f"a whole number of at least {least}", value)

@@ -19,7 +19,7 @@ LOCAL_WINDOW = 64
 LOCAL_GAIN = 0.2
 LONGEST_WINDOW = 256
 UNTOLD_STEPS = 3  # in a row; then the wait counts as unknown
-REMEMBERED_STEPS = 512  # own work kept until the shared values of its step arrive
+REMEMBERED_STEPS = 2048  # own work kept until the shared values of its step arrive
 
 
 def caution(world: int) -> float:

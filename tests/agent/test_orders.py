@@ -1,0 +1,72 @@
+"""What rank 0 tells all ranks, as bytes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.agent.orders import MOST_BYTES, Orders, SharedFloor, floor_of, slowest_of
+from evenstep.agent.windows import WINDOW_STEPS, FirstCollective, StepRow, summarize
+from evenstep.pacing import Plan, Slowest, Stance
+
+SIGNED = st.integers(-(2**63), 2**63 - 1)
+PLANS = st.builds(
+    lambda first, more, stance, delay: Plan(first, first + more, 1, 8, stance, delay),
+    st.integers(0, 2**40),
+    st.integers(0, 2**20),
+    st.sampled_from(Stance),
+    st.integers(-1, 10**9),
+)
+ORDERS = st.builds(
+    Orders,
+    st.none() | PLANS,
+    st.none() | st.builds(Slowest, *[SIGNED] * 5),
+    st.none() | st.builds(SharedFloor, *[SIGNED] * 4),
+)
+
+
+def report(rows):
+    return summarize(rows, rank=0, window=2, loss_ns=0, floor_ns=0)
+
+
+@given(ORDERS)
+def test_orders_survive_the_message_which_stays_within_256_bytes(sent):
+    assert Orders.unpack(sent.pack()) == sent
+    assert len(sent.pack()) <= MOST_BYTES
+
+
+@given(st.binary(max_size=300))
+def test_what_is_no_message_gives_none_or_orders_but_never_an_error(data):
+    found = Orders.unpack(data)
+    assert found is None or Orders.unpack(found.pack()) == found
+
+
+@given(ORDERS, st.integers(1, 40))
+def test_a_message_cut_short_is_none_or_lacks_the_plan(sent, lost):
+    found = Orders.unpack(sent.pack()[:-lost])
+    assert found is None or found == sent._replace(plan=None)
+
+
+def test_the_slowest_ranks_work_is_its_low_quantile_not_its_mean():
+    works = [[10] * 16, [50] * 14 + [20] * 2, [90] + [30] * 15]
+    found = slowest_of([report([StepRow(100, work, None, 0, work) for work in w]) for w in works])
+    assert found.work_ns == 30  # the second of 16 in ascending order: 10, 20, 30
+    assert (found.first_step, found.last_step) == (2 * WINDOW_STEPS, 3 * WINDOW_STEPS - 1)
+
+
+def window(*in_flight, nbytes=8):
+    """A window of steps whose first collective is an all-reduce of `nbytes`."""
+    firsts = (FirstCollective(1, nbytes, length) for length in in_flight)
+    return report([StepRow(100, 1, None, 0, 1, first) for first in firsts])
+
+
+def test_the_floor_is_that_of_the_rank_that_waits_least():
+    always_waits, never_waits = window(*[40] * 16), window(*[5] * 14, 7, 7)
+    assert floor_of([always_waits, never_waits]) == SharedFloor(1, 8, 5, 2)
+
+
+def test_first_collectives_of_several_sizes_share_no_floor():
+    assert floor_of([window(*[4] * 16), window(*[9] * 16, nbytes=16)]) is None
+    assert floor_of([report([StepRow(100, 1, None, 0, 1)] * 16)]) is None
+
+
+def test_nobody_is_slowest_where_nobody_reported():
+    assert slowest_of([]) is None
