@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from evenstep.agent.entries import GroupState
 from evenstep.agent.pace import PaceHost
-from evenstep.agent.recorder import GroupState, Recorder
+from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
 from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.layout import Actuator, Flag, Kind, Op, Phase

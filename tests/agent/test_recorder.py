@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from evenstep.agent.recorder import SHORTEST_WAIT_NS, GroupState, OwnCost, Recorder
+from evenstep.agent.entries import GroupState
+from evenstep.agent.recorder import SHORTEST_WAIT_NS, OwnCost, Recorder
 from evenstep.trace.layout import Flag, Kind, Op, Phase
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool import Spool

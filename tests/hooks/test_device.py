@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evenstep.agent.recorder import GroupState
+from evenstep.agent.entries import GroupState
 from evenstep.hooks import device
 from evenstep.hooks.device import CaptureGate, DeviceTimer
 from evenstep.hooks.groups import Groups

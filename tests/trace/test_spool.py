@@ -44,6 +44,13 @@ def test_every_field_comes_back_where_it_was_put(spool):
     )  # fmt: skip
 
 
+def test_the_body_of_a_begun_collective_lays_its_fields_where_every_record_has_them():
+    begun = layout.BEGUN_BODY.pack(10, 4, 5, 6, 7, 8, 9, 12, 15, -2, -3, 1, 2, 16)
+    assert begun == layout.RECORD_BODY.pack(
+        10, 0, 0, 0, 0, 4, 5, 6, 7, 8, 9, 0, 12, 0, 0, 15, -2, -3, 1, 2, 16, 0
+    )
+
+
 def test_an_open_record_shows_no_exit_and_the_first_exit_stays(spool):
     seq = spool.put(10, 0, Kind.COLLECTIVE)
     assert read_spool(spool.path).records["exit_ns"][0] == 0

@@ -11,21 +11,18 @@ import threading
 from collections import deque
 from time import monotonic_ns, time_ns
 
+from evenstep.agent.entries import STEP_COLLECTIVES, GroupState, collective_recorder
 from evenstep.agent.phases import PhaseStack
 from evenstep.agent.steps import ClosedStep, StepClock, StepCollective
 from evenstep.trace.layout import HOST_DEVICE, Flag, Kind
 from evenstep.trace.spool import Spool
 from evenstep.trace.summary import COUNTERS, StepSummary, SummaryLog
 
-_COLLECTIVE = int(Kind.COLLECTIVE)
 _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
-_ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 
-#: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
-STEP_COLLECTIVES = 4096
 SHORTEST_WAIT_NS = 20_000
 COST_SAMPLE = 16  # one collective in so many has its own cost measured
 COST_WINDOW = 255  # samples the median is taken of
@@ -33,22 +30,6 @@ COST_RENEWAL = 16  # samples after which it is taken anew
 
 _get_ident = threading.get_ident
 _NOTHING = dict.fromkeys(COUNTERS, 0)
-
-
-class GroupState:
-    """A process group as the recorder needs it."""
-
-    __slots__ = ("index", "ranks", "sequence", "uid")
-
-    def __init__(self, index: int, uid: str, ranks: tuple[int, ...], sequence: int) -> None:
-        self.index = index  # in the spool's table
-        self.uid = uid
-        self.ranks = ranks
-        self.sequence = sequence  # collectives so far, from the group's own counter
-
-    def global_rank(self, group_rank: int) -> int:
-        """The global rank of a member; the number itself where the group is not known."""
-        return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else group_rank
 
 
 class OwnCost:
@@ -96,46 +77,11 @@ class Recorder:
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._put = spool.put
+        self.collective = collective_recorder(self)
 
     # -- collectives -----------------------------------------------------------------------------
 
-    def collective(
-        self,
-        enter_ns: int,
-        group: GroupState,
-        op: int,
-        bytes_in: int,
-        bytes_out: int,
-        flags: int,
-        peer: int,
-        dtype: int,
-        device: int = HOST_DEVICE,
-    ) -> int:
-        """A collective is issued; returns its record. Its exit comes by `spool.close`."""
-        sequence = group.sequence
-        group.sequence = sequence + 1
-        ident = _get_ident()
-        thread = 0 if ident == self.ident else self._thread(ident)
-        stack = self.stack
-        seq = self._put(
-            enter_ns, 0, _COLLECTIVE, op, stack.step, stack.parent, group.index, sequence,
-            bytes_in, bytes_out, flags, peer, dtype, 0, thread, 0, 0, 0, 0, device,
-        )  # fmt: skip
-        if len(self.collectives) < STEP_COLLECTIVES:
-            self.collectives.append((seq, group.index, op, bytes_in, flags))
-        else:
-            self.counted["collectives"] += 1
-            self.counted["bytes"] += bytes_in
-        if not flags & _ASYNC:
-            left = self.blocking.get(ident)
-            if left is not None:  # nobody waited for the one before where that can be seen
-                self.spool.close(left, enter_ns)
-            self.blocking[ident] = seq
-        elif not flags & _ON_DEVICE:
-            self.clock.issued(seq, enter_ns)
-        return seq
-
-    def _thread(self, ident: int) -> int:
+    def thread(self, ident: int) -> int:
         """Our number of a thread: 0 is the training thread."""
         known = self._threads.get(ident)
         if known is None:

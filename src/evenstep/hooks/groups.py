@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.recorder import GroupState
+from evenstep.agent.entries import GroupState
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool import Spool
 

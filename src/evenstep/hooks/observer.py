@@ -13,7 +13,8 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.agent.recorder import COST_SAMPLE, GroupState, Recorder
+from evenstep.agent.entries import GroupState
+from evenstep.agent.recorder import COST_SAMPLE, Recorder
 from evenstep.hooks.groups import Groups
 from evenstep.hooks.operations import dtype_codes
 from evenstep.trace.layout import HOST_DEVICE, Flag

@@ -35,6 +35,8 @@ TABLE_FACT = 3  # text is JSON: {"key", "value"}; a later entry of the same key 
 
 #: Everything of a record after its sequence number; `RECORD_FIELDS` names the columns.
 RECORD_BODY = struct.Struct("<qqqqqQQQIIIIHHHHihBBBB")
+#: The same for a collective that has just begun: what it leaves at zero is padding.
+BEGUN_BODY = struct.Struct("<q32xQQQIII4xH4xHihBBBx")
 BODY_OFFSET = 8
 RECORD_WORDS = RECORD_BYTES // 8
 

@@ -15,7 +15,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from evenstep.errors import SpoolError
 from evenstep.trace import filesystem, layout
 from evenstep.trace.layout import RECORD_BYTES, RECORD_WORDS
 from evenstep.trace.summary import FEWEST_RECORDS
+from evenstep.trace.writing import Slots, record_closer, record_writer
 
 TABLES_BYTES = 1 << 20
 NAME_LIMIT = 0xFFFF  # a record has two bytes for its name
@@ -74,7 +75,9 @@ class Spool:
         self._table_lock = threading.Lock()
         self._names: dict[str, int] = {"": 0}
         self._group_count = 0
-        self.put = self._make_put()
+        self.slots = Slots(self._numbers.__next__, self.words, ring, regions.ring_capacity)
+        self.put = record_writer(self.slots)
+        self.close = record_closer(self.slots)
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -128,48 +131,6 @@ class Spool:
 
     # -- recording -------------------------------------------------------------------------------
 
-    def _make_put(self) -> Callable[..., int]:
-        """The recorder, with everything it touches in local variables: half the cost."""
-        number, words, ring = self._numbers.__next__, self.words, self._ring
-        capacity = self.regions.ring_capacity
-        pack_into = layout.RECORD_BODY.pack_into
-
-        def put(
-            enter_ns: int,
-            exit_ns: int,
-            kind: int,
-            op: int = 0,
-            step: int = 0,
-            parent: int = 0,
-            group: int = 0,
-            group_seq: int = 0,
-            bytes_in: int = 0,
-            bytes_out: int = 0,
-            flags: int = 0,
-            peer: int = layout.NO_PEER,
-            dtype: int = 0,
-            reduce_op: int = 0,
-            thread: int = 0,
-            stream: int = 0,
-            name: int = 0,
-            payload: int = 0,
-            held_ns: int = 0,
-            device: int = layout.HOST_DEVICE,
-        ) -> int:
-            seq = number()
-            slot = (seq - 1) % capacity
-            word = slot * RECORD_WORDS
-            words[word] = 0
-            pack_into(
-                ring, slot * RECORD_BYTES + 8, enter_ns, exit_ns, 0, 0, held_ns, group_seq,
-                bytes_in, bytes_out, step, group, parent & 0xFFFFFFFF, payload, thread, stream,
-                name, flags, peer, device, kind, op, dtype, reduce_op,
-            )  # fmt: skip
-            words[word] = seq
-            return seq
-
-        return put
-
     def word_of(self, seq: int) -> int:
         """Where a record's words begin in `words`."""
         return (seq - 1) % self.regions.ring_capacity * RECORD_WORDS
@@ -177,13 +138,6 @@ class Spool:
     def holds(self, seq: int) -> bool:
         """Whether the ring still has this record."""
         return bool(self.words[self.word_of(seq)] == seq)
-
-    def close(self, seq: int, exit_ns: int) -> None:
-        """Patch the exit into an open record; the first exit stays, a reused slot is left alone."""
-        words = self.words
-        word = (seq - 1) % self.regions.ring_capacity * RECORD_WORDS
-        if words[word] == seq and words[word + layout.WORD_EXIT] == 0:
-            words[word + layout.WORD_EXIT] = exit_ns
 
     def patch(self, seq: int, word: int, value: int) -> None:
         """Set one 8-byte field (`layout.WORD_…`) of a record that is still there."""
