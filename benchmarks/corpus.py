@@ -1,0 +1,105 @@
+"""Is the right cause found? The diagnosis on labelled traces: modes, culprits, losses, silence."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from benchmarks.labelled import faults, worlds
+from benchmarks.labelled.example import Judged, judged
+from benchmarks.measure import Row
+
+RIGHT_MODE, RIGHT_CULPRIT, SILENT = 0.95, 0.98, 0.98
+TOLERANCE = 0.10
+COMMAND = "python -m benchmarks corpus"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument("--seeds", type=int, default=10, help="of every cause and severity")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--healthy", type=int, default=200, help="traces in which nothing is wrong")
+    parser.add_argument("--real", action="store_true", help="real gloo jobs instead: ten minutes")
+    parser.add_argument("--wrong", action="store_true", help="list what was judged wrongly")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """Traces disturbed and healthy; the confusion matrix goes to standard error."""
+    if args.real:
+        sick, calm = faults.disturbed((2, 4)), faults.healthy((2, 4), repeats=3)
+    else:
+        first = args.first_seed
+        sick = worlds.disturbed(range(first, first + args.seeds))
+        calm = worlds.healthy(range(first, first + args.healthy))
+    disturbed = [item for item in map(judged, sick) if item.counts]
+    healthy = [judged(example) for example in calm]
+    print(confusion([*disturbed, *healthy]), file=sys.stderr)
+    if args.wrong:
+        print("\n".join(mistakes([*disturbed, *healthy])), file=sys.stderr)
+    return rows(disturbed, healthy, "real gloo jobs" if args.real else "closed-form corpus")
+
+
+def rows(disturbed: Sequence[Judged], healthy: Sequence[Judged], corpus: str) -> list[Row]:
+    """The four bars."""
+    modes = [item.right_mode for item in disturbed]
+    culprits = [item.right_culprit for item in disturbed if item.right_culprit is not None]
+    found = [
+        _row(f"the injected cause comes first, {corpus}", RIGHT_MODE, modes),
+        _row(f"just the culprits are named, {corpus}", RIGHT_CULPRIT, culprits),
+        _row(
+            f"nothing above 5 % in healthy traces, {corpus}",
+            SILENT,
+            [h.right_mode for h in healthy],
+        ),
+    ]
+    errors = [abs(item.error) for item in disturbed if item.error is not None]
+    return found + ([_losses(errors, corpus)] if errors else [])
+
+
+def _losses(errors: Sequence[float], corpus: str) -> Row:
+    within = [error <= TOLERANCE for error in errors]
+    return Row(
+        f"lost time attributed against injected, {corpus}",
+        f"within {TOLERANCE:.0%}",
+        f"within it in {sum(within)} of {len(within)}; median error "
+        f"{sorted(errors)[len(errors) // 2]:.1%}, worst {max(errors):.1%}",
+        all(within),
+        COMMAND,
+    )
+
+
+def _row(what: str, bar: float, right: Sequence[bool]) -> Row:
+    share = sum(right) / len(right)
+    shown = f"{share:.1%} ({sum(right)} of {len(right)})"
+    return Row(what, f"≥ {bar:.0%}", shown, share >= bar, COMMAND)
+
+
+def confusion(found: Iterable[Judged]) -> str:
+    """A line per injected cause: what came first, how often."""
+    table: dict[str, Counter[str]] = {}
+    for item in found:
+        injected = item.example.label.mode or "nothing"
+        table.setdefault(injected, Counter())[item.first or "nothing"] += 1
+    width = max(map(len, table))
+    lines = [f"{'injected':{width}}  came first"]
+    for injected, counts in table.items():
+        shown = ", ".join(f"{mode} {number}" for mode, number in counts.most_common())
+        lines.append(f"{injected:{width}}  {shown}")
+    return "\n".join(lines)
+
+
+def mistakes(found: Iterable[Judged]) -> list[str]:
+    """Every example that was judged wrongly, with what was found."""
+    lines = []
+    for item in found:
+        error = item.error
+        if not item.right_mode or item.right_culprit is False or abs(error or 0) > TOLERANCE:
+            heard = "; ".join(
+                f"{f['mode']} {f['severity']:.3f} {f['where']['ranks']}" for f in item.findings[:3]
+            )
+            label = item.example.label
+            wanted = f"{sorted(label.culprits or [])} lost {label.lost}"
+            lines.append(f"{item.example.name}: {label.mode} {wanted} | {heard}")
+    return lines

@@ -1,0 +1,1 @@
+"""Traces whose cause is known: what the diagnosis is judged by."""
