@@ -45,9 +45,9 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
 
     Its exit comes by `spool.close`.
     """
-    stack, issued = recorder.stack, recorder.clock.issued
+    stack, clock = recorder.stack, recorder.clock
     number, words, ring, capacity = recorder.spool.slots
-    pack_into = BEGUN_BODY.pack_into
+    pack_into, unreported = BEGUN_BODY.pack_into, clock.unreported
 
     def collective(
         enter_ns: int,
@@ -84,7 +84,9 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
         if not flags & _ASYNC:
             _supersede(recorder, ident, seq, enter_ns)
         elif not flags & _ON_DEVICE:
-            issued(seq, enter_ns)
+            clock.last_entry_ns = enter_ns  # `StepClock.issued`, a frame shorter
+            if clock.backwards:
+                unreported.append(seq)
         return seq
 
     return collective

@@ -80,7 +80,7 @@ class StepClock:
         self._forward_depth = 0
         self._forward_end_ns = 0  # the outermost forward is over; the loss may still belong to it
         self._forward_nested_ns = 0  # counted elsewhere of it by then
-        self._backwards = 0
+        self.backwards = 0  # runs of the autograd engine, one inside the other
         self._forwards_seen = False
         self._awaits_all = False  # the model's backward waits for all it has issued (DDP)
         # Since when, and the account and the samples at that time.
@@ -103,7 +103,7 @@ class StepClock:
     def forward_begins(self, now_ns: int, *, training: bool, awaits_all: bool = False) -> None:
         """The outermost module is called; `awaits_all`: its backward ends with its collectives."""
         self._forward_depth += 1
-        if self._forward_depth > 1 or self._backwards:  # recomputed inside backward
+        if self._forward_depth > 1 or self.backwards:  # recomputed inside backward
             return
         self._settle_forward()
         self._forwards_seen = True
@@ -113,7 +113,7 @@ class StepClock:
     def forward_ends(self, now_ns: int) -> None:
         """The outermost module has returned; a training forward may go on into the loss."""
         self._forward_depth = max(self._forward_depth - 1, 0)
-        if self._forward_depth or self._backwards:
+        if self._forward_depth or self.backwards:
             return
         if self.stack.current == _FORWARD:
             self._forward_end_ns = now_ns
@@ -132,8 +132,8 @@ class StepClock:
     def backward_begins(self, now_ns: int) -> None:
         """The autograd engine starts; a nested start (checkpointing) stays inside the outer one."""
         self._evaluation = None
-        self._backwards += 1
-        if self._backwards > 1:
+        self.backwards += 1
+        if self.backwards > 1:
             return
         stack = self.stack
         if self._forward_end_ns and stack.current == _FORWARD:
@@ -148,13 +148,13 @@ class StepClock:
     def issued(self, seq: int, now_ns: int) -> None:
         """A collective was issued that does not block its caller."""
         self.last_entry_ns = now_ns
-        if self._backwards:
+        if self.backwards:
             self.unreported.append(seq)
 
     def backward_ends(self, now_ns: int) -> None:
         """The engine has returned, and with it the last gradients it had to wait for."""
-        self._backwards = max(self._backwards - 1, 0)
-        if self._backwards:
+        self.backwards = max(self.backwards - 1, 0)
+        if self.backwards:
             return
         if self.last_entry_ns and self.stack.current == _BACKWARD:
             self.stack.add(_SYNC, self.last_entry_ns, now_ns)
@@ -210,7 +210,7 @@ class StepClock:
         """Close the running step and open the next at the same instant."""
         self._settle_forward()
         self._evaluation = None
-        self._forward_depth = self._backwards = 0  # an exception may have skipped an end
+        self._forward_depth = self.backwards = 0  # an exception may have skipped an end
         number = self.stack.step
         leaf = self.stack.restart(number + 1, now_ns, across=_ACROSS)
         leaf[0] = 0

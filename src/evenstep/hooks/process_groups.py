@@ -20,6 +20,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
+from evenstep.agent.recorder import COST_SAMPLE
 from evenstep.hooks.observer import Observer, Token
 from evenstep.trace.layout import NO_PEER, Flag, Op
 
@@ -110,7 +111,8 @@ class ProcessGroupHooks:
         observer, readings, resolve = self._observer, self._readings, self._resolve
         begin, end, give_up = observer.begin, observer.end, observer.give_up
         failed, send_or_receive = observer.failed, observer.begin_point_to_point
-        state_of = observer.groups.state
+        state_of, dtype_of = observer.groups.state, observer.dtypes.get
+        recorder = observer.recorder
         begun: dict[int, Token] = {}
         self._begun[name] = begun
         state: Any = None
@@ -148,7 +150,17 @@ class ProcessGroupHooks:
                     return
                 if call.async_op:
                     flags |= _ASYNC
-                begun[ident] = begin(enter_ns, state, op, nbytes, bytes_out, flags, peer, tensor)
+                if tensor is None or tensor.is_cuda:
+                    begun[ident] = begin(
+                        enter_ns, state, op, nbytes, bytes_out, flags, peer, tensor
+                    )
+                    return
+                dtype = dtype_of(tensor.dtype, 0)
+                seq = recorder.collective(  # what `begin` does on a host, a frame shorter
+                    enter_ns, state, op, nbytes, bytes_out, flags, peer, dtype
+                )
+                sampled = 0 if seq % COST_SAMPLE else monotonic_ns() - enter_ns
+                begun[ident] = seq, flags, sampled
             except Exception as error:
                 give_up(error)
 
