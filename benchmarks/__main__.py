@@ -14,7 +14,16 @@ from benchmarks.measure import Row
 from benchmarks.ranks import JobError
 from benchmarks.table import render, renew
 
-NAMES = ("import_cost", "collective_cost", "gloo_cost", "memory", "waits", "step_time", "corpus")
+NAMES = (
+    "import_cost",
+    "collective_cost",
+    "gloo_cost",
+    "memory",
+    "waits",
+    "step_time",
+    "corpus",
+    "published",
+)
 PAGE = Path(__file__).with_name("README.md")
 
 

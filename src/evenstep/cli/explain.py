@@ -1,0 +1,249 @@
+"""`evenstep explain`: a failure mode in words, or a quantity by its formula."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from evenstep.errors import MissingExtra, UsageError
+from evenstep.simulate.explain import shown, text
+from evenstep.simulate.explain.topic import Topic
+from evenstep.simulate.explain.topics import BY_NAME, TOPICS
+from evenstep.simulate.systems import CLAIMS, Claim
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.mode import Mode
+
+HELP = """Explain a failure mode, or a quantity of distributed training by its formula.
+
+`evenstep explain` lists what there is. A failure mode is explained as symptom, what to look at,
+remedy and how to confirm. A quantity takes options, which `evenstep explain TOPIC --help` lists,
+and prints numbers, formula and source:
+
+  evenstep explain straggler
+  evenstep explain allreduce --bytes 20GB --gBps 50 --ranks 512
+  evenstep explain efficiency --preset data-parallel-512
+  evenstep explain published"""
+
+PUBLISHED = "published"
+PUBLISHED_SUMMARY = "published measurements beside the closed forms"
+#: A mode whose arithmetic is that of a quantity: `explain straggler --ranks 512 …` gives both.
+ARITHMETIC = {
+    "straggler": "slowest",
+    "synchronization_amplification": "slowest",
+    "async_staleness": "staleness",
+    "fabric_contention": "contention",
+    "checkpoint_stall": "checkpoint",
+    "restart_amplification": "goodput",
+    "bandwidth_bound": "efficiency",
+    "latency_bound": "allreduce",
+    "collective_topology_mismatch": "rank-order",
+}
+_NEGATIVE = re.compile(r"-\.?\d")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep explain`; those of a topic are read by its own parser."""
+    words = parser.add_argument(
+        "words", metavar="TOPIC", nargs=argparse.PARSER, help="a failure mode or a quantity"
+    )
+    words.required = False
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Explain what is asked for, in the form asked for."""
+    words = args.words or []
+    name, options = (words[0], words[1:]) if words else ("", [])
+    as_json = args.json or "--json" in options
+    options = [option for option in options if option != "--json"]
+    if not name:
+        _show(_listing(), as_json, _list_text)
+    elif name in BY_NAME:
+        _show(_quantity(BY_NAME[name], options), as_json, text.answer)
+    elif name == PUBLISHED:
+        _refuse(name, options)
+        _show(shown.published(), as_json, text.published)
+    else:
+        _show(_mode(name, options), as_json, _mode_text)
+    return 0
+
+
+def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
+    """The answer as plain data, with what a preset claims."""
+    given = _parsed(topic, options)
+    claim = _claim(topic, given.pop("preset"))
+    typed = {name: value for name, value in given.items() if value is not None}
+    values = topic.values({**_preset(claim, typed), **typed})
+    try:
+        answer = topic.answer(values)
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    data = shown.answer(topic, values, answer)
+    if claim is not None and not typed:
+        data["claim"] = claim.checked(answer)
+    return data
+
+
+def _mode(name: str, options: Sequence[str]) -> dict[str, Any]:
+    mode = _modes().get(name.replace("-", "_"))
+    if mode is None:
+        raise UsageError(_no_such(name))
+    data: dict[str, Any] = {
+        "schema": shown.SCHEMA,
+        "topic": mode.name,
+        "kind": "mode",
+        "layer": mode.layer,
+        "symptom": mode.symptom,
+        "look_at": list(mode.look_at),
+        "remedy": list(mode.remedy),
+        "confirm": mode.confirm,
+    }
+    if options and mode.name in ARITHMETIC:
+        data["arithmetic"] = _quantity(BY_NAME[ARITHMETIC[mode.name]], options)
+    else:
+        _refuse(mode.name, options)
+    return data
+
+
+def _refuse(name: str, options: Sequence[str]) -> None:
+    if options:
+        raise UsageError(f"explain {name} takes no options, found {options[0]!r}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, as every command does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog.removeprefix('evenstep ')}: {message}")
+
+
+def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
+    """Options as typed, None where they were not."""
+    parser = _Parser(
+        prog=f"evenstep explain {topic.name}",
+        description=f"{topic.summary[0].upper()}{topic.summary[1:]}.",
+        epilog=f"example: evenstep explain {topic.name} {topic.example}",
+        allow_abbrev=False,
+    )
+    for row in topic.parameters:
+        default = f"; {row.default} unless given" if row.default is not None else ""
+        parser.add_argument(
+            f"--{row.name}", dest=row.name, metavar=row.kind.metavar,
+            help=f"{row.meaning}{default}".replace("%", "%%"),
+        )  # fmt: skip
+    presets = ", ".join(claim.name for claim in CLAIMS if claim.topic == topic.name)
+    parser.add_argument("--preset", metavar="NAME", help=f"inputs of a known case: {presets}"
+                        if presets else argparse.SUPPRESS)  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    given = vars(parser.parse_args(_joined(options)))
+    del given["json"]
+    return given
+
+
+def _joined(options: Sequence[str]) -> list[str]:
+    """`--latency -2us` as one word, so that the number is refused and not taken for an option."""
+    joined: list[str] = []
+    for option in options:
+        if joined and joined[-1].startswith("--") and _NEGATIVE.match(option):
+            joined[-1] += f"={option}"
+        else:
+            joined.append(option)
+    return joined
+
+
+def _claim(topic: Topic, name: str | None) -> Claim | None:
+    if name is None:
+        return None
+    named = {claim.name: claim for claim in CLAIMS if claim.topic == topic.name}
+    if name not in named:
+        elsewhere = next((claim for claim in CLAIMS if claim.name == name), None)
+        hint = f"; it belongs to explain {elsewhere.topic}" if elsewhere else _near(name, named)
+        raise UsageError(f"explain {topic.name} has no preset {name!r}{hint}")
+    return named[name]
+
+
+def _preset(claim: Claim | None, typed: Mapping[str, str]) -> dict[str, str]:
+    """A preset's options; a link's speed that was typed replaces its own, in either unit."""
+    speeds = {"gBps", "gbps"}
+    ours = claim.options if claim else {}
+    replaced = speeds if speeds & typed.keys() else set()
+    return {name: value for name, value in ours.items() if name not in replaced}
+
+
+def _listing() -> dict[str, Any]:
+    quantities = {topic.name: topic.summary for topic in TOPICS}
+    return {
+        "schema": shown.SCHEMA,
+        "kind": "list",
+        "modes": {mode.name: mode.symptom for mode in _modes().values()},
+        "quantities": quantities | {PUBLISHED: PUBLISHED_SUMMARY},
+    }
+
+
+def _modes() -> dict[str, Mode]:
+    try:
+        from evenstep.diagnose.catalog import MODES
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return {mode.name: mode for mode in MODES}
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    if error.name != "numpy":
+        return error
+    return MissingExtra("numpy", extra="analyze", purpose="this explanation")
+
+
+def _no_such(name: str) -> str:
+    known = [*_modes(), *BY_NAME, PUBLISHED]
+    return f"there is nothing to explain named {name!r}{_near(name, known)}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = get_close_matches(name.replace("-", "_"), names, n=1) or get_close_matches(name, names)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; there are {', '.join(names)}" if names else "; it has none"
+
+
+def _show(
+    data: Mapping[str, Any], as_json: bool, lines: Callable[[Mapping[str, Any]], Iterable[str]]
+) -> None:
+    if as_json:
+        print(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        print("\n".join(lines(data)))
+
+
+def _list_text(data: Mapping[str, Any]) -> Iterable[str]:
+    yield "Failure modes (symptom, what to look at, remedy, how to confirm):"
+    yield from _columns(data["modes"])
+    yield ""
+    yield "Quantities (numbers, formula, source; `evenstep explain NAME --help` lists options):"
+    yield from _columns(data["quantities"])
+
+
+def _columns(rows: Mapping[str, str]) -> Iterable[str]:
+    for name, meaning in rows.items():
+        head = f"  {name:<30}"
+        yield from textwrap.wrap(
+            meaning, text.WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
+        )
+
+
+def _mode_text(data: Mapping[str, Any]) -> Iterable[str]:
+    yield f"{data['topic'].replace('_', ' ')} ({data['layer']})"
+    yield from text.section("symptom", [data["symptom"]])
+    yield from text.section("what to look at", data["look_at"])
+    yield from text.section("remedy, best first", data["remedy"])
+    yield from text.section("how to confirm", [data["confirm"]])
+    if "arithmetic" in data:
+        yield ""
+        yield from text.answer(data["arithmetic"])

@@ -1,0 +1,100 @@
+"""Answers as text: a line for each number, then formulas and what to keep in mind.
+
+Four significant digits, one more than a report has: here a number is checked, not only read.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+WIDTH = 100
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def shown(value: float | None, unit: str) -> str:
+    """A number with its unit: "798.4 ms", "49.66 %", "yes", "unknown"."""
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit == "share":
+        return f"{_digits(100 * value)} %"
+    scales = {"ns": _TIMES, "bytes": _BYTES}.get(unit)
+    if scales is None:
+        return f"{_digits(value)} {unit}".rstrip()
+    if value == 0:
+        return "0"
+    size, name = next((row for row in scales if abs(value) >= row[0]), scales[-1])
+    return f"{_digits(value / size)} {name}"
+
+
+def _digits(value: float) -> str:
+    """Four significant digits, thousands grouped; powers of ten only for the very small."""
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-4:
+        return f"{value:.3g}"
+    text = f"{value:.{3 - math.floor(math.log10(abs(value)))}f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def answer(data: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a quantity's answer, as `shown.answer` gives it."""
+    width = max((len(row["name"]) for row in data["rows"]), default=0)
+    for row in data["rows"]:
+        yield f"{row['name']:<{width}}  {shown(row['value'], row['unit']):>14}  {row['meaning']}"
+    yield ""
+    for formula in data["formulas"]:
+        yield from wrapped(f"{formula['text']}   [{formula['source']}]")
+    for note in data["notes"]:
+        yield from wrapped(note)
+    if "claim" in data:
+        yield ""
+        yield from wrapped(data["claim"]["sentence"])
+
+
+def published(data: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of the comparison, as `shown.published` gives it."""
+    for system in data["systems"]:
+        yield f"{system['name']}   [{system['source']}]"
+        yield from wrapped(system["model"], 2)
+        yield from wrapped("from: " + "; ".join(system["inputs"]), 2)
+        numbers = [f"{n['name']} {shown(n['value'], n['unit'])}" for n in system["fitted"]]
+        yield from wrapped("fitted: " + ("; ".join(numbers) or "nothing"), 2)
+        for row in system["rows"]:
+            yield _measured(row)
+            yield from wrapped(row["note"], 8)
+        yield f"  mean error of predicted rows: {100 * system['mean_error']:.1f} %"
+        yield from wrapped(system["limits"], 2)
+        yield ""
+    yield f"Mean error of {data['predicted_rows']} predicted rows: {100 * data['mean_error']:.1f} %"
+    yield ""
+    yield "Claims with a preset (`evenstep explain TOPIC --preset NAME`):"
+    for claim in data["claims"]:
+        error = f"{100 * claim['error']:+6.1f} %"
+        yield f"  {claim['topic']:<12}{claim['name']:<20}{error}  {claim['says']}"
+
+
+def _measured(row: Mapping[str, Any]) -> str:
+    unit = row["unit"]
+    how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
+    bound = "more than " if row["bound"] else ""
+    numbers = f"{bound + shown(row['measured'], unit):>22}{shown(row['predicted'], unit):>22}"
+    return f"    {row['what']:<38}{numbers}{how:>10}"
+
+
+def wrapped(text: str, indent: int = 0) -> list[str]:
+    """Lines of at most 100 columns."""
+    space = " " * indent
+    return textwrap.wrap(text, WIDTH, initial_indent=space, subsequent_indent=space)
+
+
+def section(title: str, items: Sequence[str]) -> Iterator[str]:
+    """A titled list, each item a paragraph."""
+    yield f"\n{title}"
+    for item in items:
+        yield from textwrap.wrap(item, WIDTH, initial_indent="  ", subsequent_indent="    ")

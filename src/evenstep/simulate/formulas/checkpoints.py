@@ -1,0 +1,106 @@
+"""How often to save: Young's and Daly's intervals, and what failures leave of the time.
+
+Symbols: C time a checkpoint holds the job up, M mean time between failures, R time from a failure
+until training goes on, τ time of work between two checkpoints. Any one unit of time. Failures are
+independent (exponential gaps), and may strike during a checkpoint and a restart too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from evenstep.errors import ConfigError
+
+
+def young(write: float, mtbf: float) -> float:
+    """τ = √(2CM) (Young 1974)."""
+    _check(write, mtbf)
+    return math.sqrt(2 * write * mtbf)
+
+
+def daly(write: float, mtbf: float) -> float:
+    """τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C for C < 2M, else M (Daly 2006)."""
+    _check(write, mtbf)
+    if write >= 2 * mtbf:
+        return mtbf
+    ratio = write / (2 * mtbf)
+    return math.sqrt(2 * write * mtbf) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write
+
+
+def waste(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -> float:
+    """Share of time lost, first order: C/τ + τ/(2M) + R/M; meaningful while it is small."""
+    _check(write, mtbf, interval=interval, restart=restart)
+    return write / interval + interval / (2 * mtbf) + restart / mtbf
+
+
+class Shares(NamedTuple):
+    """Where the time of a job goes; the parts sum to 1."""
+
+    useful: float
+    writing: float  # completed checkpoints
+    lost: float  # work and unfinished checkpoints a failure threw away
+    down: float  # restarts
+
+
+def shares(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -> Shares:
+    """Long-run shares, exact for exponential failures.
+
+    A cycle of τ + C takes M e^(R/M) (e^((τ+C)/M) − 1) on average (Daly 2006); it sees
+    e^((τ+C)/M) − 1 failures while at work, after each of which coming back takes M(e^(R/M) − 1).
+    """
+    _check(write, mtbf, interval=interval, restart=restart)
+    if (interval + write + restart) / mtbf > 700:  # e^700: nothing ever completes
+        return Shares(0.0, 0.0, *_hopeless(mtbf, restart))
+    failures = math.expm1((interval + write) / mtbf)
+    total = mtbf * math.exp(restart / mtbf) * failures
+    down = failures * mtbf * math.expm1(restart / mtbf)
+    return Shares(
+        interval / total, write / total, 1 - (interval + write + down) / total, down / total
+    )
+
+
+def _hopeless(mtbf: float, restart: float) -> tuple[float, float]:
+    """Shares lost and down where no cycle is ever completed."""
+    up = math.exp(-min(restart / mtbf, 700.0))
+    return up, 1 - up
+
+
+def best_interval(write: float, mtbf: float) -> float:
+    """The interval that leaves most time for work: τ/M = 1 − e^(−(τ+C)/M), by bisection.
+
+    Where the derivative of (e^((τ+C)/M) − 1)/τ vanishes. A restart changes nothing.
+    """
+    _check(write, mtbf)
+    low, high = 0.0, mtbf
+    for _ in range(100):
+        middle = (low + high) / 2
+        if -math.expm1(-(middle + write) / mtbf) > middle / mtbf:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def longest_restart(write: float, mtbf: float, *, goal: float) -> float:
+    """The longest restart with which a share `goal` of the time is still useful, at best interval.
+
+    Zero where failures and checkpoints alone already cost more.
+    """
+    if not 0 < goal < 1:
+        raise ConfigError(f"goal must be between 0 and 1, found {goal:g}")
+    interval = best_interval(write, mtbf)
+    reachable = shares(write, mtbf, interval=interval).useful
+    return max(0.0, mtbf * math.log(reachable / goal))
+
+
+def _check(write: float, mtbf: float, *, interval: float = 1.0, restart: float = 0.0) -> None:
+    if mtbf <= 0:
+        raise ConfigError(f"mtbf must be above 0, found {mtbf:g}")
+    if write <= 0:
+        raise ConfigError(f"write must be above 0, found {write:g}; without a cost there is no "
+                          "best interval")  # fmt: skip
+    if interval <= 0:
+        raise ConfigError(f"interval must be above 0, found {interval:g}")
+    if restart < 0:
+        raise ConfigError(f"restart must not be negative, found {restart:g}")

@@ -1,0 +1,65 @@
+"""One training step from its parts: overlap, exposed communication, scaling efficiency.
+
+Any one unit of time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from evenstep.errors import ConfigError
+
+
+class Step(NamedTuple):
+    """A step and what of its communication nothing hides."""
+
+    time: float
+    exposed: float
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the step that is compute."""
+        return 1 - self.exposed / self.time
+
+
+def overlapped(
+    *, forward: float, backward: float, transfer: float, buckets: int, other: float = 0.0
+) -> Step:
+    """A data-parallel step whose gradients leave in equal buckets as backward produces them.
+
+    Bucket i of b is ready at i·B/b and the transfers queue, so the last ends at
+    max(B + m/b, B/b + m) after backward began (Li et al. 2020, section 3.2.3, with equal buckets).
+    """
+    if buckets < 1:
+        raise ConfigError(f"buckets must be at least 1, found {buckets}")
+    end = max(backward + transfer / buckets, backward / buckets + transfer)
+    compute = forward + backward + other
+    return Step(forward + end + other, forward + end + other - compute)
+
+
+def serial(*, compute: float, transfer: float, hidden: float = 0.0) -> Step:
+    """A step whose communication follows compute; `hidden` of it, a share, is overlapped."""
+    if not 0 <= hidden <= 1:
+        raise ConfigError(f"hidden must be between 0 and 1, found {hidden:g}")
+    exposed = transfer * (1 - hidden)
+    return Step(compute + exposed, exposed)
+
+
+def transformer_flops(parameters: float, tokens: float, *, recomputed: bool = False) -> float:
+    """6PD, 8PD where activations are recomputed (Kaplan et al. 2020; Narayanan et al. 2021)."""
+    return (8 if recomputed else 6) * parameters * tokens
+
+
+def megatron_flops(
+    tokens: float, *, layers: int, hidden: int, sequence: int, vocabulary: int
+) -> float:
+    """72 t l h² (1 + s/(6h) + V/(12lh)) without recomputation (Narayanan et al. 2021)."""
+    ratio = 1 + sequence / (6 * hidden) + vocabulary / (12 * layers * hidden)
+    return 72 * tokens * layers * hidden**2 * ratio
+
+
+def pipeline(
+    micro_batches: int, *, stages: int, interleaved: int = 1, per_micro_batch: float
+) -> float:
+    """Time of a 1F1B pipeline: (m + (p−1)/v) t (Narayanan et al. 2021, section 2.2)."""
+    return (micro_batches + (stages - 1) / interleaved) * per_micro_batch

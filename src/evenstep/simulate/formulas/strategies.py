@@ -1,0 +1,128 @@
+"""What it buys not to wait for everybody, every step, with everything.
+
+Step times of a rank are independent and normal with mean μ and CV σ/μ unless said otherwise. Any
+one unit of time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from evenstep.errors import ConfigError
+from evenstep.simulate.formulas.maxima import normal_exact
+
+
+class Backup(NamedTuple):
+    """A step that takes the first k of n gradients."""
+
+    step: float  # E[X_(k:n)] + m
+    useful: float  # k/n, the share of samples that count
+    speedup: float  # useful samples per second ÷ those of waiting for all
+
+
+def backup_workers(n: int, k: int, *, mean: float, cv: float, transfer: float = 0.0) -> Backup:
+    """Wait for k of n: E[X_(k:n)] + m, and k of n samples useful (Chen et al. 2016, section 3)."""
+    step = mean * (1 + cv * normal_exact(n, k)) + transfer
+    full = mean * (1 + cv * normal_exact(n)) + transfer
+    return Backup(step, k / n, k / n * full / step)
+
+
+class Bounds(NamedTuple):
+    """Time per step between a lower and an upper bound."""
+
+    low: float
+    high: float
+
+
+def stale_synchronous(n: int, bound: int, *, mean: float, cv: float) -> Bounds:
+    """Time per step where a rank may be `bound` steps ahead of the slowest (Ho et al. 2013).
+
+    Below: everybody's mean, which an unbounded lead reaches. Above: a barrier every s+1 steps,
+    μ + σ E[max]/√(s+1), which forbids strictly more. A rank that is slow for good sets the pace
+    whatever the bound.
+    """
+    if bound < 0:
+        raise ConfigError(f"bound must not be negative, found {bound}")
+    return Bounds(mean, mean * (1 + cv * normal_exact(n) / math.sqrt(bound + 1)))
+
+
+def local_sgd(n: int, every: int, *, mean: float, cv: float, transfer: float) -> float:
+    """T_H = E[max_i Σ_h c_ih]/H + m/H = μ + σE[max]/√H + m/H (Stich 2019; normal step times)."""
+    if every < 1:
+        raise ConfigError(f"every must be at least 1, found {every}")
+    return mean * (1 + cv * normal_exact(n) / math.sqrt(every)) + transfer / every
+
+
+class Asynchronous(NamedTuple):
+    """A parameter server that waits for nobody."""
+
+    rate: float  # gradients per unit of time
+    staleness: float  # mean updates between reading parameters and applying the gradient
+    by_time: tuple[float, ...]  # the same of a rank with each of the step times
+
+
+def asynchronous(times: Sequence[float], counts: Sequence[int] | None = None) -> Asynchronous:
+    """Rate Σ1/c_i; a gradient of rank i is c_i Σ_{j≠i} 1/c_j updates old, n−1 on average.
+
+    `counts` says how many ranks have each step time, one unless given. The server's own time is
+    neglected (Mitliagkas et al. 2016 for equal ranks). Staleness is no accuracy: it bounds how
+    large a step size stays stable, no more.
+    """
+    counts = [1] * len(times) if counts is None else counts
+    if not times or min(times) <= 0 or len(counts) != len(times) or min(counts) < 1:
+        raise ConfigError("every step time must be above 0, and that of at least one rank")
+    rate = math.fsum(count / time for time, count in zip(times, counts, strict=True))
+    return Asynchronous(rate, float(sum(counts) - 1), tuple(time * rate - 1 for time in times))
+
+
+def stable_step_share(staleness: float) -> float:
+    """Largest stable step size on a quadratic, ÷ that of fresh gradients: sin(π/(4τ+2)).
+
+    Delayed gradient descent x' = x − ηλ x(t−τ) is stable iff ηλ < 2 sin(π/(2(2τ+1))) (Levin and May
+    1976); fresh gradients allow 2. An indicator of stability, never of accuracy.
+    """
+    if staleness < 0:
+        raise ConfigError(f"staleness must not be negative, found {staleness:g}")
+    return math.sin(math.pi / (4 * staleness + 2))
+
+
+class Compression(NamedTuple):
+    """One all-reduce in full, and compressed."""
+
+    full: float
+    compressed: float  # its transfer, encoding and decoding together
+    pays: bool
+
+
+def compression(
+    *, full: float, ratio: float, encode: float, decode: float, latency: float = 0.0
+) -> Compression:
+    """Pays iff what the transfer saves exceeds encode + decode; `ratio` is what is still sent.
+
+    `latency` is the part of `full` that does not shrink with the bytes.
+    """
+    if ratio <= 0:
+        raise ConfigError(f"ratio must be above 0, found {ratio:g}")
+    if min(full, encode, decode, latency) < 0 or latency > full:
+        raise ConfigError("times must not be negative, and latency not above the full time")
+    sent = latency + (full - latency) * ratio
+    compressed = sent + encode + decode
+    return Compression(full, compressed, compressed < full)
+
+
+def top_k_ratio(n: int, share: float) -> float:
+    """Bytes of gathering everybody's top k ÷ those of a ring: n·share, index beside each value.
+
+    (n−1)·2ρS against 2S(n−1)/n: it grows with n, since sparse gradients cannot be added on the way
+    (Renggli et al. 2019, section 5).
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"share must be between 0 and 1, found {share:g}")
+    return n * share
+
+
+def low_rank_ratio(rank: int, rows: int, columns: int) -> float:
+    """r(a+b)/(ab): factors that stay reducible on a ring (Vogels et al. 2019, PowerSGD)."""
+    return rank * (rows + columns) / (rows * columns)

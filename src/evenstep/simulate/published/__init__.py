@@ -1,0 +1,1 @@
+"""Published measurements, from stated inputs: few rows fitted, the rest predicted."""

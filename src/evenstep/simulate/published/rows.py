@@ -1,0 +1,58 @@
+"""A measured row beside what the closed form says, and the systems they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+
+class Fitted(NamedTuple):
+    """A number that comes from the rows marked as fitted, and from nothing else."""
+
+    name: str
+    value: float
+    unit: str
+
+
+class Row(NamedTuple):
+    """One published number. A fitted row is shown, but says nothing about the model."""
+
+    what: str
+    measured: float
+    predicted: float
+    unit: str
+    fitted: bool = False
+    bound: bool = False  # published as "more than"
+    note: str = ""
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured)/measured; 0 where a bound is met."""
+        if self.bound and self.predicted >= self.measured:
+            return 0.0
+        return (self.predicted - self.measured) / self.measured
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class System:
+    """Rows that share a model, its inputs and at most three fitted numbers."""
+
+    name: str
+    source: str
+    model: str
+    inputs: Sequence[str]  # each with its origin
+    fitted: Sequence[Fitted]
+    rows: Sequence[Row]
+    limits: str = ""  # what the model does not reproduce, or assumes
+
+    @property
+    def predicted(self) -> list[Row]:
+        """Rows that no number was fitted to."""
+        return [row for row in self.rows if not row.fitted]
+
+    @property
+    def mean_error(self) -> float:
+        """Mean of the absolute relative errors of the predicted rows."""
+        return fmean(abs(row.error) for row in self.predicted)

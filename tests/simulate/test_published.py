@@ -1,0 +1,126 @@
+import pytest
+
+from evenstep.simulate.explain.topics import BY_NAME
+from evenstep.simulate.goodput import Operation
+from evenstep.simulate.goodput_events import simulate
+from evenstep.simulate.published import collectives, training, uptime
+from evenstep.simulate.published.rows import Row
+from evenstep.simulate.published.table import systems
+from evenstep.simulate.reliability import DAY_NS
+from evenstep.simulate.systems import CLAIMS
+
+SYSTEMS = {system.name: system for system in systems()}
+NAMED = {claim.name: claim for claim in CLAIMS}
+#: How far from a claimed number we may be: what "about", "10 ×" and two digits (0.23) leave open.
+TOLERANCE = {"opt-175b": 0.15, "tpu-v4-4096": 0.2, "rsc-1-131072": 0.022}
+
+
+def answered(name):
+    claim = NAMED[name]
+    topic = BY_NAME[claim.topic]
+    return topic.answer(topic.values(claim.options))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_predicted_rows_are_within_eight_percent_on_average(name):
+    assert SYSTEMS[name].mean_error < 0.08
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_has_at_most_three_fitted_numbers_and_says_where_inputs_come_from(name):
+    system = SYSTEMS[name]
+    assert len(system.fitted) <= 3
+    assert system.inputs
+    assert system.source
+    assert system.predicted, "no row is left to predict"
+
+
+@pytest.mark.parametrize("key", training.DDP)
+def test_a_row_of_ddp_does_not_know_its_own_measurement(key, monkeypatch):
+    index = list(training.DDP).index(key)
+    before = training.ddp().rows[index].predicted
+    monkeypatch.setitem(training.DDP, key, 0.9 * training.DDP[key])
+    assert training.ddp().rows[index].predicted == pytest.approx(before)
+
+
+@pytest.mark.parametrize("gpus", [512, 768])
+def test_a_predicted_row_of_megascale_does_not_know_its_own_measurement(gpus, monkeypatch):
+    before = [row.predicted for row in training.megascale("MegaScale").rows]
+    monkeypatch.setitem(training.MEGASCALE["MegaScale"], gpus, 99.0)
+    assert [row.predicted for row in training.megascale("MegaScale").rows] == before
+
+
+@pytest.mark.parametrize("size", [4 * 2**20, 64 * 2**20, 2**30])
+def test_a_predicted_size_does_not_know_its_own_measurement(size, monkeypatch):
+    before = collectives.nvls_fit()
+    monkeypatch.setitem(collectives.NVLS_US, size, 1.0)
+    assert collectives.nvls_fit() == before
+
+
+def test_the_largest_row_gives_the_published_bus_bandwidth():
+    # 8 GiB in 31,307 µs are 480 GB/s
+    bus = collectives.bus_gBps(8 * 2**30, 8, 31307e3)
+    assert bus == pytest.approx(480, rel=0.001)
+
+
+def test_overlap_ratio_inverts_the_gain():
+    assert training.overlap_gain(training.overlap_ratio(0.3, 5), 5) == pytest.approx(0.3)
+
+
+def test_llama3_is_more_than_ninety_percent_effective_event_by_event_too():
+    write = 405e9 * uptime.CHECKPOINT_BYTES / uptime.STORAGE_BYTES_PER_S * 1e9
+    job = Operation(
+        interval_ns=300e9, write_ns=write, mtbf_ns=3.1 * 3.6e12, restart_ns=uptime.RESTART_NS
+    )
+    assert simulate(job, horizon_ns=54.0 * DAY_NS, repeats=64).mean.useful > 0.9
+
+
+def test_the_causes_of_llama3_are_the_published_counts():
+    assert sum(uptime.LLAMA3_CAUSES.values()) == 419
+
+
+def test_a_bound_that_is_met_has_no_error():
+    assert Row("", 0.9, 0.95, "share", bound=True).error == 0
+    assert Row("", 0.9, 0.81, "share", bound=True).error == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_claim_is_met(name):
+    claim = NAMED[name]
+    assert abs(claim.error(answered(name))) <= TOLERANCE.get(name, 0.005)
+
+
+def test_ten_billion_parameters_take_400_ms_over_50_gigabytes_a_second():
+    assert answered("gradients-10b").value("pass_ns") == 400e6
+
+
+def test_a_ring_of_512_is_within_its_limit():
+    answer = answered("ring-limit-10b")
+    assert answer.value("time_ns") == pytest.approx(2 * 511 / 512 * 400e6)
+    assert answer.value("limit_ns") == 800e6
+
+
+def test_each_tensor_parallel_all_reduce_takes_one_to_two_milliseconds():
+    answer = answered("tensor-parallel-96")
+    assert 1e6 < answer.value("time_ns") < 2e6
+    assert answer.value("collectives") == 192
+
+
+def test_gradient_exchange_outweighs_compute_on_512_gpus_at_200_gigabits():
+    assert answered("data-parallel-512").value("communication_to_compute") > 1
+
+
+@pytest.mark.parametrize(("delay", "lost"), [("11.2%", 0.1), ("25.2%", 0.2)])
+def test_a_99th_percentile_11_to_25_percent_up_costs_10_to_20_percent(delay, lost):
+    _, answer = BY_NAME["slowest"].ask(ranks="512", probability="1%", delay_share=delay)
+    assert answer.value("lost") == pytest.approx(lost, abs=0.001)
+
+
+def test_a_torus_of_4096_chips_waits_less_for_latency_than_a_ring_would():
+    answer = answered("tpu-v4-4096")
+    assert answer.value("latency_ns") < 0.01 * answer.value("transfer_ns")
+    assert answer.value("ring_ns") > 6 * answer.value("time_ns")
+
+
+def test_a_superpod_is_nearly_linear():
+    assert answered("superpod-560").value("efficiency") > 0.99

@@ -1,0 +1,61 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigError
+from evenstep.simulate import reliability
+from evenstep.simulate.reliability import DAY_NS, HOUR_NS, Component
+
+
+def test_a_counted_rate_gives_the_count_back():
+    parts = reliability.observed(
+        {"GPU": 148, "network": 35}, nodes=2048, days=54, per_node={"GPU": 8}
+    )
+    assert reliability.failures_per_day(parts, 2048) * 54 == pytest.approx(148 + 35)
+
+
+def test_a_rate_is_that_of_one_part():
+    (gpu,) = reliability.observed({"GPU": 8}, nodes=10, days=100, per_node={"GPU": 8})
+    # 8 failures in 80 parts × 2,400 h
+    assert gpu.per_million_hours == pytest.approx(8 / (80 * 2400) * 1e6)
+
+
+@given(st.integers(1, 10**5), st.integers(2, 10))
+def test_a_job_of_more_nodes_fails_so_much_more_often(nodes, factor):
+    parts = (Component(name="GPU", per_million_hours=4.0, per_node=8),)
+    longer = reliability.mtbf_ns(parts, nodes)
+    assert reliability.mtbf_ns(parts, nodes * factor) == pytest.approx(longer / factor)
+
+
+def test_what_never_fails_runs_for_ever():
+    assert reliability.mtbf_ns((), 100) == math.inf
+    assert reliability.hardware_share(()) == 0
+
+
+def test_a_partly_used_node_counts_as_a_node():
+    assert reliability.mttf_ns(1000.0, gpus=9) == DAY_NS / 2  # two nodes, one failure a day each
+
+
+def test_the_published_projections_come_out_of_the_published_rate():
+    # Kokolis et al. 2025: 6.50 per 1,000 node-days, 8 GPUs a node, 1.8 h at 16,384 GPUs
+    assert reliability.mttf_ns(6.50, gpus=16384) / HOUR_NS == pytest.approx(1.8, rel=0.01)
+
+
+def test_causes_are_ordered_and_add_up():
+    parts = reliability.observed({"a": 1, "b": 3}, nodes=4, days=2, software=("a",))
+    assert reliability.by_cause(parts) == pytest.approx({"b": 0.75, "a": 0.25})
+    assert reliability.hardware_share(parts) == pytest.approx(0.75)
+
+
+def test_a_negative_rate_names_its_component():
+    with pytest.raises(ConfigError, match="'fan'"):
+        Component(name="fan", per_million_hours=-1.0)
+
+
+def test_observing_nothing_for_no_time_is_refused():
+    with pytest.raises(ConfigError):
+        reliability.observed({"GPU": 1}, nodes=0, days=1)
+    with pytest.raises(ConfigError):
+        reliability.mttf_ns(1.0, gpus=0)
