@@ -33,7 +33,7 @@ def hang_of(trace: Trace):
 def test_the_rank_that_never_came_is_named():
     finding = hang_of(hung(World(), {0: {}, 2: {}, 3: {}}))
     assert finding.where.ranks == [1]
-    assert finding.cause == "rank 1 (node node0) never entered it"
+    assert finding.cause.startswith("rank 1 (node node0) never entered it; the last it entered was")
     assert finding.observation.startswith("ranks 0, 2 and 3 hung in all_reduce 1000000")
 
 
@@ -60,6 +60,43 @@ def test_the_rank_that_called_another_operation_is_named(odd):
 def test_the_rank_that_brought_another_size_is_named():
     finding = hang_of(hung(World(), {0: {"bytes_in": 8}, 1: {}, 2: {}, 3: {}}))
     assert finding.where.ranks == [0]
+
+
+@pytest.mark.parametrize(
+    ("op", "side"),
+    [
+        (Op.BROADCAST, "bytes_in"),
+        (Op.ALL_GATHER, "bytes_in"),
+        (Op.REDUCE_SCATTER, "bytes_out"),
+        (Op.GATHER, "bytes_in"),
+        (Op.SCATTER, "bytes_out"),
+    ],
+)
+def test_the_side_that_must_agree_is_compared(op, side):
+    usual = {"op": op, "bytes_in": 64, "bytes_out": 64}
+    finding = hang_of(hung(World(), {0: usual, 1: usual, 2: {**usual, side: 8}, 3: usual}))
+    assert finding.where.ranks == [2]
+
+
+def test_sizes_of_an_all_to_all_may_differ():
+    rows = {rank: {"op": Op.ALL_TO_ALL, "bytes_in": 8 * rank} for rank in range(4)}
+    assert hang_of(hung(World(), rows)).where.ranks == []
+
+
+def test_a_receive_waits_for_the_rank_that_never_sent():
+    receive = {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "peer_or_root": 2, "group_seq": 0}
+    finding = hang_of(hung(World(), {1: receive}))
+    assert finding.where.ranks == [2]
+    assert "never called the matching send" in finding.cause
+
+
+def test_a_message_that_both_called_is_laid_to_the_transport():
+    pair = {
+        1: {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "peer_or_root": 2, "group_seq": 0},
+        2: {"kind": Kind.POINT_TO_POINT, "op": Op.SEND, "peer_or_root": 1, "group_seq": 0},
+    }
+    finding = hang_of(hung(World(), pair))
+    assert (finding.where.ranks, finding.layer) == ([], "fabric")
 
 
 def test_of_two_that_differ_neither_is_called_wrong():

@@ -1,118 +1,37 @@
-"""`hang`: a collective that some ranks entered and never left, and who did not come."""
+"""`hang`: a collective or message that some ranks entered and never left, and who did not come."""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from evenstep.diagnose import words
-from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When
-from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Flag, Kind, Op
+from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.mode import Mode
+from evenstep.diagnose.out_of_step import out_of_step
+from evenstep.diagnose.standstill import Call, Stuck
+from evenstep.diagnose.stuck import long_enough, stuck
+from evenstep.trace.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
 
 if TYPE_CHECKING:
     from evenstep.diagnose.case import Case
 
-SHORTEST_NS = 2_000_000_000  # in flight for less than this may just be a slow step
-STEPS = 10  # … and for less than so many median steps
+__all__ = ["MODE", "Stuck", "describe", "endings", "find", "long_enough", "stuck"]
 
-
-class Stuck(NamedTuple):
-    """The first collective of a group that was never left by somebody."""
-
-    group: int
-    sequence: int
-    op: int
-    step: int
-    waiting: list[int]
-    missing: list[int]
-    different: list[int]  # ranks that entered another operation, or another size, at that place
-    since_ns: int  # in flight for so long at the end of the trace
-
-
-def open_collectives(trace: Trace) -> Columns:
-    """Collectives that nobody finished: without an exit on ranks that did not end their trace
-    themselves, or ended by an error (a timeout)."""
-    events = trace.of_kind(Kind.COLLECTIVE)
-    unfinished = [rank for rank, info in trace.ranks.items() if not info.closed]
-    never_left = (events.exit_ns == 0) & np.isin(events["rank"], unfinished)
-    return events.select(never_left | ((events.flags & int(Flag.FAILED)) != 0))
-
-
-def stuck(trace: Trace) -> list[Stuck]:
-    """The earliest open collective of each group, without those that only wait for another's.
-
-    A rank that hangs in one group and so keeps the next one waiting is a victim. Where all wait
-    for one another in a circle, all are told.
-    """
-    events = trace.of_kind(Kind.COLLECTIVE)
-    pending = open_collectives(trace)
-    found = []
-    for group in np.unique(pending.group[pending.group >= 0]):
-        mine = pending.select(pending.group == group)
-        sequence = int(mine.group_seq.min())
-        entered = events.select((events.group == group) & (events.group_seq == sequence))
-        waiting = mine.select(mine.group_seq == sequence)
-        members = [rank for rank in trace.groups[group].ranks if rank in trace.ranks]
-        present = {int(rank) for rank in entered["rank"]}
-        common, different = _different(entered)
-        found.append(
-            Stuck(
-                group=int(group),
-                sequence=sequence,
-                op=common,
-                step=int(waiting.step[0]),
-                waiting=[int(rank) for rank in waiting["rank"]],
-                missing=[rank for rank in members if rank not in present],
-                different=different,
-                since_ns=_in_flight(trace, waiting),
-            )
-        )
-    held_up = {rank for place in found for rank in place.waiting}
-    roots = [place for place in found if not place.missing or set(place.missing) - held_up]
-    return [
-        place._replace(missing=[rank for rank in place.missing if rank not in held_up])
-        for place in roots
-    ] or found
-
-
-def _different(entered: Columns) -> tuple[int, list[int]]:
-    """The operation most ranks entered, and who entered another one, or another size of it.
-
-    Without a majority all of them differ.
-    """
-    sized = np.where(entered.op == int(Op.ALL_REDUCE), entered.bytes_in.astype(np.int64), 0)
-    calls = [(int(op), int(size)) for op, size in zip(entered.op, sized, strict=True)]
-    (usual, votes), *others = Counter(calls).most_common()
-    tied = bool(others) and others[0][1] == votes
-    odd = [int(r) for r, call in zip(entered["rank"], calls, strict=True) if tied or call != usual]
-    return usual[0], odd
-
-
-def _in_flight(trace: Trace, waiting: Columns) -> int:
-    """How long the first of them had waited when the last rank on its clock is heard of."""
-    clock = trace.ranks[int(waiting["rank"][0])].clock
-    near = [rank for rank, info in trace.ranks.items() if info.clock == clock]
-    heard = trace.events.select(np.isin(trace.events["rank"], near))
-    last = int(np.maximum(heard.enter_ns, heard.exit_ns).max())
-    if waiting.exit_ns[0] > 0:  # it ended by an error
-        last = int(waiting.exit_ns[0])
-    return last - int(waiting.enter_ns[0])
-
-
-def long_enough(places: list[Stuck], step_ns: float) -> list[Stuck]:
-    """Those that were stuck for much longer than a step takes."""
-    limit = max(SHORTEST_NS, STEPS * step_ns)
-    return [place for place in places if place.since_ns > limit]
+QUOTED = 3  # calls that differ, in words
+BRIEF_NS = 10_000_000_000  # in a dump: writing it may take seconds, in which others go on
 
 
 def describe(trace: Trace, place: Stuck) -> str:
-    """ "all_reduce 124 of default_pg"."""
-    group = trace.groups[place.group].name
-    return f"{Op(place.op).name.lower()} {place.sequence} of group {group}"
+    """ "all_reduce 124 of group default_pg", "recv 3 from rank 2 of group pp"."""
+    group = trace.groups[place.group].name if place.group >= 0 else ""
+    operation = Op(place.op)
+    peer = ""
+    if operation in (Op.SEND, Op.RECV) and place.peer >= 0:
+        peer = f" {'to' if operation is Op.SEND else 'from'} rank {place.peer}"
+    return f"{operation.name.lower()} {place.sequence}{peer}" + (
+        f" of group {group}" if group else ""
+    )
 
 
 def find(case: Case) -> list[Finding]:
@@ -121,58 +40,193 @@ def find(case: Case) -> list[Finding]:
 
 
 def _finding(case: Case, place: Stuck) -> Finding:
-    culprits = place.missing or place.different
-    together = sum(other.since_ns for other in case.stuck)  # the same time is lost once
-    share = place.since_ns / together * case.hung_ns / (case.hung_ns + case.grid.total_ns)
-    what = describe(case.trace, place)
-    if place.missing:
-        cause = f"{case.named(place.missing)} never entered it"
-    elif place.different:
-        entered = "entered another operation or size at that place than the others"
-        if len(place.different) > 1 and set(place.different) >= set(place.waiting):
-            entered = "entered different operations or sizes at that place"
-        cause = f"{case.named(place.different)} {entered}"
-    else:
-        cause = (
-            "every traced rank entered it: a rank without a trace, or the transport, is at fault"
-        )
+    culprits = place.missing or place.different or list(place.untraced)
+    share = round(min(_share(case, place), 1.0), 4)
     return Finding(
         mode="hang",
         layer="framework" if culprits else "fabric",
-        severity=round(min(share, 1.0), 4),
-        confidence=0.9 if culprits else 0.5,
-        observation=f"{words.ranks(place.waiting)} hung in {what}, {_for(place)}",
-        cause=cause,
-        where=case.where(culprits),
+        severity=share,
+        confidence=_confidence(place),
+        observation=(
+            f"{words.ranks(place.waiting)} hung in {describe(case.trace, place)}, {_for(place)}"
+            + _called(case.trace, place)
+        ),
+        cause=_cause(case, place),
+        where=_where(case, culprits),
         when=When([(place.step, place.step)], "transient"),
-        effect=Effect(round(min(share, 1.0), 4)),
-        options=[
-            Option(
-                "look at the stack of the rank that did not come (py-spy dump), then at what "
-                "differs in its control flow before this collective",
-                None,
-                None,
-                None,
-                "none",
-                "the last records of every rank",
-            )
+        effect=Effect(share),
+        options=[_option(place)],
+        evidence=[
+            Evidence("in_flight_at_the_end", place.since_ns, 0, "ns"),
+            Evidence("ranks_waiting", len(place.waiting), 0, "ranks"),
         ],
-        evidence=[Evidence("in_flight_at_the_end", place.since_ns, round(0.0), "ns")],
     )
 
 
+def _share(case: Case, place: Stuck) -> float:
+    """The time stood still, of all the time; the same time is lost once.
+
+    Where a dump does not tell how long, standing still is all that is known of the job's time.
+    """
+    if not all(other.timed for other in case.stuck):
+        return 1 / len(case.stuck)
+    together = sum(other.since_ns for other in case.stuck)
+    part = place.since_ns / together if together > 0 else 1 / len(case.stuck)
+    stood, ran = case.hung_ns, case.grid.total_ns
+    return part * (stood / (stood + ran) if stood + ran > 0 else 1.0)
+
+
+def _confidence(place: Stuck) -> float:
+    sure = 0.9 if place.missing or place.different else 0.6 if place.untraced else 0.5
+    brief = place.pause_ns is not None and not place.different and place.since_ns < BRIEF_NS
+    return round(0.8 * sure, 2) if brief else sure
+
+
+def _where(case: Case, ranks: list[int]) -> Where:
+    traced = [rank for rank in ranks if rank in case.trace.ranks]
+    return case.where(ranks) if traced == ranks else Where(ranks=ranks)
+
+
 def _for(place: Stuck) -> str:
+    if not place.timed:
+        return "when the dumps were written (for how long, they do not tell)"
     return f"for {words.duration(place.since_ns)} when the trace ends"
+
+
+def _called(trace: Trace, place: Stuck) -> str:
+    sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
+    return f"; called in {sites.pop()}" if len(sites) == 1 and sites != {""} else ""
+
+
+# -- the cause, in words ---------------------------------------------------------------------------
+
+
+def _cause(case: Case, place: Stuck) -> str:
+    trace = case.trace
+    if place.missing:
+        cause = f"{case.named(place.missing)} never entered it"
+        if place.peer >= 0:
+            wanted = "recv" if Op(place.op) is Op.SEND else "send"
+            cause = f"{case.named(place.missing)} never called the matching {wanted}"
+        if circle := _circle(case, place):
+            return f"{cause}; {circle}"
+        last = _last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
+        return cause + (f"; the last it entered was {last}" if last else "")
+    if place.different and place.peer >= 0:
+        return f"{words.ranks(place.different)} disagree on the size of the message"
+    if place.different:
+        return _disagreement(case, place)
+    if place.untraced:
+        absent = words.ranks(place.untraced)
+        return (
+            f"every traced rank entered it; {absent} left no trace, and may have died or never "
+            "have come"
+        )
+    return "every traced rank entered it: a rank without a trace, or the transport, is at fault"
+
+
+def _circle(case: Case, place: Stuck) -> str:
+    """Where the missing wait themselves, and nobody is first: in what, "" if it is not so."""
+    others = [other for other in case.stuck if set(other.waiting) & set(place.missing)]
+    if not set(place.missing) <= {rank for other in others for rank in other.waiting}:
+        return ""
+    where = ", ".join(describe(case.trace, other) for other in others[:QUOTED])
+    waits = "it waits" if len(place.missing) == 1 else "they wait"
+    return f"{waits} in {where}: ranks enter these groups in different orders, in a circle"
+
+
+def _disagreement(case: Case, place: Stuck) -> str:
+    trace = case.trace
+    entered = "entered another operation or size at that place than the others"
+    quoted = place.different[:QUOTED]
+    others = [rank for rank in place.calls if rank not in place.different]
+    if not others:
+        entered = "entered different operations or sizes at that place"
+    told = [_entered(trace, place, rank) for rank in quoted]
+    if others:
+        told.append(f"the others {_words(trace, place.calls[others[0]])}")
+    more = " …" if len(place.different) > QUOTED else ""
+    return f"{case.named(place.different)} {entered}; {', '.join(told)}{more}"
+
+
+def _entered(trace: Trace, place: Stuck, rank: int) -> str:
+    """ "rank 3 broadcast of 8 B, as if it had left a call out"."""
+    shifted = out_of_step(trace, place, rank)
+    return f"rank {rank} {_words(trace, place.calls[rank])}" + (f", {shifted}" if shifted else "")
+
+
+def _words(trace: Trace, call: Call) -> str:
+    """ "broadcast of 200 B FLOAT32 in step (train.py:31)"."""
+    size = "" if call.size is None else f" of {call.size} B"
+    dtype = f" {DType(call.dtype).name.lower()}" if call.size and call.dtype else ""
+    site = trace.names[call.name]
+    return f"{Op(call.op).name.lower()}{size}{dtype}" + (f" in {site}" if site else "")
+
+
+def _last_of(trace: Trace, rank: int) -> str:
+    """The last collective or message a rank entered."""
+    rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
+    rows = rows.select(rows["rank"] == rank)
+    if not len(rows):
+        return ""
+    last = int(rows.enter_ns.argmax())
+    site = trace.names[int(rows.name[last])]
+    text = f"{Op(int(rows.op[last])).name.lower()} {int(rows.group_seq[last])}"
+    if rows.group[last] >= 0:
+        text += f" of group {trace.groups[int(rows.group[last])].name}"
+    return text + (f" in {site}" if site else "")
+
+
+def _option(place: Stuck) -> Option:
+    action = (
+        "look at the stack of the rank that did not come (py-spy dump), then at what differs in "
+        "its control flow before this collective"
+    )
+    if place.different:
+        action = (
+            "make every rank call the same operations with the same sizes in the same order: "
+            "compare what leads to the calls named here"
+        )
+    elif not place.missing and place.untraced:
+        action = "look for the exit code, out-of-memory kills and GPU errors (Xid) of that rank"
+    elif not place.missing:
+        action = "look at the transport: NCCL_DEBUG=INFO, link counters, and ranks without a trace"
+    return Option(action, None, None, None, "none", "the last records of every rank")
 
 
 def endings(trace: Trace) -> list[str]:
     """For the limits: ranks whose trace has no end, and what they were in."""
+    open_ended = [
+        rank
+        for rank, info in trace.ranks.items()
+        if not info.closed and "dump" not in info.facts  # a dump is always of a living process
+    ]
     told = {}
-    for place in stuck(trace):
+    for place in stuck(trace) if open_ended else ():
         for rank in place.waiting:
             told[rank] = f", inside {describe(trace, place)} (step {place.step})"
     return [
         f"rank {rank} did not end its trace (killed, or still running){told.get(rank, '')}"
-        for rank, info in trace.ranks.items()
-        if not info.closed
+        for rank in open_ended
     ]
+
+
+MODE = Mode(
+    name="hang",
+    layer="framework",
+    symptom="The job stands still: processes live, no step ends, until a timeout kills it.",
+    look_at=(
+        "the collectives that have an entry and no exit, and their sequence number per rank",
+        "the ranks that never entered them, or entered another operation or size in their place",
+        "the stack of those ranks (py-spy dump --pid PID)",
+    ),
+    remedy=(
+        "make every rank reach the same collectives in the same order: look for a branch on the "
+        "rank, an exception that was caught, or batches that ran out on one rank",
+        "if the rank is gone: look for its exit code, out-of-memory kills and GPU errors (Xid)",
+        "if every rank entered: look at the transport (NCCL_DEBUG=INFO, link counters)",
+    ),
+    confirm="Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: mismatched calls are then refused by name.",
+    find=find,
+    without_steps=True,
+)

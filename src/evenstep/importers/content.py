@@ -1,0 +1,76 @@
+"""A file's whole content, or its lines, and never more of it than a file of its kind can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from evenstep.errors import TraceError
+from evenstep.importers.compression import Stream
+from evenstep.importers.format import Progress, Source
+
+PIECE_BYTES = 1 << 20
+LONGEST_LINE = 1 << 20  # bytes; the rest of such a line is left out
+
+
+class Line(NamedTuple):
+    """A line of a text."""
+
+    number: int  # from 1
+    start: int  # its first byte, of the decompressed file
+    text: str
+
+
+def reported(sources: Sequence[Source], progress: Progress) -> Iterator[Source]:
+    """The sources one by one; how far they are is told in bytes of the files."""
+    sizes = [_size(source.path) for source in sources]
+    for number, source in enumerate(sources):
+        progress(source.path.name, sum(sizes[:number]), sum(sizes))
+        yield source
+    if sources:
+        progress(sources[-1].path.name, sum(sizes), sum(sizes))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # said when it is read
+        return 0
+
+
+def content(path: Path, most_bytes: int) -> bytes:
+    """All of a file. Raises `TraceError` where there is more of it than `most_bytes`."""
+    pieces: list[bytes] = []
+    with Stream(path) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            pieces.append(piece)
+            if stream.read_bytes > most_bytes:
+                raise TraceError(
+                    f"{path} holds more than {most_bytes / 1e6:.0f} MB, which no file of its kind "
+                    "does; it was not read"
+                )
+    return b"".join(pieces)
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """The lines of a text, piece by piece; bytes that are not UTF-8 are replaced.
+
+    Raises `TraceError` where the file cannot be read.
+    """
+    number, start, held, skipped = 1, 0, b"", 0
+    with Stream(path) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            *whole, held = (held + piece).split(b"\n")
+            for line in whole:
+                yield Line(number, start, _decoded(line))
+                number, start, skipped = number + 1, start + skipped + len(line) + 1, 0
+            if len(held) > LONGEST_LINE:
+                skipped += len(held) - LONGEST_LINE
+                held = held[:LONGEST_LINE]
+    if held:
+        yield Line(number, start, _decoded(held))
+
+
+def _decoded(line: bytes) -> str:
+    return line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")

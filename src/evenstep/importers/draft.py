@@ -1,0 +1,112 @@
+"""A trace in the making: what importers gather file by file, until it is whole.
+
+Rows are collected as columns. Names and groups get their numbers here, so that they mean the same
+on every rank; at the end each rank's rows are put in order of entry and numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.trace.columns import Columns
+from evenstep.trace.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS
+from evenstep.trace.ranks import group_uid
+from evenstep.trace.trace import Group, RankInfo, Trace
+
+Array = npt.NDArray[Any]
+
+#: Types of `Trace.events`: group and name are indices into the trace's own tables.
+TYPES: Mapping[str, str] = {"rank": "<i4", **dict(RECORD_FIELDS), "group": "<i4", "name": "<i4"}
+_EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
+
+LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
+MOST_BYTES = 1 << 62
+
+
+class Draft:
+    """Ranks, groups, names and rows, as they are found."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, RankInfo] = {}
+        self.limits: list[str] = []
+        self._groups: dict[str, int] = {}
+        self._group_table: list[Group] = []
+        self._names: dict[str, int] = {"": 0}
+        self._tables: list[Columns] = []
+
+    def name(self, text: str) -> int:
+        """Number of a name; it is entered when new."""
+        return self._names.setdefault(text, len(self._names))
+
+    def group(self, name: str, ranks: Iterable[int], backend: str = "") -> int:
+        """Number of the group with this name and these members; it is entered when new."""
+        members = tuple(sorted(set(ranks)))
+        uid = group_uid(members, name)
+        if uid not in self._groups:
+            self._groups[uid] = len(self._group_table)
+            self._group_table.append(Group(uid, name, members, backend))
+        return self._groups[uid]
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """Global ranks of a group, ascending."""
+        return self._group_table[group].ranks
+
+    @property
+    def length(self) -> int:
+        """Rows entered so far."""
+        return sum(len(table) for table in self._tables)
+
+    def rank(self, info: RankInfo) -> None:
+        """Enter a rank. Raises `TraceError` where it is there already."""
+        if info.rank in self.ranks:
+            raise TraceError(f"a second trace of rank {info.rank}")
+        self.ranks[info.rank] = info
+
+    def rows(self, rank: int, columns: Mapping[str, Any]) -> None:
+        """Add rows of a rank; columns that are not given are empty."""
+        length = max((np.size(values) for values in columns.values()), default=0)
+        table = {}
+        for column, kind in TYPES.items():
+            values = rank if column == "rank" else columns.get(column, _EMPTY.get(column, 0))
+            table[column] = np.broadcast_to(np.asarray(values), length).astype(kind)
+        self._tables.append(Columns(table))
+
+    def appended(self, events: Columns) -> Columns:
+        """These events and the rows entered here, all in order."""
+        return _numbered(Columns.concatenate([events, *self._tables]))
+
+    def trace(self, run: Mapping[str, Any], *, world: int | None = None) -> Trace:
+        """The whole. Raises `TraceError` where no rank was entered."""
+        if not self.ranks:
+            reasons = "; ".join(self.limits)
+            raise TraceError(f"nothing to read: {reasons or 'there is no rank in it'}")
+        size = max(self.ranks) + 1
+        size = max(size, world or 0, *(max(g.ranks, default=-1) + 1 for g in self._group_table), 0)
+        empty = Columns({name: np.zeros(0, kind) for name, kind in TYPES.items()})
+        events = _numbered(Columns.concatenate([empty, *self._tables]))
+        return Trace(
+            run=dict(run),
+            world=size,
+            attempt=0,
+            ranks={rank: self.ranks[rank] for rank in sorted(self.ranks)},
+            events=events,
+            groups=tuple(self._group_table),
+            names=tuple(self._names),
+            limits=self.limits,
+        )
+
+
+def _numbered(events: Columns) -> Columns:
+    """Rows in order of rank and entry, each rank's numbered from 1; an outer row comes first."""
+    ends = np.where(events.exit_ns > 0, events.exit_ns, np.iinfo(np.int64).max)
+    order = np.lexsort([-ends, events.enter_ns, events["rank"]])
+    events = events.select(order)
+    if not len(events):
+        return events
+    first = np.searchsorted(events["rank"], events["rank"])
+    return events.with_column("seq", (np.arange(len(events)) - first + 1).astype(np.uint64))

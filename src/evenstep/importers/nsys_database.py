@@ -1,0 +1,140 @@
+"""A database of unknown origin, read and nothing else.
+
+It is opened read-only; only plain tables are read (no view and no virtual table, which compute) and
+of them the columns that are stored; what is no number where one is expected becomes -1.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.importers.compression import Stream
+from evenstep.importers.draft import LATEST_NS
+
+Array = npt.NDArray[Any]
+
+MAGIC = b"SQLite format 3\0"
+MOST_ROWS = 10_000_000  # of a table: what fits into memory
+_PIECE_ROWS = 100_000
+_PIECE_BYTES = 1 << 20
+_LONGEST_TEXT = 1_000
+_MOST_TEXT = 256_000_000  # characters of all strings of a database together
+_LONGEST_VALUE = 10_000_000  # bytes
+
+Tables = Mapping[str, frozenset[str]]  # columns by table
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database, never written to; a compressed one is unpacked beside the system's others."""
+    with path.open("rb") as file:
+        plain = file.read(len(MAGIC)) == MAGIC
+    if plain:
+        with closing(_connected(path)) as database:
+            yield database
+        return
+    with tempfile.TemporaryDirectory(prefix="evenstep-") as folder:
+        unpacked = Path(folder) / "export.sqlite"
+        with Stream(path) as stream, unpacked.open("wb") as file:
+            while piece := stream.read(_PIECE_BYTES):
+                file.write(piece)
+        with closing(_connected(unpacked)) as database:
+            yield database
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    place = quote(str(path.absolute()))
+    database = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
+    for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
+        database.execute(f"PRAGMA {setting}")
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+    database.text_factory = lambda data: data.decode("utf-8", "replace")
+    return database
+
+
+def tables_of(database: sqlite3.Connection, wanted: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Columns of each real table, of those wanted."""
+    marks = ",".join("?" * len(wanted))
+    query = (
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' "
+        f"AND name IN ({marks})"
+    )
+    found = [name for (name,) in database.execute(query, wanted)]
+    return {
+        name: frozenset(row[1] for row in database.execute(f'PRAGMA table_info("{name}")'))
+        for name in found
+        if name in wanted
+    }
+
+
+def pieces(
+    database: sqlite3.Connection, tables: Tables, table: str,
+    columns: Sequence[str], *, where: str = "1",
+) -> Iterator[list[tuple[Any, ...]]]:  # fmt: skip
+    """Some columns of a table, piece by piece; None for a column that it does not have."""
+    known = [f'"{name}"' if name in tables[table] else "NULL" for name in columns]
+    query = f'SELECT {", ".join(known)} FROM "{table}" WHERE {where} LIMIT {MOST_ROWS}'
+    cursor = database.execute(query)
+    while rows := cursor.fetchmany(_PIECE_ROWS):
+        yield rows
+
+
+class Names:
+    """Texts in order of appearance: those of the table of strings by their id, others by value."""
+
+    def __init__(
+        self, database: sqlite3.Connection, tables: Tables, table: str, names: list[str]
+    ) -> None:
+        self._names = names
+        self._numbers: dict[str, int] = {"": 0}
+        self._by_id: dict[Any, str] = {}
+        self._room = _MOST_TEXT
+        if {"id", "value"} <= tables.get(table, frozenset()):
+            for rows in pieces(database, tables, table, ("id", "value")):
+                self._by_id |= {key: self._kept(text) for key, text in rows}
+
+    def _kept(self, text: Any) -> str:
+        """A text as it is held: cut, and nothing once there is no room for more."""
+        kept = str(text)[: min(_LONGEST_TEXT, self._room)]
+        self._room -= len(kept)
+        return kept
+
+    def text(self, value: Any) -> str:
+        """The text itself, or that with an id."""
+        if isinstance(value, str):
+            return value[:_LONGEST_TEXT]
+        return self._by_id.get(value, "") if isinstance(value, int) else ""
+
+    def number(self, value: Any) -> int:
+        """Number of a text in the export's list."""
+        text = self.text(value)
+        if text not in self._numbers:
+            text = self._kept(text) if isinstance(value, str) else text
+        if text not in self._numbers:
+            self._numbers[text] = len(self._names)
+            self._names.append(text)
+        return self._numbers[text]
+
+
+def whole(value: Any) -> int:
+    """A value that can be a time; -1 for anything else."""
+    return value if isinstance(value, int) and 0 <= value < LATEST_NS else -1
+
+
+def key(value: Any) -> int:
+    """A value that can be an id; -1 for anything else."""
+    return value if isinstance(value, int) else -1
+
+
+def table_of(rows: list[list[int]]) -> Array:
+    """Rows of numbers as an array."""
+    return np.array(rows, np.int64)

@@ -1,0 +1,51 @@
+"""Three ranks of gloo that hang: rank 2 leaves one all-reduce out. Each dumps its flight recorder.
+
+TORCH_FR_BUFFER_SIZE=64 python -m tests.importers.hanging_job FOLDER   (writes FOLDER/fr_rank_N)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+RANKS = 3
+ABSENT = 2
+STEPS = 8
+HUNG_S = 1.0
+
+
+def rank_main(rank: int, folder: Path) -> None:
+    """Some steps together, then a collective that one rank does not enter."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=RANKS)
+    for _ in range(STEPS):
+        dist.all_reduce(torch.ones(1000))
+    if rank != ABSENT:
+        dist.all_reduce(torch.ones(50), async_op=True)
+    time.sleep(HUNG_S)
+    recorded = torch._C._distributed_c10d._dump_fr_trace()
+    (folder / f"fr_rank_{rank}").write_bytes(recorded)
+
+
+def main(folder: Path) -> None:
+    """Fork the ranks, so that torch is imported once."""
+    children = []
+    for rank in range(RANKS):
+        child = os.fork()
+        if child == 0:
+            try:
+                rank_main(rank, folder)
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

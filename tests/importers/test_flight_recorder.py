@@ -1,0 +1,410 @@
+import gzip
+import json
+import pickle
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers import flight_recorder
+from evenstep.importers.format import Source
+from evenstep.trace.layout import DType, Flag, Kind, Op
+from tests.importers.recorded_ring import (
+    MS,
+    START_NS,
+    dump,
+    entry,
+    given_up,
+    in_flight,
+    message,
+    read,
+    source,
+    write,
+)
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Two ranks that went through three collectives."""
+    return write(tmp_path, {rank: dump([entry(n) for n in range(3)]) for rank in range(2)})
+
+
+def test_a_dump_is_recognised_by_its_content(tmp_path, both):
+    renamed = both[0].rename(tmp_path / "anything.bin")
+    assert flight_recorder.recognises(source(renamed))
+    assert flight_recorder.recognises(Source(tmp_path, b'{"version":"2.10","pg_config":{}}'))
+    assert not flight_recorder.recognises(Source(tmp_path, b'{"traceEvents": []}'))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_entries_become_collectives_with_their_sizes_and_times(tmp_path, as_json):
+    paths = write(tmp_path, {r: dump([entry(0), entry(1)]) for r in range(2)}, as_json=as_json)
+    rows = read(paths).of_kind(Kind.COLLECTIVE)
+    assert rows["rank"].tolist() == [0, 0, 1, 1]
+    assert rows.group_seq.tolist() == [1, 2, 1, 2]
+    assert set(rows.bytes_in.tolist()) == {256 * 4}  # 256 float32
+    assert set(rows.dtype.tolist()) == {int(DType.FLOAT32)}
+    assert rows.enter_ns[0] == START_NS
+    assert rows.exit_ns[0] == START_NS + MS // 2
+
+
+def test_dumps_may_be_compressed(both):
+    for path in both:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert len(read(both).ranks) == 2
+
+
+def test_a_group_has_the_name_the_program_gave_it(tmp_path):
+    item = entry(0, process_group=("5", "tensor_parallel"))
+    trace = read(write(tmp_path, {rank: dump([item]) for rank in range(2)}))
+    assert (trace.groups[0].name, trace.groups[0].ranks) == ("tensor_parallel", (0, 1))
+
+
+def test_groups_of_one_name_and_other_members_are_kept_apart(tmp_path):
+    dumps = {}
+    for rank in range(4):
+        ranks = str([0, 1] if rank < 2 else [2, 3])
+        dumps[rank] = dump([entry(0)], pg_config={"0": {"ranks": ranks}})
+    members = [group.ranks for group in read(write(tmp_path, dumps)).groups]
+    assert members == [(0, 1), (2, 3)]
+
+
+def test_two_groups_that_the_program_calls_the_same_are_kept_apart(tmp_path):
+    config = {name: {"ranks": "[0, 1]"} for name in ("3", "4")}
+    ring = [entry(n, process_group=(name, "dp")) for n, name in enumerate(("3", "4"))]
+    trace = read(write(tmp_path, {rank: dump(ring, pg_config=config) for rank in range(2)}))
+    assert sorted(group.name for group in trace.groups) == ["dp", "dp (4)"]
+
+
+def test_the_rank_comes_from_the_file_name_or_from_the_groups(tmp_path):
+    named = tmp_path / "dump.rank-7.pickle"
+    named.write_bytes(pickle.dumps(dump([entry(0)], world=9)))
+    grouped = tmp_path / "other.pickle"
+    config = {"1": {"ranks": "[2, 5]"}, "2": {"ranks": "[5, 6]"}}
+    grouped.write_bytes(pickle.dumps(dump([entry(0)], pg_config=config)))
+    assert sorted(read([named, grouped]).ranks) == [5, 7]
+
+
+def test_a_wrapped_ring_says_how_much_it_has_lost(tmp_path):
+    trace = read(write(tmp_path, {0: dump([entry(n) for n in range(40, 50)], world=1)}))
+    assert trace.ranks[0].dropped == 40
+
+
+def test_a_second_dump_of_a_rank_is_left_out(tmp_path, both):
+    twice = both[0].with_name("again_rank_0")
+    twice.write_bytes(both[0].read_bytes())
+    trace = read([*both, twice])
+    assert len(trace.ranks) == 2
+    assert any("second dump of rank 0" in limit for limit in trace.limits)
+
+
+def test_a_broken_file_leaves_the_other_ranks(both):
+    both[1].write_bytes(both[1].read_bytes()[:100])
+    trace = read(both)
+    assert list(trace.ranks) == [0]
+    assert any(f"left out: {both[1]} is a damaged pickle" in limit for limit in trace.limits)
+
+
+def test_a_dump_of_another_day_is_left_out(tmp_path):
+    day = 86_400_000 * MS
+    old = [entry(0, time_created_ns=START_NS - day, time_discovered_completed_ns=None)]
+    dumps = {0: dump([entry(0)], world=3), 1: dump([entry(0)], world=3), 2: dump(old, world=3)}
+    trace = read(write(tmp_path, dumps))
+    assert list(trace.ranks) == [0, 1]
+    assert any("24 h away" in limit for limit in trace.limits)
+
+
+def test_a_malicious_dump_is_refused_with_a_sentence_and_runs_nothing(tmp_path, both):
+    trap = tmp_path / "sprung"
+    code = f"cos\nsystem\n(S'touch {trap}'\ntR."  # protocol 0
+    both[1].write_bytes(b"\x80\x02" + code.encode())
+    trace = read(both)
+    assert any("asks to run os.system" in limit for limit in trace.limits)
+    assert not trap.exists()
+
+
+# -- what becomes of coalesced groups and messages -------------------------------------------------
+
+
+def test_a_coalesced_collective_is_one_record_with_the_state_of_its_end(tmp_path):
+    same = {"collective_seq_id": 1}
+    parts = [
+        in_flight(0, "nccl:_all_gather_base", **same),
+        in_flight(1, "nccl:_all_gather_base", **same),
+        entry(2, "nccl:ALLGATHER_coalesced", input_sizes=[], output_sizes=[], **same),
+    ]
+    trace = read(write(tmp_path, {0: dump(parts, world=1)}))
+    assert len(trace.events) == 1
+    assert trace.events.op[0] == int(Op.ALL_GATHER)
+    assert trace.events.bytes_in[0] == 2 * 256 * 4
+    assert trace.events.exit_ns[0] == START_NS + 2 * MS + MS // 2
+    assert trace.events.flags[0] & int(Flag.COALESCED)
+
+
+def test_messages_know_their_peer_by_its_global_rank(tmp_path):
+    config = {"0": {"ranks": "[2, 5]"}}
+    trace = read(write(tmp_path, {2: dump([message(0, "send 0->1")], pg_config=config)}))
+    assert trace.events.kind.tolist() == [int(Kind.POINT_TO_POINT)]
+    assert trace.events.peer_or_root.tolist() == [5]
+
+
+# -- hangs -----------------------------------------------------------------------------------------
+
+
+def hang_of(paths):
+    findings = diagnose(read(paths)).findings
+    assert [finding.mode for finding in findings] == ["hang"]
+    return findings[0]
+
+
+def test_the_rank_that_never_came_is_named_though_nobody_knows_for_how_long(tmp_path):
+    stuck = dump([entry(0), in_flight(1)], world=3)
+    paths = write(tmp_path, {0: stuck, 1: dump([entry(0)], world=3), 2: stuck})
+    finding = hang_of(paths)
+    assert finding.where.ranks == [1]
+    assert "rank 1 never entered it; the last it entered was all_reduce 1" in finding.cause
+    assert finding.severity == 1.0
+
+
+def test_a_timeout_says_for_how_long(tmp_path):
+    stuck = dump([entry(0), given_up(1)], world=2)
+    finding = hang_of(write(tmp_path, {0: stuck, 1: dump([entry(0)], world=2)}))
+    assert finding.evidence[0].measured == 600e9  # the entry's timeout
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (in_flight(1, "nccl:broadcast"), "broadcast of 1024 B"),
+        (in_flight(1, input_sizes=[[8]]), "all_reduce of 32 B"),
+        (in_flight(1, input_dtypes=["Int"]), "all_reduce of 1024 B int32"),
+    ],
+)
+def test_who_entered_something_else_is_named_with_what_it_was(tmp_path, odd, said):
+    stuck = dump([entry(0), in_flight(1)], world=3)
+    finding = hang_of(write(tmp_path, {0: stuck, 1: stuck, 2: dump([entry(0), odd], world=3)}))
+    assert finding.where.ranks == [2]
+    assert said in finding.cause
+
+
+def alternating(number: int, *, open_: bool = False) -> dict:
+    """Three operations in turn, the same every time."""
+    name = ("nccl:all_reduce", "nccl:broadcast", "nccl:barrier")[number % 3]
+    return (in_flight if open_ else entry)(number, name)
+
+
+@pytest.mark.parametrize(("called", "said"), [(8, "left a call out"), (6, "a second time")])
+def test_a_rank_that_is_one_call_off_is_told(tmp_path, called, said):
+    past = [alternating(number) for number in range(7)]
+    usual = dump([*past, alternating(7, open_=True)], world=3)
+    place = {"record_id": 7, "collective_seq_id": 8}
+    odd = dump([*past, alternating(called, open_=True) | place], world=3)
+    finding = hang_of(write(tmp_path, {0: usual, 1: usual, 2: odd}))
+    assert finding.where.ranks == [2]
+    assert said in finding.cause
+
+
+def test_a_mismatch_is_told_however_short_it_has_lasted(tmp_path):
+    now = time.time_ns()
+    usual = dump([in_flight(0, time_created_ns=now)], world=3)
+    odd = dump([in_flight(0, "nccl:barrier", time_created_ns=now)], world=3)
+    assert hang_of(write(tmp_path, {0: usual, 1: usual, 2: odd})).where.ranks == [2]
+
+
+def test_what_has_just_begun_is_not_stuck(tmp_path):
+    now = time.time_ns()
+    begun = [entry(0, time_created_ns=now - 10**10, time_discovered_completed_ns=now - 10**9)]
+    waits = dump([*begun, in_flight(1, time_created_ns=now)])
+    assert not diagnose(read(write(tmp_path, {0: waits, 1: dump(begun)}))).findings
+
+
+def test_the_call_is_named_by_the_programs_own_frame(tmp_path):
+    frames = [
+        {"name": "all_reduce", "filename": "/x/torch/distributed/d.py", "line": 3},
+        {"name": "step", "filename": "/home/me/train.py", "line": 31},
+    ]
+    stuck = dump([entry(0), in_flight(1, frames=frames)], world=2)
+    finding = hang_of(write(tmp_path, {0: stuck, 1: dump([entry(0)], world=2)}))
+    assert "called in step (train.py:31)" in finding.observation
+
+
+def test_a_member_without_a_dump_is_suspected_where_all_others_entered(tmp_path):
+    stuck = dump([entry(0), in_flight(1)], world=3)
+    finding = hang_of(write(tmp_path, {0: stuck, 1: stuck}))
+    assert finding.where.ranks == [2]
+    assert "rank 2 left no trace" in finding.cause
+
+
+def test_a_receive_waits_for_the_rank_that_never_sent(tmp_path):
+    waits = dump([entry(0), message(1, "recv 0<-1", open_=True)])
+    finding = hang_of(write(tmp_path, {0: waits, 1: dump([entry(0)])}))
+    assert finding.where.ranks == [1]
+    assert "never called the matching send" in finding.cause
+
+
+def test_a_pipeline_that_waits_leads_to_the_stage_that_does_not(tmp_path):
+    dumps = {
+        0: dump([entry(0), in_flight(1)], world=3),  # waits for 1, which waits for 2
+        1: dump([entry(0), message(1, "recv 1<-2", open_=True)], world=3),
+        2: dump([entry(0)], world=3),
+    }
+    assert hang_of(write(tmp_path, dumps)).where.ranks == [2]
+
+
+def test_ranks_that_enter_two_groups_in_different_orders_are_told_to_wait_in_a_circle(tmp_path):
+    config = {name: {"ranks": "[0, 1]"} for name in ("1", "2")}
+    dumps = {
+        rank: dump([in_flight(0, process_group=(name, group))], pg_config=config)
+        for rank, name, group in ((0, "1", "dp"), (1, "2", "tp"))
+    }
+    findings = diagnose(read(write(tmp_path, dumps))).findings
+    assert {tuple(finding.where.ranks) for finding in findings} == {(0,), (1,)}
+    assert all("in a circle" in finding.cause for finding in findings)
+
+
+def test_what_others_have_left_is_no_hang(tmp_path):
+    behind = dump([entry(0), in_flight(1)])  # written a moment before the other
+    ahead = dump([entry(n) for n in range(4)])
+    assert not diagnose(read(write(tmp_path, {0: behind, 1: ahead}))).findings
+
+
+def test_what_a_ring_has_overwritten_was_not_missed(tmp_path):
+    behind = dump([entry(n) for n in range(5)] + [in_flight(5)])
+    ahead = dump([entry(n) for n in range(20, 30)])
+    assert not diagnose(read(write(tmp_path, {0: behind, 1: ahead}))).findings
+
+
+def test_a_dump_of_what_is_in_flight_alone_does_not_accuse_those_that_had_finished(tmp_path):
+    behind = dump([in_flight(5)])
+    ahead = dump([in_flight(9)], pg_status={"0": {"last_enqueued_collective": 10}})
+    places = [
+        f.where.ranks for f in diagnose(read(write(tmp_path, {0: behind, 1: ahead}))).findings
+    ]
+    assert places == [[0]]  # the later collective waits for rank 0; the earlier one is over
+
+
+def test_gloo_marks_what_has_ended_by_retiring_it(tmp_path):
+    unknown = {"state": "scheduled", "time_discovered_completed_ns": None}
+    ended = entry(0, "gloo:all_reduce", **unknown)
+    trace = read(
+        write(tmp_path, {r: dump([ended], pg_config={"": {"ranks": "[]"}}) for r in (0, 1)})
+    )
+    assert all(info.closed for info in trace.ranks.values())
+    assert (trace.events.exit_ns > 0).all()
+    assert trace.groups[0].ranks == (0, 1)
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def timed(rank: int, *, late_ms: float = 0, steps: int = 24) -> list[dict]:
+    """Steps of 90 ms of work, of rank 1 that much more, and two collectives of 5 ms everybody
+    waits for."""
+    ring = []
+    for number in range(2 * steps):
+        step, second = divmod(number, 2)
+        begins = (100 + late_ms) * step + 90 + (late_ms + 5 if second else late_ms * (rank == 1))
+        duration = 5 + (late_ms if rank != 1 and not second else 0)
+        created = START_NS + round(begins * MS)
+        noticed = created + round(duration * MS)
+        fields = {"time_created_ns": created, "time_discovered_completed_ns": noticed}
+        sizes = {"input_sizes": [[256 * (1 + second)]]}
+        ring.append(entry(number, duration_ms=duration, **fields, **sizes))
+    return ring
+
+
+def test_collectives_that_repeat_are_steps_where_their_durations_are_known(tmp_path):
+    trace = read(write(tmp_path, {rank: dump(timed(rank)) for rank in range(2)}))
+    steps = trace.of_kind(Kind.STEP)
+    assert set((steps.exit_ns - steps.enter_ns).tolist()) == {100 * MS}
+    assert any("2 collectives that come again" in limit for limit in trace.limits)
+
+
+def test_a_healthy_ring_has_no_findings(tmp_path):
+    trace = read(write(tmp_path, {rank: dump(timed(rank)) for rank in range(2)}))
+    assert not diagnose(trace).findings
+
+
+def test_a_ring_with_durations_tells_who_is_waited_for(tmp_path):
+    dumps = {rank: dump(timed(rank, late_ms=50), world=4) for rank in range(4)}
+    finding = diagnose(read(write(tmp_path, dumps))).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.severity == pytest.approx(50 / 150, rel=0.1)  # ms of a step
+
+
+def test_without_durations_no_steps_are_claimed(tmp_path):
+    trace = read(write(tmp_path, {r: dump([entry(n) for n in range(40)]) for r in range(2)}))
+    assert not len(trace.of_kind(Kind.STEP))
+    assert any("holds no steps" in limit for limit in trace.limits)
+
+
+# -- anything at all -------------------------------------------------------------------------------
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([-1, 2**63, 10**30, "nccl:send 9->8", "[0, 1]", "[[[["])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from([*sorted(entry(0)), "frames", "duration_ms"])
+
+
+def survives(paths):
+    with suppress(EvenstepError):  # its message is the sentence
+        diagnose(read(paths)).to_json()
+
+
+@given(st.lists(st.sampled_from([5.0, 1e-9, 4e12, 4e8, -1.0, float("inf")]), max_size=30))
+def test_durations_of_any_length_give_a_trace_or_a_sentence(tmp_path_factory, lengths):
+    folder = tmp_path_factory.mktemp("durations")
+    ring = [entry(number, duration_ms=length) for number, length in enumerate(lengths)]
+    survives(write(folder, {rank: dump(ring or [entry(0)]) for rank in (0, 1)}))
+
+
+@given(st.dictionaries(FIELDS, VALUES, max_size=6), st.booleans(), VALUES)
+def test_entries_of_any_content_give_a_trace_or_a_sentence(
+    tmp_path_factory, fields, as_json, other
+):
+    folder = tmp_path_factory.mktemp("dump")
+    dumps = {0: dump([entry(0), entry(1) | fields]), 1: dump([entry(0)], pg_config=other)}
+    survives(write(folder, dumps, as_json=as_json))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_a_trace_or_a_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("bytes") / "nccl_trace_rank_0"
+    path.write_bytes(data)
+    survives([path])
+
+
+@given(st.integers(0, 2_000), st.booleans())
+def test_a_file_cut_at_any_byte_gives_a_trace_or_a_sentence(tmp_path_factory, length, as_json):
+    folder = tmp_path_factory.mktemp("cut")
+    paths = write(folder, {r: dump([entry(0), in_flight(1)]) for r in (0, 1)}, as_json=as_json)
+    paths[0].write_bytes(paths[0].read_bytes()[:length])
+    survives(paths)
+
+
+def test_json_that_is_cut_names_the_byte(tmp_path, both):
+    text = json.dumps(dump([entry(0)]))[:200]
+    both[0].write_text(text)
+    with pytest.raises(TraceError, match=r"is not whole JSON: .* at byte"):
+        read(both[:1])
+
+
+def test_an_empty_list_of_files_is_a_sentence():
+    with pytest.raises(TraceError, match="nothing to read"):
+        read([])

@@ -1,0 +1,146 @@
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers import nccl_debug
+from evenstep.importers.format import Source
+
+# Lines as NCCL 2.4 to 2.28 print them; hosts and numbers are made up.
+LOG = """\
+gpu01:100:100 [0] NCCL INFO NCCL version 2.19.3+cuda12.3
+gpu01:100:150 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_0,mlx5_1.
+gpu01:100:150 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
+gpu02:200:250 [1] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.2<0>
+gpu01:100:150 [0] NCCL INFO Using network IB
+gpu01:100:150 [0] NCCL INFO comm 0x55a rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1c000 commId 0xabc - Init START
+gpu02:200:250 [1] NCCL INFO comm 0x66b rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 2d000 commId 0xabc - Init START
+gpu01:100:150 [0] NCCL INFO Channel 00/02 :    0   1
+gpu01:100:150 [0] NCCL INFO Channel 01/02 :    1   0
+gpu01:100:150 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1
+gpu02:200:250 [1] NCCL INFO Trees [0] -1/-1/-1->1->0 [1] 0/-1/-1->1->-1
+gpu01:100:150 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA
+gpu02:200:250 [1] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [receive] via NET/IB/1
+gpu01:100:150 [0] NCCL INFO 2 coll channels, 0 collnet channels, 0 nvls channels, 2 p2p channels
+gpu01:100:150 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
+gpu01:100:150 [0] NCCL INFO 1048576 Bytes -> Algo 1 proto 2 time 35.2
+gpu02:200:250 [1] misc/socket.cc:484 NCCL WARN socketProgress: Connection closed by remote peer
+gpu02:200:250 [1] misc/socket.cc:484 NCCL WARN socketProgress: Connection closed by remote peer
+"""  # noqa: E501
+
+
+def read(*paths):
+    sources = [Source(path, path.read_bytes()[: 1 << 16]) for path in paths]
+    return nccl_debug.read(sources, lambda *_: None)
+
+
+@pytest.fixture
+def heard(tmp_path):
+    """What a log says."""
+
+    def of(text: str):
+        path = tmp_path / "log"
+        path.write_text(text)
+        return read(path)["nccl"]
+
+    return of
+
+
+def test_a_log_is_recognised_wherever_nccl_speaks(tmp_path):
+    prefixed = "[2025-01-31 10:20:30] " + LOG.splitlines()[0]
+    assert nccl_debug.recognises(Source(tmp_path, prefixed.encode()))
+    assert not nccl_debug.recognises(Source(tmp_path, b"loss 0.3 step 4"))
+
+
+def test_ranks_are_told_apart_in_mixed_lines(heard):
+    facts = heard(LOG)
+    assert facts["version"] == "2.19.3+cuda12.3"
+    assert (facts["world"], facts["nodes"]) == (2, 2)
+    assert facts["ranks"]["1"] == {"host": "gpu02", "pid": 200, "gpu": 1, "bus_id": "2d000"}
+    assert facts["ranks"]["0"]["nics"] == ["0"]
+
+
+def test_rings_and_trees_are_given_per_channel(heard):
+    facts = heard(LOG)
+    assert facts["rings"] == {"0": [0, 1], "1": [1, 0]}
+    assert facts["trees"] == {"0": [-1, 0], "1": [1, -1]}  # the parent of each rank
+    assert facts["channels"] == 2
+
+
+def test_the_network_is_described(heard):
+    facts = heard(LOG)
+    assert facts["network"] == "IB"
+    assert facts["nics"]["gpu01"] == ["mlx5_0:1/IB", "mlx5_1:1/RoCE"]
+    assert facts["transports"] == {"NET/IB": 2}
+    assert facts["gpu_direct_rdma"] is False  # one of the two links goes without
+    assert facts["environment"] == {"NCCL_IB_HCA": "mlx5_0,mlx5_1"}
+
+
+def test_choices_have_their_names_whether_printed_as_words_or_numbers(heard):
+    choices = [(c["op"], c["bytes"], c["algorithm"], c["protocol"]) for c in heard(LOG)["choices"]]
+    assert choices == [(None, 1048576, "Ring", "Simple"), ("AllReduce", 4096, "RING", "LL")]
+
+
+def test_a_warning_is_kept_once_with_how_often_it_came(heard):
+    (warning,) = heard(LOG)["warnings"]
+    assert (warning["text"][:14], warning["times"]) == ("socketProgress", 2)
+
+
+def test_lines_of_old_versions_are_understood(heard):
+    facts = heard(
+        "node:24570:24907 [0] NCCL INFO Channel 00 :    0   1   2\n"
+        "node:24570:24907 [0] NCCL INFO Ring 00 : 1 -> 2 [send] via NET/Socket/0\n"
+        "NCCL version 2.4.8+cuda10.0\n"
+        "node:24570:24907 [0] NCCL INFO comm 0x7f rank 1 nranks 3 cudaDev 0 - Init COMPLETE\n"
+    )
+    assert facts["version"] == "2.4.8+cuda10.0"
+    assert facts["rings"] == {"0": [0, 1, 2]}
+    assert facts["transports"] == {"NET/Socket": 1}
+    assert facts["world"] == 3
+
+
+def test_rccl_prints_the_same(heard):
+    line = "amd:1:2 [0] NCCL INFO RCCL version 2.21.5+hip6.3 HEAD:abc\n"
+    assert heard(line)["version"] == "2.21.5+hip6.3"
+
+
+def test_results_of_nccl_tests_in_the_same_log_are_floors(tmp_path):
+    path = tmp_path / "log"
+    table = (
+        "# Collective test starting: all_reduce_perf\n"
+        "#  size count type redop root time algbw busbw #wrong\n"
+        "  1000 250 float sum -1 10.0 0.10 0.10 0\n"
+    )
+    path.write_text(LOG + table)
+    assert [floor["time_ns"] for floor in read(path)["floors"]] == [10_000]
+
+
+def test_a_log_in_which_nccl_says_nothing_is_a_sentence(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("nothing\n")
+    with pytest.raises(TraceError, match="NCCL_DEBUG=INFO"):
+        read(path)
+
+
+PIECES = st.sampled_from(
+    [*LOG.splitlines(), *LOG.split(), "9" * 30, "-1", "\x00", "comm 0x1 rank 9 nranks 999999999"]
+)
+
+
+@given(st.lists(st.lists(PIECES, max_size=4).map(" ".join), max_size=8), st.binary(max_size=40))
+def test_any_text_gives_facts_or_a_sentence(tmp_path_factory, rows, tail):
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_bytes("\n".join(rows).encode() + tail)
+    with suppress(EvenstepError):
+        json.dumps(read(path), allow_nan=False)
+
+
+@given(st.integers(0, len(LOG)))
+def test_a_log_cut_anywhere_gives_facts_or_a_sentence(tmp_path_factory, length):
+    path = tmp_path_factory.mktemp("cut") / "log"
+    path.write_text(LOG[:length])
+    with suppress(EvenstepError):
+        assert read(path)["nccl"]["warnings"] is not None

@@ -1,0 +1,153 @@
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers import nccl_inspector
+from evenstep.importers.format import Source
+from evenstep.trace.layout import Flag, Op
+
+DUMPED_US = 1_748_030_377_748_202  # the plugin's README
+
+
+def record(
+    rank: int, number: int, *, exec_us: int = 61_974, coll: str = "AllReduce", **head
+) -> dict:
+    """The example of the plugin's README, for a rank and a place in the order."""
+    return {
+        "header": {"id": "0x7f8c496ae9f661", "rank": rank, "n_ranks": 2, "nnodes": 1, **head},
+        "metadata": {
+            "inspector_output_format_version": "v4.0",
+            "dump_timestamp_us": DUMPED_US + 1000 * number,
+            "hostname": "example-hostname",
+            "pid": 1639453 + rank,
+        },
+        "coll_perf": {
+            "coll": coll,
+            "coll_sn": number,
+            "coll_msg_size_bytes": 17179869184,
+            "coll_exec_time_us": exec_us,
+            "coll_algobw_gbs": 277.210914,
+            "coll_busbw_gbs": 485.119099,
+        },
+    }
+
+
+def write(folder: Path, *logs: list[dict]) -> list[Path]:
+    paths = []
+    for number, records in enumerate(logs):
+        paths.append(folder / f"example-hostname-pid{number}.log")
+        paths[-1].write_text("".join(json.dumps(item) + "\n" for item in records))
+    return paths
+
+
+def read(paths):
+    sources = [Source(path, path.read_bytes()[: 1 << 16]) for path in paths]
+    return nccl_inspector.read(sources, lambda *_: None)
+
+
+def test_a_log_is_recognised_by_its_first_line(tmp_path):
+    path = write(tmp_path, [record(0, 1)])[0]
+    assert nccl_inspector.recognises(Source(path, path.read_bytes()))
+    assert not nccl_inspector.recognises(Source(path, b'{"traceEvents": []}'))
+
+
+def test_records_become_collectives_on_the_device_with_their_durations(tmp_path):
+    trace = read(write(tmp_path, [record(0, 7)], [record(1, 7, exec_us=500)]))
+    flight = trace.events.device_exit_ns - trace.events.device_enter_ns
+    assert flight.tolist() == [61_974_000, 500_000]
+    assert trace.events.group_seq.tolist() == [7, 7]
+    assert set(trace.events.op.tolist()) == {int(Op.ALL_REDUCE)}
+    assert (trace.events.flags & int(Flag.ON_DEVICE)).all()
+    assert trace.groups[0].ranks == (0, 1)
+
+
+def test_the_verbose_trace_tells_when_the_kernel_ran(tmp_path):
+    item = record(0, 1, exec_us=100)
+    kernels = [{"kernel_start_ts": 2_000_000, "kernel_stop_ts": 2_000_100}]
+    item["coll_perf"]["event_trace_ts"] = {"coll_start_ts": 1_999_950, "kernel_events": kernels}
+    events = read(write(tmp_path, [item])).events
+    assert (events.enter_ns[0], events.exit_ns[0]) == (1_999_950_000, 2_000_100_000)
+
+
+def test_waiting_counted_as_execution_is_told_in_the_limits(tmp_path):
+    limits = read(write(tmp_path, [record(0, 1)], [record(1, 1)])).limits
+    assert any("counts waiting for other ranks as execution" in limit for limit in limits)
+
+
+def test_collectives_that_repeat_are_steps_and_tell_who_is_waited_for(tmp_path):
+    logs = [[], []]
+    for rank, log in enumerate(logs):
+        for number in range(40):  # one a step of 100 ms, of which rank 1 is 30 ms late
+            item = record(rank, number, exec_us=35_000 if rank == 0 else 5_000)
+            item["metadata"]["dump_timestamp_us"] = DUMPED_US + 100_000 * number
+            log.append(item)
+    finding = diagnose(read(write(tmp_path, *logs))).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.severity == pytest.approx(0.3, rel=0.1)
+
+
+def test_operations_that_were_not_written_are_counted(tmp_path):
+    limits = read(write(tmp_path, [record(0, 1), record(0, 11)])).limits
+    assert any("2 of 11 operations were recorded" in limit for limit in limits)
+
+
+def test_a_small_communicator_is_mapped_by_its_processes(tmp_path):
+    small = {"id": "0xb", "rank": 0, "n_ranks": 1}
+    logs = [record(0, 1)], [record(1, 1), {**record(1, 1), "header": small}]
+    groups = {group.name: group.ranks for group in read(write(tmp_path, *logs)).groups}
+    assert groups == {"world": (0, 1), "communicator 0xb": (1,)}
+
+
+def test_a_second_log_of_a_rank_is_left_out(tmp_path):
+    other = record(0, 1)
+    other["metadata"]["pid"] = 99
+    trace = read(write(tmp_path, [record(0, 1), record(1, 1)], [other]))
+    assert len(trace.events) == 2
+    assert any("second log of rank 0" in limit for limit in trace.limits)
+
+
+def test_a_damaged_line_is_named_and_the_others_are_used(tmp_path):
+    path = write(tmp_path, [record(0, 1), record(0, 2)])[0]
+    path.write_text(path.read_text() + '{"header": {"id"')
+    trace = read([path])
+    assert len(trace.events) == 2
+    assert any("line 3: not whole JSON" in limit for limit in trace.limits)
+
+
+def test_a_log_without_records_is_a_sentence(tmp_path):
+    path = tmp_path / "empty.log"
+    path.write_text("")
+    with pytest.raises(TraceError, match="no record of NCCL Inspector"):
+        read([path])
+
+
+FIELDS = st.sampled_from(
+    [("header", "rank"), ("header", "n_ranks"), ("header", "id"), ("metadata", "pid")]
+    + [("coll_perf", name) for name in ("coll", "coll_sn", "coll_exec_time_us", "event_trace_ts")]
+    + [("metadata", "dump_timestamp_us"), ("coll_perf", "coll_msg_size_bytes")]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["kernel_events", "kernel_stop_ts", "x"]), inner)
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.lists(st.tuples(FIELDS, VALUES), max_size=4), st.integers(0, 700))
+def test_any_content_gives_a_trace_or_a_sentence(tmp_path_factory, changes, cut):
+    item = record(0, 1)
+    for (part, name), value in changes:
+        item[part][name] = value
+    path = write(tmp_path_factory.mktemp("log"), [record(1, 1), item])[0]
+    path.write_bytes(path.read_bytes()[: 1400 - cut])
+    with suppress(EvenstepError):
+        diagnose(read([path])).to_json()

@@ -1,0 +1,180 @@
+import json
+from contextlib import suppress
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers import nccl_tests
+from evenstep.importers.format import Source
+
+# The layouts are those of the project's own logs, by version; times and bandwidths as printed.
+PRESENT = """\
+# nccl-tests version 2.17.1 nccl-headers=22805 nccl-library=22805
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 1 iters: 20
+# Using devices
+#  Rank  0 Group  0 Pid   9228 on     dgx-01 device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
+#  Rank  1 Group  0 Pid   9229 on     dgx-02 device  0 [0000:07:00] NVIDIA A100-SXM4-80GB
+#
+#                                                       out-of-place                in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)
+"""
+HEADER = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong\n"
+UNITS = "#  (B)  (elements)  (us)  (GB/s)  (GB/s)  (us)  (GB/s)  (GB/s)\n"
+ROW = " 134217728 33554432 float sum -1  1234.5  108.72  108.72  0  1230.1  109.11  109.11  N/A\n"
+
+
+def read(path):
+    source = Source(path, path.read_bytes()[: 1 << 16])
+    return nccl_tests.read([source], lambda *_: None)["floors"]
+
+
+@pytest.fixture
+def floors(tmp_path):
+    """The floors in a log."""
+
+    def of(text: str):
+        path = tmp_path / "log.txt"
+        path.write_text(dedent(text))
+        return read(path)
+
+    return of
+
+
+def test_a_log_is_recognised_by_its_table(tmp_path):
+    assert nccl_tests.recognises(Source(tmp_path, (PRESENT + HEADER).encode()))
+    assert not nccl_tests.recognises(Source(tmp_path, b"host:1:2 [0] NCCL INFO busbw algbw"))
+
+
+def test_a_row_gives_a_floor_out_of_place_and_one_in_place(floors):
+    out, within = floors(PRESENT + HEADER + UNITS + ROW)
+    assert out == {
+        "op": "all_reduce",
+        "bytes": 134217728,
+        "time_ns": 1234500,
+        "algbw_gBps": 108.72,
+        "busbw_gBps": 108.72,
+        "ranks": 2,
+        "nodes": 2,
+        "in_place": False,
+        "dtype": "float",
+        "wrong": 0,
+        "file": "log.txt",
+    }
+    assert (within["in_place"], within["time_ns"], within["wrong"]) == (True, 1230100, None)
+
+
+def test_the_layout_without_a_root_is_read(floors):
+    text = """\
+        # nThread 1 nGpus 8 minBytes 8
+        #   Rank  0 Pid   1320 on node-a device  0 [0x00] Tesla V100-SXM2-16GB
+        #       size         count      type   redop     time   algbw   busbw  error     time  algbw  busbw  error
+        #        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us) (GB/s) (GB/s)
+             1048576        262144     float     sum    98.38   10.66   18.65  2e-07    98.67  10.63  18.60  2e-07
+        """  # noqa: E501
+    assert [floor["time_ns"] for floor in floors(text)] == [98380, 98670]
+
+
+def test_the_first_layout_counts_milliseconds_without_saying_so(floors):
+    text = """\
+        #                                            out-of-place                    in-place
+        #  bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
+        10000000      10000000    char     sum    0.064  157.38   0.00    0e+00    0.005  2083.77   0.00    0e+00
+        """  # noqa: E501
+    assert [floor["time_ns"] for floor in floors(text)] == [64_000, 5_000]  # 10 MB at 157 GB/s
+
+
+def test_columns_may_be_blank(floors):
+    text = PRESENT.replace("all_reduce", "all_gather") + HEADER + UNITS
+    row = " 1024  256  float   8.1  0.13  0.06  0   7.9  0.13  0.06  0\n"  # neither redop nor root
+    assert [floor["op"] for floor in floors(text + row)] == ["all_gather", "all_gather"]
+
+
+def test_a_row_without_its_first_results_has_the_second(floors):
+    row = " 1024  256  float  sum  -1                       7.9  0.13  0.06  0\n"
+    (floor,) = floors(PRESENT + HEADER + UNITS + row)
+    assert (floor["in_place"], floor["time_ns"]) == (True, 7900)
+
+
+def test_a_time_stamp_at_the_end_is_no_result(floors):
+    header = HEADER.replace("\n", "  timestamp\n")
+    row = ROW.replace("\n", "  2025-01-31 10:20:30\n")
+    assert [f["time_ns"] for f in floors(PRESENT + header + UNITS + row)] == [1234500, 1230100]
+
+
+def test_per_iteration_columns_are_left_aside(floors):
+    header = HEADER.replace("#wrong", "#wrong i_min i_max i_p99 i_cv%")
+    row = " 8 2 float sum -1  5.1 0.1 0.1 0 4.9 5.9 5.8 3.1  5.2 0.1 0.1 0 4.8 5.7 5.6 2.9\n"
+    assert [f["time_ns"] for f in floors(PRESENT + header + UNITS + row)] == [5100, 5200]
+
+
+def test_several_tests_in_a_file_keep_their_names_and_ranks(floors):
+    second = PRESENT.replace("all_reduce", "reduce_scatter").replace("dgx-02", "dgx-01")
+    found = floors(PRESENT + HEADER + UNITS + ROW + second + HEADER + UNITS + ROW)
+    assert [(f["op"], f["nodes"]) for f in found[::2]] == [("all_reduce", 2), ("reduce_scatter", 1)]
+
+
+@pytest.mark.parametrize(("ratio", "op"), [(2 * 3 / 4, "all_reduce"), (3 / 4, "reduce_scatter")])
+def test_a_table_without_a_name_is_known_by_its_bandwidths(floors, ratio, op):
+    ranks = "".join(f"#  Rank {r} Group 0 Pid 1 on n device {r} [0] GPU\n" for r in range(4))
+    row = f" 1000000000 1 float sum -1  10000  100.00  {100 * ratio:.2f}  0\n"
+    header = "#  size  count  type  redop  root  time  algbw  busbw #wrong\n"
+    assert floors(ranks + header + UNITS + row)[0]["op"] == op  # nccl-tests' PERFORMANCE.md
+
+
+def test_the_json_report_gives_the_same(tmp_path):
+    side = {"time": 1234.5, "alg_bw": 108.72, "bus_bw": 108.72, "nwrong": 0.0}
+    result = {"size": 134217728, "type": "float", "redop": "sum", "root": "    -1"}
+    devices = [{"rank": r, "group": 0, "hostname": f"dgx-0{r}"} for r in range(2)]
+    path = tmp_path / "report.json"
+    report = {
+        "version": 2,
+        "args": ["./build/all_reduce_perf", "-b", "8"],
+        "env": ["SECRET=x"],
+        "nccl_version": 22805,
+        "config": {"devices": devices},
+        "results": [{**result, "out_of_place": side, "in_place": None}],
+    }
+    path.write_text(json.dumps(report))
+    assert nccl_tests.recognises(Source(path, path.read_bytes()))
+    (floor,) = read(path)
+    assert (floor["op"], floor["time_ns"], floor["nodes"]) == ("all_reduce", 1234500, 2)
+
+
+def test_a_report_that_was_cut_is_a_sentence(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text('{"version": 2, "args": [')
+    with pytest.raises(TraceError, match="not whole JSON"):
+        read(path)
+
+
+def test_a_log_without_results_is_a_sentence(floors):
+    with pytest.raises(TraceError, match="no result of nccl-tests"):
+        floors(PRESENT)
+
+
+TOKENS = """size count type time algbw busbw #wrong timestamp # 8 -1 nan inf 1e400 float (us) (ms)
+all_reduce_perf Rank"""
+WORDS = st.sampled_from([*TOKENS.split(), "9" * 50, "\x00"])
+
+
+@given(st.lists(st.lists(WORDS, max_size=16), max_size=8), st.binary(max_size=60))
+def test_any_text_gives_floors_or_a_sentence(tmp_path_factory, rows, tail):
+    path = tmp_path_factory.mktemp("log") / "log"
+    text = HEADER + "\n".join(" ".join(row) for row in rows)
+    path.write_bytes(text.encode() + tail)
+    with suppress(EvenstepError):
+        json.dumps(read(path), allow_nan=False)
+
+
+@given(st.recursive(st.none() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=4))
+def test_any_json_gives_floors_or_a_sentence(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("json") / "log"
+    result = {"size": value, "type": value, "in_place": {"time": value}, "out_of_place": value}
+    path.write_text(json.dumps({"args": value, "config": value, "results": [result, value]}))
+    with suppress(EvenstepError):
+        json.dumps(read(path), allow_nan=False)

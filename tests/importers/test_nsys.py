@@ -1,0 +1,214 @@
+import gzip
+import sqlite3
+from contextlib import closing, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers import nsys
+from evenstep.trace.layout import Flag, Kind, Op
+from tests.importers.profiled_session import MS, SLOW_MS, Session, read, source, training
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two ranks of one host, the second slower in every step."""
+    return [
+        training(0).write(tmp_path / "report_a.sqlite"),
+        training(1, slow_ms=SLOW_MS).write(tmp_path / "report_b.sqlite"),
+    ]
+
+
+def test_an_export_is_recognised_as_a_database(pair):
+    assert nsys.recognises(source(pair[0]))
+
+
+def test_the_rank_is_the_one_nccl_set_up(pair):
+    trace = read(*reversed(pair))
+    assert list(trace.ranks) == [0, 1]
+    assert trace.groups[0].ranks == (0, 1)
+
+
+def test_kernels_of_nccl_become_collectives_with_the_size_of_their_range(pair):
+    rows = read(*pair).of_kind(Kind.COLLECTIVE)
+    first = rows.select(rows["rank"] == 0).select(slice(0, 1))
+    assert first.op.tolist() == [int(Op.ALL_REDUCE)]
+    assert first.bytes_in.tolist() == [4096]
+    assert (first.device_exit_ns - first.device_enter_ns).tolist() == [6 * MS]  # 5 of them waiting
+    assert (rows.flags & int(Flag.ON_DEVICE)).all()
+
+
+def test_collectives_of_both_ranks_are_matched_step_by_step(pair):
+    rows = read(*pair).of_kind(Kind.COLLECTIVE)
+    both = [rows.group_seq[rows["rank"] == rank].tolist() for rank in (0, 1)]
+    assert both[0] == both[1]
+    assert len(set(both[0])) == 20
+
+
+def test_ranges_with_a_number_are_steps(pair):
+    steps = read(*pair).of_kind(Kind.STEP)
+    assert steps.step[steps["rank"] == 0].tolist() == list(range(20))
+    assert set((steps.exit_ns - steps.enter_ns).tolist()) == {15 * MS}
+
+
+def test_other_kernels_are_united_into_compute(pair):
+    trace = read(*pair)
+    spans = trace.of_kind(Kind.SPAN)
+    assert {trace.names[name] for name in spans.name} == {"compute"}
+    length = (spans.device_exit_ns - spans.device_enter_ns)[spans["rank"] == 1]
+    assert set(length.tolist()) == {round((6 + SLOW_MS) * MS)}
+    assert (spans.device >= 0).all()
+
+
+def test_files_of_one_host_share_its_clock(tmp_path, pair):
+    assert len({info.clock for info in read(*pair).ranks.values()}) == 1
+    other = training(1, host="gpu02").write(tmp_path / "other.sqlite")
+    assert len({info.clock for info in read(pair[0], other).ranks.values()}) == 2
+
+
+def test_the_slow_rank_is_found(pair):
+    finding = diagnose(read(*pair)).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+
+
+def test_optimizer_ranges_stand_in_for_steps(tmp_path):
+    session = Session()
+    for step in range(5):
+        session.kernel("gemm", 10 * step, 10 * step, 10 * step + 1)
+        session.range("Optimizer.step#SGD.step", 10 * step + 8, 10 * step + 9)
+    trace = read(session.write(tmp_path / "export"))
+    steps = trace.of_kind(Kind.STEP)
+    assert (steps.exit_ns - steps.enter_ns).tolist() == [10 * MS] * 4
+    assert any("between two optimizer ranges" in limit for limit in trace.limits)
+
+
+def test_without_either_the_limits_say_that_there_are_no_steps(tmp_path):
+    session = Session()
+    session.kernel("gemm", 1, 1, 2)
+    limits = read(session.write(tmp_path / "export")).limits
+    assert any("no NVTX range that names a step" in limit for limit in limits)
+
+
+def test_a_group_of_calls_is_one_collective_with_all_their_bytes(tmp_path):
+    session = Session()
+    for start in (1.0, 1.1):
+        session.range("ncclAllReduce", start, start + 0.05, {"Message size [bytes]": 100})
+    session.kernel("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork)", 1.2, 1.3, 1.4)
+    rows = read(session.write(tmp_path / "export")).of_kind(Kind.COLLECTIVE)
+    assert (rows.bytes_in.tolist(), len(rows)) == ([200], 1)
+    assert rows.flags[0] & int(Flag.COALESCED)
+
+
+def test_a_single_send_is_a_message_to_its_peer(tmp_path):
+    session = Session(rank=0)
+    session.init()
+    session.range("ncclSend", 1.0, 1.1, {"Peer rank": 1, "Message size [bytes]": 8})
+    session.kernel("ncclDevKernel_SendRecv(args)", 1.05, 1.2, 1.3)
+    trace = read(session.write(tmp_path / "rank_0.sqlite"))
+    rows = trace.of_kind(Kind.POINT_TO_POINT)
+    assert (rows.op.tolist(), rows.bytes_in.tolist()) == ([int(Op.SEND)], [8])
+
+
+def test_several_processes_of_a_file_are_ranks_by_themselves(tmp_path):
+    both = training(0)
+    other = training(1)
+    both.kernels += [
+        (*row[:5], row[5] + 1000, *row[6:]) for row in other.kernels
+    ]  # the strings were entered in the same order
+    both.launches += [(*row[:4], row[4] + 1000, row[5]) for row in other.launches]
+    both.ranges += other.ranges
+    assert list(read(both.write(tmp_path / "node.sqlite")).ranks) == [0, 1]
+
+
+def test_an_export_may_be_compressed(tmp_path, pair):
+    packed = tmp_path / "packed.sqlite.gz"
+    packed.write_bytes(gzip.compress(pair[0].read_bytes()))
+    trace = nsys.read([nsys.Source(packed, pair[0].read_bytes()[:100])], lambda *_: None)
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 20
+
+
+def test_an_export_without_kernels_is_a_sentence(tmp_path):
+    with pytest.raises(TraceError, match="holds no kernel"):
+        read(Session().write(tmp_path / "export"))
+
+
+def test_a_database_of_something_else_is_a_sentence(tmp_path):
+    path = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE people (name TEXT)")
+        database.commit()
+    with pytest.raises(TraceError, match="has no table CUPTI_ACTIVITY_KIND_KERNEL"):
+        read(path)
+
+
+def test_a_missing_table_leaves_the_others(tmp_path, pair):
+    with closing(sqlite3.connect(pair[0])) as database:
+        database.execute("DROP TABLE NVTX_EVENTS")
+        database.commit()
+    trace = read(pair[0])
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 20
+    assert any("no NVTX ranges" in limit for limit in trace.limits)
+
+
+def test_a_kernel_of_seventy_years_is_left_out(tmp_path):
+    session = training(0)
+    session.kernel("gemm", 1, 2, 70 * 365 * 86_400_000)
+    trace = read(session.write(tmp_path / "export"))
+    assert any("1 kernels have no times that make sense" in limit for limit in trace.limits)
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 20
+
+
+def test_a_view_in_place_of_a_table_is_not_computed(tmp_path, pair):
+    with closing(sqlite3.connect(pair[0])) as database:
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+        database.execute(f"CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {endless}")
+        database.commit()
+    with pytest.raises(TraceError, match="has no table"):
+        read(pair[0])
+
+
+def test_the_file_is_never_written_to(pair):
+    before = pair[0].read_bytes()
+    read(pair[0])
+    assert pair[0].read_bytes() == before
+
+
+VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=6)
+CELLS = st.tuples(
+    st.sampled_from(
+        [("CUPTI_ACTIVITY_KIND_KERNEL", name) for name in ("start", "end", "deviceId", "shortName")]
+        + [("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "start")]
+        + [("NVTX_EVENTS", name) for name in ("start", "end", "text", "globalTid", "jsonText")]
+        + [("StringIds", "value"), ("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")]
+    ),
+    VALUES,
+)
+
+
+@given(st.lists(CELLS, min_size=1, max_size=4), st.integers(1, 5))
+def test_cells_of_any_content_give_a_trace_or_a_sentence(tmp_path_factory, cells, every):
+    folder = tmp_path_factory.mktemp("cells")
+    paths = [training(rank, steps=4).write(folder / f"rank_{rank}") for rank in (0, 1)]
+    with closing(sqlite3.connect(paths[0])) as database:
+        for (table, column), value in cells:
+            with suppress(sqlite3.IntegrityError):
+                where = f"rowid % {every} = 0"
+                database.execute(f'UPDATE {table} SET "{column}" = ? WHERE {where}', (value,))
+        database.commit()
+    with suppress(EvenstepError):
+        diagnose(read(*paths)).to_json()
+
+
+@given(st.integers(0, 40_000), st.binary(min_size=1, max_size=40), st.booleans())
+def test_a_damaged_file_gives_a_trace_or_a_sentence(tmp_path_factory, place, noise, cut):
+    path = training(0, steps=4).write(tmp_path_factory.mktemp("damage") / "export")
+    data = path.read_bytes()
+    place %= len(data)
+    tail = b"" if cut else data[place + len(noise) :]
+    path.write_bytes(data[:place] + noise + tail)
+    with suppress(EvenstepError):
+        diagnose(read(path)).to_json()
