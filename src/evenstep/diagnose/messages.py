@@ -1,0 +1,260 @@
+"""Messages between pipeline stages: which compute each belongs to, and which two are one.
+
+A table says of a message only who sent or received it when. What it carries follows from the order
+on its worker: the n-th message of a kind belongs to the n-th compute of its direction that needs
+one. Profilers also record messages at both ends of the model that were never sent; those
+belong to a compute but have no other end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.columns import Columns
+from evenstep.trace.operations import MESSAGES, RECVS, SENDS, Role
+
+Array = npt.NDArray[Any]
+
+STAMPS_S = 50e-6  # by which stamps of a compute and its message may cross
+CLOCK_ERROR_S = 0.010  # … of different workers (Lin et al.'s bound)
+AGREEING = 0.5  # of the messages: from here on micro-batches tell which two are one
+
+#: Compute of each kind of message, and towards which virtual stage it goes.
+_DIRECTION = {
+    Role.FORWARD_SEND: (Role.FORWARD, 1),
+    Role.FORWARD_RECV: (Role.FORWARD, 1),
+    Role.BACKWARD_SEND: (Role.BACKWARD, -1),
+    Role.BACKWARD_RECV: (Role.BACKWARD, -1),
+}
+
+
+class Messages(NamedTuple):
+    """Of every operation of a step."""
+
+    compute: Array  # of a message: the compute that makes or needs it; -1 none
+    pair: Array  # number of the two that are one; -1 none
+    edges: list[tuple[Array, Array]]  # from, to: computes and messages of a worker
+    unpaired: int  # that should have another end
+    doubtful: bool  # operations are missing: what belongs to what had to be guessed
+
+
+def in_order(ops: Columns, where: Array) -> Array:
+    """Nodes of the mask, by worker, then in order of time."""
+    nodes = np.flatnonzero(where)
+    order = [ops.role[nodes], ops.seq_id[nodes], ops.start_s[nodes], ops.worker[nodes]]
+    return np.asarray(nodes[np.lexsort(order)])
+
+
+def messages(ops: Columns) -> Messages:
+    """Find computes and other ends of one step's messages."""
+    compute = np.full(len(ops), -1)
+    edges, lacking = [], _lacking(ops)
+    doubtful = bool(lacking.any())
+    for role in MESSAGES:
+        computes = in_order(ops, ops.role == _DIRECTION[role][0])
+        sent = in_order(ops, ops.role == role)
+        found, posted, guessed = _computes_of(ops, role, sent, computes, lacking)
+        doubtful |= guessed
+        compute[sent] = found
+        known = found >= 0
+        if role in SENDS:
+            edges.append((found[known], sent[known]))
+        else:
+            edges.append((sent[known], found[known]))
+            edges.append((posted[posted >= 0], sent[posted >= 0]))
+    pair, unpaired = _paired(ops, compute, doubtful=doubtful)
+    return Messages(compute, pair, edges, unpaired, doubtful or unpaired > 0)
+
+
+def _lacking(ops: Columns) -> Array:
+    """Workers on which a micro-batch has a forward without a backward, or the reverse."""
+    mine = np.flatnonzero(np.isin(ops.role, (Role.FORWARD, Role.BACKWARD)))
+    place = np.stack([ops.worker[mine], ops.gmc[mine], ops.mb_id[mine]])
+    key, number = np.unique(place, axis=1, return_inverse=True)
+    sign = np.where(ops.role[mine] == Role.FORWARD, 1, -1)
+    left = np.bincount(number.reshape(-1), weights=sign, minlength=key.shape[1]) != 0
+    found = np.zeros(int(ops.worker.max()) + 1, bool)
+    found[key[0][left]] = True
+    return found
+
+
+# -- the compute of a message ----------------------------------------------------------------------
+
+
+def _computes_of(
+    ops: Columns, role: Role, sent: Array, computes: Array, lacking: Array
+) -> tuple[Array, Array, bool]:
+    """Compute of each message, of each received one the compute that it was posted after, and
+    whether any had to be found by time."""
+    found, posted = np.full(len(sent), -1), np.full(len(sent), -1)
+    if not len(sent) or not len(computes):
+        return found, posted, bool(len(sent))
+    real = _launched(ops, role, sent, computes)
+    at = _by_count(ops, role, sent[real], computes)
+    lacking = lacking.copy()
+    lacking[ops.worker[sent[real][_contradicted(ops, role, sent[real], computes, at)]]] = True
+    unsure = (at < 0) | lacking[ops.worker[sent[real]]]
+    at[unsure] = _by_time(ops, role, sent[real][unsure], computes)
+    found[real] = np.where(at >= 0, computes[np.maximum(at, 0)], -1)
+    before = np.maximum(at - 1, 0)
+    same = (at > 0) & (ops.worker[computes[before]] == ops.worker[sent[real]])
+    early = ops.end_s[computes[before]] <= ops.end_s[sent[real]] + STAMPS_S
+    posted[real] = np.where(same & (early | ~unsure), computes[before], -1)
+    return found, posted, bool(unsure.any())
+
+
+def _contradicted(ops: Columns, role: Role, sent: Array, computes: Array, at: Array) -> Array:
+    """Messages that were sent before their compute had ended, or received after it had begun."""
+    compute = computes[np.maximum(at, 0)]
+    first, second = (sent, compute) if role in RECVS else (compute, sent)
+    return np.asarray((at >= 0) & (ops.start_s[second] < ops.end_s[first] - CLOCK_ERROR_S))
+
+
+def _launched(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
+    """Without what was received after the last compute began, or sent before the first ended."""
+    workers = int(ops.worker.max()) + 1
+    if role in RECVS:
+        last = np.full(workers, -np.inf)
+        np.maximum.at(last, ops.worker[computes], ops.start_s[computes])
+        return np.asarray(ops.start_s[sent] <= last[ops.worker[sent]] + STAMPS_S)
+    first = np.full(workers, np.inf)
+    np.minimum.at(first, ops.worker[computes], ops.end_s[computes])
+    return np.asarray(ops.end_s[sent] >= first[ops.worker[sent]] - STAMPS_S)
+
+
+def _by_count(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
+    """Place in `computes` of the n-th message's compute, where the numbers on a worker agree.
+
+    There are as many messages as computes, or as many as computes that need one, or the one at the
+    end of the model is missing (the first received, the last sent). Elsewhere -1.
+    """
+    workers = int(ops.worker.max()) + 1
+    at, to = ops.worker[sent], ops.worker[computes]
+    needed = needs_other_end(ops, role, computes)
+    have, all_of = np.bincount(at, minlength=workers), np.bincount(to, minlength=workers)
+    needy = np.bincount(to[needed], minlength=workers)
+    begin = np.cumsum(all_of) - all_of
+    place = np.arange(len(sent)) - (np.cumsum(have) - have)[at]
+    result = np.full(len(sent), -1)
+    whole = (have == all_of)[at]
+    result[whole] = (begin[at] + place)[whole]
+    wanted = ((have == needy) & (have < all_of))[at]
+    result[wanted] = np.flatnonzero(needed)[((np.cumsum(needy) - needy)[at] + place)[wanted]]
+    edge = begin if role in RECVS else begin + all_of - 1
+    spare = np.zeros(workers, bool)
+    spare[all_of > 0] = ~needed[edge[all_of > 0]]
+    short = (spare & (have == all_of - 1) & (have != needy))[at]
+    shift = 1 if role in RECVS else 0
+    result[short] = (begin[at] + place + shift)[short]
+    return result
+
+
+def _by_time(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
+    """Place of the compute that began next after a receive, or ended last before a send; or -1."""
+    if not len(sent):
+        return np.zeros(0, np.int64)
+    origin = ops.start_s.min()
+    span = 1.0 + ops.end_s.max() - origin
+    received = role in RECVS
+    times = ops.start_s if received else ops.end_s
+    line = ops.worker[computes] * span + (times[computes] - origin)
+    moment = (ops.end_s - STAMPS_S) if received else (ops.start_s + STAMPS_S)
+    asked = ops.worker[sent] * span + (moment[sent] - origin)
+    at = np.searchsorted(line, asked, side="left" if received else "right") - (not received)
+    inside = (at >= 0) & (at < len(computes))
+    at = np.where(inside, at, 0)
+    same = ops.worker[computes[at]] == ops.worker[sent]
+    return np.asarray(np.where(inside & same, at, -1))
+
+
+def needs_other_end(ops: Columns, role: Role, computes: Array) -> Array:
+    """Whether a compute's message of this kind has another end: not so at the model's ends."""
+    step = _DIRECTION[role][1] * (1 if role in SENDS else -1)
+    other = ops.gmc[computes] + step
+    return np.asarray((other >= 0) & (other <= ops.gmc.max()))
+
+
+# -- the other end ---------------------------------------------------------------------------------
+
+
+def _paired(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int]:
+    """Numbers of the two ends of each message, and how many ends have no other.
+
+    Both ends agree on the direction, the line of workers, the receiving virtual stage and the
+    micro-batch. Where micro-batches are not known, a stage's messages arrive in the order in which
+    they were sent.
+    """
+    pair = np.full(len(ops), -1)
+    unpaired = 0
+    for send, recv in zip(SENDS, RECVS, strict=True):
+        ends = [_ends(ops, role, compute) for role in (send, recv)]
+        both = np.concatenate(ends)
+        if not len(both):
+            continue
+        key = _by_micro_batch(ops, compute, send, ends)
+        matched = _shared(key, len(ends[0]))
+        if matched.mean() < AGREEING:
+            key = _in_turn(ops, send, ends)
+            matched = _shared(key, len(ends[0]))
+        number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+        matched &= _possible(ops, number, ends, doubtful=doubtful)
+        pair[both[matched]] = number[matched] + pair.max() + 1
+        unpaired += int(np.count_nonzero(~matched))
+    return pair, unpaired
+
+
+def _ends(ops: Columns, role: Role, compute: Array) -> Array:
+    nodes = in_order(ops, (ops.role == role) & (compute >= 0))
+    return nodes[needs_other_end(ops, role, compute[nodes])]
+
+
+def _by_micro_batch(ops: Columns, compute: Array, send: Role, ends: list[Array]) -> Array:
+    ahead = _DIRECTION[send][1]
+    chunk = np.concatenate([ops.gmc[compute[ends[0]]] + ahead, ops.gmc[compute[ends[1]]]])
+    both = np.concatenate(ends)
+    return np.stack([ops.dp_rank[both], ops.lane[both], chunk, ops.mb_id[compute[both]]])
+
+
+def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
+    """The n-th message of each pair of stages."""
+    stages = int(ops.stage.max()) + 1
+    ahead = _DIRECTION[send][1]
+    stage = np.concatenate([(ops.stage[ends[0]] + ahead) % stages, ops.stage[ends[1]]])
+    both = np.concatenate(ends)
+    turn = np.concatenate([_turns(ops.worker[nodes]) for nodes in ends])
+    return np.stack([ops.dp_rank[both], ops.lane[both], stage, turn])
+
+
+def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool) -> Array:
+    """Without what would have been received well before it was sent.
+
+    A send may be over before anybody receives; where there is doubt, that is taken for a mistake.
+    """
+    count = int(number.max()) + 1
+    sent, received = number[: len(ends[0])], number[len(ends[0]) :]
+    begun, done = np.full(count, -np.inf), np.full(count, np.inf)
+    begun[sent], done[received] = ops.start_s[ends[0]], ops.end_s[ends[1]]
+    possible = done > begun - CLOCK_ERROR_S
+    if doubtful:
+        begun, done = np.full(count, -np.inf), np.full(count, np.inf)
+        begun[received], done[sent] = ops.start_s[ends[1]], ops.end_s[ends[0]]
+        possible &= done > begun - CLOCK_ERROR_S
+    return np.asarray(possible[number])
+
+
+def _turns(worker: Array) -> Array:
+    """0, 1, 2 … for each worker, of nodes in order of workers."""
+    first = np.flatnonzero(np.diff(worker, prepend=-1))
+    sizes = np.diff(np.append(first, len(worker)))
+    return np.arange(len(worker)) - np.repeat(first, sizes)
+
+
+def _shared(key: Array, sends: int) -> Array:
+    """Keys that occur exactly once on either side; the first `sends` are the one side."""
+    number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    one = np.bincount(number[:sends], minlength=int(number.max()) + 1) == 1
+    other = np.bincount(number[sends:], minlength=int(number.max()) + 1) == 1
+    return np.asarray((one & other)[number])

@@ -1,0 +1,76 @@
+"""Operation tables: one row per operation of a pipeline- and data-parallel job, as columns.
+
+The form of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
+(OSDI 2025): every compute, message and collective of every worker, with its start and duration.
+`Trace.operations` holds such a table where a trace has one.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Role(IntEnum):
+    """What an operation does in its step; the order from GC on is that after the last compute."""
+
+    OTHER = 0
+    FORWARD = 1
+    BACKWARD = 2
+    FORWARD_SEND = 3
+    FORWARD_RECV = 4
+    BACKWARD_SEND = 5
+    BACKWARD_RECV = 6
+    PARAMS = 7  # parameters gathered over the data-parallel ranks
+    GC = 8
+    LAYERNORM = 9
+    EMBEDDING = 10  # first and last stage share these gradients
+    GRADS = 11  # gradients reduced over the data-parallel ranks
+    SEPARATE = 12  # gradients reduced apart, where the others overlap with backward
+    CLIP = 13  # all workers agree on the gradient norm
+    OPTIMIZER = 14
+
+
+COMPUTES = (Role.FORWARD, Role.BACKWARD)
+SENDS = (Role.FORWARD_SEND, Role.BACKWARD_SEND)
+RECVS = (Role.FORWARD_RECV, Role.BACKWARD_RECV)
+MESSAGES = (*SENDS, *RECVS)
+DATA_PARALLEL = (Role.PARAMS, Role.GRADS, Role.SEPARATE)
+COLLECTIVES = (*DATA_PARALLEL, Role.EMBEDDING, Role.CLIP)
+
+#: Type of an operation, as the table names it, to its role.
+ROLES: dict[str, Role] = {
+    "forward-compute": Role.FORWARD,
+    "backward-compute": Role.BACKWARD,
+    "forward-send": Role.FORWARD_SEND,
+    "forward-recv": Role.FORWARD_RECV,
+    "backward-send": Role.BACKWARD_SEND,
+    "backward-recv": Role.BACKWARD_RECV,
+    "params-all-gather": Role.PARAMS,
+    "params-sync": Role.PARAMS,
+    "gc": Role.GC,
+    "layernorm-grads-all-reduce": Role.LAYERNORM,
+    "embedding-grads-all-reduce": Role.EMBEDDING,
+    "grads-reduce-scatter": Role.GRADS,
+    "grads-sync": Role.GRADS,
+    "separate-grads-all-reduce": Role.SEPARATE,
+    "optimizer-clip-main-grad": Role.CLIP,
+    "optimizer": Role.OPTIMIZER,
+}
+
+#: Columns of `Trace.operations`. `role` is a `Role`, `optype` indexes `Trace.names`; `seq_id` is
+#: the order among operations of a type in a step of a worker; `mc` the virtual stage within the
+#: stage, `gmc` within the model, `mb_id` the micro-batch; -1 is unknown or does not apply.
+COLUMNS: tuple[str, ...] = (
+    "dp_rank",
+    "stage",
+    "rank",
+    "step",
+    "role",
+    "optype",
+    "start_s",
+    "duration_s",
+    "seq_id",
+    "mc",
+    "gmc",
+    "mb_id",
+)

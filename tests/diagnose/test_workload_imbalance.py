@@ -1,0 +1,174 @@
+"""Longer pipeline stages and sequences of different lengths, of known cost."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.jobs.pipeline import NAMES, Pipeline
+from evenstep.diagnose.engine import diagnose
+from evenstep.importers.draft import Draft
+from evenstep.importers.format import Source
+from evenstep.importers.operation_records import trace_of
+from evenstep.importers.operation_tables import FORMAT
+from evenstep.trace.layout import Phase
+from evenstep.trace.trace import Group
+from tests.diagnose.synthetic import MS, World
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
+SECONDS = dict.fromkeys(NAMES, 0.001) | {"forward-compute": 0.1, "backward-compute": 0.2}
+EVEN = Pipeline(dp=4, pp=4, micro=8, steps=12, seconds=SECONDS)
+
+
+def trace_from(table):
+    draft = Draft()
+    numbers = np.array([draft.name(name) for name in NAMES])
+    return trace_of(table.with_column("optype", numbers[table.optype]), draft, {})
+
+
+def found(trace):
+    return {finding.mode: finding for finding in diagnose(trace).findings}
+
+
+def with_lengths(pipeline, spread):
+    """Durations with sequences of other lengths for every micro-batch of every dp rank."""
+    draw = np.random.default_rng(1)
+    _, _, where = pipeline.program()
+    size = {}
+    durations = pipeline.durations()
+    for step, op in durations:
+        if "compute" in op[0]:
+            batch = (step, op[1], where[op][2])
+            durations[step, op] *= size.setdefault(batch, draw.lognormal(0, spread))
+    return durations
+
+
+# -- pipeline stages -------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the published trace is not beside this checkout")
+def test_the_published_trace_is_the_last_stage_at_the_published_cost():
+    path = DATA / "trace-ST.parquet"
+    with path.open("rb") as file:
+        trace = FORMAT.read([Source(path, file.read(65536))], lambda *_: None)
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("workload_imbalance", [6, 7])
+    # ms-ST.json: of 2.1727 s replayed, 2.2144 s measured, .4017 s go away with the last stage
+    assert finding.severity == pytest.approx((2.1727 - 1.7710) / 2.2144, rel=0.005)
+    evidence = {item.metric: item.measured for item in finding.evidence}
+    assert evidence["M_S"] == pytest.approx(1.2194, rel=1e-3)
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_longer_stage_is_named_with_its_ranks(stage):
+    pipeline = replace(EVEN, stage_factor={stage: 1.5})
+    finding = found(trace_from(pipeline.table()))["workload_imbalance"]
+    assert finding.where.ranks == [dp * 4 + stage for dp in range(4)]
+    assert finding.where.groups == [f"stage {stage}"]
+
+
+def test_moving_layers_gives_back_what_equal_stages_save():
+    uneven = replace(EVEN, stage_factor={3: 2.0})
+    even = replace(EVEN, stage_factor=dict.fromkeys(range(4), 5 / 4))
+    now, then = (np.mean(p.lengths(p.durations())) for p in (uneven, even))
+    finding = found(trace_from(uneven.table()))["workload_imbalance"]
+    assert finding.options[0].gain == pytest.approx(1 - then / now, rel=0.02)
+
+
+@pytest.mark.parametrize(("dp", "stage"), [(2, 1), (4, 3)])
+def test_a_slow_worker_is_no_long_stage(dp, stage):
+    pipeline = replace(EVEN, dp=dp)
+    durations = pipeline.durations()
+    slow = {
+        key: value * (1.5 if "compute" in key[1][0] and key[1][1:3] == (1, stage) else 1)
+        for key, value in durations.items()
+    }
+    findings = diagnose(trace_from(pipeline.table(slow))).findings
+    assert [(f.mode, f.where.ranks) for f in findings] == [("straggler", [4 + stage])]
+    now, then = (np.mean(pipeline.lengths(which)) for which in (slow, durations))
+    assert findings[0].severity == pytest.approx(1 - then / now, rel=0.02)
+
+
+def test_equal_stages_are_nobody_s_fault():
+    assert found(trace_from(EVEN.table())) == {}
+
+
+def test_a_long_stage_is_seen_by_lateness_where_groups_say_who_is_which():
+    # dp × tp of the synthetic grid, with its second kind of group called a pipeline
+    grid = World(style="grid", tensor_parallel=2, ranks=8, noise=0.01)
+    slow = grid.slow([1, 3, 5, 7], Phase.BACKWARD, 20 * MS)
+    trace = slow.trace()
+    named = [Group(g.uid, g.name.replace("tp", "pp"), g.ranks, g.backend) for g in trace.groups]
+    finding = found(replace(trace, groups=tuple(named)))["workload_imbalance"]
+    assert sorted(finding.where.ranks) == [1, 3, 5, 7]
+    assert finding.severity == pytest.approx(slow.injected_share(), rel=0.1)
+
+
+# -- sequences -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["overlapped", "blocking", "gathered"])
+def test_sequences_of_different_lengths_cost_what_equal_ones_save(style):
+    calm = World(style=style, noise=0.01, ranks=8)
+    extra = np.random.default_rng(1).exponential(10 * MS, (calm.steps, calm.ranks))
+    mean = extra.mean(axis=1, keepdims=True) + 0 * extra
+    varied, even = (
+        calm.delayed(Phase.FORWARD, ns, computing=True).delayed(
+            Phase.BACKWARD, 2 * ns, computing=True
+        )
+        for ns in (extra, mean)
+    )
+    findings = diagnose(varied.trace()).findings
+    assert [finding.mode for finding in findings] == ["workload_imbalance"]
+    assert list(findings[0].where.ranks) == []
+    want = 1 - even.length_ns() / varied.length_ns()
+    assert findings[0].severity == pytest.approx(want, rel=0.1)
+
+
+def test_sequences_are_told_from_a_long_stage_in_a_table():
+    pipeline = replace(EVEN, dp=8)
+    findings = diagnose(trace_from(pipeline.table(with_lengths(pipeline, 0.3)))).findings
+    assert [finding.when.pattern for finding in findings] == ["rotating"]
+    assert findings[0].where.ranks == ()
+
+
+def test_both_causes_are_named_and_add_up_to_no_more_than_the_step():
+    pipeline = replace(EVEN, dp=8, stage_factor={3: 1.6})
+    findings = diagnose(trace_from(pipeline.table(with_lengths(pipeline, 0.3)))).findings
+    assert {finding.when.pattern for finding in findings} == {"rotating", "chronic"}
+    assert sum(finding.severity for finding in findings) < 1
+
+
+def test_a_rank_that_is_always_slow_has_no_long_sequences():
+    slow = World(noise=0.02, ranks=8).slow(3, Phase.FORWARD, 20 * MS)
+    assert list(found(slow.slow(3, Phase.BACKWARD, 40 * MS).trace())) == ["straggler"]
+
+
+def test_noise_is_no_imbalance_of_the_work():
+    assert "workload_imbalance" not in found(World(noise=0.1, ranks=8).trace())
+
+
+# -- whatever is in the table ----------------------------------------------------------------------
+
+
+@settings(max_examples=15)
+@given(
+    st.builds(
+        Pipeline,
+        dp=st.integers(1, 3),
+        pp=st.integers(1, 3),
+        micro=st.integers(1, 4),
+        seed=st.integers(0, 10**6),
+    ),
+    st.randoms(use_true_random=False),
+    st.floats(0, 0.9),
+)
+def test_any_part_of_a_table_can_be_diagnosed(pipeline, random, lost):
+    table = pipeline.table()
+    kept = np.array([random.random() >= lost for _ in range(len(table))])
+    kept[0] = True
+    diagnosis = diagnose(trace_from(table.select(kept)))
+    assert sum(finding.severity for finding in diagnosis.findings) <= 1

@@ -1,0 +1,249 @@
+import gzip
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.jobs.pipeline import NAMES, Pipeline
+from evenstep.errors import TraceError
+from evenstep.importers.format import Source
+from evenstep.importers.operation_tables import FORMAT
+from evenstep.trace.layout import Kind, Op, Phase
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
+HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,gmc,mb_id"
+PLACES = HEADER.split(",")
+
+
+def lines(pipeline, columns=PLACES):
+    """The run as lines of a CSV file."""
+    table = pipeline.table()
+    values = {name: table[name] for name in PLACES if name in table}
+    values |= {"start_ts": table.start_s, "duration": table.duration_s}
+    values["optype"] = np.array(NAMES)[table.optype]
+    rows = zip(*(values[name].tolist() for name in columns), strict=True)
+    return [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+
+
+def source(path):
+    data = path.read_bytes()
+    return Source(path, (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)[: 1 << 16])
+
+
+def opened(*paths):
+    return FORMAT.read([source(path) for path in paths], lambda *_: None)
+
+
+def as_parquet(plain, path):
+    duckdb.sql(f"COPY (SELECT * FROM read_csv('{plain}')) TO '{path}' (FORMAT parquet)")
+    return path
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function that writes lines to a file and gives its path."""
+
+    def write(rows, name="trace-X.csv"):
+        path = tmp_path / name
+        path.write_text("\n".join(rows) + "\n")
+        return path
+
+    return write
+
+
+# -- what is read ----------------------------------------------------------------------------------
+
+
+def test_a_table_is_recognised_by_its_columns(written):
+    assert FORMAT.recognises(source(written(lines(Pipeline()))))
+    assert not FORMAT.recognises(source(written(["rank,step,time", "0,0,1.5"])))
+
+
+def test_every_operation_becomes_a_record(written):
+    pipeline = Pipeline(dp=2, pp=2, micro=3, steps=2)
+    trace = opened(written(lines(pipeline)))
+    workers, steps = 4, 2
+    assert len(trace.of_kind(Kind.STEP)) == workers * steps
+    # on each of two stages a data-parallel rank sends 3 messages and receives 3
+    assert len(trace.of_kind(Kind.POINT_TO_POINT)) == 2 * 2 * 6 * steps
+    phases = trace.of_kind(Kind.PHASE)
+    assert np.count_nonzero(phases.op == int(Phase.FORWARD)) == workers * 3 * steps
+
+
+def test_collectives_know_their_members(written):
+    trace = opened(written(lines(Pipeline(dp=2, pp=2, steps=1))))
+    groups = {group.name: group.ranks for group in trace.groups}
+    assert groups == {
+        "stage 0 data-parallel": (0, 2),
+        "stage 1 data-parallel": (1, 3),
+        "dp 0 embedding": (0, 1),
+        "dp 1 embedding": (2, 3),
+        "all": (0, 1, 2, 3),
+    }
+    gathers = trace.of_kind(Kind.COLLECTIVE)
+    gathers = gathers.select(gathers.op == int(Op.ALL_GATHER))
+    assert {trace.groups[group].name for group in gathers.group} == {
+        "stage 0 data-parallel",
+        "stage 1 data-parallel",
+    }
+
+
+def test_messages_know_their_peer(written):
+    trace = opened(written(lines(Pipeline(dp=1, pp=3, steps=1))))
+    messages = trace.of_kind(Kind.POINT_TO_POINT)
+    assert set(messages.peer_or_root[messages["rank"] == 0].tolist()) == {1}
+    assert set(messages.peer_or_root[messages["rank"] == 1].tolist()) == {0, 2}
+
+
+def test_what_is_neither_computed_nor_recorded_is_no_wait(written):
+    pipeline = Pipeline(dp=1, pp=2, steps=1)
+    trace = opened(written(lines(pipeline)))
+    phases = trace.of_kind(Kind.PHASE)
+    blocked = phases.select((phases.op == int(Phase.SYNC)) & (phases["rank"] == 1))
+    # the second stage waits for its first message from the beginning of the step
+    assert blocked.enter_ns[0] == trace.of_kind(Kind.STEP).enter_ns[0]
+
+
+def test_steps_that_lie_on_one_another_are_laid_end_to_end(written):
+    steps = opened(written(lines(Pipeline(steps=3)))).of_kind(Kind.STEP)
+    mine = steps.select(steps["rank"] == 0)
+    assert (mine.enter_ns[1:] > mine.exit_ns[:-1]).all()
+
+
+@pytest.mark.parametrize("form", ["csv.gz", "parquet"])
+def test_all_forms_are_one_trace(written, tmp_path, form):
+    plain = written(lines(Pipeline()))
+    other = tmp_path / f"other.{form}"
+    if form == "parquet":
+        as_parquet(plain, other)
+    else:
+        other.write_bytes(gzip.compress(plain.read_bytes()))
+    assert FORMAT.recognises(source(other))
+    one, two = opened(plain), opened(other)
+    assert one.names == two.names
+    for name in one.operations:
+        assert one.operations[name] == pytest.approx(two.operations[name])
+
+
+def test_columns_that_follow_from_others_may_be_left_out(written):
+    pipeline = Pipeline(dp=1, pp=2)
+    needed = [name for name in PLACES if name not in ("rank", "seq_id", "gmc")]
+    whole, short = opened(written(lines(pipeline))), opened(written(lines(pipeline, needed), "b"))
+    for name in ("rank", "seq_id", "gmc"):
+        assert sorted(whole.operations[name]) == sorted(short.operations[name])
+
+
+def test_a_name_that_looks_like_a_pattern_is_one_file(written):
+    path = written(lines(Pipeline()), "trace-[a]*.csv")
+    assert len(opened(path).ranks) == 8
+
+
+def test_parts_of_a_table_are_one_trace(written):
+    rows = lines(Pipeline())
+    half = len(rows) // 2
+    parts = [written(rows[:half], "a.csv"), written([rows[0], *rows[half:]], "b.csv")]
+    assert len(opened(*parts).operations) == len(rows) - 1
+
+
+# -- what is beside it -----------------------------------------------------------------------------
+
+
+def test_the_description_beside_a_table_is_read(written):
+    written(["trial_name: bert", "tp_size: 2  # per worker", "", "note"], "meta-X.yaml")
+    trace = opened(written(lines(Pipeline())))
+    assert trace.run["run_id"] == "bert"
+    assert trace.run["layout"]["tp_size"] == 2
+    assert any("line 4" in limit and "'note'" in limit for limit in trace.limits)
+
+
+def test_a_description_that_contradicts_the_table_gives_way(written):
+    written(["dp_size: 7"], "meta-X.yaml")
+    trace = opened(written(lines(Pipeline(dp=2))))
+    assert any("dp_size 7, the table has 2" in limit for limit in trace.limits)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("duration", "-0.5", "duration must be seconds, not negative"),
+        ("start_ts", "soon", "start_ts must be seconds"),
+        ("step", "1.5", "step must be a whole number"),
+        ("stage", "", "stage must be a whole number"),
+        ("rank", "99999999999", "rank must be a whole number"),
+        ("optype", "", "optype must be a name"),
+    ],
+)
+def test_rows_that_cannot_be_are_left_out_and_named(written, column, value, said):
+    rows = lines(Pipeline())
+    broken = rows[5].split(",")
+    broken[PLACES.index(column)] = value
+    rows[5] = ",".join(broken)
+    trace = opened(written(rows))
+    assert len(trace.operations) == len(rows) - 2
+    assert any(said in limit and "row 5" in limit for limit in trace.limits)
+
+
+def test_an_operation_counts_once(written):
+    rows = lines(Pipeline())
+    trace = opened(written([*rows, rows[1]]))
+    assert len(trace.operations) == len(rows) - 1
+    assert any("1 rows repeat an operation" in limit for limit in trace.limits)
+
+
+def test_a_table_without_a_usable_row_says_why(written):
+    with pytest.raises(TraceError, match=r"no operation that could be read: .*start_ts"):
+        opened(written([HEADER, "0,0,0,0,gc,never,1,0,0,0,0"]))
+
+
+def test_steps_that_took_no_time_are_left_out(written):
+    rows = lines(Pipeline(steps=1))
+    trace = opened(written([*rows, "0,0,0,9,gc,0.5,0.0,0,-1,-1,-1"]))
+    assert 9 not in trace.operations.step
+    assert any("1 steps were left out" in limit for limit in trace.limits)
+
+
+def test_times_in_another_unit_are_refused_with_the_file(written):
+    rows = [HEADER, "0,0,0,0,gc,0,3e9,0,0,0,0", "0,0,0,1,gc,0,3e9,0,0,0,0"]
+    path = written(rows)
+    assert f"{path}: its steps take 6e+09 seconds" in operations_or_refusal(path)
+
+
+def operations_or_refusal(path):
+    try:
+        return len(opened(path).operations)
+    except TraceError as error:
+        return str(error)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text("0123456789.,-eE \"'\nabc\t;", max_size=60), max_size=8))
+def test_any_lines_give_a_trace(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("fuzz") / "trace.csv"
+    path.write_text("\n".join([HEADER, "0,0,0,0,gc,0.0,1.0,0,0,0,0", *rows]))
+    assert operations_or_refusal(path) >= 1
+
+
+@pytest.mark.parametrize("kept", [4, 5, 100, 1000, 3000])
+def test_a_parquet_file_cut_anywhere_is_one_sentence(tmp_path, written, kept):
+    whole = as_parquet(written(lines(Pipeline())), tmp_path / "whole.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(whole.read_bytes()[:kept])
+    assert f"{cut} cannot be read" in operations_or_refusal(cut)
+
+
+# -- as published ----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the published trace is not beside this checkout")
+def test_the_published_trace_loads():
+    trace = opened(DATA / "trace-ST.parquet")
+    assert sorted(trace.ranks) == list(range(8))
+    assert trace.run["layout"] | {"dp_size": 2, "pp_size": 4, "vpp_size": 1} == trace.run["layout"]
+    assert len(np.unique(trace.of_kind(Kind.STEP).step)) == 32  # data/README.md
+    assert trace.limits == []
