@@ -1,4 +1,4 @@
-# make demo | test | check | fuzz | bench | test-latest-torch | clean
+# make demo | test | check | fuzz | fuzz-importers | corpus | bench | test-latest-torch | clean
 # PYTHON=python3.12 make test   uses another interpreter for a new environment
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 TOOLS := pytest hypothesis mypy ruff playwright
 LATEST := .venv-latest
 
-.PHONY: demo test check fuzz bench test-latest-torch clean
+.PHONY: demo test check fuzz fuzz-importers corpus bench test-latest-torch clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py
@@ -23,7 +23,17 @@ check: $(VENV)/.ready
 
 # The property tests on a thousand new cases each: minutes, and in no CI.
 fuzz: $(VENV)/.ready
-	EVENSTEP_FUZZ=1 $(BIN)/python -m pytest tests/pacing tests/trace tests/diagnose
+	EVENSTEP_FUZZ=1 $(BIN)/python -m pytest tests/pacing tests/trace tests/diagnose tests/importers tests/simulate
+
+# Coverage-guided, for the importers: five minutes.
+fuzz-importers: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet atheris
+	$(BIN)/python -m tests.fuzz.importers -- -max_total_time=300
+
+# The diagnosis on labelled traces, and on real jobs with real faults.
+corpus: $(VENV)/.ready
+	$(BIN)/python -m benchmarks corpus --wrong
+	$(BIN)/python -m benchmarks corpus --real --wrong
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks

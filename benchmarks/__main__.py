@@ -23,6 +23,8 @@ NAMES = (
     "step_time",
     "corpus",
     "published",
+    "what_if",
+    "kineto_loading",
 )
 PAGE = Path(__file__).with_name("README.md")
 

@@ -5,7 +5,8 @@ In a training script one line is enough, and none is needed under `evenstep run`
     import evenstep
     evenstep.attach()
 
-Afterwards, `evenstep.load(folder)` reads the trace and `evenstep diagnose folder` explains it.
+Afterwards, `evenstep.load(folder)` reads the trace and `evenstep diagnose folder` explains it; both
+read other tools' profiles as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.arming import arm_when_asked as _arm_when_asked
 
 if TYPE_CHECKING:
-    from evenstep.trace.trace import Trace, load
+    from evenstep.importers.opening import load
+    from evenstep.trace.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -63,10 +65,14 @@ def log(**values: float) -> None:
 
 def __getattr__(name: str) -> Any:
     """`load` and `Trace` need numpy, so they are imported when first used."""
-    if name in ("load", "Trace"):
-        from evenstep.trace import trace
+    if name == "load":
+        from evenstep.importers.opening import load
 
-        return getattr(trace, name)
+        return load
+    if name == "Trace":
+        from evenstep.trace.trace import Trace
+
+        return Trace
     raise AttributeError(f"module 'evenstep' has no attribute {name!r}")
 
 

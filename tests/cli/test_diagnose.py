@@ -3,13 +3,12 @@
 import json
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
-from evenstep.cli import diagnose
 from evenstep.cli.main import main
-from evenstep.errors import TraceError
+from tests.importers.profiles import two_steps
 
 
 class Diagnosis:
@@ -28,19 +27,19 @@ def severities():
 
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch, severities):
-    """Stand-ins for reading, diagnosing and rendering; a trace is its path."""
+    """Stand-ins for reading, diagnosing and rendering; a trace knows its path."""
     parts = {
-        "evenstep.trace.trace": {"load": lambda path: path},
-        "evenstep.diagnose.engine": {"diagnose": lambda trace: Diagnosis(trace, severities)},
-        "evenstep.report.terminal": {"render": lambda diagnosis: f"verdict on {diagnosis.path}\n"},
-        "evenstep.report.html": {
-            "write": lambda d, trace, path, *, force: path.write_text(f"page {trace}")
-        },
+        "evenstep.trace.trace.load": lambda path, *, attempt: SimpleNamespace(
+            path=path, operations=None, world=2
+        ),
+        "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
+        "evenstep.report.terminal.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",
+        "evenstep.report.html.write": lambda d, trace, path, *, force: path.write_text(
+            f"page {trace.path}"
+        ),
     }
-    for name, contents in parts.items():
-        module = ModuleType(name)
-        vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, name, module)
+    for name, stand_in in parts.items():
+        monkeypatch.setattr(name, stand_in)
 
 
 @pytest.fixture
@@ -53,6 +52,14 @@ def run(tmp_path):
     return path
 
 
+@pytest.fixture
+def other(tmp_path):
+    path = tmp_path / "other/run.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    return path.parent
+
+
 def test_the_verdict_is_printed(run, capsys):
     assert main(["diagnose", str(run)]) == 0
     assert capsys.readouterr() == (f"verdict on {run}\n", "")
@@ -63,26 +70,19 @@ def test_json_is_one_object_for_one_run(run, capsys):
     assert json.loads(capsys.readouterr().out) == {"run": str(run), "findings": 1}
 
 
-def test_json_is_a_list_for_several(run, tmp_path, capsys):
-    (tmp_path / "other").mkdir()
-    main(["diagnose", str(run), str(tmp_path / "other"), "--json"])
-    assert [item["run"] for item in json.loads(capsys.readouterr().out)] == [
-        str(run), str(tmp_path / "other"),
-    ]  # fmt: skip
+def test_json_is_a_list_for_several(run, other, capsys):
+    main(["diagnose", str(run), str(other), "--json"])
+    assert [item["run"] for item in json.loads(capsys.readouterr().out)] == [str(run), str(other)]
 
 
-def test_spools_of_one_attempt_are_read_together(run):
-    assert diagnose.together(sorted(run.glob("*/*.spool"))) == [run / "attempt-000"]
+def test_spools_of_one_attempt_are_one_trace(run, capsys):
+    assert main(["diagnose", *map(str, run.glob("*/*.spool"))]) == 0
+    assert capsys.readouterr().out == f"verdict on {run / 'attempt-000'}\n"
 
 
-def test_a_single_spool_stays_alone(run):
-    spool = run / "attempt-000/rank-00000.spool"
-    assert diagnose.together([spool, spool.parent]) == [spool, spool.parent]
-
-
-def test_a_path_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(TraceError, match=r"there is no .*/none"):
-        diagnose.together([tmp_path / "none"])
+def test_a_path_that_is_not_there_is_named(tmp_path, capsys):
+    assert main(["diagnose", str(tmp_path / "none")]) == 2
+    assert f"there is no {tmp_path / 'none'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,7 @@ def test_a_page_is_never_overwritten_without_force(run, tmp_path, capsys):
     assert page.read_text() == f"page {run}"
 
 
-def test_one_page_cannot_hold_two_runs(run, tmp_path, capsys):
-    other = tmp_path / "other"
-    other.mkdir()
+def test_one_page_cannot_hold_two_runs(run, other, capsys):
     assert main(["diagnose", str(run), str(other), "--html", "page.html"]) == 2
     assert "2 traces" in capsys.readouterr().err
 
@@ -136,3 +134,19 @@ def test_without_numpy_one_line_says_what_to_install(environ, run):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert 'pip install "evenstep[analyze]"' in done.stderr
+
+
+def test_several_files_of_one_profile_are_one_trace(tmp_path, monkeypatch, capsys):
+    paths = [two_steps(rank).write(tmp_path / f"{rank}.json") for rank in range(2)]
+    monkeypatch.setattr(
+        "evenstep.diagnose.engine.diagnose",
+        lambda trace: Diagnosis(list(trace.ranks), []),
+    )
+    assert main(["diagnose", "--json", *map(str, paths)]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == "[0, 1]"
+
+
+def test_a_file_of_no_known_format_is_bad_input(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("lunch at noon")
+    assert main(["diagnose", str(tmp_path / "notes.txt")]) == 2
+    assert capsys.readouterr().err.startswith("evenstep: nothing to read: ")

@@ -19,7 +19,9 @@ from evenstep.errors import ConfigError
 
 FILE = "evenstep.toml"
 #: Variables that are ours but not settings.
-OTHER_VARIABLES = frozenset({"EVENSTEP_CONFIG", "EVENSTEP_RUN_ID", "EVENSTEP_ATTEMPT"})
+OTHER_VARIABLES = frozenset(
+    {"EVENSTEP_CONFIG", "EVENSTEP_RUN_ID", "EVENSTEP_ATTEMPT", "EVENSTEP_IMPORT_LIMIT_GB"}
+)
 #: A shorter way to write the setting people change most.
 ALIASES = {"pace": "pace.mode"}
 

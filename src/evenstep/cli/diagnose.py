@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.values import share
-from evenstep.errors import MissingExtra, TraceError, UsageError
+from evenstep.cli import progress
+from evenstep.errors import MissingExtra, UsageError
+from evenstep.importers.opening import Given, open_bundle, sort_out
 
 if TYPE_CHECKING:
     from evenstep.trace.trace import Trace
 
 HELP = """Say who a run was waiting for, how much, why, and what to do about it.
 
-A TRACE is a run's folder, one of its attempts, or a single spool. Several spools of one attempt
-are read together, the whole attempt then; anything else is diagnosed one by one, and --json prints
-a list. The exit code is 1 where a finding's severity (its share of the step time) is above
---fail-above."""
+A TRACE is a run's folder, one of its attempts or a spool, or what another tool has written: a
+Kineto trace, a flight recorder dump, an Nsight Systems export, an operation table, a log of the
+NCCL Inspector; one file per rank or a folder of them, also compressed, told apart by content.
+Files of one format are one trace, folders are one trace each, and so are spools of one attempt;
+several traces are diagnosed one by one, runs of different sizes also together, and --json prints a
+list. Logs of nccl-tests or with
+NCCL_DEBUG=INFO beside a trace say what its fabric can do. The exit code is 1 where a finding's
+severity (its share of the step time) is above --fail-above."""
 
 THRESHOLD = 0.05
 #: Packages a diagnosis may need, and the extra each comes with.
-EXTRAS = {"numpy": "analyze", "rich": "analyze", "jinja2": "report"}
+EXTRAS = {"numpy": "analyze", "rich": "analyze", "msgspec": "analyze", "jinja2": "report"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-above", metavar="SHARE", type=_severity, default=THRESHOLD,
         help="exit with 1 above this severity, 0.05 unless given",
+    )  # fmt: skip
+    parser.add_argument(
+        "--price-per-rank-hour", metavar="MONEY", type=_price,
+        help="what restarts cost, of a run with several attempts, is told in this money too",
+    )  # fmt: skip
+    parser.add_argument(
+        "--what-if", metavar="SPEC", action="append", default=[],
+        help="say what a change would give back: rank:3=median, op:all_reduce=floor, gc=off …; "
+        "several are answered one by one and together",
     )  # fmt: skip
 
 
@@ -51,16 +66,28 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
-    paths = together(args.traces)
-    _check_page(args.html, paths, force=args.force)
-    results = list(_diagnosed(paths))
+    from evenstep.diagnose.what_if_spec import parse
+
+    for text in args.what_if:
+        parse(text)  # what is misunderstood is said before the work is done
+    given = sort_out(args.traces)
+    _check_page(args.html, len(given.bundles), force=args.force)
+    results = list(_diagnosed(given, args.price_per_rank_hour))
+    results += _together(results)
+    from evenstep.diagnose.what_if import added, answers
+
     if args.json:
-        shown = [diagnosis.to_json() for _, diagnosis in results]
-        print(json.dumps(shown[0] if len(paths) == 1 else shown, indent=2, allow_nan=False))
+        shown = [added(found.to_json(), trace, args.what_if) for trace, found in results]
+        print(json.dumps(shown[0] if len(results) == 1 else shown, indent=2, allow_nan=False))
     else:
         from evenstep.report.terminal import render
+        from evenstep.report.what_if import render as render_answers
 
-        print("\n\n".join(render(diagnosis).rstrip() for _, diagnosis in results))
+        parts = [
+            (render(found), render_answers(answers(trace, args.what_if)))
+            for trace, found in results
+        ]
+        print("\n\n".join(text.rstrip() for part in parts for text in part if text))
     if args.html is not None:
         from evenstep.report.html import write
 
@@ -70,43 +97,52 @@ def _main(args: argparse.Namespace) -> int:
     return int(worst(diagnosis for _, diagnosis in results) > args.fail_above)
 
 
-def together(paths: Sequence[Path]) -> list[Path]:
-    """What to read: spools of one attempt become that attempt, each path comes once."""
-    for path in paths:
-        if not path.exists():
-            raise TraceError(f"there is no {path}; give a run's folder, an attempt or a spool")
-    spools = [path for path in paths if path.suffix == ".spool"]
-    siblings = [path.absolute().parent for path in spools]
-    merged = (
-        path.parent if path in spools and siblings.count(path.absolute().parent) > 1 else path
-        for path in paths
-    )
-    return list(dict.fromkeys(merged))
-
-
 def worst(diagnoses: Iterable[Any]) -> float:
     """The highest severity of any finding."""
     severities = (finding.severity for item in diagnoses for finding in item.findings)
     return max((severity for severity in severities if severity is not None), default=0.0)
 
 
-def _diagnosed(paths: Sequence[Path]) -> Iterable[tuple[Trace, Any]]:
-    from evenstep.diagnose.engine import diagnose
-    from evenstep.trace.trace import load
+def _together(results: Sequence[tuple[Trace, Any]]) -> list[tuple[Trace, Any]]:
+    """What runs of different sizes say together, with the largest of them."""
+    from evenstep.diagnose.several import diagnose_together
 
-    for path in paths:
-        trace = load(path)
+    if len({trace.world for trace, _ in results}) < 2:
+        return []
+    largest = max((trace for trace, _ in results), key=lambda trace: trace.world)
+    return [(largest, diagnose_together(results))]
+
+
+def _diagnosed(given: Given, price: float | None) -> Iterable[tuple[Trace, Any]]:
+    from evenstep.diagnose.attempts import with_attempts
+    from evenstep.diagnose.engine import diagnose
+
+    for bundle in given.bundles:
+        size = sum(source.path.stat().st_size for source in bundle.sources)
+        with progress.shown(size) as report:
+            trace = open_bundle(bundle, given, progress=report)
+        trace = with_attempts(trace, bundle.path, price_per_rank_hour=price)
         yield trace, diagnose(trace)
 
 
-def _check_page(page: Path | None, paths: Sequence[Path], *, force: bool) -> None:
+def _check_page(page: Path | None, traces: int, *, force: bool) -> None:
     """Refuse before the work is done what would be refused after it."""
     if page is None:
         return
-    if len(paths) > 1:
-        raise UsageError(f"--html writes one page, but there are {len(paths)} traces; give one")
+    if traces > 1:
+        raise UsageError(f"--html writes one page, but there are {traces} traces; give one")
     if page.exists() and not force:
         raise UsageError(f"{page} exists; choose another FILE or overwrite it with --force")
+
+
+def _price(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a price such as 2.5, found {text!r}")
+    return value
 
 
 def _severity(text: str) -> float:

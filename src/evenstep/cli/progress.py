@@ -1,0 +1,32 @@
+"""A bar on standard error while much is read; nothing in a pipe, and nothing for what is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LONG_BYTES = 32_000_000  # on disk; compressed, about a second's work
+
+
+@contextmanager
+def shown(total_bytes: int) -> Iterator[Callable[[str, int, int], None] | None]:
+    """What to call with a name, the bytes done and their number; None where nobody looks."""
+    if total_bytes < LONG_BYTES or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=total_bytes)
+        done_by_name: dict[str, int] = {}
+
+        def progress(name: str, done: int, size: int) -> None:
+            done_by_name[name] = min(done, size)
+            bar.update(task, description=name[-40:], completed=sum(done_by_name.values()))
+
+        yield progress

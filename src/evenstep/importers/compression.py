@@ -1,0 +1,121 @@
+"""Files as they lie on disk, read as one stream of bytes: plain, gzip or Zstandard.
+
+A few kilobytes can decompress to any size, so what comes out is limited. The limit is on what is
+read, plain or compressed: `EVENSTEP_IMPORT_LIMIT_GB` raises it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import os
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+from evenstep.errors import MissingExtra, TraceError
+
+HEAD_BYTES = 1 << 16
+LIMIT_VARIABLE = "EVENSTEP_IMPORT_LIMIT_GB"
+LIMIT_GB = 4.0  # 1e9 bytes: a few hundred times what a profile of ten steps takes
+GZIP = b"\x1f\x8b"
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+
+
+class Stream:
+    """The contents of a file, decompressed, from the beginning to its end.
+
+    Raises `TraceError` for a file that cannot be read, is cut short or is longer than the limit.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int | None = None) -> None:
+        self.path = path
+        self.limit_bytes = limit_from_environment() if limit_bytes is None else limit_bytes
+        self.read_bytes = 0  # handed out so far, decompressed
+        try:
+            self._raw = path.open("rb")
+            self.size_bytes = os.fstat(self._raw.fileno()).st_size
+            magic = self._raw.read(4)
+            self._raw.seek(0)
+        except OSError as error:
+            raise TraceError(f"cannot read {path}: {error.strerror}") from error
+        self._file = _decompressed(self._raw, magic, path)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    @property
+    def position_bytes(self) -> int:
+        """How far it has been read, of `size_bytes` on disk."""
+        return self._raw.tell()
+
+    def read(self, count: int) -> bytes:
+        """The next bytes, at most that many; none at the end."""
+        try:
+            data: bytes = self._file.read(count)
+        except (OSError, EOFError, zlib.error) as error:
+            raise self._damaged(error) from error
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":  # its module may not be there to name it
+                raise
+            raise self._damaged(error) from error
+        self.read_bytes += len(data)
+        if self.read_bytes > self.limit_bytes:
+            raise TraceError(
+                f"{self.path} holds more than {self.limit_bytes / 1e9:g} GB once it is read; where "
+                f"that is meant, set {LIMIT_VARIABLE} to more than {self.limit_bytes / 1e9:g}"
+            )
+        return data
+
+    def _damaged(self, error: Exception) -> TraceError:
+        return TraceError(
+            f"{self.path}: the compressed data is damaged or cut short after "
+            f"{self.read_bytes} decompressed bytes ({error}); copy the file again"
+        )
+
+
+def limit_from_environment() -> int:
+    """How many bytes may be read from one file. Raises `TraceError` for what is no number."""
+    text = os.environ.get(LIMIT_VARIABLE, "")
+    try:
+        gigabytes = float(text or LIMIT_GB)
+        if not 0 < gigabytes < 1e9:
+            raise ValueError
+    except ValueError:
+        raise TraceError(
+            f"{LIMIT_VARIABLE} must be a number of gigabytes above 0, found {text!r}; correct it"
+        ) from None
+    return int(gigabytes * 1e9)
+
+
+def read_head(path: Path) -> bytes:
+    """The first 64 KiB of a file, decompressed; what there is of them where it is damaged."""
+    head = b""
+    with Stream(path, limit_bytes=2 * HEAD_BYTES) as stream:
+        try:
+            while len(head) < HEAD_BYTES and (more := stream.read(HEAD_BYTES - len(head))):
+                head += more
+        except TraceError:
+            if not head:
+                raise
+    return head
+
+
+def _decompressed(raw: IO[bytes], magic: bytes, path: Path) -> Any:
+    if magic[:2] == GZIP:
+        return gzip.GzipFile(fileobj=raw)
+    if magic == ZSTANDARD:
+        return _zstandard(raw, path)
+    return raw
+
+
+def _zstandard(raw: IO[bytes], path: Path) -> Any:
+    try:
+        module = importlib.import_module("zstandard")
+    except ModuleNotFoundError:
+        raw.close()
+        raise MissingExtra("zstandard", extra="analyze", purpose=f"reading {path}") from None
+    return module.ZstdDecompressor().stream_reader(raw, read_across_frames=True)

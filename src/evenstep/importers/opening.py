@@ -1,0 +1,251 @@
+"""The front door: whatever a user brings, recognised by its content and read as one trace.
+
+Our own runs are recognised without importing any other format; formats are imported one by one
+until one of them knows the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evenstep.errors import MissingExtra, TraceError, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.importers.format import CompanionFormat, Progress, Source, TraceFormat
+    from evenstep.trace.trace import Trace
+
+#: Modules of this package with a `FORMAT`, and what a reader expects. The first that recognises a
+#: file reads it.
+FORMATS: Mapping[str, str] = {
+    "kineto": "a Kineto or Chrome trace in JSON",
+    "nsys": "an SQLite export of Nsight Systems",
+    "flight_recorder": "a flight recorder dump of torch.distributed",
+    "nccl_inspector": "JSON lines of the NCCL Inspector",
+    "operation_tables": "an operation table in Parquet or CSV",
+    "nccl_tests": "a log of nccl-tests",
+    "nccl_debug": "a log with NCCL_DEBUG=INFO",
+}
+EXPECTED = "a run's folder, an attempt, a spool, " + ", ".join(FORMATS.values())
+SPOOL_MAGIC = b"EVNSTEP\0"
+MOST_FILES = 20_000  # in a folder: beyond it is no folder of ranks
+
+
+@dataclass(slots=True)
+class Bundle:
+    """What is read as one trace: one of our runs, or files of one foreign format."""
+
+    path: Path  # the run, or the folder or first file that was given
+    format: TraceFormat | None = None  # None: our own
+    sources: list[Source] = field(default_factory=list)
+
+
+class Given(NamedTuple):
+    """What a user's paths are."""
+
+    bundles: list[Bundle]
+    companions: list[tuple[CompanionFormat, list[Source]]]
+    limits: list[str]  # what was given and is not used
+
+
+def load(path: str | Path, *, attempt: int | None = None) -> Trace:
+    """Read a run, or another tool's file or folder of files, as a trace.
+
+    Of a run with several attempts the last one is read unless `attempt` names another. What is
+    missing, damaged or foreign is left out and named in `limits`; raises `TraceError` when nothing
+    usable is left.
+    """
+    return open_trace([path], attempt=attempt)
+
+
+def open_trace(
+    paths: Sequence[str | Path], *, attempt: int | None = None, progress: Progress | None = None
+) -> Trace:
+    """Everything that was given as one trace; logs given beside it are merged into `Trace.run`.
+
+    Raises `UsageError` where it is more than one trace, `TraceError` where it is none.
+    """
+    given = sort_out([Path(path) for path in paths])
+    if len(given.bundles) > 1:
+        found = ", ".join(str(bundle.path) for bundle in given.bundles)
+        raise UsageError(f"these are {len(given.bundles)} traces ({found}); give one at a time")
+    return open_bundle(given.bundles[0], given, attempt=attempt, progress=progress)
+
+
+def open_bundle(
+    bundle: Bundle, given: Given, *, attempt: int | None = None, progress: Progress | None = None
+) -> Trace:
+    """Read one of the traces that were given."""
+    report = progress or _silent
+    if bundle.format is None:
+        from evenstep.trace.trace import load as load_run
+
+        trace = load_run(bundle.path, attempt=attempt)
+    else:
+        trace = bundle.format.read(bundle.sources, report)
+    for companion, sources in given.companions:
+        try:
+            trace.run = _merged(trace.run, companion.read(sources, report))
+        except TraceError as error:
+            trace.limits.append(f"left out: {error}")
+    if given.limits:
+        trace.limits += given.limits
+    return trace
+
+
+def sort_out(paths: Sequence[Path]) -> Given:
+    """What is to be read together. Raises `TraceError` where there is no trace among the paths.
+
+    Spools of one attempt become that attempt; files of one foreign format are one trace, but those
+    of different folders that bear the same name are not; each folder is by itself.
+    """
+    given = Given([], [], [])
+    loose = []
+    for path in _attempts(paths):
+        if not path.exists():
+            raise TraceError(f"there is no {path}; give {EXPECTED}")
+        if is_run(path):
+            given.bundles.append(Bundle(path))
+        elif path.is_dir():
+            _take(given, _inside(path), folder=path)
+        else:
+            loose.append(path)
+    for files in _by_run(loose):
+        _take(given, files)
+    if not given.bundles:
+        raise TraceError(_nothing(given))
+    return given
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run's folder, an attempt or a spool of ours."""
+    if path.is_dir():
+        places = ("run.json", "rank-*.spool", "attempt-*/rank-*.spool")
+        return any(any(path.glob(place)) for place in places)
+    if path.suffix == ".spool":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SPOOL_MAGIC)) == SPOOL_MAGIC
+    except OSError:  # said when its contents are looked at
+        return False
+
+
+def _attempts(paths: Sequence[Path]) -> list[Path]:
+    """The paths with several spools of one attempt replaced by that attempt, each once."""
+    paths = list(dict.fromkeys(paths))
+    folders = [path.absolute().parent for path in paths if path.suffix == ".spool"]
+    merged = (
+        path.parent
+        if path.suffix == ".spool" and folders.count(path.absolute().parent) > 1
+        else path
+        for path in paths
+    )
+    return list(dict.fromkeys(merged))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The files of a folder; where it has none, those of the folders in it."""
+    for pattern in ("*", "*/*", "*/*/*"):
+        files = sorted(path for path in folder.glob(pattern) if _plain(path, folder))
+        if len(files) > MOST_FILES:
+            raise TraceError(f"{folder} holds {len(files)} files; give the traces' own folder")
+        if files:
+            return files
+    return []
+
+
+def _plain(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return path.is_file() and not hidden
+
+
+def _by_run(files: Sequence[Path]) -> list[list[Path]]:
+    """Files as they may belong together: a name that comes twice tells two runs apart."""
+    names = [path.name for path in files]
+    if len(set(names)) == len(names):
+        return [list(files)] if files else []
+    folders = dict.fromkeys(path.parent for path in files)
+    return [[path for path in files if path.parent == folder] for folder in folders]
+
+
+def _take(given: Given, files: Sequence[Path], folder: Path | None = None) -> None:
+    """Enter files of one run by their formats."""
+    from evenstep.importers.format import CompanionFormat
+
+    found: dict[str, tuple[TraceFormat | CompanionFormat, list[Source]]] = {}
+    unknown = []
+    for path in files:
+        try:
+            name, known, source = _recognised(path)
+        except TraceError as error:
+            unknown.append(str(error))
+            continue
+        if known is None:
+            what = "is none of what is expected here" if source.head else "is empty"
+            unknown.append(f"{path} {what}")
+        else:
+            found.setdefault(name, (known, []))[1].append(source)
+    for known, sources in found.values():
+        if isinstance(known, CompanionFormat):
+            given.companions.append((known, sources))
+        else:
+            given.bundles.append(Bundle(folder or sources[0].path, known, sources))
+    if folder is None:
+        given.limits.extend(f"left out: {reason}" for reason in unknown)
+    elif not found:
+        given.limits.append(f"left out: {folder} holds no file that is expected here")
+
+
+def _recognised(path: Path) -> tuple[str, TraceFormat | CompanionFormat | None, Source]:
+    """The format of a file and what it was recognised by.
+
+    Raises `MissingExtra` where only a format that cannot be tried may know it.
+    """
+    from evenstep.importers.compression import read_head
+    from evenstep.importers.format import Source
+
+    source = Source(path, read_head(path))
+    missing = ""
+    for name in FORMATS if source.head else ():
+        try:
+            module = importlib.import_module(f"evenstep.importers.{name}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "evenstep":
+                raise
+            missing = error.name or missing
+            continue
+        if module.FORMAT.recognises(source):
+            return name, module.FORMAT, source
+    if missing:
+        raise MissingExtra(missing, extra="analyze", purpose=f"reading {path}")
+    return "", None, source
+
+
+def _nothing(given: Given) -> str:
+    """Why there is no trace."""
+    if given.companions:
+        known, sources = given.companions[0]
+        return (
+            f"{sources[0].path} is a {known.name}: it tells of the fabric, not of a run; give it "
+            "beside a trace"
+        )
+    reasons = "; ".join(line.removeprefix("left out: ") for line in given.limits)
+    return f"nothing to read: {reasons}; expected {EXPECTED}"
+
+
+def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; what both hold as tables is merged too."""
+    merged = dict(run)
+    for key, value in more.items():
+        have = merged.get(key)
+        nested = isinstance(have, dict) and isinstance(value, Mapping)
+        merged[key] = _merged(have or {}, value) if nested else value
+    return merged
+
+
+def _silent(name: str, done: int, size: int) -> None:
+    """Nobody is shown the progress."""

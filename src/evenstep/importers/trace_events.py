@@ -1,0 +1,298 @@
+"""Chrome's JSON of trace events, decoded piece by piece while it is read.
+
+A profile may be larger than memory once every event is an object. So the text is cut between two
+events, half a megabyte at a time. Where to cut needs no parser of our own: if a piece that begins
+at an event is, with brackets around it, valid JSON, then it ends between two events as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import msgspec
+
+from evenstep.errors import TraceError
+from evenstep.importers.compression import Stream
+
+PIECE_BYTES = 512 << 10  # in the processor's cache, and long beside an event
+WINDOW_BYTES = 1 << 16  # where the last boundary of a piece is looked for
+PREAMBLE_BYTES = 256 << 20  # more than any profile says before its events
+
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
+_PLACE = re.compile(r"\(byte (\d+)\)")
+_INDEX = re.compile(r"`\$(?:\.traceEvents)?\[(\d+)\]\.?(.*)`")
+#: Microseconds since 1970 with a fraction have more digits than a float64.
+_FINE = re.compile(rb'"ts"\s*:\s*\d{15,}\.\d*[1-9]')
+#: What C++ prints for a number that is none. It is no JSON, but profilers write it.
+_NOT_A_NUMBER = re.compile(rb"(?<=[:\[,\s])-?(?:inf(?:inity)?|nan)(?=[\s,}\]])", re.IGNORECASE)
+
+_KEYS = {
+    "external": "External id",
+    "collective": "Collective name",
+    "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems",
+    "group_size": "Group size",
+    "group_name": "Process Group Name",
+    "group_description": "Process Group Description",
+    "group_ranks": "Process Group Ranks",
+    "rank_start": "Global rank start",
+    "rank_stride": "Global rank stride",
+    "sequence": "Seq",
+    "source": "Src Rank",
+    "destination": "Dst Rank",
+    "root": "Rank",
+    "dims": "Input Dims",
+    "types": "Input type",
+    "inputs": "Concrete Inputs",
+}
+
+
+class Args(msgspec.Struct, gc=False, rename=_KEYS):
+    """What is used of an event's arguments; the rest is skipped. Nothing is taken to be sane."""
+
+    correlation: Any = -1
+    external: Any = -1
+    device: Any = -1
+    stream: Any = -1
+    collective: Any = None
+    dtype: Any = None
+    elements_in: Any = None
+    elements_out: Any = None
+    group_size: Any = None
+    group_name: Any = None
+    group_description: Any = None
+    group_ranks: Any = None
+    rank_start: Any = None
+    rank_stride: Any = None
+    sequence: Any = None
+    source: Any = None
+    destination: Any = None
+    root: Any = None
+    dims: msgspec.Raw = msgspec.Raw(b"null")
+    types: msgspec.Raw = msgspec.Raw(b"null")
+    inputs: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event. Times in µs."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Args | None = None
+
+
+class FineEvent(Event, gc=False):
+    """One trace event whose time has more digits than a float64 holds."""
+
+    ts: Decimal = Decimal(0)  # type: ignore[assignment]
+
+
+class _Rest(msgspec.Struct):
+    traceEvents: list[Event] = []  # noqa: N815 - the format's own name
+
+
+class _FineRest(msgspec.Struct):
+    traceEvents: list[FineEvent] = []  # noqa: N815 - the format's own name
+
+
+_PLAIN = (msgspec.json.Decoder(list[Event]), msgspec.json.Decoder(_Rest))
+_EXACT = (msgspec.json.Decoder(list[FineEvent]), msgspec.json.Decoder(_FineRest))
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_VALUE = msgspec.json.Decoder()
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_BEFORE = b'{"traceEvents":['
+
+
+class TraceEvents:
+    """The events of a file, in lists; `header` holds the other fields once they are all read.
+
+    Raises `TraceError` with the byte where the text is no JSON, or the event and the field where
+    something has another type.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.header: dict[str, Any] = {}
+        self._stream = stream
+        self._text = b""
+        self._offset = 0  # of `_text` in the decompressed file
+        self._count = 0  # events handed out
+        self._ended = False
+        self._mended = b""  # the text decoded last, with what is no JSON but harmless replaced
+        self._decoders: tuple[Any, Any] = _PLAIN
+
+    def __iter__(self) -> Iterator[list[Event]]:
+        bare = self._find_events()
+        self._decoders = _EXACT if _FINE.search(self._text, 0, WINDOW_BYTES) else _PLAIN
+        size = PIECE_BYTES
+        while True:
+            self._fill(size)
+            if self._ended:
+                break
+            events = self._piece()
+            size = PIECE_BYTES if events is not None else 2 * len(self._text)
+            if events is not None:
+                yield events
+                self._count += len(events)
+        yield self._bare_end() if bare else self._end()
+
+    def _fill(self, size: int) -> None:
+        parts, have = [self._text], len(self._text)
+        while have < size and not self._ended:
+            more = self._stream.read(min(size - have, PIECE_BYTES))
+            self._ended = not more
+            have += len(more)
+            parts.append(more)
+        self._text = b"".join(parts)
+
+    def _drop(self, count: int) -> None:
+        self._text = self._text[count:]
+        self._offset += count
+
+    def _find_events(self) -> bool:
+        """Read up to the first event. True where the file is a bare list of them."""
+        self._fill(WINDOW_BYTES)
+        if self._text.startswith(b"\xef\xbb\xbf"):
+            self._drop(3)
+        self._drop(len(self._text) - len(self._text.lstrip()))
+        if self._text.startswith(b"["):
+            self._drop(1)
+            return True
+        searched = 0
+        while not self._found_after(searched):
+            if self._ended or len(self._text) > PREAMBLE_BYTES:
+                self._decode(_FIELDS, self._text, 0)
+                raise TraceError(
+                    f'{self._stream.path} has no list "traceEvents"; export it with the '
+                    "profiler's export_chrome_trace"
+                )
+            searched = max(0, len(self._text) - 256)
+            self._fill(2 * len(self._text) + PIECE_BYTES)
+        return False
+
+    def _found_after(self, begin: int) -> bool:
+        """Whether the events begin in the text; if so, take in the fields before them."""
+        for found in _EVENTS.finditer(self._text, begin):
+            fields, error = self._attempt(_FIELDS, self._text[: found.end()] + b"]}")
+            if error is not None:  # the key stood inside something else
+                continue
+            self._take_in(fields)
+            self._drop(found.end())
+            return True
+        return False
+
+    def _take_in(self, fields: dict[str, msgspec.Raw]) -> None:
+        """Keep the fields beside the events."""
+        for key, raw in fields.items():
+            if key != "traceEvents":
+                self.header[key] = self._decode(_VALUE, bytes(raw), 0)
+
+    def _piece(self) -> list[Event] | None:
+        """Events up to the last boundary in the text; None where more text is needed to cut."""
+        cut = self._last_boundary()
+        if cut is None:
+            return None
+        body = b"[" + self._text[:cut].rstrip().removesuffix(b",") + b"]"
+        events, error = self._attempt(self._decoders[0], body)
+        if error is not None:
+            place = _place(error)
+            if place is None or place >= len(self._mended) - 1 or "trailing" in str(error):
+                return None  # perhaps only cut in the wrong place
+            self._malformed(error, -1)
+        self._drop(cut)
+        found: list[Event] = events
+        return found
+
+    def _last_boundary(self) -> int | None:
+        window = WINDOW_BYTES
+        while True:
+            begin = max(0, len(self._text) - window)
+            cuts = [match.end() for match in _BOUNDARY.finditer(self._text, begin)]
+            if cuts:
+                return cuts[-1]
+            if not begin:
+                return None
+            window *= 4
+
+    def _bare_end(self) -> list[Event]:
+        """The last events of a bare list; its bracket may be missing, as the format allows."""
+        text = self._text.rstrip()
+        if not text.endswith(b"]"):
+            text = text.removesuffix(b",") + b"]"
+        events: list[Event] = self._decode(self._decoders[0], b"[" + text, -1)
+        return events
+
+    def _end(self) -> list[Event]:
+        """The last events of an object, and its other fields."""
+        text = _BEFORE + self._text
+        rest = self._decode(self._decoders[1], text, -len(_BEFORE))
+        self._take_in(self._decode(_FIELDS, self._mended, -len(_BEFORE)))
+        return list(rest.traceEvents)
+
+    def _decode(self, decoder: Any, text: bytes, shift: int) -> Any:
+        """What the text says; `shift` from its own bytes to those after what was dropped."""
+        found, error = self._attempt(decoder, text)
+        if error is not None:
+            self._malformed(error, shift)
+        return found
+
+    def _attempt(self, decoder: Any, text: bytes) -> tuple[Any, Exception | None]:
+        """What the text says, mended where that helps, or why it says nothing."""
+        failure: Exception | None = None
+        for mend in (bytes, _legible):
+            self._mended = mend(text)
+            if failure is not None and self._mended == text:
+                break
+            try:
+                return decoder.decode(self._mended), None
+            except msgspec.ValidationError as error:
+                self._mistyped(error)
+            except _NO_JSON as error:
+                failure = error
+        return None, failure
+
+    def _mistyped(self, error: Exception) -> NoReturn:
+        found = _INDEX.search(str(error))
+        event = self._count + int(found[1]) if found else self._count
+        field = f", {found[2]!r}" if found and found[2] else ""
+        what = str(error).partition(" - at ")[0]
+        what = what[:1].lower() + what[1:].replace("`", "")
+        raise TraceError(
+            f"{self._stream.path}: event {event} of traceEvents{field}: {what}; "
+            "it was not written by a profiler, or was changed since"
+        ) from error
+
+    def _malformed(self, error: Exception, shift: int) -> NoReturn:
+        place = _place(error)
+        at = self._offset + shift + (len(self._mended) if place is None else place)
+        what = str(error).removeprefix("JSON is malformed: ").partition(" (byte")[0]
+        if place is None and "truncated" in what:
+            what = "the file ends in the middle of an event"
+        raise TraceError(
+            f"{self._stream.path} is no JSON at byte {max(at, 0)}: {what}; "
+            "it was cut short or damaged, export it again"
+        ) from error
+
+
+def _place(error: Exception) -> int | None:
+    """The byte an error names."""
+    found = _PLACE.search(str(error))
+    return int(found[1]) if found else None
+
+
+def _legible(text: bytes) -> bytes:
+    """The text with what is harmless but no JSON replaced: foreign bytes, numbers that are none."""
+    return _NOT_A_NUMBER.sub(_as_null, text.decode("utf-8", "replace").encode())
+
+
+def _as_null(found: re.Match[bytes]) -> bytes:
+    """Something of the same length that is JSON and no number."""
+    return b"null".ljust(len(found[0])) if len(found[0]) > 3 else b'"" '

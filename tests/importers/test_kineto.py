@@ -1,0 +1,277 @@
+"""Kineto traces: what torch.profiler wrote, as records; what only some files say."""
+
+import pytest
+
+from evenstep.importers.opening import open_trace
+from evenstep.trace.layout import DType, Flag, Kind, Op, ReduceOp
+from tests.importers.profiles import Profile, two_steps
+
+FIRST_NS = 3_000_000 - 1_000  # the first event of `two_steps`, which comes 1,000 ns after the zero
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Write profiles and read them back as one trace."""
+
+    def read(*profiles, name="rank-{}.json"):
+        return open_trace(
+            [profile.write(tmp_path / name.format(i)) for i, profile in enumerate(profiles)]
+        )
+
+    return read
+
+
+def collectives(trace):
+    return trace.of_kind(Kind.COLLECTIVE)
+
+
+def test_a_collective_is_its_call_and_its_kernel(opened):
+    row = collectives(opened(two_steps())).select(slice(0, 1))
+    assert (row.op[0], row.dtype[0], row.reduce_op[0]) == (
+        Op.ALL_REDUCE, DType.FLOAT32, ReduceOp.SUM,
+    )  # fmt: skip
+    assert (row.bytes_in[0], row.bytes_out[0], row.device[0]) == (4000, 4000, 0)
+    assert row.enter_ns[0] + FIRST_NS == 3_310_000
+    assert (row.device_enter_ns[0] + FIRST_NS, row.device_exit_ns[0] + FIRST_NS) == (
+        3_400_000, 3_600_000,
+    )  # fmt: skip
+    assert row.flags[0] & Flag.ON_DEVICE
+
+
+def test_ranks_agree_on_which_collectives_are_one(opened):
+    trace = opened(two_steps(0), two_steps(1, late=50))
+    numbers = collectives(trace).group_seq.reshape(2, 2)
+    assert (numbers[0] == numbers[1]).all()
+    assert trace.groups[0].ranks == (0, 1)
+    assert trace.limits == []
+
+
+def test_a_stated_number_counts_and_one_that_comes_twice_is_coalesced(opened):
+    profile = Profile()
+    profile.step(0, 0, 1000)
+    for number, called in ((8, 10), (8, 100), (9, 200)):
+        profile.collective(called, called + 20, 50, Seq=number)
+    rows = collectives(opened(profile))
+    assert list(rows.group_seq) == [8, 9]
+    assert rows.bytes_in[0] == 8000
+    assert rows.device_exit_ns[0] - rows.device_enter_ns[0] == 140_000  # 30 to 170 µs
+    assert rows.flags[0] & Flag.COALESCED
+
+
+def test_a_kernel_launched_before_the_profile_does_not_disturb_the_numbers(opened):
+    profile = Profile()
+    profile.step(0, 0, 1000)
+    profile.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 0, 1, 5)
+    profile.events[-2]["args"] = {}  # its launch is not in the file
+    profile.collective(10, 20, 5, Seq=8)
+    rows = collectives(opened(profile))
+    assert list(zip(rows.group, rows.group_seq, strict=True))[-1] == (0, 8)
+    assert sorted(rows.group) == [-1, 0]
+
+
+def test_steps_in_which_ranks_issued_something_else_are_not_matched(opened):
+    other = two_steps(1)
+    other.events[-2]["args"]["In msg nelems"] = 1  # the launch's arguments say nothing of it
+    next(e for e in reversed(other.events) if e["name"] == "record_param_comms")["args"][
+        "In msg nelems"
+    ] = 7
+    trace = opened(two_steps(0), other)
+    rows = collectives(trace)
+    assert list(rows.group[rows.step == 3]) == [0, 0]
+    assert list(rows.group[rows.step == 4]) == [-1, -1]
+    assert trace.limits == [
+        "2 collectives have no number in the files and are not the same on all ranks of a step: "
+        "they are not matched between ranks"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)", Op.ALL_REDUCE),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Op.ALL_GATHER),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", Op.REDUCE_SCATTER),
+        ("ncclDevKernel_Broadcast_RING_LL(x)", Op.BROADCAST),
+        ("ncclSymkDevKernel_AllReduce_AGxLLMC_R(ncclSymkDevWorkArgs)", Op.ALL_REDUCE),
+        ("ncclDevKernel_SendRecv(x)", Op.OTHER), ("ncclDevKernel_Generic_4(x)", Op.OTHER),
+        ("rcclGenericKernel<1, false>(x)", Op.OTHER), ("mscclKernel_Sum_half_LL(x)", Op.OTHER),
+    ],
+)  # fmt: skip
+def test_a_kernel_without_its_call_is_a_collective_of_its_own(opened, kernel, op):
+    profile = Profile()
+    profile.step(0, 0, 100)
+    profile.kernel(kernel, 10, 20, 30)
+    assert list(collectives(opened(profile)).op) == [op]
+
+
+@pytest.mark.parametrize("name", ["void gemm_kernel(x)", "nccl_free_gemm(x)", "reduce_kernel<512>"])
+def test_other_kernels_are_compute(opened, name):
+    profile = Profile()
+    profile.step(0, 0, 100)
+    profile.kernel(name, 10, 20, 30)
+    trace = opened(profile)
+    spans = trace.of_kind(Kind.SPAN)
+    assert (len(collectives(trace)), trace.names[spans.name[0]]) == (0, "compute")
+    assert spans.device_exit_ns[0] - spans.device_enter_ns[0] == 30_000
+
+
+def test_a_kernel_that_does_not_name_its_device_is_on_that_of_its_process(opened):
+    profile = Profile()
+    profile.step(0, 0, 100)
+    del profile.kernel("gemm", 10, 20, 30, device=3)["args"]["device"]
+    assert list(opened(profile).of_kind(Kind.SPAN).device) == [3]
+
+
+def test_kernels_that_overlap_are_one_span(opened):
+    profile = Profile()
+    profile.step(0, 0, 200)
+    for begin, stream in ((20, 7), (40, 8), (80, 7), (130, 7)):
+        profile.kernel("gemm", 10, begin, 40, stream=stream)
+    spans = opened(profile).of_kind(Kind.SPAN)
+    assert list(spans.exit_ns - spans.enter_ns) == [100_000, 40_000]  # 20-120 and 130-170 µs
+
+
+def test_a_call_without_arguments_is_what_its_annotation_says(opened):
+    profile = Profile()
+    profile.step(0, 0, 100)
+    profile.host("record_param_comms", 10, 20)
+    said = {"Input Dims": [[256, 2]], "Input type": ["c10::BFloat16"]}
+    profile.note("nccl:all_to_all", 11, 10, **said)
+    profile.kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", 15, 30, 5)
+    rows = collectives(opened(profile))
+    assert (list(rows.op), list(rows.bytes_in)) == ([Op.ALL_TO_ALL], [1024])
+
+
+def test_messages_name_their_peer(opened):
+    profile = Profile()
+    profile.step(0, 0, 100)
+    profile.collective(10, 20, 5, "send", **{"Dst Rank": 1})
+    profile.collective(40, 60, 5, "recv", **{"Src Rank": 1})
+    rows = opened(profile).of_kind(Kind.POINT_TO_POINT)
+    assert (list(rows.op), list(rows.peer_or_root)) == ([Op.SEND, Op.RECV], [1, 1])
+
+
+def test_a_broadcast_knows_its_root(opened):
+    profile = Profile(world=4)
+    profile.step(0, 0, 100)
+    profile.collective(10, 20, 5, "broadcast", Rank=2)
+    assert list(collectives(opened(profile)).peer_or_root) == [2]
+
+
+def test_a_gloo_collective_lasts_from_its_call_to_its_end(opened):
+    profile = Profile(backend="gloo")
+    profile.step(0, 0, 1000)
+    for called, begun, done in ((10, 30, 200), (20, 210, 300)):
+        profile.host("c10d::allreduce_", called, 5)
+        profile.note("gloo:all_reduce", begun, done - begun, tid=2)
+    trace = opened(profile)
+    rows = collectives(trace)
+    assert list(rows.exit_ns - rows.enter_ns) == [190_000, 280_000]
+    assert not (rows.flags & Flag.ON_DEVICE).any()
+
+
+def test_waits_on_the_host_are_where_no_operator_runs(opened):
+    profile = Profile(backend="gloo")
+    profile.step(0, 0, 1000)
+    profile.host("c10d::allreduce_", 100, 5)
+    profile.note("gloo:all_reduce", 110, 390, tid=2)
+    profile.host("aten::mm", 200, 100)
+    phases = opened(profile).of_kind(Kind.PHASE)
+    blocked = [(enter // 1000 - 1, exit_ // 1000 - 1) for enter, exit_ in
+               zip(phases.enter_ns, phases.exit_ns, strict=True)]  # fmt: skip
+    assert blocked == [(100, 200), (300, 500)]
+
+
+def test_the_users_names_of_groups_are_kept(opened):
+    profile = Profile(world=8)
+    profile.step(0, 0, 100)
+    cut = {"Process Group Ranks": "[1, 3, ..., 7]", "Process Group Description": "mesh_dp"}
+    strided = {"Global rank start": 1, "Global rank stride": 2, "Group size": 4}
+    profile.collective(10, 20, 5, **cut, **strided, **{"Process Group Name": "3"})
+    groups = opened(profile).groups
+    assert [(group.name, group.ranks) for group in groups] == [("mesh_dp", (1, 3, 5, 7))]
+
+
+def test_a_file_that_lists_one_group_means_it(opened):
+    profile = Profile(world=2, backend="gloo")
+    listed = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}
+    profile.header["distributedInfo"]["pg_config"] = [listed]
+    profile.step(0, 0, 100)
+    profile.note("gloo:all_reduce", 10, 20)
+    trace = opened(profile)
+    assert [(group.name, group.ranks) for group in trace.groups] == [("default_pg", (0, 1))]
+
+
+# -- which rank ------------------------------------------------------------------------------------
+
+
+def test_without_distributed_info_the_name_tells_the_rank(opened):
+    profiles = [two_steps(), two_steps()]
+    for profile in profiles:
+        del profile.header["distributedInfo"]
+    profiles[0].header["distributedInfo"] = {}
+    trace = opened(*profiles, name="run-rank{}.pt.trace.json")
+    assert list(trace.ranks) == [0, 1]
+    assert trace.limits == ["the file does not say which rank it is: its name does"]
+
+
+def test_a_file_that_never_says_gets_a_free_number(opened, tmp_path):
+    nameless = two_steps()
+    nameless.header["distributedInfo"] = {}
+    trace = open_trace(
+        [two_steps(0).write(tmp_path / "a.json"), nameless.write(tmp_path / "b.json")]
+    )
+    assert list(trace.ranks) == [0, 1]
+    assert "rank 1: b.json does not say which rank it is: it is called rank 1 here" in trace.limits
+
+
+def test_files_that_never_say_are_numbered_as_people_number_files(tmp_path):
+    for number in (9, 10, 11):
+        profile = two_steps(world=3)
+        profile.header["distributedInfo"] = {}
+        profile.header["host_name"] = f"host {number}"
+        profile.write(tmp_path / f"trace{number}.json")
+    assert open_trace([tmp_path]).nodes == ("host 9", "host 10", "host 11")
+
+
+def test_a_second_file_of_a_rank_and_one_of_another_run_are_left_out(opened):
+    trace = opened(two_steps(0), two_steps(0), two_steps(1), two_steps(1, world=64))
+    assert list(trace.ranks) == [0, 1]
+    reasons = " ".join(trace.limits)
+    assert "rank-1.json is a second trace of rank 0, after rank-0.json" in reasons
+    assert "rank-3.json is of a run of 64 ranks, not of 2" in reasons
+
+
+def test_a_file_of_another_day_is_left_out(opened):
+    late = two_steps(2)
+    for event in late.events:
+        event["ts"] += 86_400e6
+    trace = opened(two_steps(0), two_steps(1), late)
+    assert list(trace.ranks) == [0, 1]
+    assert "rank-2.json begins 24 h away from most others" in trace.limits[0]
+
+
+def test_missing_ranks_are_named(opened):
+    assert "ranks 1-63 of 64 left no file here" in opened(two_steps(0, world=64)).limits[0]
+
+
+def test_files_of_one_host_share_a_clock(opened):
+    elsewhere = two_steps(2, world=3)
+    elsewhere.header["host_name"] = "there"
+    trace = opened(two_steps(0, world=3), two_steps(1, world=3), elsewhere)
+    assert [info.clock for info in trace.ranks.values()] == ["host here", "host here", "host there"]
+
+
+def test_the_host_stands_in_a_handlers_file_name(opened):
+    profile = two_steps()
+    del profile.header["host_name"]
+    trace = opened(profile, name="gpu012_4711.17{}.pt.trace.json")
+    assert trace.ranks[0].node == "gpu012"
+
+
+def test_times_are_those_of_the_base_where_there_is_one(opened):
+    profiles = [two_steps(0), two_steps(1)]
+    profiles[1].header["baseTimeNanoseconds"] = 1_700_000_000_000_000_000
+    profiles[0].header["baseTimeNanoseconds"] = 1_700_000_000_000_005_000
+    first, second = collectives(opened(*profiles)).enter_ns.reshape(2, 2)
+    assert list(first - second) == [5_000, 5_000]

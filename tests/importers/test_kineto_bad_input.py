@@ -1,0 +1,101 @@
+"""Kineto files that are damaged, foreign or absurd: a sentence, or a trace with limits."""
+
+import gzip
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers.opening import open_trace
+from evenstep.trace.layout import Kind
+from tests.importers.profiles import Profile, two_steps
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
+    | st.text(max_size=8) | st.sampled_from([-1, 2**63, 2**64, -(2**63), 1e300, "0", "[0, 1]"])
+)  # fmt: skip
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4), max_leaves=6)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("profiles")
+
+
+def opened(folder, *documents):
+    paths = []
+    for number, document in enumerate(documents):
+        paths.append(folder / f"rank-{number}.json")
+        paths[-1].write_text(json.dumps(document))
+    return open_trace(paths)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10), VALUES), max_size=4))
+def test_any_value_anywhere_is_no_defect(folder, changes):
+    documents = [two_steps(rank).document() for rank in range(2)]
+    places = [*documents, *(document["distributedInfo"] for document in documents)]
+    events = [event for document in documents for event in document["traceEvents"]]
+    places += [*events, *(event["args"] for event in events if event["args"])]
+    for where, which, value in changes:
+        place = places[where % len(places)]
+        place[sorted(place)[which % len(place)]] = value
+    with suppress(EvenstepError):
+        trace = opened(folder, *documents)
+        assert set(trace.ranks) <= set(range(trace.world))
+
+
+@given(st.integers(0, 10**9))
+def test_a_compressed_file_cut_at_any_byte_leaves_the_other_ranks(folder, at):
+    whole, cut = folder / "rank-0.json", folder / "rank-1.json.gz"
+    two_steps(0).write(whole)
+    data = gzip.compress(json.dumps(two_steps(1).document()).encode())
+    cut.write_bytes(data[: at % len(data)])
+    trace = open_trace([whole, cut])
+    assert list(trace.ranks) == [0]
+    assert any("rank-1.json.gz" in line for line in trace.limits)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 255))
+def test_a_compressed_file_with_a_foreign_byte_is_no_defect(folder, at, byte):
+    path = folder / "rank-0.json.gz"
+    data = bytearray(gzip.compress(json.dumps(two_steps().document()).encode()))
+    data[at % len(data)] = byte
+    path.write_bytes(bytes(data))
+    with suppress(EvenstepError):
+        open_trace([path])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("dur", -5), ("ts", 1e300), ("ts", -1e17), ("dur", 1e18)]
+)
+def test_events_at_impossible_times_are_left_out_and_counted(folder, field, value):
+    document = two_steps().document()
+    document["traceEvents"][-1][field] = value  # the last collective's kernel
+    trace = opened(folder, document)
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 2
+    assert "1 events have a time or a duration that cannot be: left out" in trace.limits
+
+
+def test_a_profile_of_nothing_says_what_to_record(folder):
+    with pytest.raises(TraceError, match=r"holds no operator, annotation or kernel; record it"):
+        opened(folder, {"schemaVersion": 1, "traceEvents": []})
+
+
+def test_events_that_only_begin_are_counted(folder):
+    profile = two_steps()
+    profile.events.append({"ph": "B", "name": "x", "ts": 1.0})
+    assert any(
+        "only begin or only end" in line for line in opened(folder, profile.document()).limits
+    )
+
+
+def test_a_claim_of_a_million_ranks_takes_no_memory(folder):
+    profile = Profile(world=1_000_000)
+    profile.step(0, 0, 10)
+    profile.host("aten::mm", 1, 2)
+    trace = opened(folder, profile.document())
+    assert (trace.world, list(trace.ranks)) == (1_000_000, [0])
+    assert all(len(line) < 200 for line in trace.limits)

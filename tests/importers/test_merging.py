@@ -1,0 +1,56 @@
+"""Stretches of time: laws against a count of single nanoseconds."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.importers.merging import cut, leaf_lengths, overlap_ns, united, without
+
+STRETCHES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
+    lambda pairs: tuple(
+        np.array([[a for a, _ in pairs], [a + b for a, b in pairs]], np.int64).reshape(2, -1)
+    )
+)
+
+
+def points(stretches):
+    return {ns for start, end in zip(*stretches, strict=True) for ns in range(start, end)}
+
+
+@given(STRETCHES)
+def test_a_union_covers_the_same_and_is_disjoint_and_ordered(stretches):
+    start, end = united(*stretches)
+    assert points((start, end)) == points(stretches)
+    assert (start < end).all()
+    assert (end[:-1] < start[1:]).all()
+
+
+@given(STRETCHES, STRETCHES)
+def test_without_is_set_difference(one, other):
+    assert points(without(*one, *other)) == points(one) - points(other)
+
+
+@given(STRETCHES, STRETCHES)
+def test_overlap_is_the_size_of_the_intersection(one, other):
+    assert overlap_ns(one, other) == len(points(one) & points(other))
+
+
+@given(STRETCHES, st.lists(st.integers(0, 60), max_size=8))
+def test_cutting_keeps_what_is_covered_and_leaves_no_edge_inside(stretches, edges):
+    start, end = cut(*united(*stretches), np.array(edges, np.int64))
+    assert points((start, end)) == points(stretches)
+    assert not any(a < edge < b for a, b in zip(start, end, strict=True) for edge in edges)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 3))
+def test_leaf_times_of_nested_stretches_add_up_to_the_outermost(sizes, depth):
+    start, end, at = [0], [0], depth
+    for size in sizes:  # beside one another, each nested `depth` deep, a nanosecond apart
+        for level in range(depth):
+            start.append(at + level)
+            end.append(at + level + size + 2 * (depth - level))
+        at = end[-depth] + 1
+    end[0] = at
+    leaf = leaf_lengths(np.array(start), np.array(end))
+    assert leaf.sum() == end[0]
+    assert list(leaf[depth::depth]) == [size + 2 for size in sizes]

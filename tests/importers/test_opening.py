@@ -1,0 +1,176 @@
+"""The front door: what a user brings, sorted by its content."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evenstep
+from evenstep.errors import EvenstepError, TraceError, UsageError
+from evenstep.importers import opening
+from evenstep.importers.format import CompanionFormat
+from evenstep.importers.opening import open_trace, sort_out
+from tests.importers.profiles import two_steps
+from tests.trace.small_run import write_rank
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    return [two_steps(rank).write(folder / f"{rank}.json") for rank in range(2)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A log of nccl-tests, as far as its head goes."""
+    path = tmp_path / "all_reduce.log"
+    path.write_text("a fabric\n")
+    return path
+
+
+@pytest.fixture
+def companion(monkeypatch):
+    """A format that knows the log, and says something of the fabric."""
+    known = CompanionFormat(
+        "test log", lambda source: source.head == b"a fabric\n",
+        lambda sources, progress: {"versions": {"fabric": len(sources)}, "floors": [1]},
+    )  # fmt: skip
+    monkeypatch.setattr("evenstep.importers.nccl_tests.FORMAT", known)
+
+
+def test_files_a_folder_and_a_folder_of_folders_are_the_same_trace(ranks, tmp_path):
+    nested = tmp_path / "nested"
+    for rank, path in enumerate(ranks):
+        (nested / f"rank{rank}").mkdir(parents=True)
+        shutil.copy(path, nested / f"rank{rank}")
+    traces = [open_trace(paths) for paths in (ranks, [ranks[0].parent], [nested])]
+    assert [list(trace.ranks) for trace in traces] == [[0, 1]] * 3
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz", "trace", "trace.txt"])
+def test_the_content_counts_and_not_the_name(tmp_path, name):
+    assert list(open_trace([two_steps().write(tmp_path / name)]).ranks) == [0]
+
+
+def test_zstandard_is_read_where_its_module_is(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "trace.json.zst"
+    path.write_bytes(zstandard.compress(json.dumps(two_steps().document()).encode()))
+    assert list(open_trace([path]).ranks) == [0]
+
+
+def test_zstandard_without_its_module_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "trace.zst").write_bytes(b"\x28\xb5\x2f\xfd rest")
+    with pytest.raises(EvenstepError, match="pip install"):
+        open_trace([tmp_path / "trace.zst"])
+
+
+def test_our_own_runs_come_through_the_same_door(tmp_path):
+    for rank in range(2):
+        write_rank(tmp_path / f"run/attempt-000/rank-0000{rank}.spool", rank)
+    for path in (tmp_path / "run", str(tmp_path / "run/attempt-000")):
+        assert list(open_trace([path]).ranks) == list(evenstep.load(path).ranks) == [0, 1]
+
+
+def test_load_reads_what_others_wrote(ranks):
+    assert list(evenstep.load(ranks[0]).ranks) == [0]
+
+
+def test_a_run_is_recognised_without_any_other_format(tmp_path):
+    (tmp_path / "attempt-000").mkdir()
+    (tmp_path / "attempt-000/rank-00000.spool").touch()
+    code = (
+        "import sys; from pathlib import Path; from evenstep.importers.opening import sort_out\n"
+        f"sort_out([Path({str(tmp_path)!r})])\n"
+        "print([name for name in sys.modules if name.startswith('evenstep.importers.')])\n"
+        "print('numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['evenstep.importers.opening']\nFalse\n"
+
+
+def test_the_same_name_in_two_folders_is_two_traces(ranks, tmp_path):
+    after = tmp_path / "after"
+    shutil.copytree(ranks[0].parent, after)
+    given = sort_out([*ranks, *sorted(after.iterdir())])
+    assert [len(bundle.sources) for bundle in given.bundles] == [2, 2]
+    with pytest.raises(UsageError, match="these are 2 traces"):
+        open_trace([ranks[0].parent, after])
+
+
+def test_a_broken_file_leaves_the_other_ranks(ranks):
+    ranks[1].write_text(ranks[1].read_text()[:-100])
+    trace = open_trace(ranks)
+    assert list(trace.ranks) == [0]
+    assert "1.json is no JSON at byte" in trace.limits[0]
+
+
+def test_what_nobody_knows_is_named_and_left_out(ranks, tmp_path):
+    (tmp_path / "notes.txt").write_text("lunch at noon")
+    (tmp_path / "empty.json").touch()
+    trace = open_trace([*ranks, tmp_path / "notes.txt", tmp_path / "empty.json"])
+    assert trace.limits[-2:] == [
+        f"left out: {tmp_path / 'notes.txt'} is none of what is expected here",
+        f"left out: {tmp_path / 'empty.json'} is empty",
+    ]
+
+
+def test_nothing_but_what_nobody_knows_says_what_was_expected(tmp_path):
+    (tmp_path / "notes.txt").write_text("lunch at noon")
+    with pytest.raises(TraceError, match=r"notes.txt is none .* expected a run's folder, .*Kineto"):
+        open_trace([tmp_path / "notes.txt"])
+
+
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()])
+def test_a_path_without_anything_is_named(tmp_path, make):
+    make(tmp_path / "here")
+    with pytest.raises(TraceError, match="here"):
+        open_trace([tmp_path / "here"])
+
+
+def test_a_log_beside_a_trace_is_merged_into_its_run(ranks, log, companion):
+    trace = open_trace([*ranks, log])
+    assert (trace.run["floors"], trace.run["versions"]) == ([1], {"fabric": 1})
+
+
+def test_a_log_alone_gets_a_sentence(log, companion):
+    with pytest.raises(TraceError, match="is a test log: it tells of the fabric, not of a run"):
+        open_trace([log])
+
+
+def test_progress_counts_up_to_the_size_of_each_file(ranks):
+    told = []
+    open_trace(ranks, progress=lambda *call: told.append(call))
+    assert {name: (done, size) for name, done, size in told} == {
+        path.name: (path.stat().st_size,) * 2 for path in ranks
+    }
+
+
+def test_every_format_of_the_table_has_a_module_that_offers_it():
+    for name in opening.FORMATS:
+        module = __import__(f"evenstep.importers.{name}", fromlist=["FORMAT"])
+        assert module.FORMAT.name
+
+
+def test_a_missing_package_is_named_where_only_its_format_may_know_the_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    for name in ("kineto", "kineto_calls", "kineto_file", "trace_events"):
+        monkeypatch.delitem(sys.modules, f"evenstep.importers.{name}", raising=False)
+    (tmp_path / "notes.txt").write_text("lunch at noon")
+    with pytest.raises(EvenstepError, match=r'needs msgspec.*pip install "evenstep\[analyze\]"'):
+        open_trace([tmp_path / "notes.txt"])
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_any_bytes_are_a_sentence(tmp_path_factory, data, compressed):
+    path = tmp_path_factory.getbasetemp() / "anything"
+    path.write_bytes(gzip.compress(data) if compressed else data)
+    with pytest.raises(EvenstepError):
+        open_trace([path])
