@@ -7,6 +7,7 @@ the run less its length without the disturbance, with the same noise: `World.inj
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from evenstep.trace.trace import EVENT_COLUMNS, Group, RankInfo, Trace
 MS = 1_000_000
 BOOT_NS = 7_000_000 * MS  # the monotonic clock does not begin at zero
 WARM_UP = 3  # steps a diagnosis leaves out
+ROOTED = (Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER)
 LENGTH_NS = {
     Phase.INPUT: 0.2 * MS,
     Phase.FORWARD: 20 * MS,
@@ -40,12 +42,24 @@ class Delay:
     without_core: bool = False  # ready, but another thread has the core
 
 
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """Data about to move: what a fabric is asked."""
+
+    op: Op
+    members: tuple[int, ...]
+    size_bytes: int
+    at_ns: float  # since the start of the run
+    step: int
+
+
 @dataclass(kw_only=True)
 class World:
     """A job. `style` is overlapped (DDP), blocking, gathered (FSDP) or grid (dp × tp)."""
 
     ranks: int = 4
     steps: int = 60
+    pace: float = 1.0  # phases take that many times as long
     buckets: int = 4
     style: str = "overlapped"
     tensor_parallel: int = 1
@@ -61,9 +75,13 @@ class World:
     collectives: bool = True
     on_device: bool = False
     samples: int = 0
+    fabric: Callable[[Move], float] | None = None  # how long data moves; None: `transfer_ns`
+    bucket_bytes: tuple[int, ...] = (25_000_000,)  # in turn
+    after_backward: tuple[tuple[Op, int], ...] = ()  # blocking collectives of all ranks, and sizes
+    nodes: tuple[int, ...] | None = None  # of every rank; None: packed
 
     def node(self, rank: int) -> int:
-        return rank // self.ranks_per_node
+        return self.nodes[rank] if self.nodes else rank // self.ranks_per_node
 
     def partitions(self) -> dict[str, list[list[int]]]:
         """Groups by what they are for; those of a name are disjoint and cover all ranks."""
@@ -83,8 +101,11 @@ class World:
 
     def injected_share(self) -> float:
         """What the delays cost, as a share of the time: the counterfactual, replayed exactly."""
-        with_them = self.length_ns()
-        return 1 - self.without_delays().length_ns() / with_them
+        return self.lost_against(self.without_delays())
+
+    def lost_against(self, other: World) -> float:
+        """What this world takes longer than another, as a share of its time."""
+        return 1 - other.length_ns() / self.length_ns()
 
     def trace(self) -> Trace:
         return _Run(self).trace()
@@ -138,7 +159,8 @@ class _Run:
         spread = 1 + world.noise * self.random.standard_normal((len(LENGTH_NS), world.ranks))
         lengths = {**LENGTH_NS, Phase.INPUT: world.input_ns}
         self.length = {
-            phase: np.maximum(lengths[phase] * spread[i], 0) for i, phase in enumerate(LENGTH_NS)
+            phase: np.maximum(world.pace * lengths[phase] * spread[i], 0)
+            for i, phase in enumerate(LENGTH_NS)
         }
         self._phase(Phase.CHECKPOINT)
         self._phase(Phase.EVALUATION)
@@ -179,11 +201,13 @@ class _Run:
             self._delay(Phase.BACKWARD, bucket)
             self.now = self.now + self.length[Phase.BACKWARD] / world.buckets
             if world.style == "blocking":
-                self._together("dp", Op.ALL_REDUCE)
+                self._together("dp", Op.ALL_REDUCE, size=self._bucket(bucket))
             else:
                 issued.append(self.now.copy())
         if issued and world.collectives:
             self._overlapped(issued)
+        for op, size in world.after_backward:
+            self._together("dp", op, size=size)
         self._record_phase(Phase.BACKWARD, enter, self.now - enter - (self.blocked - blocked))
 
     def _delay(self, phase: Phase, bucket: int = 0) -> None:
@@ -209,14 +233,31 @@ class _Run:
             last[members] = entered[members].max()
         return last
 
-    def _together(self, name: str, op: Op, *, waited: bool = False) -> None:
+    def _bucket(self, bucket: int) -> int:
+        return self.world.bucket_bytes[bucket % len(self.world.bucket_bytes)]
+
+    def _moved(self, name: str, op: Op, begins: Any, size: int) -> Any:
+        """Per rank, when what its group has begun to move has arrived."""
+        if self.world.fabric is None:
+            return begins + self.world.transfer_ns
+        done = np.zeros(self.world.ranks)
+        for members in self.world.partitions()[name]:
+            at = begins[members].max()
+            move = Move(
+                op=op, members=tuple(members), size_bytes=size, at_ns=at - BOOT_NS, step=self.step
+            )
+            done[members] = at + self.world.fabric(move)
+        return done
+
+    def _together(self, name: str, op: Op, *, waited: bool = False, size: int = 25_000_000) -> None:
         """A collective that blocks the caller: itself, or in a wait right after it."""
         if not self.world.collectives:
             return
         enter = self.now
-        self.now = self._last(name, enter) + self.world.transfer_ns
+        self.now = self._moved(name, op, self._last(name, enter), size)
         self.blocked += self.now - enter
-        self._record_collective(name, op, enter, self.now, Flag.ASYNC if waited else Flag(0))
+        flags = Flag.ASYNC if waited else Flag(0)
+        self._record_collective(name, op, enter, self.now, flags, size)
         if waited:
             self._record_phase(Phase.SYNC, enter, self.now - enter)
 
@@ -224,21 +265,26 @@ class _Run:
         """Buckets in flight behind backward, one after the other; then the wait for the last."""
         reducing = Op.REDUCE_SCATTER if self.world.style == "gathered" else Op.ALL_REDUCE
         done = np.zeros(self.world.ranks)
-        for enter in issued:
-            done = np.maximum(self._last("dp", enter), done) + self.world.transfer_ns
-            self._record_collective("dp", reducing, enter, done, Flag.ASYNC)
+        for bucket, enter in enumerate(issued):
+            size = self._bucket(bucket)
+            done = self._moved("dp", reducing, np.maximum(self._last("dp", enter), done), size)
+            self._record_collective("dp", reducing, enter, done, Flag.ASYNC, size)
         self.blocked += done - self.now
         self._record_phase(Phase.SYNC, self.now, done - self.now)
         self.now = done
 
-    def _record_collective(self, name: str, op: Op, enter: Any, done: Any, flags: Flag) -> None:
+    def _record_collective(
+        self, name: str, op: Op, enter: Any, done: Any, flags: Flag, size: int
+    ) -> None:
         world, (begins, ends) = self.world, self.pause
         seen = done + self.lags.exponential(world.exit_lag_ns, world.ranks)
         held_up = (seen > begins) & (seen < ends)
         index = {group.ranks: number for number, group in enumerate(self.groups)}
         group = np.zeros(world.ranks)
+        root = np.full(world.ranks, -1)
         for members in world.partitions()[name]:
             group[members] = index[tuple(members)]
+            root[members] = members[0] if op in ROOTED else -1
         fields: dict[str, Any] = {}
         if world.on_device:  # the host only issues; the device's own clock begins elsewhere
             flags |= Flag.ON_DEVICE | Flag.ASYNC
@@ -246,8 +292,9 @@ class _Run:
             fields = {"device_enter_ns": enter - origin, "device_exit_ns": done - origin}
         self._record(
             kind=Kind.COLLECTIVE, op=op, group=group, group_seq=self.sequence[name],
-            bytes_in=25_000_000, flags=int(flags | Flag.EXIT_UPPER_BOUND), enter_ns=enter,
-            exit_ns=np.where(held_up, ends, seen), **fields,
+            bytes_in=size, peer_or_root=root, enter_ns=enter,
+            flags=int(flags | Flag.EXIT_UPPER_BOUND), exit_ns=np.where(held_up, ends, seen),
+            **fields,
         )  # fmt: skip
         self.sequence[name] += 1
 

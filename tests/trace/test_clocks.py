@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.trace.clocks import DRIFT, align
+from evenstep.trace.bounds import DRIFT
+from evenstep.trace.clocks import align
 from evenstep.trace.layout import Kind, Op
 from tests.trace.synthetic import collectives, trace_of
 

@@ -35,6 +35,9 @@ COMMANDS = (
     Command("see", "run", "run -- COMMAND…", "run a training command and observe it", wraps=True),
     Command("see", "env", "env", "print the variables that do the same where it cannot be wrapped"),
     Command("explain", "diagnose", "diagnose TRACE…", "say who was waited for, why, what to do"),
+    Command("explain", "explain", "explain [TOPIC] …", "say what a failure mode or number means"),
+    Command("predict", "simulate", "simulate SCENARIO", "run a job that does not exist yet"),
+    Command("predict", "project", "project TRACE…", "say what a run would reach at other sizes"),
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.received import device_clock_is_hosts
 from evenstep.trace.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
@@ -38,49 +39,89 @@ class Arrivals(NamedTuple):
     last_rank: Array  # per instance
     last_ns: Array  # per instance: arrival of the last
     incomplete: int  # instances that not every traced member took part in
+    left_out: Array = np.zeros(0, np.int64)  # their steps
 
 
 def arrivals(trace: Trace, clocks: Clocks) -> Arrivals:
     """Match the collectives of all ranks. Groups of one rank are left out: nobody waits there."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    events = events.select(events.group >= 0).sorted_by("group", "group_seq", "rank")
+    if not (events.group >= 0).all():
+        events = events.select(events.group >= 0)
     if not len(events):
         return _none(events)
+    events = _in_order(_placed(events, clocks))
     instance = numbered(events)
     traced = np.array([sum(rank in trace.ranks for rank in group.ranks) for group in trace.groups])
     members = np.bincount(instance)
-    first = np.unique(instance, return_index=True)[1]
+    first = np.searchsorted(instance, np.arange(len(members)))
     expected = traced[events.group[first]]
     whole = (members == expected) & (members > 1) & _comparable(events, instance, clocks)
-    incomplete = int(np.count_nonzero(~whole & (expected > 1)))
-    events, instance = events.select(whole[instance]), instance[whole[instance]]
+    left_out = events.step[first[~whole & (expected > 1)]].astype(np.int64)
+    if not whole.all():
+        events, instance = events.select(whole[instance]), instance[whole[instance]]
+        instance = (np.cumsum(whole) - 1)[instance]
     if not len(events):
-        return _none(events)
-    instance = np.unique(instance, return_inverse=True)[1]
-    return _with_waits(_common_times(events, instance, clocks), incomplete)
+        return _none(events, left_out)
+    one_clock = np.isin(events["rank"], device_clock_is_hosts(trace))
+    return _with_waits(_common_times(events, instance, clocks, one_clock), left_out)
+
+
+def _in_order(events: Columns) -> Columns:
+    """Rows by group, sequence and rank.
+
+    Where all ranks have taken part in the same collectives, a transposition does what sorting does.
+    """
+    ranks = np.count_nonzero(np.diff(events["rank"])) + 1
+    places = len(events) // ranks
+    if places * ranks == len(events):
+        tables = [events[name].reshape(ranks, places) for name in ("rank", "group", "group_seq")]
+        rank, group, sequence = tables
+        step_on = (np.diff(group[0]) > 0) | (
+            (np.diff(group[0]) == 0) & (sequence[0, 1:] >= sequence[0, :-1])
+        )
+        alike = (group == group[0]).all() and (sequence == sequence[0]).all() and step_on.all()
+        if alike and (rank == rank[:, :1]).all() and (np.diff(rank[:, 0]) > 0).all():
+            return Columns(
+                {name: events[name].reshape(ranks, places).T.reshape(-1) for name in events}
+            )
+    return events.sorted_by("group", "group_seq", "rank")
+
+
+def _placed(events: Columns, clocks: Clocks) -> Columns:
+    """The events with arrival_ns and leave_ns on the common time; an open end stays 0."""
+    ended = events.exit_ns > 0
+    leave = np.where(ended, clocks.common(events["rank"], events.exit_ns), 0)
+    arrival = clocks.common(events["rank"], events.enter_ns)
+    return events.with_column("arrival_ns", arrival).with_column("leave_ns", leave)
 
 
 def _by_duration(events: Columns, clocks: Clocks) -> Array:
     """Rows of which only the time in flight counts: on a device, or on a clock of their own."""
-    on_device = (events.flags & int(Flag.ON_DEVICE)) != 0
+    on_device = np.asarray((events.flags & int(Flag.ON_DEVICE)) != 0)
+    if not clocks.unplaced:
+        return on_device
     return np.asarray(on_device | np.isin(events["rank"], list(clocks.unplaced)))
 
 
 def _comparable(events: Columns, instance: Array, clocks: Clocks) -> Array:
     """Instances whose arrivals can be compared: one that only durations compare needs them all."""
+    rows = _by_duration(events, clocks)
+    if not rows.any():
+        return np.ones(int(instance[-1]) + 1, bool)
     on_device = (events.flags & int(Flag.ON_DEVICE)) != 0
     endless = np.where(on_device, events.device_exit_ns, events.exit_ns) <= 0
-    by_duration = np.bincount(instance, weights=_by_duration(events, clocks)) > 0
+    by_duration = np.bincount(instance, weights=rows) > 0
     return np.asarray(~by_duration | (np.bincount(instance, weights=endless) == 0))
 
 
-def _none(events: Columns) -> Arrivals:
+def _none(events: Columns, left_out: Array | None = None) -> Arrivals:
     empty = np.zeros(0, np.int64)
+    left_out = empty if left_out is None else left_out
     rows = events.select(np.zeros(len(events), bool))
     for name in ("instance", "here_ns", "arrival_ns", "leave_ns", "wait_ns"):
         rows = rows.with_column(name, empty)
     rows = rows.with_column("relative", np.zeros(0, bool))
-    return Arrivals(rows, empty, empty, 0)
+    return Arrivals(rows, empty, empty, len(left_out), left_out)
 
 
 def numbered(events: Columns) -> Array:
@@ -91,16 +132,18 @@ def numbered(events: Columns) -> Array:
     return np.cumsum(np.concatenate([[0], changes]))
 
 
-def _common_times(events: Columns, instance: Array, clocks: Clocks) -> Columns:
-    """The events with times comparable within their instance, and on the rank's own line."""
-    arrival, leave = events.enter_ns.copy(), events.exit_ns.copy()
-    for rank, offset in clocks.by_rank.items():
-        if offset is not None and offset.offset_ns.any():
-            mine = events.rank == rank
-            arrival[mine] = offset.shift(arrival[mine])
-            leave[mine] = np.where(leave[mine] > 0, offset.shift(leave[mine]), 0)
+def _common_times(events: Columns, instance: Array, clocks: Clocks, one_clock: Array) -> Columns:
+    """The events with times comparable within their instance, and on the rank's own line.
+
+    `one_clock`: the device's stamps are on the host's clock.
+    """
+    arrival, leave = events.arrival_ns, events.leave_ns
     on_device = (events.flags & int(Flag.ON_DEVICE)) != 0
-    here = np.where(on_device, _issued(events, on_device), arrival)
+    here = arrival
+    if on_device.any():
+        started = clocks.common(events["rank"], events.device_enter_ns)
+        issued = np.where(one_clock, started, _issued(events, on_device))
+        here = np.where(on_device, issued, arrival)
     relative = np.zeros(int(instance[-1]) + 1, bool)
     relative[instance[_by_duration(events, clocks)]] = True
     mask = relative[instance]
@@ -125,18 +168,16 @@ def _issued(events: Columns, on_device: Array) -> Array:
 
     The two clocks have no common zero and drift, so each step of a rank is placed by itself.
     """
-    if not on_device.any():
-        return events.enter_ns
     step = np.unique(
         np.stack([events["rank"], events.step.astype(np.int64)]), axis=1, return_inverse=True
     )[1].reshape(-1)
-    ahead = np.where(on_device, events.enter_ns - events.device_enter_ns, np.iinfo(np.int64).min)
+    ahead = np.where(on_device, events.arrival_ns - events.device_enter_ns, np.iinfo(np.int64).min)
     shift = np.full(int(step.max()) + 1, np.iinfo(np.int64).min)
     np.maximum.at(shift, step, ahead)
     return np.asarray(events.device_enter_ns + shift[step])
 
 
-def _with_waits(rows: Columns, incomplete: int) -> Arrivals:
+def _with_waits(rows: Columns, left_out: Array) -> Arrivals:
     instance, arrival, leave = rows.instance, rows.arrival_ns, rows.leave_ns
     count = int(instance[-1]) + 1
     edges = np.searchsorted(instance, np.arange(count))
@@ -148,7 +189,7 @@ def _with_waits(rows: Columns, incomplete: int) -> Arrivals:
     wait = np.maximum(waited_for - arrival, 0)
     known_end = leave > 0
     wait = np.where(known_end, np.minimum(wait, np.maximum(leave - arrival, 0)), wait)
-    return Arrivals(rows.with_column("wait_ns", wait), last_rank, last_ns, incomplete)
+    return Arrivals(rows.with_column("wait_ns", wait), last_rank, last_ns, len(left_out), left_out)
 
 
 def _waited_for(events: Columns, instance: Array, arrival: Array, last_ns: Array) -> Array:

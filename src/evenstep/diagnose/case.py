@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose import hang, words
+from evenstep.diagnose import attempts, hang, restarts, words
 from evenstep.diagnose.claims import Claims
 from evenstep.diagnose.contention import Contention, contention
 from evenstep.diagnose.delays import Delays, attribute
+from evenstep.diagnose.expected import Shape, shapes
+from evenstep.diagnose.faster import gained, path, stand_ins
 from evenstep.diagnose.finding import (
     Effect,
     Evidence,
@@ -24,6 +27,7 @@ from evenstep.diagnose.finding import (
 )
 from evenstep.diagnose.grid import StepGrid, step_grid
 from evenstep.diagnose.interval import Share, share_of
+from evenstep.diagnose.transfer import Transfers, transfers
 from evenstep.trace.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
 
@@ -35,7 +39,7 @@ WAITING = 0.5  # a rank waits in a step when it waits at least half as long as t
 USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True)  # no slots: what only some traces need is worked out when asked for
 class Case:
     """A trace under diagnosis. `claims` is the one thing that changes, as modes are asked."""
 
@@ -51,15 +55,49 @@ class Case:
         """Whether the scheduler says that there were more runnable tasks than cores."""
         return self.scheduler is not None and self.scheduler.oversubscribed
 
+    @cached_property
+    def transfers(self) -> Transfers:
+        """How long data moved in every collective."""
+        return transfers(self.grid)
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        """Collectives by operation and by how their groups lie on the nodes."""
+        return shapes(self.trace, self.transfers)
+
+    def groups_named(self, groups: Iterable[int]) -> list[str]:
+        """Names of these groups; none where they are all that moved data."""
+        names = dict.fromkeys(self.trace.groups[group].name for group in groups)
+        moved = np.unique(self.transfers.rows.group)
+        whole = {self.trace.groups[int(group)].name for group in moved}
+        return list(names) if names.keys() < whole else []
+
+    def gained(self, shorter_ns: Array) -> Array:
+        """How much shorter each step gets when each transfer is that much shorter, per step."""
+        columns = stand_ins(self.grid, self.transfers, shorter_ns)
+        return self.grid.spread(gained(path(self.grid, self.transfers, columns), shorter_ns))
+
+    def steps_of(self, transfers: Array) -> Array:
+        """Steps that some of these transfers (a mask) are in, boolean."""
+        hit = np.zeros(len(self.grid.steps), bool)
+        hit[self.transfers.rows.step[transfers]] = True
+        return self.grid.spread(hit)
+
+    @property
+    def transfers_known(self) -> bool:
+        """Whether transfer can be told from waiting: all ranks are there, on comparable times."""
+        return self.waits_known and not self.stuck and bool(len(self.transfers.rows))
+
     @property
     def hung_ns(self) -> int:
         """Time the run stood still at its end."""
         return max((place.since_ns for place in self.stuck), default=0)
 
     def share(self, lost_ns: Array) -> Share:
-        """A per-step loss as a share of the step time, and of the time the run stood still."""
+        """A per-step loss as a share of all time: steps, standstill at the end, restarts."""
         steps = share_of(lost_ns, self.grid.step_ns)
         ran = self.grid.total_ns / max(self.grid.total_ns + self.hung_ns, 1)
+        ran *= restarts.running_share(attempts.known(self.trace.run))
         return Share(*(value * ran for value in steps))
 
     def loss(self, cells: Array) -> Array:
@@ -159,7 +197,14 @@ def open_case(trace: Trace) -> Case:
     step_ns = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
     stuck = hang.long_enough(hang.stuck(trace), step_ns)
     delays = attribute(grid, contended=contended)
-    return Case(trace, grid, delays, scheduler, stuck, Claims(grid.shape, exposed_transfer(grid)))
+    return Case(
+        trace,
+        grid,
+        delays,
+        scheduler,
+        stuck,
+        Claims(grid.shape, exposed_transfer(grid), delays.rest_ns),
+    )
 
 
 def exposed_transfer(grid: StepGrid) -> Array:
@@ -174,6 +219,7 @@ def found(
     layer: str,
     share: Share,
     *,
+    confidence: float | None = None,
     observation: str,
     cause: str,
     where: Where,
@@ -182,12 +228,15 @@ def found(
     options: Sequence[Option] = (),
     evidence: Sequence[Evidence] = (),
 ) -> Finding:
-    """A finding of what this share of the step time is lost to."""
+    """A finding of what this share of the step time is lost to.
+
+    `confidence` is that of the share unless the evidence is of another kind.
+    """
     return Finding(
         mode=mode,
         layer=layer,
         severity=round(share.value, 4),
-        confidence=round(share.confidence, 3),
+        confidence=round(share.confidence if confidence is None else confidence, 3),
         observation=observation,
         cause=cause,
         where=where,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose import projection, words
-from evenstep.diagnose.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.delays import Cause
-from evenstep.diagnose.finding import Effect, Evidence, Finding, Option
+from evenstep.diagnose.finding import Evidence, Finding, Option
+from evenstep.diagnose.mode import Mode
 from evenstep.diagnose.patterns import when
 from evenstep.trace.layout import Phase
 
 
 def find(case: Case) -> list[Finding]:
     """The cells that are late because of it, as one finding."""
-    cells = case.delays.cells(Cause.CHECKPOINT)
+    cells = case.claims.cells(case.delays.cells(Cause.CHECKPOINT))
     share = case.share(case.loss(cells))
     if not cells.any() or share.value < SMALLEST_SHARE:
         return []
@@ -31,11 +32,10 @@ def find(case: Case) -> list[Finding]:
         else "evaluate on all ranks at once, or in a job of its own"
     )
     return [
-        Finding(
-            mode="checkpoint_stall",
-            layer="framework",
-            severity=round(share.value, 4),
-            confidence=round(share.confidence, 3),
+        found(
+            "checkpoint_stall",
+            "framework",
+            share,
             observation=(
                 f"in {int(cells.any(axis=1).sum())} of {len(case.grid.steps)} steps the other "
                 f"ranks wait {words.duration(case.victims(cells)[1])}"
@@ -46,7 +46,7 @@ def find(case: Case) -> list[Finding]:
             ),
             where=case.where(ranks),
             when=when(cells, case.grid.steps),
-            effect=Effect(round(share.value, 4), projection.constant(share, len(case.grid.ranks))),
+            projected=projection.constant(share, len(case.grid.ranks)),
             options=[
                 Option(
                     action,
@@ -61,3 +61,21 @@ def find(case: Case) -> list[Finding]:
             ],
         )
     ]
+
+
+MODE = Mode(
+    name="checkpoint_stall",
+    layer="framework",
+    symptom="Every so many steps one step is much longer: one rank saves or evaluates, all wait.",
+    look_at=(
+        "the checkpoint and evaluation phases of each rank, and who waits for whom meanwhile",
+        "the interval between checkpoints beside the mean time between failures",
+    ),
+    remedy=(
+        "write asynchronously, or in shards from all ranks",
+        "stage to local memory or disk first and upload behind the training",
+        "choose the interval by Young and Daly: sqrt(2 * write time * time between failures)",
+    ),
+    confirm="Skip one checkpoint: that step takes as long as its neighbours.",
+    find=find,
+)

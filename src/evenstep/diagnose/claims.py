@@ -1,7 +1,8 @@
 """What of the lost time is already explained, so that each nanosecond is attributed once.
 
-Modes are asked in a fixed order, the most specific first. Each takes what it explains out of two
-pools: the late cells (their loss comes from `delays`) and the exposed transfer of each step.
+Modes are asked in a fixed order, the most specific first. Each takes what it explains out of three
+pools: the late cells (their loss comes from `delays`), the exposed transfer of each step, and what
+ranks wait for one another without anyone being late by much.
 """
 
 from __future__ import annotations
@@ -15,17 +16,31 @@ Array = npt.NDArray[Any]
 
 
 class Claims:
-    """The two pools. `transfer_ns` (steps,): exposed transfer of each step, waits taken out."""
+    """The pools. `transfer_ns` and `rest_ns` are (steps,): exposed transfer with waits taken out,
+    and waiting that is nobody's in particular. `asking` is the mode that claims now."""
 
-    def __init__(self, shape: tuple[int, int], transfer_ns: Array) -> None:
+    def __init__(
+        self, shape: tuple[int, int], transfer_ns: Array, rest_ns: Array | None = None
+    ) -> None:
         self._taken = np.zeros(shape, bool)
         self._left_ns: Array = np.maximum(transfer_ns.astype(float), 0.0)
+        rest = np.zeros(shape[0]) if rest_ns is None else rest_ns
+        self._rest_ns: Array = rest.astype(float)  # of single steps it may be negative
+        self.asking = ""
+        self.slow_ns: Array = np.zeros(shape[0])  # what slow transfers are known to have cost
+        self.by_mode: dict[str, Array] = {}  # late cells of each mode that claimed any
 
     @property
     def left_ns(self) -> Array:
         """Exposed transfer nobody has claimed, per step."""
         left: Array = self._left_ns.copy()
         return left
+
+    @property
+    def rest_ns(self) -> Array:
+        """Waiting without a culprit that nobody has claimed, per step."""
+        rest: Array = self._rest_ns.copy()
+        return rest
 
     def free(self, cells: Array) -> Array:
         """Of these cells (steps × ranks, boolean), those nobody has claimed."""
@@ -35,6 +50,9 @@ class Claims:
         """Claim late cells: those of them that were free."""
         mine = self.free(cells)
         self._taken |= mine
+        if mine.any():
+            before = self.by_mode.get(self.asking)
+            self.by_mode[self.asking] = mine if before is None else before | mine
         return mine
 
     def transfer(self, wanted_ns: Array) -> Array:
@@ -42,3 +60,21 @@ class Claims:
         mine = np.clip(wanted_ns, 0.0, self._left_ns)
         self._left_ns -= mine
         return np.asarray(mine)
+
+    def rest(self, wanted_ns: Array) -> Array:
+        """Claim waiting without a culprit, per step: at most what is left of it."""
+        mine = np.minimum(wanted_ns, self._rest_ns)
+        self._rest_ns -= mine
+        return np.asarray(mine)
+
+    def available(self, wanted_ns: Array) -> Array:
+        """What `slower` would claim, without claiming it."""
+        return np.asarray(np.clip(wanted_ns, 0.0, self._left_ns + np.maximum(self._rest_ns, 0.0)))
+
+    def slower(self, wanted_ns: Array) -> Array:
+        """Claim what slow transfers cost: exposed, and what others waited for those in them."""
+        mine = self.transfer(wanted_ns)
+        waited = np.clip(wanted_ns - mine, 0.0, np.maximum(self._rest_ns, 0.0))
+        self._rest_ns -= waited
+        self.slow_ns += mine + waited
+        return np.asarray(mine + waited)

@@ -46,8 +46,7 @@ class Contention(NamedTuple):
 def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     """The scheduler's view of a run; None where it was not sampled."""
     samples = trace.of_kind(Kind.SAMPLE)
-    delays = [_share(samples, trace, rank) for rank in trace.ranks]
-    known = [delay for delay in delays if delay is not None]
+    known = _shares(_of(samples, trace, "cpu.run_delay_ns"))
     cores, running = (
         _of(samples, trace, "cpu.allowed_cores"),
         _of(samples, trace, "cpu.running_tasks"),
@@ -77,12 +76,15 @@ def _values(samples: Columns, ranks: list[int]) -> Array:
     return np.ascontiguousarray(rows.bytes_in).view(np.float64)
 
 
-def _share(samples: Columns, trace: Trace, rank: int) -> float | None:
-    """Run-queue delay of a rank's training thread as a share of the time it was sampled in."""
-    rows = _of(samples, trace, "cpu.run_delay_ns")
-    rows = rows.select(rows["rank"] == rank)
-    if len(rows) < 2:
-        return None
+def _shares(rows: Columns) -> list[float]:
+    """Run-queue delay of each rank's training thread as a share of the time it was sampled in."""
+    if not len(rows):
+        return []
+    if not (np.diff(rows["rank"]) >= 0).all():
+        rows = rows.sorted_by("rank", "enter_ns")
+    first = np.unique(rows["rank"], return_index=True)[1]
+    last = np.append(first[1:], len(rows)) - 1
     values = np.ascontiguousarray(rows.bytes_in).view(np.float64)
-    elapsed = float(rows.enter_ns[-1] - rows.enter_ns[0])
-    return float((values[-1] - values[0]) / elapsed) if elapsed > 0 else None
+    elapsed = (rows.enter_ns[last] - rows.enter_ns[first]).astype(float)
+    known = elapsed > 0
+    return list((values[last] - values[first])[known] / elapsed[known])

@@ -9,16 +9,18 @@ a rank held up in one group is late in the next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.grid import StepGrid
 from evenstep.diagnose.patterns import FEWEST
-from evenstep.diagnose.replay import Program, Removed, by_layer, program, saved
+from evenstep.diagnose.replay import Ahead, Program, Removed, by_layer, program, saved
+from evenstep.trace.cores import each
 from evenstep.trace.layout import Phase
 
 Array = npt.NDArray[Any]
@@ -28,6 +30,8 @@ CHRONIC_STEPS = 0.7  # of the steps at least show a chronic rank's excess
 EVENT_SHARE = 0.05  # of a step: a single delay below it is not worth a finding
 EVENT_SIGMAS = 5.0
 QUANTILE_SIGMA = 0.97  # (q25 - q05) of a normal distribution, in standard deviations
+CHAINED = 4  # pieces of a large run replayed one after the other; chains run side by side
+APPROACH = 16  # steps replayed before a chain: leads between ranks rarely last longer
 MAD_SIGMA = 1.4826  # standard deviation over median absolute deviation, normal distribution
 
 
@@ -80,12 +84,7 @@ def attribute(grid: StepGrid, *, contended: bool) -> Delays:
     late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     cause, phase = _causes(grid, excess, late)
     late &= cause != int(Cause.NONE)
-    plan = program(grid)
-    removed = _taken_out(plan, excess, late)
-    lead, end = saved(plan, removed)
-    gain = _gain(lead, end)
-    loss = _shared_out(gain, lead, plan, removed)
-    rest = _gain(*saved(plan, removed, lead, to_median=True)) - gain
+    loss, rest = _costs(grid, excess, late)
     return Delays(grid, excess, cause, phase, loss, rest, chronic, noise)
 
 
@@ -101,12 +100,11 @@ def above_others(values: Array) -> Array:
     ranks = values.shape[1]
     if ranks < 2:
         return np.zeros(values.shape)
-    ordered = np.sort(values, axis=1).astype(float)
-    place = np.argsort(np.argsort(values, axis=1, kind="stable"), axis=1, kind="stable")
     low, high = (ranks - 2) // 2, (ranks - 1) // 2  # middle of the others, by index among them
-    rows = np.arange(len(values))[:, None]
-    below = ordered[rows, low + (place <= low)]
-    above = ordered[rows, high + (place <= high)]
+    ordered = np.partition(values, sorted({low, low + 1, high, high + 1}), axis=1)
+    middle = [ordered[:, place, None].astype(float) for place in (low, low + 1, high, high + 1)]
+    below = np.where(values <= middle[0], middle[1], middle[0])  # who is below is not among them
+    above = np.where(values <= middle[2], middle[3], middle[2])
     result: Array = values - (below + above) / 2
     return result
 
@@ -171,6 +169,74 @@ def _phase_of(grid: StepGrid) -> Array:
 # -- what lateness cost ----------------------------------------------------------------------------
 
 
+def _costs(grid: StepGrid, excess: Array, late: Array) -> tuple[Array, Array]:
+    """What every late cell cost, and the further loss of each step: a large run in chains."""
+    chains = [grid.pieces[i : i + CHAINED] for i in range(0, len(grid.pieces), CHAINED)]
+    parts = each(lambda chain: _chained(grid, excess, late, chain), chains)
+    loss, rest = (np.concatenate(found) for found in zip(*parts, strict=True))
+    return loss, rest
+
+
+class _Reached(NamedTuple):
+    """How far ranks are ahead when a stretch of steps begins, replayed with and without noise."""
+
+    usual: Ahead
+    to_median: Ahead
+
+
+def _chained(
+    grid: StepGrid, excess: Array, late: Array, chain: Sequence[tuple[int, int]]
+) -> tuple[Array, Array]:
+    """Loss and rest of stretches that follow one another, each beginning as the one before ended.
+
+    In the middle of a run, some steps before the first stretch tell how ranks come into it.
+    """
+    ranks = grid.shape[1]
+    first = chain[0][0]
+    nothing = Ahead(np.zeros(ranks), np.zeros(ranks))
+    begin = max(first - APPROACH, 0)
+    if begin > 0:
+        tail = _removed(grid.piece(begin - 1, begin), excess, late, begin - 1)[1].tail_ns[0]
+        nothing = nothing._replace(late_ns=tail)
+    reached = _Reached(nothing, nothing)
+    if begin < first:
+        _, _, reached = _replayed(grid, excess, late, (begin, first), reached)
+    losses, rests = [], []
+    for piece in chain:
+        loss, rest, reached = _replayed(grid, excess, late, piece, reached)
+        losses.append(loss)
+        rests.append(rest)
+    return np.concatenate(losses), np.concatenate(rests)
+
+
+def _replayed(
+    grid: StepGrid, excess: Array, late: Array, piece: tuple[int, int], reached: _Reached
+) -> tuple[Array, Array, _Reached]:
+    """Loss and rest of some steps, and how ranks leave them.
+
+    The step after has a part in what its predecessor cost.
+    """
+    first, last = piece
+    number, beyond = last - first, min(last + 1, len(grid.steps))
+    plan, removed = _removed(grid.piece(first, beyond), excess, late, first)
+    lead, end = saved(plan, removed, ahead=reached.usual)
+    gain = _gain(lead, end)
+    loss = _shared_out(gain, lead, plan, removed, reached.usual.late_ns)
+    free, free_end = saved(plan, removed, lead, to_median=True, ahead=reached.to_median)
+    rest = _gain(free, free_end) - gain
+    if beyond > last:
+        tail = removed.tail_ns[number - 1]
+        reached = _Reached(Ahead(lead[number], tail), Ahead(free[number], tail))
+    return loss[:number], rest[:number], reached
+
+
+def _removed(grid: StepGrid, excess: Array, late: Array, first: int) -> tuple[Program, Removed]:
+    """The program of a piece that begins at step `first`, and what is taken out of it."""
+    plan = program(grid)
+    steps = slice(first, first + len(grid.steps))
+    return plan, _taken_out(plan, excess[steps], late[steps])
+
+
 def _taken_out(plan: Program, excess: Array, late: Array) -> Removed:
     """Late cells' excess, laid where their own work between collectives is above the others'."""
     rows = np.zeros(len(plan.rows))
@@ -192,7 +258,7 @@ def _gain(lead: Array, end: Array) -> Array:
     return np.asarray(np.median(end, axis=1) - np.median(lead, axis=1))
 
 
-def _shared_out(gain: Array, lead: Array, plan: Program, removed: Removed) -> Array:
+def _shared_out(gain: Array, lead: Array, plan: Program, removed: Removed, late_ns: Array) -> Array:
     """Each step's gain among the cells whose work was taken out, in proportion.
 
     A lead that some ranks bring from the step before is the merit of that step's cells.
@@ -203,6 +269,7 @@ def _shared_out(gain: Array, lead: Array, plan: Program, removed: Removed) -> Ar
     taken = within + removed.tail_ns
     whole = taken.sum(axis=1, keepdims=True)
     before = lead.max(axis=1, initial=0)
+    before[0] += late_ns.sum()
     before[1:] += removed.tail_ns[:-1].sum(axis=1)
     total = within.sum(axis=1) + before
     each = gain / np.where(total > 0, total, 1)

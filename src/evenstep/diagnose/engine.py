@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from evenstep.diagnose import (
-    checkpoint_stall,
-    hang,
-    input_pipeline,
-    runtime_jitter,
-    straggler,
-    synchronization_amplification,
-    words,
-)
+from evenstep.diagnose import dynamics, hang, words
 from evenstep.diagnose.case import Case, open_case
+from evenstep.diagnose.catalog import MODES
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.diagnose.overview import summary
+from evenstep.diagnose.regimes import regimes
+from evenstep.diagnose.together import with_interactions
 from evenstep.trace.trace import Trace
 
 NAMED = 0.05  # severity from which a finding makes the headline
 FEW_STEPS = 30
-
-MODES: tuple[Callable[[Case], list[Finding]], ...] = (
-    hang.find,
-    straggler.find,
-    runtime_jitter.find,
-    input_pipeline.find,
-    checkpoint_stall.find,
-    synchronization_amplification.find,
-)
 
 
 def diagnose(trace: Trace) -> Diagnosis:
     """Explain a trace: what it lost, to whom, why, and what would help."""
     case = open_case(trace)
     findings: list[Finding] = []
-    for find in MODES if len(case.grid.steps) else MODES[:1]:
-        findings += find(case)
+    for mode in MODES:
+        if len(case.grid.steps) or mode.without_steps:
+            case.claims.asking = mode.name
+            findings += mode.find(case)
     findings.sort(key=lambda finding: -finding.severity)
-    numbers = summary(trace, case.grid)
+    findings = with_interactions(case, findings)
+    numbers = summary(trace, case.grid) | dynamics.summary(case)
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
+    numbers["regimes"] = regimes(case.grid)
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
 
 
@@ -129,7 +118,7 @@ def _capital(text: str) -> str:
 
 def _limits(case: Case) -> list[str]:
     trace, grid = case.trace, case.grid
-    limits = [*trace.limits, *hang.endings(trace), *_facts(trace)]
+    limits = [*trace.limits, *grid.limits, *hang.endings(trace), *_facts(trace)]
     steps = len(grid.steps)
     if 0 < steps < FEW_STEPS:
         word = "step" if steps == 1 else "steps"

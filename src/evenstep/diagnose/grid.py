@@ -7,24 +7,32 @@ counts as exposed unless its rank enters another during it, and `exposure_known`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose import exposure, stretches
 from evenstep.diagnose.arrivals import Arrivals, arrivals
-from evenstep.diagnose.intervals import Intervals, overlap_length, union_length
+from evenstep.diagnose.intervals import Intervals
 from evenstep.diagnose.leaving import sharpened
 from evenstep.trace.clocks import Clocks, align
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Flag, Kind, Phase
+from evenstep.trace.cores import each
+from evenstep.trace.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
 WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
 FEWEST_STEPS = 12
+
+_CELLS = (
+    *("start_ns", "end_ns", "held_ns", "blocked_ns", "wait_ns", "hidden_ns", "pause_ns"),
+    *("cpu_ns", "switches", "run_delay_ns", "samples", "collectives"),
+)
 
 
 @dataclass(slots=True)
@@ -51,6 +59,9 @@ class StepGrid:
     exposure_known: bool
     blocked: Intervals  # of cells (step index × ranks + rank index), relative to the cell's start
     limits: list[str] = field(default_factory=list)
+    sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): see `piece`
+    pieces: Sequence[tuple[int, int]] = ()  # index of the first step, and of the one after the last
+    trace: Trace | None = None  # what a large run's pieces are read from again
 
     @property
     def duration_ns(self) -> Array:
@@ -95,72 +106,135 @@ class StepGrid:
         """A per-cell array as (steps, ranks)."""
         return cells.reshape(self.shape)
 
+    # -- large runs ----------------------------------------------------------------------------
+
+    def piece(self, first: int, last: int) -> StepGrid:
+        """These steps (by index) as a grid of their own, which has all their collectives.
+
+        In a run too large to hold, `arrivals` and `blocked` have the `sampled` steps only; all else
+        is complete. What has to look at every collective goes from one of `pieces` to the next.
+        """
+        if self.trace is None:
+            return self
+        trace = stretches.around(self.trace, self.steps[first:last])
+        piece = replace(
+            self,
+            steps=self.steps[first:last],
+            phase_ns={phase: cells[first:last] for phase, cells in self.phase_ns.items()},
+            arrivals=arrivals(trace, self.clocks),
+            sampled=np.ones(last - first, bool),
+            pieces=[(0, last - first)],
+            trace=None,
+            **{name: getattr(self, name)[first:last] for name in _CELLS},
+        )
+        piece.blocked = exposure.blocked(piece, trace)
+        return piece
+
+    def spread(self, per_step: Array) -> Array:
+        """A per-step value worked out from `arrivals`, carried to the steps not sampled.
+
+        Between sampled steps it is that of the nearest one.
+        """
+        known = np.flatnonzero(self.sampled)
+        if len(known) in (0, len(self.sampled)):
+            return per_step
+        middle = (known[1:] + known[:-1]) / 2
+        return np.asarray(per_step[known[np.searchsorted(middle, np.arange(len(per_step)))]])
+
 
 def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     """Build the grid. A trace without a step that all ranks finished gives one of no steps."""
-    clocks = clocks or sharpened(trace, align(trace))
+    numbers, ranks = _common_steps(trace)
+    pieces = stretches.pieces(trace, len(numbers))
+    if len(pieces) < 2:
+        clocks = clocks or sharpened(trace, align(trace))
+        return grid_of(trace, clocks, numbers, ranks)
+    sample, sampled = stretches.sample(trace, numbers)
+    clocks = clocks or sharpened(sample, align(sample))
+    grid = grid_of(sample, clocks, numbers, ranks)
+    grid.trace, grid.pieces, grid.sampled = trace, pieces, sampled
+    parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
+    for name in parts[0].arrays:
+        setattr(grid, name, np.concatenate([part.arrays[name] for part in parts]))
+    for phase in Phase:
+        grid.phase_ns[phase] = np.concatenate([part.phase_ns[phase] for part in parts])
+    grid.exposure_known = all(part.exposure_known for part in parts)
+    incomplete = sum(part.incomplete for part in parts)
+    grid.arrivals = grid.arrivals._replace(incomplete=incomplete)
+    grid.limits.append(
+        f"of {len(numbers)} steps, the collectives of {np.count_nonzero(sampled)} were compared "
+        "with one another in full; waits and delays are those of all steps"
+    )
+    return grid
+
+
+class _Dense(NamedTuple):
+    """What a piece of a grid says of its own cells."""
+
+    arrays: dict[str, Array]
+    phase_ns: dict[Phase, Array]
+    exposure_known: bool
+    incomplete: int
+
+
+def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> _Dense:
+    """The cells of some of the steps of a large run."""
+    grid = grid_of(stretches.around(trace, numbers), whole.clocks, numbers, whole.ranks)
+    arrays = {name: getattr(grid, name) for name in _CELLS}
+    left_out = grid.arrivals.left_out
+    mine = (left_out >= grid.steps[0]) & (left_out <= grid.steps[-1])
+    return _Dense(arrays, grid.phase_ns, grid.exposure_known, int(np.count_nonzero(mine)))
+
+
+def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
+    """The grid of these steps and ranks, from a trace that has all of them at hand."""
     steps = trace.of_kind(Kind.STEP)
-    numbers, ranks = _common_steps(steps, trace)
     shape = (len(numbers), len(ranks))
+    cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
     grid = StepGrid(
         steps=numbers,
         ranks=ranks,
-        start_ns=np.zeros(shape, np.int64),
-        end_ns=np.zeros(shape, np.int64),
         phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
-        held_ns=np.zeros(shape, np.int64),
-        blocked_ns=np.zeros(shape, np.int64),
-        wait_ns=np.zeros(shape, np.int64),
-        hidden_ns=np.zeros(shape, np.int64),
-        pause_ns=np.zeros(shape, np.int64),
-        cpu_ns=np.zeros(shape, np.int64),
-        switches=np.zeros(shape, np.int64),
-        run_delay_ns=np.zeros(shape, np.int64),
-        samples=np.zeros(shape, np.int64),
-        collectives=np.zeros(shape, np.int64),
         arrivals=arrivals(trace, clocks),
         clocks=clocks,
         exposure_known=True,
         blocked=Intervals(*(np.zeros(0, np.int64) for _ in range(3))),
+        sampled=np.ones(len(numbers), bool),
+        pieces=[(0, len(numbers))],
+        **cells,
     )
-    if not len(numbers):
-        return grid
-    _fill_steps(grid, steps)
-    _fill_phases(grid, trace)
-    _fill_communication(grid, trace)
+    if len(numbers):
+        _fill_steps(grid, steps)
+        _fill_phases(grid, trace)
+        exposure.fill(grid, trace)
     return grid
 
 
-def _common_steps(steps: Columns, trace: Trace) -> tuple[Array, Array]:
+def _common_steps(trace: Trace) -> tuple[Array, Array]:
     """Steps that every rank with any step finished and still has whole; and those ranks.
 
     Without the warm-up, and without what a ring has begun to overwrite.
     """
-    present = np.array(
-        [rank for rank in sorted(trace.ranks) if (steps["rank"] == rank).any()], np.int64
-    )
+    steps = trace.of_kind(Kind.STEP)
+    present = np.unique(steps["rank"]).astype(np.int64)
+    present = present[np.isin(present, list(trace.ranks))]
     numbers, counts = np.unique(steps.step, return_counts=True)
     numbers = numbers[counts >= max(len(present), 1)].astype(np.int64)
     if len(numbers) >= FEWEST_STEPS + WARM_UP_STEPS and numbers[0] < WARM_UP_STEPS:
         numbers = numbers[numbers >= WARM_UP_STEPS]
-    for rank in present:
-        if trace.ranks[int(rank)].dropped:
-            oldest = trace.events.step[np.argmax(trace.events["rank"] == rank)]
-            numbers = numbers[numbers > oldest]
+    if any(trace.ranks[int(rank)].dropped for rank in present):
+        oldest = trace.oldest_steps()
+        cut = [oldest[int(rank)] for rank in present if trace.ranks[int(rank)].dropped]
+        numbers = numbers[numbers > max(cut)]
     return numbers, present
 
 
 def _fill_steps(grid: StepGrid, steps: Columns) -> None:
     cell, inside = grid.cell(steps)
     rows, cell = steps.select(inside), cell[inside]
-    start, end = rows.enter_ns.copy(), rows.exit_ns.copy()
-    for rank, offset in grid.clocks.by_rank.items():
-        mine = rows["rank"] == rank
-        if offset is not None and offset.offset_ns.any():
-            start[mine], end[mine] = offset.shift(start[mine]), offset.shift(end[mine])
     columns = {
-        "start_ns": start,
-        "end_ns": end,
+        "start_ns": grid.clocks.common(rows["rank"], rows.enter_ns),
+        "end_ns": grid.clocks.common(rows["rank"], rows.exit_ns),
         "held_ns": rows.held_ns,
         "cpu_ns": rows.group_seq,
         "switches": rows.peer_or_root,
@@ -190,7 +264,7 @@ def _fill_phases(grid: StepGrid, trace: Trace) -> None:
 def _inside_evaluation(phases: Columns) -> Array:
     """Phases that lie within a longer evaluation of their rank: the evaluation counts them."""
     inside = np.zeros(len(phases), bool)
-    for rank in np.unique(phases["rank"]):
+    for rank in np.unique(phases["rank"][phases.op == int(Phase.EVALUATION)]):
         mine = np.flatnonzero(phases["rank"] == rank)
         outer = mine[phases.op[mine] == int(Phase.EVALUATION)]
         if not len(outer):
@@ -205,64 +279,3 @@ def _inside_evaluation(phases: Columns) -> Array:
         )
         inside[mine] = covered & ~itself
     return inside
-
-
-def _fill_communication(grid: StepGrid, trace: Trace) -> None:
-    cells = grid.start_ns.size
-    rows = grid.arrivals.rows
-    cell, inside = grid.cell(rows)
-    rows, cell = rows.select(inside), cell[inside]
-    base = grid.start_ns.reshape(-1)[cell]
-    arrived = rows.here_ns - base
-    waiting = Intervals(cell, arrived, arrived + rows.wait_ns)
-    left = np.where(rows.leave_ns > 0, arrived + rows.leave_ns - rows.arrival_ns, 0)
-    left = np.maximum(left, arrived)
-    moving = Intervals(cell, arrived + rows.wait_ns, left)
-    on_device = (rows.flags & int(Flag.ON_DEVICE)) != 0
-    grid.exposure_known = not bool(on_device.any())
-    grid.blocked = _blocked(grid, trace)
-    if not grid.exposure_known:
-        grid.blocked = grid.blocked + _alone(cell, arrived, left).where(on_device)
-    grid.wait_ns = grid.shaped(overlap_length(waiting, grid.blocked, cells))
-    transfer = union_length(moving, cells)
-    exposed = overlap_length(moving, grid.blocked, cells)
-    grid.hidden_ns = grid.shaped(np.maximum(transfer - exposed, 0))
-    grid.blocked_ns = grid.shaped(union_length(grid.blocked, cells))
-    grid.collectives = grid.shaped(np.bincount(cell, minlength=cells))
-
-
-def _alone(cell: Array, arrived: Array, left: Array) -> Intervals:
-    """Stretches of the collectives during which their rank entered no other; the rest are empty."""
-    order = np.lexsort([arrived, cell])
-    following = np.roll(order, -1)
-    last = np.diff(cell[order], append=-1) != 0
-    free = np.zeros(len(cell), bool)
-    free[order] = last | (arrived[following] >= left[order])
-    return Intervals(cell, arrived, np.where(free, left, arrived))
-
-
-def _blocked(grid: StepGrid, trace: Trace) -> Intervals:
-    """When the training thread was blocked: waits seen as phases, and blocking collectives."""
-    phases = trace.of_kind(Kind.PHASE)
-    waits = phases.select((phases.op == int(Phase.SYNC)) & (phases.exit_ns > 0))
-    collectives = trace.of_kind(Kind.COLLECTIVE)
-    not_blocking = int(Flag.ASYNC | Flag.ON_DEVICE)
-    blocking = ((collectives.flags & not_blocking) == 0) & (collectives.thread == 0)
-    calls = collectives.select(blocking & (collectives.exit_ns > 0))
-    parts = []
-    started = _own_clock_start(grid, trace)
-    for rows in (waits, calls):
-        cell, inside = grid.cell(rows)
-        rows, cell = rows.select(inside), cell[inside]
-        own_start = started[cell]
-        parts.append(Intervals(cell, rows.enter_ns - own_start, rows.exit_ns - own_start))
-    return parts[0] + parts[1]
-
-
-def _own_clock_start(grid: StepGrid, trace: Trace) -> Array:
-    """Start of each cell on its rank's own clock."""
-    steps = trace.of_kind(Kind.STEP)
-    cell, inside = grid.cell(steps)
-    start = np.zeros(grid.start_ns.size, np.int64)
-    start[cell[inside]] = steps.enter_ns[inside]
-    return start

@@ -5,22 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose import projection, words
-from evenstep.diagnose.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.delays import Cause
-from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.interval import Share
+from evenstep.diagnose.mode import Mode
 from evenstep.diagnose.patterns import when
 from evenstep.trace.layout import Phase
 
 
 def find(case: Case) -> list[Finding]:
     """Ranks whose input is late, and the part of the step that all ranks wait for input."""
-    found = [_late_ranks(case), _everybody(case)]
-    return [finding for finding in found if finding and finding.severity >= SMALLEST_SHARE]
+    findings = [_late_ranks(case), _everybody(case)]
+    return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
 
 
 def _late_ranks(case: Case) -> Finding | None:
-    cells = case.delays.cells(Cause.INPUT)
+    cells = case.claims.cells(case.delays.cells(Cause.INPUT))
     if not cells.any():
         return None
     share = case.share(case.loss(cells))
@@ -33,11 +34,10 @@ def _late_ranks(case: Case) -> Finding | None:
         if recurrence.pattern == "rotating"
         else case.named(ranks)
     )
-    return Finding(
-        mode="input_pipeline",
-        layer="framework",
-        severity=round(share.value, 4),
-        confidence=round(share.confidence, 3),
+    return found(
+        "input_pipeline",
+        "framework",
+        share,
         observation=(
             f"{words.ranks(victims) if victims else 'the other ranks'} "
             f"{'waits' if len(victims) == 1 else 'wait'} {words.duration(wait_ns)} in "
@@ -46,7 +46,7 @@ def _late_ranks(case: Case) -> Finding | None:
         cause=f"{lead}: its DataLoader hands over the batch {more} later than the others'",
         where=case.where(ranks),
         when=recurrence,
-        effect=Effect(round(share.value, 4), projection.constant(share, len(case.grid.ranks))),
+        projected=projection.constant(share, len(case.grid.ranks)),
         options=_options(
             share, "replay of the trace with these ranks' input as fast as the others'"
         ),
@@ -70,11 +70,10 @@ def _everybody(case: Case) -> Finding | None:
     common = values.min(axis=1)
     share = case.share(common)
     steps = case.grid.steps
-    return Finding(
-        mode="input_pipeline",
-        layer="framework",
-        severity=round(share.value, 4),
-        confidence=round(share.confidence, 3),
+    return found(
+        "input_pipeline",
+        "framework",
+        share,
         observation=(
             f"every rank waits {words.duration(float(np.median(common)))} for its DataLoader "
             "in the median step"
@@ -82,7 +81,7 @@ def _everybody(case: Case) -> Finding | None:
         cause="the input pipeline is slower than the model: batches are not ready in time",
         where=Where(),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
-        effect=Effect(round(share.value, 4), projection.constant(share, len(case.grid.ranks))),
+        projected=projection.constant(share, len(case.grid.ranks)),
         options=_options(share, "replay of the trace with batches always ready"),
         evidence=[Evidence("input_per_step", round(float(np.median(common))), 0, "ns")],
     )
@@ -105,3 +104,22 @@ def _options(share: Share, method: str) -> list[Option]:
             method,
         ),
     ]
+
+
+MODE = Mode(
+    name="input_pipeline",
+    layer="framework",
+    symptom="Steps begin with a wait for the batch, on one rank or on all of them.",
+    look_at=(
+        "time inside the DataLoader's next() per step and rank",
+        "whether all ranks wait alike (the pipeline is too slow) or a few (their storage or host)",
+        "CPU use of the workers, and what storage delivers",
+    ),
+    remedy=(
+        "more workers and prefetching (num_workers, prefetch_factor, persistent_workers)",
+        "pin memory and copy asynchronously",
+        "data decoded or tokenized ahead, in larger files, on nearer storage",
+    ),
+    confirm="Train a hundred steps on one cached batch: the wait at the step's beginning is gone.",
+    find=find,
+)

@@ -23,6 +23,8 @@ class Intervals(NamedTuple):
 
     def where(self, mask: Array) -> Intervals:
         """Those picked by a mask."""
+        if mask.all():
+            return self
         return Intervals(self.cell[mask], self.start[mask], self.end[mask])
 
     def __add__(self, other: object) -> Intervals:
@@ -30,6 +32,17 @@ class Intervals(NamedTuple):
         if not isinstance(other, Intervals):
             return NotImplemented
         return Intervals(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+
+def by_cell(cell: Array, time: Array) -> Array:
+    """The order of cells, and within each of time; what is equal stays as it was."""
+    if not len(cell):
+        return np.zeros(0, np.int64)
+    low = int(time.min())
+    width = int(time.max()) - low + 1
+    if width * (int(cell.max()) + 1) >= 2**62:
+        return np.lexsort([time, cell])
+    return np.argsort(cell.astype(np.int64) * width + (time - low), kind="stable")
 
 
 def union_length(intervals: Intervals, cells: int) -> Array:
@@ -49,6 +62,8 @@ def _laid_out(kept: Intervals, low: int, width: int) -> tuple[Array, Array, Arra
     """All cells side by side on one line, `width` apart, in order of their starts."""
     shift = kept.cell.astype(np.int64) * width - low
     start, end = kept.start + shift, kept.end + shift
+    if (start[1:] >= start[:-1]).all():
+        return start, end, kept.cell
     order = np.argsort(start, kind="stable")
     return start[order], end[order], kept.cell[order]
 
@@ -64,6 +79,27 @@ def overlap_length(one: Intervals, other: Intervals, cells: int) -> Array:
     return union_length(one, cells) + union_length(other, cells) - both
 
 
+def difference(one: Intervals, other: Intervals) -> Intervals:
+    """What is covered by `one` and not by `other`, as intervals that do not overlap."""
+    one, other = (each.where(each.end > each.start) for each in (one, other))
+    if not len(one.cell):
+        return one
+    both = one + other
+    low = int(both.start.min())
+    width = int(both.end.max()) - low + 1
+    shift = both.cell.astype(np.int64) * width - low
+    ours = np.repeat([1, 0], [len(one.cell), len(other.cell)])
+    place = np.concatenate([both.start + shift, both.end + shift])
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    inside = np.cumsum(np.concatenate([ours, -ours])[order])
+    covered = np.cumsum(np.concatenate([1 - ours, ours - 1])[order])
+    kept = np.flatnonzero((inside[:-1] > 0) & (covered[:-1] == 0) & (np.diff(place) > 0))
+    cell = place[kept] // width
+    base = cell * width - low
+    return Intervals(cell, place[kept] - base, place[kept + 1] - base)
+
+
 def length_before(intervals: Intervals, cell: Array, time: Array) -> Array:
     """Length covered in a cell before a time, for many (cell, time) at once."""
     kept = intervals.where(intervals.end > intervals.start)
@@ -71,14 +107,13 @@ def length_before(intervals: Intervals, cell: Array, time: Array) -> Array:
         return np.zeros(len(cell), np.int64)
     low = min(int(kept.start.min()), int(time.min()))
     width = max(int(kept.end.max()), int(time.max())) - low + 1
-    start, end, _ = _laid_out(kept, low, width)
+    start, end, owner = _laid_out(kept, low, width)
     reach = np.maximum.accumulate(end)
-    covered = np.cumsum(np.maximum(reach - np.maximum(start, _before(start, reach)), 0))
-
-    def until(place: Array) -> Array:
-        at = np.searchsorted(start, place) - 1
-        known = np.where(at >= 0, covered[at] - np.maximum(reach[at] - place, 0), 0)
-        return np.asarray(known, np.int64)
-
-    base = cell.astype(np.int64) * width
-    return until(base + (time - low)) - until(base)
+    pieces = np.maximum(reach - np.maximum(start, _before(start, reach)), 0)
+    covered = np.cumsum(pieces)
+    place = cell.astype(np.int64) * width + (time - low)
+    at = np.searchsorted(start, place) - 1
+    until = np.where(at >= 0, covered[at] - np.maximum(reach[at] - place, 0), 0)
+    earlier = np.zeros(int(max(cell.max(), owner[-1])) + 2, np.int64)  # covered in cells before
+    np.add.at(earlier, owner + 1, pieces)
+    return np.asarray(until - np.cumsum(earlier)[cell], np.int64)

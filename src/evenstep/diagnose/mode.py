@@ -26,3 +26,4 @@ class Mode:
     remedy: Sequence[str]  # best first
     confirm: str  # the experiment that proves it
     find: Callable[[Case], list[Finding]]
+    without_steps: bool = False  # can be asked of a trace in which no step was finished by all

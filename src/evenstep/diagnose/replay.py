@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.arrivals import FROM_ROOT
 from evenstep.diagnose.grid import StepGrid
-from evenstep.diagnose.intervals import length_before
+from evenstep.diagnose.intervals import by_cell, length_before
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import SYNCHRONIZING_OPS
 
@@ -28,6 +28,12 @@ PASSES = 8  # of the replay: differences between ranks travel from group to grou
 NEAR_NS = 1000  # leads that agree
 NEVER = -(2**62)
 USUAL = 0.25  # quantile of a kind's transfers: those a pause has stretched stay above it
+
+
+USED = (
+    *("rank", "instance", "op", "group", "bytes_in", "peer_or_root"),
+    *("here_ns", "arrival_ns", "leave_ns", "relative"),
+)
 
 
 class Program(NamedTuple):
@@ -49,11 +55,13 @@ def program(grid: StepGrid) -> Program:
     rows = grid.arrivals.rows
     cell, inside = grid.cell(rows)
     awaited = np.isin(rows.op, [int(op) for op in SYNCHRONIZING_OPS | FROM_ROOT])
-    rows, cell = rows.select(inside & awaited), cell[inside & awaited]
-    order = np.lexsort([rows.here_ns, cell])
-    rows, cell = rows.select(order), cell[order]
-    instance = np.unique(rows.instance, return_inverse=True)[1].astype(np.int64)
-    count = int(instance.max()) + 1 if len(instance) else 0
+    picked = np.flatnonzero(inside & awaited)
+    since = rows.here_ns[picked] - grid.start_ns.reshape(-1)[cell[picked]]
+    picked = picked[by_cell(cell[picked], since)]
+    rows, cell = rows.only(*USED).select(picked), cell[picked]
+    present = np.bincount(rows.instance) > 0
+    instance = (np.cumsum(present) - 1)[rows.instance]
+    count = int(np.count_nonzero(present))
     own, blocked, tail = _between(grid, rows, cell)
     deciding = ~np.isin(rows.op, [int(op) for op in FROM_ROOT]) | (
         rows["rank"] == rows.peer_or_root
@@ -166,25 +174,46 @@ class Removed(NamedTuple):
     tail_ns: Array
 
 
+class Ahead(NamedTuple):
+    """What every rank is ahead by at the beginning of the first step replayed. (ranks,), ns."""
+
+    lead_ns: Array  # brought from the steps before
+    late_ns: Array  # … and what was taken out after the last collective of the step before
+
+
 def saved(
-    plan: Program, removed: Removed, guess: Array | None = None, *, to_median: bool = False
+    plan: Program,
+    removed: Removed,
+    guess: Array | None = None,
+    *,
+    to_median: bool = False,
+    ahead: Ahead | None = None,
 ) -> tuple[Array, Array]:
     """What every rank is ahead by when each step begins, and has saved when its last ends, in ns.
 
     Both are (steps, ranks); only differences between ranks are carried into the next step. What
     was taken out after the last collective shows there, and is not in the lead. With `to_median`,
     nobody waits for arrivals later than the median. Steps are repeated until the leads agree,
-    beginning with `guess`.
+    beginning with `guess`; before the first step ranks are `ahead`, or at nothing.
     """
-    late = np.concatenate([np.zeros_like(removed.tail_ns[:1]), removed.tail_ns[:-1]])
-    lead = np.zeros(late.shape) if guess is None else guess
+    ranks = removed.tail_ns.shape[1]
+    ahead = ahead or Ahead(np.zeros(ranks), np.zeros(ranks))
+    if guess is None and not to_median and not _anything(removed, ahead):
+        return np.zeros(removed.tail_ns.shape), np.zeros(removed.tail_ns.shape)
+    late = np.concatenate([ahead.late_ns[None, :], removed.tail_ns[:-1]])
+    lead = np.zeros(late.shape) if guess is None else guess.copy()
+    lead[:1] = ahead.lead_ns
     for _ in range(PASSES):
         end = _passed(plan, removed.rows_ns, lead + late, to_median=to_median)
-        carried = np.concatenate([0 * end[:1], (end - end.min(axis=1, keepdims=True))[:-1]])
+        carried = np.concatenate([lead[:1], (end - end.min(axis=1, keepdims=True))[:-1]])
         if np.abs(carried - lead).max() <= NEAR_NS:
             break
         lead = carried
     return lead, end
+
+
+def _anything(removed: Removed, ahead: Ahead) -> bool:
+    return any(bool(part.any()) for part in (*removed, *ahead))
 
 
 def _passed(plan: Program, taken: Array, begin: Array, *, to_median: bool) -> Array:

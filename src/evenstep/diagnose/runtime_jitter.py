@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose import projection, words
-from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.allocator import retrying
+from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.contention import Contention
 from evenstep.diagnose.delays import Cause
 from evenstep.diagnose.finding import (
-    Effect,
     Evidence,
     Finding,
     Option,
@@ -18,21 +18,22 @@ from evenstep.diagnose.finding import (
     Where,
 )
 from evenstep.diagnose.interval import Share, share_of
+from evenstep.diagnose.mode import Mode
 from evenstep.diagnose.patterns import when
 from evenstep.trace.layout import Kind
 
 
 def find(case: Case) -> list[Finding]:
-    """Garbage collection first, then competition for cores."""
-    found = [_collector(case), _cores(case)]
-    return [finding for finding in found if finding and finding.severity >= SMALLEST_SHARE]
+    """Garbage collection first, then competition for cores, then the allocator."""
+    findings = [_collector(case), _cores(case), retrying(case)]
+    return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
 
 
 # -- garbage collection ----------------------------------------------------------------------------
 
 
 def _collector(case: Case) -> Finding | None:
-    cells = case.delays.cells(Cause.COLLECTOR)
+    cells = case.claims.cells(case.delays.cells(Cause.COLLECTOR))
     if not cells.any():
         return None
     share = case.share(case.loss(cells))
@@ -41,11 +42,10 @@ def _collector(case: Case) -> Finding | None:
     pause = float(np.median(case.grid.pause_ns[cells]))
     victims, wait_ns, waited = case.victims(cells)
     verb = "collects" if len(ranks) == 1 else "collect"
-    return Finding(
-        mode="runtime_jitter",
-        layer="runtime",
-        severity=round(share.value, 4),
-        confidence=round(share.confidence, 3),
+    return found(
+        "runtime_jitter",
+        "runtime",
+        share,
         observation=(
             f"{words.ranks(victims)} {'waits' if len(victims) == 1 else 'wait'} "
             f"{words.duration(wait_ns)} in {words.percent(waited)} of the steps"
@@ -58,8 +58,8 @@ def _collector(case: Case) -> Finding | None:
         ),
         where=case.where(ranks),
         when=recurrence,
-        effect=Effect(round(share.value, 4), _growth(case, cells, share, len(ranks))),
-        options=_collector_options(share),
+        projected=_growth(case, cells, share, len(ranks)),
+        options=_collector_options(case, cells, share),
         evidence=[*case.wait_evidence(cells), *_pause_evidence(case, ranks)],
     )
 
@@ -76,11 +76,25 @@ def _growth(case: Case, cells: Array, share: Share, culprits: int) -> list[Proje
     return projection.by_chance(share, ranks, hits)
 
 
-def _collector_options(share: Share) -> list[Option]:
-    gain = share.rounded()
-    replay = "replay of the trace without the pauses"
+def aligned_share(pauses_ns: Array) -> float:
+    """Part of the pauses' cost that goes when all ranks pause at once. `pauses_ns`: (steps, ranks).
+
+    The j-th pauses of all ranks then cost their longest, instead of each its own.
+    """
+    whole = float(pauses_ns.sum())
+    columns = [column[column > 0] for column in pauses_ns.T]
+    rounds = np.zeros(max((len(column) for column in columns), default=0))
+    for column in columns:
+        rounds[: len(column)] = np.maximum(rounds[: len(column)], column)
+    return 1 - float(rounds.sum()) / whole if whole > 0 else 0.0
+
+
+def _collector_options(case: Case, cells: Array, share: Share) -> list[Option]:
+    part = aligned_share(np.where(cells, case.grid.pause_ns, 0))
+    gain = Share(*(value * part for value in share)).rounded()
+    replay = "the j-th pauses of all ranks laid on one another: the longest of each remains"
     half = Share(share.value / 2, share.low / 2, share.high / 2).rounded()
-    return [
+    options = [
         Option(
             "collect at the same step on every rank: gc.disable() once, and gc.collect() every "
             "N steps right after optimizer.step()",
@@ -96,6 +110,7 @@ def _collector_options(share: Share) -> list[Option]:
             "assumes half the pauses' cost: how much of the heap is permanent is not traced",
         ),
     ]
+    return sorted(options, key=lambda option: -(option.gain or 0))
 
 
 def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
@@ -123,25 +138,28 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
 
 def _cores(case: Case) -> Finding | None:
     """Threads without a core: everybody's where there are too few, else one rank's."""
-    cells = case.delays.cells(Cause.CONTENTION)
+    cells = case.claims.cells(case.delays.cells(Cause.CONTENTION))
     if case.contended and case.scheduler is not None:
         return _too_few(case, case.scheduler, cells)
     return _taken_away(case, cells) if cells.any() else None
 
 
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
-    share = case.share(case.loss(cells) + case.delays.rest_ns)
+    lost_ns = case.loss(cells) + case.claims.rest(case.claims.rest_ns)
+    share = case.share(lost_ns)
     attributed = case.share(case.loss(case.delays.cause != int(Cause.NONE)) - case.loss(cells))
     room = max(0.0, 1.0 - attributed.value)
     severity = min(max(share.value, scheduler.recoverable_share), room)
     interval = Share(severity, min(share.low, severity), max(share.high, severity))
+    # what ranks lose beyond their lateness: transports without a core look like slow transfer
+    case.claims.transfer(severity * case.grid.step_ns - lost_ns)
     steps = case.grid.steps
     node = f" of node {scheduler.node}" if scheduler.node else ""
-    return Finding(
-        mode="runtime_jitter",
-        layer="runtime",
-        severity=round(severity, 4),
-        confidence=round(min(0.99, 0.5 + scheduler.run_delay_share * 4), 3),
+    return found(
+        "runtime_jitter",
+        "runtime",
+        interval,
+        confidence=min(0.99, 0.5 + scheduler.run_delay_share * 4),
         observation=(
             f"training threads wait {words.percent(scheduler.run_delay_share)} of the time for a "
             f"core, and step times vary by {words.percent(_variation(case))} (CV)"
@@ -153,7 +171,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
         ),
         where=Where(nodes=[scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
-        effect=Effect(round(severity, 4), projection.by_noise(interval, len(case.grid.ranks))),
+        projected=projection.by_noise(interval, len(case.grid.ranks)),
         options=[
             Option(
                 "fewer ranks or threads per node, or more cores for them (affinity, cgroup quota, "
@@ -183,11 +201,10 @@ def _taken_away(case: Case, cells: Array) -> Finding:
     delay = float(np.median(case.grid.run_delay_ns[cells]))
     verb = "is" if len(ranks) == 1 else "are"
     victims, wait_ns, waited = case.victims(cells)
-    return Finding(
-        mode="runtime_jitter",
-        layer="node",
-        severity=round(share.value, 4),
-        confidence=round(share.confidence, 3),
+    return found(
+        "runtime_jitter",
+        "node",
+        share,
         observation=(
             f"{words.ranks(victims) if victims else 'the other ranks'} "
             f"{'waits' if len(victims) == 1 else 'wait'} {words.duration(wait_ns)} in "
@@ -199,7 +216,7 @@ def _taken_away(case: Case, cells: Array) -> Finding:
         ),
         where=case.where(ranks),
         when=when(cells, case.grid.steps),
-        effect=Effect(round(share.value, 4), _growth(case, cells, share, len(ranks))),
+        projected=_growth(case, cells, share, len(ranks)),
         options=[
             Option(
                 "find what else runs on that node (daemons, other jobs, DataLoader workers) and "
@@ -219,3 +236,23 @@ def _taken_away(case: Case, cells: Array) -> Finding:
 def _variation(case: Case) -> float:
     step = case.grid.step_ns
     return float(step.std() / step.mean()) if len(step) else 0.0
+
+
+MODE = Mode(
+    name="runtime_jitter",
+    layer="runtime",
+    symptom="Step times vary although every rank computes the same: another rank pauses each time.",
+    look_at=(
+        "pauses of the garbage collector beside the steps in which the others wait",
+        "time the training thread was ready but had no core, and involuntary context switches",
+        "retries of the caching allocator (each gives memory back to the driver and waits for it)",
+    ),
+    remedy=(
+        "collect garbage at the same step on every rank, or freeze what lives for the whole run",
+        "give every rank cores of its own, and fewer helper threads",
+        "keep the allocator from retrying: expandable segments, a smaller batch, less "
+        "fragmentation",
+    ),
+    confirm="Call gc.disable() and pin ranks to cores for a hundred steps: the waits go away.",
+    find=find,
+)

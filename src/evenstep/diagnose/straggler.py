@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose import projection, words
-from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.delays import Cause
-from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, Projection
+from evenstep.diagnose.finding import Evidence, Finding, Option, Projection
 from evenstep.diagnose.interval import Share, share_of
+from evenstep.diagnose.layouts import layouts
+from evenstep.diagnose.mode import Mode
 from evenstep.diagnose.patterns import when
 from evenstep.trace.layout import Phase
 
@@ -17,11 +19,11 @@ SLOWER = 1.05  # phases longer than the others' by this factor are evidence
 
 def find(case: Case) -> list[Finding]:
     """Chronic ranks as one finding; single delays, bursts and rotation as another."""
-    cells = case.delays.cells(Cause.WORK)
+    cells = case.claims.cells(case.delays.cells(Cause.WORK))
     chronic = cells & case.delays.chronic[None, :]
     parts = (chronic, cells & ~case.delays.chronic[None, :])
-    found = [_finding(case, part) for part in parts if part.any()]
-    return [finding for finding in found if finding.severity >= SMALLEST_SHARE]
+    findings = [_finding(case, part) for part in parts if part.any()]
+    return [finding for finding in findings if finding.severity >= SMALLEST_SHARE]
 
 
 def _finding(case: Case, cells: Array) -> Finding:
@@ -29,18 +31,21 @@ def _finding(case: Case, cells: Array) -> Finding:
     recurrence = when(cells, case.grid.steps)
     ranks = case.culprits(cells)
     phase = case.main_phase(cells)
-    return Finding(
-        mode="straggler",
-        layer=_layer(case, ranks, phase),
-        severity=round(share.value, 4),
-        confidence=round(share.confidence, 3),
+    return found(
+        "straggler",
+        _layer(case, ranks, phase),
+        share,
         observation=_observation(case, cells),
         cause=_cause(case, cells, ranks, phase, recurrence.pattern),
         where=case.where(ranks),
         when=recurrence,
-        effect=Effect(round(share.value, 4), _projected(case, cells, share, recurrence.pattern)),
+        projected=_projected(case, cells, share, recurrence.pattern),
         options=_options(case, ranks, phase, share, recurrence.pattern),
-        evidence=[*case.wait_evidence(cells), *_phase_evidence(case, cells, ranks)],
+        evidence=[
+            *case.wait_evidence(cells),
+            *_phase_evidence(case, cells, ranks),
+            *_peer_evidence(case, ranks[0]),
+        ],
     )
 
 
@@ -79,7 +84,19 @@ def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: st
         )
     often = {"transient": "now and then", "bursty": "for stretches of steps"}.get(pattern or "", "")
     lead = f"{case.named(ranks)} {_verb(ranks, 'enter')} last{' ' + often if often else ''}"
-    return f"{lead}: {more} more {place} than the other ranks{_hint(case, cells, more)}"
+    why = _other_hardware(case, ranks) or _hint(case, cells, more)
+    return f"{lead}: {more} more {place} than the other ranks{why}"
+
+
+def _other_hardware(case: Case, ranks: list[int]) -> str:
+    """That these ranks compute on something no other rank has: slower by make, not by fault."""
+    names = {rank: place.hardware[0] for rank, place in layouts(case.trace).items()}
+    theirs = {names.get(rank, "") for rank in ranks}
+    others = {name for rank, name in names.items() if rank not in ranks}
+    if not all(theirs) or not all(others) or not others or theirs & others:
+        return ""
+    have = "it has" if len(ranks) == 1 else "they have"
+    return f"; {have} {' and '.join(sorted(theirs))}, the others {' and '.join(sorted(others))}"
 
 
 def _hint(case: Case, cells: Array, more: str) -> str:
@@ -148,12 +165,52 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
     """Each phase of the first culprit that is clearly longer than the other ranks'."""
     column = int(np.searchsorted(case.grid.ranks, ranks[0]))
     rows = cells[:, column] if cells[:, column].any() else cells.any(axis=1)
-    found = []
+    items = []
     for phase in (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
         values = case.grid.phase_ns[phase][rows]
         mine = float(np.median(values[:, column]))
         others = float(np.median(np.delete(values, column, axis=1)))
         if mine > SLOWER * others and mine - others > 0.1 * case.typical_excess_ns(cells):
             name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
-            found.append(Evidence(name, round(mine), round(others), "ns"))
-    return found
+            items.append(Evidence(name, round(mine), round(others), "ns"))
+    return items
+
+
+def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
+    """The first culprit's own work beside that of ranks on the same hardware."""
+    places = layouts(case.trace)
+    peers = [
+        other
+        for other, place in places.items()
+        if rank in places and other != rank and place.hardware[0] == places[rank].hardware[0]
+    ]
+    columns = np.isin(case.grid.ranks, peers)
+    if not columns.any() or columns.sum() == len(case.grid.ranks) - 1:
+        return []
+    work = np.median(case.grid.work_ns, axis=0)
+    mine = work[np.searchsorted(case.grid.ranks, rank)]
+    name = "work_beside_peers_of_the_same_hardware"
+    return [Evidence(name, round(float(mine)), round(float(np.median(work[columns]))), "ns")]
+
+
+MODE = Mode(
+    name="straggler",
+    layer="node",
+    symptom="Most ranks wait in every collective, always for the same rank or for a few of them.",
+    look_at=(
+        "who enters last, and how much longer its own work is than the other ranks'",
+        "the phase its excess lies in: forward, backward, optimizer, or outside all of them",
+        "whether its process computes during the excess, and what clocks and temperatures say",
+        "how it recurs: chronic, transient, in bursts, or another rank each time",
+    ),
+    remedy=(
+        "remove what that rank does in that phase and the others do not",
+        "if the delay stays with the host: drain it and restart on a spare",
+        "if the late rank changes all the time: look for what they share (storage, host, noise)",
+    ),
+    confirm=(
+        "Swap the rank with another host: a delay that moves with the rank number is the "
+        "program's, one that stays is the host's."
+    ),
+    find=find,
+)

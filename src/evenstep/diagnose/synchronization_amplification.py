@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose import projection, words
-from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.delays import Cause
-from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.mode import Mode
 
 ROUND_STEPS = 8  # of the local-SGD option
 
@@ -38,7 +39,7 @@ def find(case: Case) -> list[Finding]:
     """What is left of the loss when every delay that has a culprit is taken out."""
     if case.contended or not len(case.grid.steps):
         return []
-    share = case.share(case.delays.rest_ns)
+    share = case.share(case.claims.rest(case.claims.rest_ns))
     factor = amplification(case)
     if share.value < SMALLEST_SHARE or factor is None:
         return []
@@ -49,11 +50,10 @@ def find(case: Case) -> list[Finding]:
     gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
     named = bool((case.delays.cause != int(Cause.NONE)).any())
     return [
-        Finding(
-            mode="synchronization_amplification",
-            layer="coupling",
-            severity=round(share.value, 4),
-            confidence=round(share.confidence, 3),
+        found(
+            "synchronization_amplification",
+            "coupling",
+            share,
             observation=(
                 f"ranks finish their own work {words.duration(spread)} apart in the median step, "
                 "a different one last each time"
@@ -65,7 +65,7 @@ def find(case: Case) -> list[Finding]:
             ),
             where=Where(),
             when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
-            effect=Effect(round(share.value, 4), projection.by_noise(share, ranks)),
+            projected=projection.by_noise(share, ranks),
             options=[
                 Option(
                     f"synchronize every {ROUND_STEPS} steps (local SGD, DiLoCo)",
@@ -88,3 +88,22 @@ def find(case: Case) -> list[Finding]:
 def _wait_share(case: Case) -> float:
     total = float(case.grid.duration_ns.sum())
     return float(case.grid.wait_ns.sum()) / total if total else 0.0
+
+
+MODE = Mode(
+    name="synchronization_amplification",
+    layer="coupling",
+    symptom="No rank is slow on average, yet steps take much longer than any rank's own work.",
+    look_at=(
+        "the spread of the ranks' own work within a step, and who is last (another each time)",
+        "amplification: growth of the step by waiting over a rank's mean delay",
+        "how it grows with the number of ranks: noise grows with the expected maximum",
+    ),
+    remedy=(
+        "remove sources of noise that all ranks have (daemons, collectors, helpers without cores)",
+        "synchronize less often (local SGD, DiLoCo), or hide the first collective behind compute",
+        "fewer ranks with more work each",
+    ),
+    confirm="Run the same job on a quarter of the ranks: the waiting share falls, work does not.",
+    find=find,
+)

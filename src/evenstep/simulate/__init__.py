@@ -1,1 +1,42 @@
-"""Scenario to trace: what a job will do on a fabric, at a size, with a strategy."""
+"""Scenario to trace: what a job will do on a fabric, at a size, with a strategy.
+
+The nouns, in the order data flows through them:
+
+    Scenario   what is asked: dataclasses that mirror one TOML file       scenario.py, hardware.py,
+                                                                          schema.py, consistency.py
+    Network    links as arrays (capacity, latency) and routes as CSR      network.py, fabrics.py
+    Placement  which GPU each rank has                                    placement.py
+    Pattern    a collective as stages of messages between ranks           collectives.py
+    Flow       a pattern laid on the network: seconds, bytes per link     flows.py
+    Program    one step of the work as compute and collectives            program.py
+    Noise      factors and delays of every rank and step                  noise.py
+    Timeline   other jobs on the same links                               neighbours.py
+    Engine     runs the program step by step: fast, or `exact`            engine.py, exact.py
+    Recording  rows of a step become records: a `Trace`, a run folder     recording.py
+    Rehearsal  a collective carried out once, exactly, to know its length rehearsal.py
+    Archive    where a recording is kept                                  archive.py
+    Result     what a person wants to know of the run                     result.py
+
+Time is a float64 of nanoseconds since the job's start (exact to a tenth of a picosecond over a
+day) and rounded once, when it is recorded. A gigabyte per second is a byte per nanosecond, so
+capacities need no conversion.
+
+How messages move, in both engines. A collective is a list of rounds. In a round a rank sends and
+receives what its pattern says; it begins the next round when all of that is delivered. A message
+takes the latencies of its links plus its bytes over its rate; rates are max-min fair over the
+links. `exact` simulates every message. The fast engine takes a collective as one coflow: each hop
+has the time it takes under the collective's own load, and the collective ends at
+max over ranks of (entry + longest chain of hops from there). Where no link is shared this is the
+exact result. Where one is, it is exact for equal messages that start together; small collectives
+are rehearsed message by message once, and what is left is that a late rank leaves the links to the
+others for a while: the fast engine is then too slow by at most what that rank is late.
+
+Limits. One job's collectives share one stream: two partitions' do not overlap. Groups of a
+partition are one coflow where they begin together or neighbours are there, else one coflow each.
+The exact engine keeps collectives of one call apart from those of the next.
+
+To add to it: a fabric is a builder in `fabrics.BUILDERS`; an algorithm a function in
+`collectives.ALGORITHMS`; a kind of work a function in `program.PROGRAMS`; a noise a function in
+`noise.SOURCES`; a strategy a `Pace` (`strategies.pace_of`) or a `Wire` (`simulation`). A preset is
+a TOML file in `presets/`, which scenarios name in `preset`.
+"""

@@ -1,13 +1,11 @@
-"""One time for all hosts, from the collectives themselves.
+"""One time for all hosts, from the operations they take part in together.
 
-Ranks with one boot id read the same clock. For any other host the offset is bounded by every
-synchronizing collective: nobody leaves before the last has entered, so with `o` added to the other
-host's times, exit >= enter in both directions. A bound holds for its neighbours too, looser by what
-the clocks can drift apart in between. The tightest of all these bounds give an interval at every
-collective; its middle is the offset there, half its width the error.
-
-Nothing is assumed of transfers, only of the drift: below `DRIFT`, and, where the bounds allow it, a
-constant rate within `WANDER`. This is the convex-hull method (Duda et al. 1987) in linear time.
+Ranks with one boot id read the same clock. For any other the offset is bounded by every operation:
+nobody leaves before those it depends on have entered, so with `o` added to the other clock's times,
+exit >= enter in both directions (see `evenstep.trace.crossings`, and `evenstep.trace.bounds` for
+what follows from many of them). The clock most ranks share is the reference. Clocks that meet it in
+an operation are placed first, then those that meet a placed one, and so on: a bound through another
+clock is looser by that clock's own error.
 """
 
 from __future__ import annotations
@@ -17,27 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
-from evenstep.trace.layout import SYNCHRONIZING_OPS, Kind
+from evenstep.trace.bounds import Line, line
+from evenstep.trace.crossings import Crossings, crossings
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-DRIFT = 250e-6  # two crystals of 100 ppm each, and a margin
-WANDER = 2e-6  # of the rate during a run: temperature
-THINNED = 16  # collectives between two stored offsets
 
-
-class Offset(NamedTuple):
+class Offset(Line):
     """Offset of one clock against the reference at some of its own times, all in ns."""
 
-    at_ns: Array
-    offset_ns: Array
-    error_ns: Array
+    __slots__ = ()
 
     def shift(self, times_ns: Array) -> Array:
         """These times of the clock, on the reference."""
-        return times_ns + np.interp(times_ns, self.at_ns, self.offset_ns).astype(np.int64)
+        return times_ns + self.offset_at(times_ns).astype(np.int64)
 
 
 class Clocks(NamedTuple):
@@ -51,6 +43,23 @@ class Clocks(NamedTuple):
         """The largest error bar of any rank that could be placed."""
         errors = [float(o.error_ns.max()) for o in self.by_rank.values() if o is not None]
         return max(errors, default=0.0)
+
+    def common(self, rank: Array, times_ns: Array) -> Array:
+        """These times of these ranks on the reference; those of unplaced ranks as they are."""
+        moved: Array = times_ns.copy()
+        if all(offset is None or not offset.offset_ns.any() for offset in self.by_rank.values()):
+            return moved
+        ascending = bool((rank[1:] >= rank[:-1]).all())
+        order = np.arange(len(rank)) if ascending else np.argsort(rank, kind="stable")
+        numbers = np.array(sorted(self.by_rank), rank.dtype)
+        begins = np.searchsorted(rank[order], numbers, side="left").tolist()
+        ends = np.searchsorted(rank[order], numbers, side="right").tolist()
+        for number, begin, end in zip(numbers.tolist(), begins, ends, strict=True):
+            offset = self.by_rank[number]
+            if offset is not None and begin < end and offset.offset_ns.any():
+                rows = slice(begin, end) if ascending else order[begin:end]
+                moved[rows] = offset.shift(moved[rows])
+        return moved
 
     @property
     def unplaced(self) -> tuple[int, ...]:
@@ -66,78 +75,78 @@ def align(trace: Trace) -> Clocks:
     clocks = {rank: info.clock for rank, info in trace.ranks.items()}
     names = list(clocks.values())
     reference = max(dict.fromkeys(names), key=names.count)
-    offsets: dict[str, Offset | None] = {reference: _EXACT}
-    others = [name for name in dict.fromkeys(names) if name != reference]
-    if others:
-        table = _crossings(trace)
-        clock_of = np.array([clocks.get(rank, "") for rank in range(trace.world)], object)
-        for name in others:
-            offsets[name] = _offset(table, clock_of[table.rank], reference, name)
-    return Clocks(reference, {rank: offsets[name] for rank, name in clocks.items()})
+    numbers = {name: number for number, name in enumerate(dict.fromkeys([reference, *names]))}
+    found: list[Offset | None] = [_EXACT, *([None] * (len(numbers) - 1))]
+    if len(numbers) > 1:
+        _place(crossings(trace, {rank: numbers[name] for rank, name in clocks.items()}), found)
+    return Clocks(reference, {rank: found[numbers[name]] for rank, name in clocks.items()})
 
 
-def _crossings(trace: Trace) -> Columns:
-    """Finished synchronizing collectives on the host's clock, instance by instance."""
-    events = trace.of_kind(Kind.COLLECTIVE)
-    usable = np.isin(events.op, [int(op) for op in SYNCHRONIZING_OPS]) & (events.exit_ns > 0)
-    return events.select(usable).sorted_by("group", "group_seq")
+def _place(table: Crossings, found: list[Offset | None]) -> None:
+    """Fill in the offsets, from the reference outwards along common operations."""
+    if not len(table.operation):
+        return
+    tried: set[int] = set()
+    while True:
+        placed = np.array([offset is not None for offset in found])
+        bounds = _Bounds(table, found)
+        reached = np.unique(table.clock[bounds.two_sided & ~placed[table.clock]])
+        new = [int(clock) for clock in reached if int(clock) not in tried]
+        if not new:
+            return
+        for clock in new:
+            tried.add(clock)
+            found[clock] = bounds.offset(clock)
+        tried = tried if all(found[clock] is None for clock in new) else set()
 
 
-def _offset(table: Columns, clock: Array, reference: str, name: str) -> Offset | None:
-    """Bounds from the instances both clocks took part in."""
-    if not len(table):
-        return None
-    same = (np.diff(table.group) == 0) & (np.diff(table.group_seq.astype(np.int64)) == 0)
-    instance = np.cumsum(np.concatenate([[0], ~same]))
-    here, there = clock == reference, clock == name
-    low = _latest(table.enter_ns, instance, here) - _earliest(table.exit_ns, instance, there)
-    high = _earliest(table.exit_ns, instance, here) - _latest(table.enter_ns, instance, there)
-    known = np.isfinite(low) & np.isfinite(high)
-    if not known.any():
-        return None
-    at = _latest(table.enter_ns, instance, there)[known]
-    order = np.argsort(at)
-    return _bounded(at[order], low[known][order], high[known][order])
+class _Bounds:
+    """What the placed clocks say of the others: bounds on the offset of each row's clock."""
+
+    def __init__(self, table: Crossings, found: list[Offset | None]) -> None:
+        self._table = table
+        entry, leave = _on_common_time(table, found)
+        first = np.flatnonzero(np.diff(table.operation, prepend=-1))
+        which = np.cumsum(np.diff(table.operation, prepend=-1) != 0) - 1
+        latest = np.maximum.reduceat(entry, first)[which]
+        earliest = np.minimum.reduceat(leave, first)[which]
+        self._low = latest - table.exit
+        self._high = earliest - table.entry
+        self._when = np.where(np.isfinite(latest), latest, earliest)
+        known = np.isfinite(self._low) | np.isfinite(self._high)
+        clocks = len(found)
+        lows = np.bincount(table.clock[np.isfinite(self._low)], minlength=clocks)
+        highs = np.bincount(table.clock[np.isfinite(self._high)], minlength=clocks)
+        self.two_sided = known & ((lows > 0) & (highs > 0))[table.clock]
+
+    def offset(self, clock: int) -> Offset | None:
+        """The clock's offset from all bounds on it."""
+        table = self._table
+        mine = np.flatnonzero((table.clock == clock) & self.two_sided)
+        own = np.where(np.isfinite(table.entry[mine]), table.entry[mine], table.exit[mine])
+        drawn = line(self._when[mine], own, self._low[mine], self._high[mine])
+        if drawn is None:
+            return None
+        base = int(table.base[clock])
+        return Offset(*drawn.moved(base, int(table.base[0]) - base))
 
 
-def _latest(times: Array, instance: Array, mask: Array) -> Array:
-    """Maximum of `times` per instance over the masked rows; nan where there is none."""
-    found = np.full(int(instance[-1]) + 1, -np.inf)
-    np.maximum.at(found, instance[mask], times[mask].astype(np.float64))
-    return np.where(np.isfinite(found), found, np.nan)
+def _on_common_time(table: Crossings, found: list[Offset | None]) -> tuple[Array, Array]:
+    """Entries no later, and exits no earlier, than they can have been on the reference.
 
-
-def _earliest(times: Array, instance: Array, mask: Array) -> Array:
-    """Minimum of `times` per instance over the masked rows; nan where there is none."""
-    return -_latest(-times, instance, mask)
-
-
-def _bounded(at: Array, low: Array, high: Array) -> Offset:
-    """The offset at the collectives, from their bounds on it."""
-    lows, highs = _envelope(at, low, high, 0.0, DRIFT)
-    span = at[-1] - at[0]
-    if span > 0:
-        slowest, fastest = (lows[-1] - highs[0]) / span, (highs[-1] - lows[0]) / span
-        rate, slack = (slowest + fastest) / 2, (fastest - slowest) / 2 + WANDER
-        steady = _envelope(at, low, high, rate, slack)
-        if slack < DRIFT and (steady[0] <= steady[1]).all():
-            lows, highs = steady
-    kept = np.unique(np.append(np.arange(0, len(at), THINNED), len(at) - 1))
-    return Offset(at[kept], ((lows + highs) / 2)[kept], (np.abs(highs - lows) / 2)[kept])
-
-
-def _envelope(at: Array, low: Array, high: Array, rate: float, slack: float) -> tuple[Array, Array]:
-    """Tightest bounds at every time where the offset changes by `rate` ± `slack`."""
-    since = at - at[0]
-    return (
-        rate * since + _upper(since, low - rate * since, slack),
-        rate * since - _upper(since, rate * since - high, slack),
-    )
-
-
-def _upper(since: Array, bound: Array, slack: float) -> Array:
-    """The largest of all lower bounds at each time, each weakened by `slack` times the distance."""
-    before = np.maximum.accumulate(bound + slack * since) - slack * since
-    after = np.maximum.accumulate((bound - slack * since)[::-1])[::-1] + slack * since
-    found: Array = np.maximum(before, after)
-    return found
+    Since the reference's base; -inf and inf where the clock has no place yet.
+    """
+    entry, leave = np.full(len(table.clock), -np.inf), np.full(len(table.clock), np.inf)
+    order = np.argsort(table.clock, kind="stable")
+    edges = np.searchsorted(table.clock[order], np.arange(len(found) + 1))
+    for clock, offset in enumerate(found):
+        rows = order[edges[clock] : edges[clock + 1]]
+        if offset is None or not len(rows):
+            continue
+        base = int(table.base[clock])
+        drawn = offset.moved(-base, base - int(table.base[0]))
+        for times, column, sign in ((table.entry, entry, -1), (table.exit, leave, 1)):
+            own = times[rows]
+            at = np.where(np.isfinite(own), own, 0.0)
+            column[rows] = own + drawn.offset_at(at) + sign * drawn.error_at(at)
+    return entry, leave

@@ -36,7 +36,7 @@ class Columns:
         if name.startswith("_"):  # copying and pickling ask before there are columns
             raise AttributeError(name)
         try:
-            return self._arrays[name]
+            return self[name]
         except KeyError:
             raise AttributeError(f"no column {name!r}; there are {', '.join(self)}") from None
 
@@ -44,9 +44,13 @@ class Columns:
         """The rows picked by a mask, an index array or a slice."""
         return Columns({name: array[which] for name, array in self._arrays.items()})
 
+    def only(self, *names: str) -> Columns:
+        """The same rows with these columns alone."""
+        return Columns({name: self[name] for name in names})
+
     def sorted_by(self, *names: str) -> Columns:
         """Rows in ascending order of the named columns, the first being the most significant."""
-        return self.select(np.lexsort([self._arrays[name] for name in reversed(names)]))
+        return self.select(np.lexsort([self[name] for name in reversed(names)]))
 
     def with_column(self, name: str, array: Array) -> Columns:
         """The same table with one column added or replaced."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
 SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
+SUMMARY_STRETCH = 64  # summaries looked at together for the end of those that were written
+
 
 @dataclass(slots=True)
 class SpoolContents:
@@ -51,12 +54,77 @@ class SpoolContents:
         return "closed" in self.facts
 
 
+class Ring(NamedTuple):
+    """Where a spool keeps its records."""
+
+    path: Path
+    offset: int
+    slots: int
+    settled: bool  # nobody writes to it any more
+
+    def chunks(self, records: int) -> Iterator[Array]:
+        """All whole records, that many slots at a time, in order of slots (not of sequence)."""
+        for slot in range(0, self.slots, records):
+            data = self._slots(slot, min(slot + records, self.slots))
+            if not data["seq"].any():
+                return  # slots are taken in order: behind an empty stretch nothing was written
+            here = np.arange(slot, slot + len(data), dtype=np.uint64)
+            if (data["seq"] == here + np.uint64(1)).all():  # not yet round the ring
+                yield data
+                continue
+            place = (data["seq"] - np.uint64(1)) % np.uint64(self.slots)
+            yield data[(data["seq"] != 0) & (place == here)]
+
+    def between(self, first: int, last: int) -> Array:
+        """The whole records of these sequence numbers (from `first`, before `last`), ascending."""
+        begin, count = (first - 1) % self.slots, max(0, min(last - first, self.slots))
+        end = begin + count
+        data = self._slots(begin, min(end, self.slots))
+        if end > self.slots:
+            data = np.concatenate([data, self._slots(0, end - self.slots)])
+        whole = (data["seq"] >= np.uint64(first)) & (data["seq"] < np.uint64(last))
+        return data if whole.all() else np.asarray(data[whole])
+
+    def _slots(self, first: int, last: int) -> Array:
+        """A copy of these slots; those that were written to meanwhile have the number 0."""
+        with self.path.open("rb", buffering=0) as file:
+            data = _read_at(file.fileno(), self.offset, first, last)
+            if not self.settled:
+                again = _read_at(file.fileno(), self.offset, first, last)["seq"]
+                data = data[: len(again)]
+                data["seq"][data["seq"] != again[: len(data)]] = 0
+        return data
+
+
+def _read_at(file: int, offset: int, first: int, last: int) -> Array:
+    """Slots of a ring that begins at `offset`, as far as the file goes."""
+    data = np.empty(last - first, RECORD)
+    start = offset + first * layout.RECORD_BYTES
+    length = os.preadv(file, [data.view(np.uint8).data], start)
+    return data[: length // layout.RECORD_BYTES]
+
+
 def read_spool(path: Path) -> SpoolContents:
     """Read one spool.
 
     Raises `LayoutError` for another version and `SpoolError` for a file that is not a spool or
     ends before its header does. A file cut short later is used as far as it goes (`damage`).
     """
+    contents, ring, data = _opened(path)
+    contents.records = _records(data[ring.offset :], ring.slots)
+    if contents.records.size:
+        contents.dropped = max(0, int(contents.records["seq"][-1]) - contents.records.size)
+    return contents
+
+
+def open_spool(path: Path) -> tuple[SpoolContents, Ring]:
+    """A spool without its records, and the ring to read them from. Raises like `read_spool`."""
+    contents, ring, _ = _opened(path)
+    return contents, ring
+
+
+def _opened(path: Path) -> tuple[SpoolContents, Ring, Array]:
+    """Everything of a spool but its records, where these are, and the file's bytes."""
     data = _bytes_of(path)
     header = _header(path, data)
     (_, _, _, _, _, ring, capacity, first_summary, summaries, tables, tables_bytes, length) = header
@@ -72,10 +140,7 @@ def read_spool(path: Path) -> SpoolContents:
         contents.damage = f"{path} is cut short: {len(data)} bytes of {end}"
     _read_tables(contents, data[tables : tables + tables_bytes])
     contents.summaries = _summaries(data[first_summary:], summaries)
-    contents.records = _records(data[ring:], capacity)
-    if contents.records.size:
-        contents.dropped = max(0, int(contents.records["seq"][-1]) - contents.records.size)
-    return contents
+    return contents, Ring(path, ring, capacity, settled=contents.closed), data
 
 
 def _check(identity: Any) -> None:
@@ -126,6 +191,34 @@ def whole_slots(live: Array, ring: int) -> Array:
     return records[np.argsort(records["seq"], kind="stable")]
 
 
+def _filled(seq: Array) -> int:
+    """Slots before the first stretch that was never used; slots are taken in order."""
+    for first in range(0, len(seq), SUMMARY_STRETCH):
+        if not seq[first : first + SUMMARY_STRETCH].any():
+            return first
+    return len(seq)
+
+
+def coarsened(summaries: Array, most: int) -> Array:
+    """One rank's summaries with neighbours merged until there are at most so many."""
+    each = -(-len(summaries) // most)
+    if each < 2:
+        return summaries
+    first = np.arange(0, len(summaries), each)
+    last = np.append(first[1:], len(summaries)) - 1
+    merged = summaries[first].copy()
+    for name in ("last_step", "end_ns", "realtime_ns"):
+        merged[name] = summaries[name][last]
+    merged["step_min_ns"] = np.minimum.reduceat(summaries["step_min_ns"], first)
+    merged["step_max_ns"] = np.maximum.reduceat(summaries["step_max_ns"], first)
+    merged["level"] = np.maximum.reduceat(summaries["level"], first) + np.uint32(1)
+    for name in ("count", "step_sum_ns", "step_square_sum", "phase_ns", "sketch"):
+        merged[name] = np.add.reduceat(summaries[name], first, axis=0)
+    for name in summary.COUNTERS:
+        merged[name] = np.add.reduceat(summaries[name], first)
+    return merged
+
+
 def _used_slots(seq: Array, slots: int) -> int:
     """Slots up to the last one ever used, found without touching an unused ring's pages twice."""
     used = np.flatnonzero(np.asarray(seq))
@@ -138,7 +231,8 @@ def _summaries(region: Array, capacity: int) -> Array:
     live = region[: slots * layout.SUMMARY_BYTES].view(SUMMARY)
     kept: Array = np.empty(0, SUMMARY)
     for first, number in summary.level_slots(capacity):
-        level = whole_slots(live[first : max(first, min(first + number, slots))], number)
+        level = live[first : max(first, min(first + number, slots))]
+        level = whole_slots(level[: _filled(level["seq"])], number)
         level = level[level["count"] != 0]
         if kept.size:
             level = level[level["first_step"] < kept["first_step"][0]]
@@ -149,14 +243,14 @@ def _summaries(region: Array, capacity: int) -> Array:
 
 
 def _read_tables(contents: SpoolContents, region: Array) -> None:
-    data = bytes(region)
+    data = memoryview(region.data)
     start = 0
     head = layout.TABLE_ENTRY
     while start + head.size <= len(data):
         length, kind, padding, number = head.unpack_from(data, start)
         if length < head.size or start + length > len(data):
             return
-        text = data[start + head.size : start + length - padding]
+        text = bytes(data[start + head.size : start + length - padding])
         start += length
         try:
             _enter(contents, kind, number, text)

@@ -5,9 +5,8 @@ A live job, a simulation and an importer all end here; diagnosis and reports beg
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,23 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.trace import layout
 from evenstep.trace.columns import Columns
-from evenstep.trace.numbering import renumbered
+from evenstep.trace.numbering import renumbered, step_shifts
 from evenstep.trace.ranks import parse_ranks
-from evenstep.trace.reader import SUMMARY, SpoolContents, read_spool
+from evenstep.trace.reader import RECORD, SUMMARY, SpoolContents
+from evenstep.trace.spooled import (
+    EVENT_COLUMNS,
+    ByKind,
+    Part,
+    Spooled,
+    empty,
+    mapped,
+)
+from evenstep.trace.spools import LARGE_RECORDS, Spools, read_spools
+from evenstep.trace.survey import Survey
 
 Array = npt.NDArray[Any]
 
-#: Columns of `Trace.events`: the record's own (see `layout.RECORD_FIELDS`) and the rank.
-EVENT_COLUMNS: tuple[str, ...] = ("rank", *(name for name, _ in layout.RECORD_FIELDS))
+MESH = "mesh_"  # what torch puts before the name of a mesh's dimension
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,7 +74,8 @@ class Trace:
     `groups` and `names` here (not the rank's own tables), -1 and 0 being none. Times are the
     rank's own monotonic clock in ns: see `evenstep.trace.clocks` before comparing hosts.
     `summaries` has one row per step or per merged steps of a rank (dtype `SUMMARY`), with
-    `summary_rank` beside it. `limits` says in words what is missing or damaged.
+    `summary_rank` beside it. `limits` says in words what is missing or damaged. The events of a
+    large run stay on disk: ask for the kinds and the rows that are needed.
     """
 
     run: dict[str, Any]
@@ -79,10 +88,39 @@ class Trace:
     summaries: Array = field(default_factory=lambda: np.empty(0, SUMMARY))
     summary_rank: Array = field(default_factory=lambda: np.empty(0, np.int32))
     limits: list[str] = field(default_factory=list)
+    operations: Columns | None = None  # of an operation table: see `evenstep.trace.operations`
 
     def of_kind(self, *kinds: layout.Kind) -> Columns:
         """The rows of these kinds."""
+        if isinstance(self.events, (ByKind, Spooled)):
+            return self.events.of_kind(*kinds)
         return self.events.select(np.isin(self.events.kind, [int(kind) for kind in kinds]))
+
+    def window(self, first: int, last: int, wanted: Mapping[layout.Kind, Sequence[str]]) -> Trace:
+        """The trace of the steps from `first`, before `last`: of each kind at least some columns.
+
+        Only the kinds in `wanted` can be asked for.
+        """
+        if isinstance(self.events, Spooled):
+            return replace(self, events=self.events.window(first, last, wanted))
+        step = self.events.step
+        inside = self.events.select((step >= first) & (step < last))
+        tables = {kind: inside.select(inside.kind == int(kind)) for kind in wanted}
+        return replace(self, events=ByKind(tables))
+
+    @property
+    def records_per_step(self) -> float:
+        """How many records a step has, all ranks together: about."""
+        if isinstance(self.events, Spooled):
+            return self.events.per_step()
+        return len(self.events) / max(len(np.unique(self.events.step)), 1)
+
+    def oldest_steps(self) -> dict[int, int]:
+        """Step of the first record each rank still has."""
+        if isinstance(self.events, Spooled):
+            return self.events.oldest_steps()
+        ranks, first = np.unique(self.events["rank"], return_index=True)
+        return dict(zip(ranks.tolist(), self.events.step[first].tolist(), strict=True))
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -105,93 +143,14 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     root = Path(path)
     if not root.exists():
         raise TraceError(f"{root} does not exist; give a run folder or a .spool file")
-    files, number, limits = _spool_files(root, attempt)
-    contents: list[SpoolContents] = []
-    for file in files:
-        try:
-            contents.append(read_spool(file))
-        except TraceError as error:
-            limits.append(f"left out: {error}")
-    if not contents:
-        reasons = "; ".join(limits) or "there is no rank-*.spool in it"
-        raise TraceError(f"nothing to read in {root}: {reasons}")
-    contents, dropped = _one_run(contents)
-    limits += dropped
-    run = _run_json(root, limits)
-    return _assemble(contents, run=run, attempt=number, limits=limits)
+    spools = read_spools(root, attempt)
+    return _assemble(spools)
 
 
-def _spool_files(root: Path, attempt: int | None) -> tuple[list[Path], int, list[str]]:
-    """Spools to read, the attempt's number and what is left aside."""
-    if root.is_file():
-        return [root], _attempt_number(root.parent), []
-    here = sorted(root.glob("rank-*.spool"))
-    if here:
-        return here, _attempt_number(root), []
-    folders = {
-        _attempt_number(folder): folder
-        for folder in root.glob("attempt-*")
-        if any(folder.glob("rank-*.spool"))
-    }
-    if not folders:
-        return [], 0, []
-    if attempt is not None and attempt not in folders:
-        known = ", ".join(str(number) for number in sorted(folders))
-        raise TraceError(f"{root} has no attempt {attempt}; there are {known}")
-    number = max(folders) if attempt is None else attempt
-    limits = []
-    if len(folders) > 1:
-        limits.append(f"the run has {len(folders)} attempts; this is attempt {number}")
-    return sorted(folders[number].glob("rank-*.spool")), number, limits
-
-
-def _attempt_number(folder: Path) -> int:
-    digits = folder.name.removeprefix("attempt-")
-    return int(digits) if digits.isdecimal() else 0
-
-
-def _one_run(contents: list[SpoolContents]) -> tuple[list[SpoolContents], list[str]]:
-    """Keep one spool per rank, of the run most spools belong to."""
-    run_ids = [str(item.identity.get("run_id", "")) for item in contents]
-    main = max(dict.fromkeys(run_ids), key=run_ids.count)  # of as many, the first file's
-    kept: dict[int, SpoolContents] = {}
-    limits = []
-    for item, run_id in zip(contents, run_ids, strict=True):
-        rank = int(item.identity.get("rank", -1))
-        if run_id != main:
-            limits.append(f"left out: {item.path} belongs to run {run_id!r}, not {main!r}")
-        elif rank in kept:
-            limits.append(f"left out: {item.path} is a second trace of rank {rank}")
-        else:
-            kept[rank] = item
-    return [kept[rank] for rank in sorted(kept)], limits
-
-
-def _run_json(root: Path, limits: list[str]) -> dict[str, Any]:
-    folder = root if root.is_dir() else root.parent
-    for place in (folder, folder.parent):
-        file = place / "run.json"
-        if file.is_file():
-            try:
-                run = json.loads(file.read_text())
-            except (OSError, ValueError) as error:
-                limits.append(f"{file} cannot be read ({error}); the spools' own headers are used")
-                return {}
-            if isinstance(run, dict):
-                return run
-            limits.append(f"{file} is not a JSON object; the spools' own headers are used")
-            return {}
-    return {}
-
-
-def _assemble(
-    contents: list[SpoolContents], *, run: dict[str, Any], attempt: int, limits: list[str]
-) -> Trace:
+def _assemble(spools: Spools) -> Trace:
+    contents, surveys = spools.contents, spools.surveys
     groups, group_maps = _shared_groups(contents)
     names, name_maps = _shared_names(contents)
-    tables = [
-        _columns(item, group_maps[index], name_maps[index]) for index, item in enumerate(contents)
-    ]
     ranks = {
         int(item.identity["rank"]): RankInfo(
             int(item.identity["rank"]), item.identity, item.facts, item.closed, item.dropped
@@ -199,11 +158,12 @@ def _assemble(
         for item in contents
     }
     world = max([int(item.identity.get("world", 1)) for item in contents] + [max(ranks) + 1])
-    events, shifts = renumbered(Columns.concatenate(tables))
+    maps = list(zip(group_maps, name_maps, strict=True))
+    events, shifts = _left_on_disk(surveys, maps) if surveys else _in_memory(contents, maps)
     trace = Trace(
-        run=run or _run_from_identity(contents[0].identity),
+        run=spools.run or _run_from_identity(contents[0].identity),
         world=world,
-        attempt=attempt,
+        attempt=spools.attempt,
         ranks=ranks,
         events=events,
         groups=groups,
@@ -212,7 +172,7 @@ def _assemble(
         summary_rank=np.concatenate(
             [np.full(len(item.summaries), item.identity["rank"], np.int32) for item in contents]
         ),
-        limits=limits,
+        limits=spools.limits,
     )
     trace.limits += _missing(trace) + [item.damage for item in contents if item.damage]
     trace.limits += [
@@ -220,6 +180,42 @@ def _assemble(
         for rank, shift in shifts.items()
     ]
     return trace
+
+
+def _in_memory(
+    contents: list[SpoolContents], maps: list[tuple[Array, Array]]
+) -> tuple[Columns, dict[int, int]]:
+    """All records, and what was added to the ranks' step numbers."""
+    tables = [_columns(item, *both) for item, both in zip(contents, maps, strict=True)]
+    return renumbered(Columns.concatenate(tables))
+
+
+def _left_on_disk(
+    surveys: list[Survey], maps: list[tuple[Array, Array]]
+) -> tuple[Columns, dict[int, int]]:
+    """The same without the bulk of the records, unless they turn out to be few."""
+    parts = [
+        Part(int(item.contents.identity["rank"]), item.ring, item.index, item.counts, *both, 0)
+        for item, both in zip(surveys, maps, strict=True)
+    ]
+    shifts: dict[int, int] = {}
+    if sum(int(item.counts.sum()) for item in surveys) > LARGE_RECORDS:
+        evidence = [
+            part.table(item.matched, EVENT_COLUMNS)
+            for part, item in zip(parts, surveys, strict=True)
+        ]
+        shifts = {rank: by for rank, by in step_shifts(Columns.concatenate(evidence)).items() if by}
+        parts = [part._replace(shift=shifts.get(part.rank, 0)) for part in parts]
+    rare = []
+    for part, item in zip(parts, surveys, strict=True):
+        rare.append(part.table(item.contents.records, EVENT_COLUMNS))
+        item.contents.records = item.matched = np.empty(0, RECORD)  # both are in tables now
+    held = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
+    on_device = any(item.on_device for item in surveys)
+    table = Spooled(parts, held, np.ones(256, bool), on_device=on_device)
+    if len(table) > LARGE_RECORDS:
+        return table, shifts
+    return renumbered(table.select(slice(None)))
 
 
 def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
@@ -257,7 +253,7 @@ def _shared_groups(contents: Iterable[SpoolContents]) -> tuple[tuple[Group, ...]
                 groups.append(
                     Group(
                         uid,
-                        str(described.get("name", "")),
+                        str(described.get("name", "")).removeprefix(MESH),
                         parse_ranks(str(described.get("ranks", ""))),
                         str(described.get("backend", "")),
                     )
@@ -283,11 +279,6 @@ def _columns(item: SpoolContents, group_map: Array, name_map: Array) -> Columns:
     arrays: dict[str, Array] = {"rank": np.full(records.size, int(item.identity["rank"]), np.int32)}
     for name, _ in layout.RECORD_FIELDS:
         arrays[name] = np.ascontiguousarray(records[name])
-    arrays["group"] = _mapped(group_map, arrays["group"], missing=-1)
-    arrays["name"] = _mapped(name_map, arrays["name"], missing=0)
+    arrays["group"] = mapped(group_map, arrays["group"], missing=-1)
+    arrays["name"] = mapped(name_map, arrays["name"], missing=0)
     return Columns(arrays)
-
-
-def _mapped(table: Array, index: Array, *, missing: int) -> Array:
-    known = index < len(table)
-    return np.where(known, table[np.where(known, index, 0)], missing)

@@ -1,0 +1,110 @@
+"""`evenstep simulate`: what a job will do on a fabric, at a size, with a strategy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenstep.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.simulate.result import Result
+    from evenstep.simulate.scenario import Scenario
+    from evenstep.simulate.simulation import Progress
+
+HELP = """Run a scenario: a cluster, its fabric, a job and what disturbs it, in one TOML file.
+
+With --out, the trace is written as a run folder that `evenstep diagnose` and every other command
+read like a live job's. --set changes one field, as in --set cluster.nodes=64 or
+--set noise.0.sigma=0.05; --fields lists them all."""
+
+PARTIAL = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep simulate`."""
+    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", type=Path)
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field"
+    )
+    parser.add_argument("--out", metavar="RUN", type=Path, help="write the trace as a run folder")
+    parser.add_argument("--force", action="store_true", help="overwrite RUN")
+    parser.add_argument("--exact", action="store_true", help="simulate every message")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--fields", action="store_true", help="list what a scenario may say")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the scenario and say what came of it."""
+    try:
+        return _main(args)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "numpy":
+            raise
+        raise MissingExtra("numpy", extra="analyze", purpose="a simulation") from error
+
+
+def _main(args: argparse.Namespace) -> int:
+    if args.fields:
+        from evenstep.simulate.fields import described
+
+        print(described(), end="")
+        return 0
+    if args.scenario is None:
+        raise UsageError("name a SCENARIO file, or list the fields of one with --fields")
+    from evenstep.simulate import scenario
+
+    asked = scenario.load(args.scenario, args.set)
+    result = _simulated(asked, args)
+    if args.json:
+        print(json.dumps(result.to_json(), indent=2, allow_nan=False))
+    else:
+        from evenstep.simulate.table import render
+
+        print(render(result), end="")
+    if args.out is not None:
+        print(f"Wrote {args.out}", file=sys.stderr)
+    return PARTIAL if result.partial else 0
+
+
+def _simulated(asked: Scenario, args: argparse.Namespace) -> Result:
+    from evenstep.simulate import simulation
+
+    progress = _progress() if sys.stderr.isatty() else None
+    if args.out is None:
+        return simulation.simulate(asked, exact=args.exact, progress=progress)
+    _make_room(args.out, force=args.force)
+    return simulation.simulate_to(args.out, asked, exact=args.exact, progress=progress)
+
+
+def _make_room(path: Path, *, force: bool) -> None:
+    """Refuse to overwrite a run; remove it where that was asked for."""
+    from evenstep.trace.folder import RunFolder
+
+    folder = RunFolder(path)
+    if path.is_file():
+        raise UsageError(f"{path} is a file; give a folder for the run")
+    if folder.exists() and not force:
+        raise UsageError(
+            f"{path} has a run already; choose another RUN or overwrite it with --force"
+        )
+    if folder.exists():
+        folder.clear()
+
+
+def _progress() -> Progress:
+    """A line that counts the steps, drawn at most a hundred times."""
+    shown = -1
+
+    def report(done: int, steps: int) -> None:
+        nonlocal shown
+        percent = 100 * done // steps
+        if percent != shown:
+            shown = percent
+            end = "\n" if done == steps else ""
+            print(f"\rsimulated {done} of {steps} steps", end=end, file=sys.stderr, flush=True)
+
+    return report

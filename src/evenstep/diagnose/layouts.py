@@ -1,0 +1,138 @@
+"""How a rank's GPU, network adapters, memory and cores lie to one another, as its agent saw it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from evenstep.trace.ranks import parse_ranks
+from evenstep.trace.trace import Trace
+
+#: Levels of `nvidia-smi topo -m`, from near to far.
+LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+PEERS = 3  # ranks at least, for one of them to be called unlike the others
+
+
+class Layout(NamedTuple):
+    """One rank's place. None where it was not seen."""
+
+    #: GPU's name (without one the processor's), and how many GPUs and adapters its node has
+    hardware: tuple[str, int, int]
+    local: int  # rank on its node; -1 unknown
+    nearest: str | None  # level from its GPU to the nearest adapter
+    sharing: int | None  # GPUs of the node whose nearest adapters are the same ones
+    far_cores: bool | None  # runs on cores of another NUMA node than its GPU's, only
+    lanes: tuple[int, int] | None  # PCIe lanes in use, and those there are
+
+    def defects(self, usual: Layout) -> list[str]:
+        """In what this place is worse than the usual one of the same hardware, in words."""
+        found = []
+        if self.nearest and usual.nearest and _level(self.nearest) > _level(usual.nearest):
+            found.append(
+                f"its GPU reaches its nearest adapter over {self.nearest}, others over "
+                f"{usual.nearest}"
+            )
+        if self.sharing and usual.sharing and self.sharing > usual.sharing:
+            found.append(f"{self.sharing} GPUs share its adapter, elsewhere {usual.sharing}")
+        if self.far_cores and usual.far_cores is False:
+            found.append("it runs on cores of another NUMA node than its GPU's")
+        if self.lanes and usual.lanes and self.lanes[0] < usual.lanes[0]:
+            found.append(f"its GPU has {self.lanes[0]} PCIe lanes, others {usual.lanes[0]}")
+        return found
+
+
+def _level(name: str) -> int:
+    return LEVELS.index(name) if name in LEVELS else len(LEVELS)
+
+
+def layouts(trace: Trace) -> dict[int, Layout]:
+    """The ranks whose agents described where they run."""
+    found = {}
+    for rank, info in trace.ranks.items():
+        facts = info.facts.get("locality")
+        local = info.identity.get("local_rank")
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # facts of another shape
+            if isinstance(facts, Mapping):
+                found[rank] = _layout(facts, local if isinstance(local, int) else -1)
+    return found
+
+
+def _layout(facts: Mapping[str, Any], local: int) -> Layout:
+    gpus = {gpu["pci"]: gpu for gpu in facts.get("gpus") or [] if gpu.get("pci")}
+    nics = [nic for nic in facts.get("nics") or [] if nic.get("pci")]
+    own = facts.get("gpu")
+    gpu = gpus.get(own) or {}
+    levels = facts.get("gpu_nic") or {}
+    lanes = gpu.get("pcie_lanes"), gpu.get("pcie_lanes_max")
+    return Layout(
+        hardware=(_name(facts, gpu), len(gpus), len(nics)),
+        local=local,
+        nearest=_nearest(levels.get(own) or {})[0],
+        sharing=_sharing(levels, own) if own in levels else None,
+        far_cores=_far(facts, gpu.get("numa_node")),
+        lanes=(int(lanes[0]), int(lanes[1])) if lanes[0] and lanes[1] else None,
+    )
+
+
+def _name(facts: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
+    """What computes there."""
+    return str(gpu.get("name") or (facts.get("cpu") or {}).get("model") or "")
+
+
+def _nearest(levels: Mapping[str, str]) -> tuple[str | None, frozenset[str]]:
+    """The nearest level, and the adapters at it."""
+    if not levels:
+        return None, frozenset()
+    best = min(levels.values(), key=_level)
+    return best, frozenset(name for name, level in levels.items() if level == best)
+
+
+def _sharing(levels: Mapping[str, Mapping[str, str]], own: Any) -> int:
+    """GPUs per adapter among those that are nearest to the same ones."""
+    _, adapters = _nearest(levels[own])
+    same = sum(_nearest(other)[1] == adapters for other in levels.values())
+    return -(-same // max(len(adapters), 1))
+
+
+def _far(facts: Mapping[str, Any], node: Any) -> bool | None:
+    """Whether none of the allowed cores is at the GPU's NUMA node (or the adapter's, without one).
+
+    Not known where the firmware does not say, or there is only one NUMA node.
+    """
+    numa = {entry["node"]: str(entry.get("cpus") or "") for entry in facts.get("numa") or []}
+    allowed = (facts.get("cpu") or {}).get("allowed")
+    if node is None:
+        near = {nic.get("numa_node") for nic in facts.get("nics") or [] if nic.get("pci")}
+        node = next(iter(near)) if len(near) == 1 else None
+    if node not in numa or len(numa) < 2 or not allowed:
+        return None
+    return not set(parse_ranks(str(allowed))) & set(parse_ranks(numa[node]))
+
+
+def usual(places: Mapping[int, Layout]) -> dict[int, Layout]:
+    """For each rank the layout that most of its peers have; the best of equally frequent ones.
+
+    Peers have the same hardware and the same local rank; where these are few, the same hardware.
+    """
+    by_local: dict[Any, list[Layout]] = {}
+    by_hardware: dict[Any, list[Layout]] = {}
+    for place in places.values():
+        by_local.setdefault((place.hardware, place.local), []).append(place)
+        by_hardware.setdefault(place.hardware, []).append(place)
+    found = {}
+    for rank, place in places.items():
+        near = by_local[place.hardware, place.local]
+        found[rank] = _commonest(near if len(near) >= PEERS else by_hardware[place.hardware])
+    return found
+
+
+def _commonest(places: list[Layout]) -> Layout:
+    count = Counter(place._replace(local=-1) for place in places)
+    return min(count, key=lambda place: (-count[place], _badness(place)))
+
+
+def _badness(place: Layout) -> tuple[int, int, bool, int]:
+    lanes = place.lanes[0] if place.lanes else 0
+    return _level(place.nearest or ""), place.sharing or 0, bool(place.far_cores), -lanes

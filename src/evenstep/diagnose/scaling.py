@@ -1,0 +1,157 @@
+"""How throughput grows with ranks: the universal scalability law, fitted to measured sizes.
+
+X(N) = λN / (1 + σ(N − 1) + κN(N − 1)) (Gunther 1993): σ is the share that is serialised
+(contention), κ the cost of everybody waiting for everybody (coherency), and X has its peak at
+N* = √((1 − σ)/κ). N/X is linear in N − 1 and N(N − 1), so that the fit is a least-squares problem
+with σ, κ >= 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+PEAK_DIGITS = 1e-12
+HALF = 0.5  # of a rank's worth at the start: below it a rank added is not worth its cost
+FARTHEST = 1e7  # ranks: a peak beyond is none
+EXACT = 1e-20  # squared relative error of a fit that cannot be improved
+
+
+class Interval(NamedTuple):
+    """A fitted number and the middle 95 % of what resampled steps give; None where unbounded."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(slots=True, frozen=True)
+class Law:
+    """The universal scalability law with these parameters."""
+
+    rate: float  # λ, throughput of one rank
+    contention: float  # σ
+    coherency: float  # κ
+
+    def throughput(self, ranks: Array) -> Array:
+        """X(N)."""
+        n = np.asarray(ranks, float)
+        return np.asarray(self.rate * n / self._delay(n))
+
+    def _delay(self, n: Array) -> Array:
+        return np.asarray(1 + self.contention * (n - 1) + self.coherency * n * (n - 1))
+
+    def marginal(self, ranks: float) -> float:
+        """dX/dN over λ: what another rank adds, in ranks' worth."""
+        n = np.asarray(ranks, float)
+        delay = self._delay(n)
+        slope = self.contention + self.coherency * (2 * n - 1)
+        return float((delay - n * slope) / delay**2)
+
+    @property
+    def peak(self) -> float | None:
+        """Ranks at which throughput is highest; None where it never falls."""
+        if self.coherency <= PEAK_DIGITS:
+            return None
+        ranks = float(np.sqrt(max(1 - self.contention, 0.0) / self.coherency))
+        return ranks if ranks < FARTHEST else None
+
+    @property
+    def knee(self) -> float | None:
+        """Ranks from which another one adds less than half of what the first did."""
+        low, high = 1.0, 2.0
+        while self.marginal(high) >= HALF:
+            high *= 2
+            if high > FARTHEST:
+                return None
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.marginal(middle) >= HALF else (low, middle)
+        return low
+
+
+def fit(ranks: Array, throughput: Array) -> Law:
+    """The law that explains the measured points best in relative terms.
+
+    Of all choices of κ >= 0 and 0 <= σ <= 1 the best is taken. Two sizes carry λ and one more: σ,
+    and κ only where throughput falls, which σ cannot explain.
+    """
+    n, x = np.asarray(ranks, float), np.asarray(throughput, float)
+    weight = x / n  # relative errors are alike at all sizes
+    columns = np.stack([np.ones(len(n)), n - 1, n * (n - 1)], axis=1) * weight[:, None]
+    most = min(len(np.unique(n)) - 1, 2)
+    best: tuple[float, Array] | None = None
+    for count in range(most + 1):
+        for chosen in combinations((1, 2), count):
+            found = _solved(columns, (0, *chosen))
+            if found is not None and (best is None or found[0] < best[0] * (1 - 1e-9) - EXACT):
+                best = found
+    assert best is not None  # λ alone always fits: all columns are positive
+    constant, linear, square = map(float, best[1])
+    return Law(1 / constant, linear / constant, square / constant)
+
+
+def _solved(columns: Array, chosen: tuple[int, ...]) -> tuple[float, Array] | None:
+    """Squared error and coefficients with only these columns; None where they cannot be."""
+    solution = np.linalg.lstsq(columns[:, chosen], np.ones(len(columns)), rcond=None)[0]
+    coefficients = np.zeros(3)
+    coefficients[list(chosen)] = solution
+    if coefficients[0] <= 0 or (coefficients < 0).any() or coefficients[1] > coefficients[0]:
+        return None
+    return float(((columns @ coefficients - 1) ** 2).sum()), coefficients
+
+
+@dataclass(slots=True, frozen=True)
+class Curve:
+    """Throughput by ranks, ascending; `draws` (draws, sizes) are throughputs of resampled steps."""
+
+    ranks: Array
+    throughput: Array
+    draws: Array
+
+    @property
+    def law(self) -> Law:
+        """The fit to the measured points."""
+        return fit(self.ranks, self.throughput)
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the least certain point; 0 where nothing was resampled."""
+        if not len(self.draws):
+            return 0.0
+        return float((self.draws.std(axis=0) / self.throughput).max())
+
+    def interval(self, name: str) -> Interval:
+        """`contention`, `coherency`, `peak` or `knee` with its interval over the draws."""
+        value = getattr(self.law, name)
+        if not len(self.draws):
+            return Interval(value, None, None)
+        found = [getattr(fit(self.ranks, draw), name) for draw in self.draws]
+        known = np.array([np.inf if item is None else item for item in found], float)
+        low, high = np.quantile(known, [0.025, 0.975], method="nearest")
+        return Interval(value, _finite(low), _finite(high))
+
+
+def curve(ranks: Sequence[int], throughput: Sequence[float], draws: Array | None = None) -> Curve:
+    """A curve from a table; sizes measured more than once count by their mean."""
+    n, x = np.asarray(ranks, np.int64), np.asarray(throughput, float)
+    if len(n) != len(x) or (n < 1).any() or not (np.isfinite(x) & (x > 0)).all():
+        raise ValueError("a scaling curve needs a positive throughput for every number of ranks")
+    sizes, place = np.unique(n, return_inverse=True)
+    repeats = np.bincount(place)
+    mean = np.bincount(place, weights=x) / repeats
+    if draws is None:
+        return Curve(sizes, mean, np.zeros((0, len(sizes))))
+    summed = np.stack([np.bincount(place, weights=row) for row in draws])
+    return Curve(sizes, mean, summed / repeats)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,158 @@
+"""Whether a series repeats itself, how often, and how likely that is by chance."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+FEWEST = 24  # values, below which nothing is called periodic
+FEWEST_CYCLES = 4  # a slow drift has one or two
+NEIGHBOURS = 12  # frequencies on either side that show what is usual around a peak
+SURE = 1e-4  # chance of a peak like this in noise, at most
+BINS = 12  # of a folded period
+MOST = 2048  # values and frequencies of an uneven series, at most
+
+
+class Peak(NamedTuple):
+    """The strongest period of a series."""
+
+    period: float  # in the series' own unit
+    chance: float  # of such a peak in noise
+    explained: float  # share of the variance that the folded period explains
+
+
+def periodic(series: Array) -> Peak | None:
+    """The period of an even series in values; None where chance explains it.
+
+    Fisher's g (1929) by its bound m (1 - g)^(m - 1), and the same against the neighbouring
+    frequencies only, so that drift and other slow noise is not called a period.
+    """
+    values = series[: len(series) // 2 * 2].astype(float)
+    if len(values) < FEWEST or not np.ptp(values) > 0:
+        return None
+    power = np.abs(np.fft.rfft(values - values.mean())) ** 2
+    power[-1] /= 2  # one degree of freedom: halved, its tail is below an exponential's
+    power = power[1:]
+    tested = power.copy()
+    tested[: FEWEST_CYCLES - 1] = 0
+    at = int(np.argmax(tested))
+    chance = max(_fisher(tested, at), _beside(power, at))
+    if chance > SURE:
+        return None
+    period = _between(values, at + 1)
+    return Peak(period, chance, explained(values, np.arange(len(values)) / period))
+
+
+def _between(values: Array, at: int) -> float:
+    """The period near `at` cycles, which need not be whole, with the largest power."""
+    cycles = np.clip(at + np.linspace(-0.75, 0.75, 31), 1, len(values) / 2)
+    turn = np.exp(-2j * np.pi * cycles[:, None] / len(values) * np.arange(len(values))[None, :])
+    return float(len(values) / cycles[np.argmax(np.abs(turn @ (values - values.mean())))])
+
+
+def _fisher(power: Array, at: int) -> float:
+    whole = float(power.sum())
+    share = float(power[at]) / whole if whole > 0 else 0.0
+    return float(min(1.0, len(power) * (1 - share) ** (len(power) - 1)))
+
+
+def _beside(power: Array, at: int) -> float:
+    """Chance beside the frequencies around, without the peak and its leakage.
+
+    Of the medians below and above it the larger counts: slow noise falls with the frequency.
+    """
+    sides = power[max(0, at - NEIGHBOURS) : max(0, at - 1)], power[at + 2 : at + NEIGHBOURS + 1]
+    usual = max((float(np.median(side)) for side in sides if len(side)), default=0.0) / np.log(2)
+    if usual <= 0:
+        return 0.0
+    return float(min(1.0, len(power) * np.exp(-min(power[at] / usual, 700.0))))
+
+
+def explained(values: Array, place: Array) -> float:
+    """Share of the variance between the bins of a folded period; `place` is in periods."""
+    bins = np.minimum((place % 1 * BINS).astype(int), BINS - 1)
+    count = np.bincount(bins, minlength=BINS)
+    mean = np.bincount(bins, weights=values, minlength=BINS) / np.maximum(count, 1)
+    whole = float(((values - values.mean()) ** 2).sum())
+    if whole <= 0:
+        return 0.0
+    inside = float(((values - mean[bins]) ** 2).sum())
+    spare = np.maximum(len(values) - np.count_nonzero(count), 1)
+    return float(max(0.0, 1 - inside / spare * (len(values) - 1) / whole))
+
+
+def folded(values: Array, period: float, bins: int) -> tuple[Array, Array]:
+    """Median of each bin of the folded period, and the bin of each value."""
+    bin_of = np.minimum((np.arange(len(values)) / period % 1 * bins + 1e-9).astype(int), bins - 1)
+    profile = np.array(
+        [np.median(values[bin_of == b]) if (bin_of == b).any() else np.nan for b in range(bins)]
+    )
+    return profile, bin_of
+
+
+def uneven(at: Array, values: Array) -> Peak | None:
+    """The period, in units of `at`, of values seen at uneven times; None where chance explains it.
+
+    Lomb (1976) and Scargle (1982): the largest of M powers exceeds z by chance with
+    1 - (1 - e^-z)^M. Of periods that explain about as much, the shortest.
+    """
+    at, values = _thinned(at.astype(float), values.astype(float))
+    span = float(np.ptp(at)) if len(at) else 0.0
+    if len(at) < FEWEST or span <= 0 or not np.ptp(values) > 0:
+        return None
+    gap = float(np.quantile(np.diff(np.sort(at)), 0.25))
+    most = min(MOST, int(span / max(2 * gap, span / MOST)))
+    if most <= FEWEST_CYCLES:
+        return None
+    frequency = np.arange(FEWEST_CYCLES, most + 1) / span
+    power = _lomb(at, values - values.mean(), frequency)
+    at_peak = int(np.argmax(power))
+    chance = float(-np.expm1(len(frequency) * np.log1p(-np.exp(-min(power[at_peak], 700.0)))))
+    if chance > SURE:
+        return None
+    return _sharpened(at, values, frequency[at_peak], 1 / span, chance)
+
+
+def _thinned(at: Array, values: Array) -> tuple[Array, Array]:
+    """Neighbours averaged, so that at most `MOST` are left."""
+    order = np.argsort(at, kind="stable")
+    each = -(-len(at) // MOST)
+    if each <= 1:
+        return at[order], values[order]
+    first = np.arange(0, len(at), each)
+    size = np.diff(np.append(first, len(at)))
+    return np.add.reduceat(at[order], first) / size, np.add.reduceat(values[order], first) / size
+
+
+def _lomb(at: Array, values: Array, frequency: Array) -> Array:
+    """Normalised power (Scargle 1982, eq. 10), frequencies in blocks."""
+    power = np.empty(len(frequency))
+    for first in range(0, len(frequency), 128):
+        angle = 2 * np.pi * frequency[first : first + 128, None] * at[None, :]
+        shift = np.arctan2(np.sin(2 * angle).sum(axis=1), np.cos(2 * angle).sum(axis=1)) / 2
+        cosine, sine = np.cos(angle - shift[:, None]), np.sin(angle - shift[:, None])
+        even = (cosine @ values) ** 2 / np.maximum((cosine**2).sum(axis=1), 1e-9)
+        odd = (sine @ values) ** 2 / np.maximum((sine**2).sum(axis=1), 1e-9)
+        power[first : first + 128] = (even + odd) / 2
+    return np.asarray(power / values.var(ddof=1))
+
+
+def _sharpened(at: Array, values: Array, peak: float, width: float, chance: float) -> Peak:
+    """The frequency near the peak, or near a multiple of it, whose fold explains most."""
+    tried = [
+        factor * peak + off * width
+        for factor in (1.0, 1 / 2, 1 / 3, 2.0)
+        for off in np.linspace(-1, 1, 21) * factor
+        if factor * peak + off * width > FEWEST_CYCLES * width / 2
+    ]
+    tried = sorted(set(tried), reverse=True)
+    shares = [explained(values, at * frequency) for frequency in tried]
+    enough = 0.9 * max(shares)
+    first = next(i for i, share in enumerate(shares) if share >= enough)
+    near = [i for i in range(len(tried)) if abs(tried[i] - tried[first]) <= 2 * width]
+    best = max(near, key=lambda i: shares[i])
+    return Peak(1 / tried[best], chance, shares[best])

@@ -1,0 +1,97 @@
+"""Whether a series drifts, by ranks alone: Theil-Sen slope and the Mann-Kendall test.
+
+Neighbouring values are not independent, which makes chance look like drift; the variance of the
+test is raised by the autocorrelation of the ranks (Hamed and Rao 1998), taken as that of a first
+order process whose coefficient is corrected for its bias in short series (Marriott and Pope 1954).
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+BLOCKS = 64  # a series is thinned to so many medians
+FEWEST = 8  # values, below which no trend is claimed
+
+
+class Trend(NamedTuple):
+    """Slope per unit of the axis, its 95 % interval, and the p-value of there being none."""
+
+    slope: float
+    low: float
+    high: float
+    p: float
+
+
+def trend(axis: Array, values: Array, noise: Array | None = None) -> Trend:
+    """Of a series without gaps in order of its axis; p is 1 where there are too few values.
+
+    `noise`: what of the values is no trend, where that is known better than a line's residual.
+    """
+    if len(values) < FEWEST:
+        return Trend(0.0, 0.0, 0.0, 1.0)
+    first, second = np.triu_indices(len(values), 1)
+    run = axis[second] - axis[first]
+    rise = (values[second] - values[first])[run > 0]
+    slopes = np.sort(rise / run[run > 0])
+    if not len(slopes):
+        return Trend(0.0, 0.0, 0.0, 1.0)
+    slope = float(np.median(slopes))
+    deviation = np.sqrt(_variance(values, values - slope * axis if noise is None else noise))
+    total = float(np.sign(values[second] - values[first]).sum())
+    z = (abs(total) - 1) / deviation if total and deviation > 0 else 0.0
+    low, high = _bounds(slopes, 1.96 * deviation)
+    return Trend(slope, low, high, 2 * (1 - NormalDist().cdf(max(z, 0.0))))
+
+
+def _variance(values: Array, detrended: Array) -> float:
+    """Of the Mann-Kendall sum: n(n−1)(2n+5)/18 less ties, times Hamed and Rao's correction."""
+    n = len(values)
+    ties = np.unique(values, return_counts=True)[1].astype(float)
+    plain = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
+    order = np.argsort(np.argsort(detrended, kind="stable"), kind="stable").astype(float)
+    order -= order.mean()
+    power = float((order**2).sum())
+    if power <= 0:
+        return max(float(plain), 0.0)
+    lags = np.arange(1, n - 1)
+    first = float((order[1:] * order[:-1]).sum()) / power
+    corrected = min((n * first + 1) / (n - 4), 0.99)
+    auto = corrected**lags if first > 1.96 / np.sqrt(n) else np.zeros(len(lags))
+    weight = (n - lags) * (n - lags - 1.0) * (n - lags - 2.0)
+    factor = 1 + 2 / (n * (n - 1.0) * (n - 2.0)) * float((weight * auto).sum())
+    return float(plain) * max(factor, 1.0)
+
+
+def _bounds(slopes: Array, half: float) -> tuple[float, float]:
+    """Sen's interval: the slopes as many places from the middle as the test allows."""
+    middle = (len(slopes) - 1) / 2
+    low = int(np.clip(middle - half / 2, 0, len(slopes) - 1))
+    high = int(np.clip(np.ceil(middle + half / 2), 0, len(slopes) - 1))
+    return float(slopes[low]), float(slopes[high])
+
+
+def thinned(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Array]:
+    """Medians of neighbouring values along the first axis, at most `blocks` of them."""
+    edges = np.array_split(np.arange(len(values)), min(blocks, len(values)))
+    places = np.array([float(np.mean(axis[part])) for part in edges])
+    return places, np.array([np.median(values[part], axis=0) for part in edges])
+
+
+def isotonic(values: Array) -> Array:
+    """The non-decreasing series nearest to the values (pool adjacent violators)."""
+    means: list[float] = []
+    sizes: list[int] = []
+    for value in values:
+        means.append(float(value))
+        sizes.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            size = sizes[-2] + sizes[-1]
+            means[-2:] = [(means[-2] * sizes[-2] + means[-1] * sizes[-1]) / size]
+            sizes[-2:] = [size]
+    return np.repeat(means, sizes)

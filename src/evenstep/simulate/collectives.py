@@ -1,0 +1,287 @@
+"""Collectives as rounds of messages: who sends how much to whom, and how often.
+
+A function of `ALGORITHMS` lays out one collective of several equal groups at once. `members` is
+(groups, size): the ranks of each group in the order of a ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigError
+
+Array = npt.NDArray[Any]
+
+MOST_SHIFTS = 256  # rounds of a direct exchange that are looked at one by one
+CHUNKS = 16  # pieces of a tree's or a chain's message that follow each other
+TREE_CHUNK_BYTES = 128 * 1024  # but no smaller pieces than this
+
+
+class Round(NamedTuple):
+    """Messages that are under way together; `repeats` of it follow each other.
+
+    `bytes` is the size of one message (a number, or one for each). `card` is the card of both
+    nodes a message takes, -1 for each GPU's own.
+    """
+
+    source: Array
+    target: Array
+    bytes: Array
+    repeats: int = 1
+    card: Array | None = None
+    ring: tuple[int, int] | None = None  # rows × length, where it is rings in that layout
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One collective of several equal groups at once."""
+
+    operation: str
+    members: Array  # (groups, size) ranks
+    node: Array  # of every rank of the job
+    bytes: float  # of all_gather and reduce_scatter: of the whole
+    channels: int = 1
+    servers: int = 1
+
+    @property
+    def size(self) -> int:
+        """Ranks of a group."""
+        return int(self.members.shape[1])
+
+
+Pattern = tuple[Round, ...]
+Algorithm = Callable[[Request], Pattern]
+
+
+def ring(request: Request) -> Pattern:
+    """Everybody sends to the next: 2(n-1) rounds of S/n for an all-reduce, half for a half."""
+    n = request.size
+    rounds = {"all_reduce": 2 * (n - 1), "reduce_scatter": n - 1, "all_gather": n - 1}
+    if request.operation == "broadcast":
+        return (_ring(request, request.bytes / CHUNKS, CHUNKS + n - 2),)
+    if request.operation == "all_to_all":
+        return direct(request)
+    return (_ring(request, request.bytes / n, rounds[request.operation]),)
+
+
+def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
+    """Rings side by side, each through another GPU at a node's border and over another card."""
+    order, channels = _channel_orders(request)
+    following = np.roll(order, -1, axis=1)
+    card = None
+    if channels > 1:
+        card = np.repeat(np.tile(np.arange(channels), len(request.members)), request.size)
+    return Round(
+        order.reshape(-1),
+        following.reshape(-1),
+        np.asarray(message_bytes / channels),
+        repeats,
+        card,
+        (len(order), request.size),
+    )
+
+
+def _channel_orders(request: Request) -> tuple[Array, int]:
+    """(groups × channels, size): the members, turned by a share of the node for each channel."""
+    per_node = _per_node(request)
+    channels = min(request.channels, per_node) if request.size > per_node > 1 else 1
+    blocks = request.members.reshape(len(request.members), -1, per_node if channels > 1 else 1)
+    orders = [
+        np.roll(blocks, -(channel * per_node // channels), axis=2).reshape(request.members.shape)
+        for channel in range(channels)
+    ]
+    return np.stack(orders, axis=1).reshape(-1, request.size), channels
+
+
+def _per_node(request: Request) -> int:
+    """Members on a node, where it is the same number on all and they are neighbours; else 1."""
+    node = request.node[request.members]
+    first = int((node[0] == node[0, 0]).sum())
+    if request.size % first:
+        return 1
+    blocks = node.reshape(len(node), -1, first)
+    whole = bool((blocks == blocks[:, :, :1]).all())
+    heads = np.sort(blocks[:, :, 0], axis=1)
+    return first if whole and bool((np.diff(heads, axis=1) != 0).all()) else 1
+
+
+def halving_doubling(request: Request) -> Pattern:
+    """Recursive halving, then doubling: 2 log2(n) rounds (Thakur et al. 2005). Others fold in."""
+    if request.operation not in ("all_reduce", "reduce_scatter", "all_gather"):
+        return ring(request)
+    n = request.size
+    power = 1 << (n.bit_length() - 1)
+    distances = [power >> k for k in range(1, power.bit_length())]
+    halving = [_exchange(request, power, d, request.bytes * d / power) for d in distances]
+    extra = n - power
+    before, after = [], []
+    if extra:
+        fold = (request.members[:, power:], request.members[:, :extra])
+        before = [_messages(*fold, request.bytes)]
+        after = [_messages(*fold[::-1], request.bytes)]
+    if request.operation == "reduce_scatter":
+        return tuple(before + halving)
+    if request.operation == "all_gather":
+        return tuple(halving[::-1] + after)
+    return tuple(before + halving + halving[::-1] + after)
+
+
+def _exchange(request: Request, power: int, distance: int, message_bytes: float) -> Round:
+    index = np.arange(power)
+    return _messages(request.members[:, index], request.members[:, index ^ distance], message_bytes)
+
+
+def _messages(source: Array, target: Array, message_bytes: float, repeats: int = 1) -> Round:
+    return Round(source.reshape(-1), target.reshape(-1), np.asarray(float(message_bytes)), repeats)
+
+
+def tree(request: Request) -> Pattern:
+    """Two binary trees over nodes, chains within them, each for half of the data, in pieces.
+
+    A node is inside one tree and a leaf of the other (Sanders et al. 2009), as in NCCL.
+    """
+    if request.operation != "all_reduce":
+        return ring(request)
+    pieces = int(np.clip(request.bytes / 2 / TREE_CHUNK_BYTES, 1, CHUNKS))
+    edges = [_tree_edges(request, mirrored) for mirrored in (False, True)]
+    deepest = max(int(depth.max(initial=0)) for _, _, depth in edges)
+    return tuple(_tree_rounds(request, edges, pieces, deepest))
+
+
+def _tree_rounds(
+    request: Request, edges: list[tuple[Array, Array, Array]], pieces: int, deepest: int
+) -> Iterator[Round]:
+    """Piece q leaves depth l upwards in round q + deepest - l, downwards in q + deepest + l - 1."""
+    for number in range(pieces + 2 * deepest - 1):
+        sources, targets = [], []
+        for child, parent, depth in edges:
+            up, down = number - deepest + depth, number - deepest - depth + 1
+            rising, falling = (up >= 0) & (up < pieces), (down >= 0) & (down < pieces)
+            sources += [child[rising], parent[falling]]
+            targets += [parent[rising], child[falling]]
+        source, target = np.concatenate(sources), np.concatenate(targets)
+        if len(source):
+            yield _messages(
+                request.members[:, source], request.members[:, target], request.bytes / 2 / pieces
+            )
+
+
+def _tree_edges(request: Request, mirrored: bool) -> tuple[Array, Array, Array]:
+    """(child, parent, depth of the child) as positions in a group."""
+    per_node = _per_node(request)
+    nodes = request.size // per_node
+    heap = np.arange(nodes)
+    place = nodes - 1 - heap if mirrored else heap  # of the heap's entries among the nodes
+    height = np.floor(np.log2(heap + 1)).astype(np.int64)
+    offset = per_node // 2 if mirrored else 0
+    heads = place * per_node + offset
+    child, parent, depth = [heads[1:]], [heads[(heap[1:] - 1) // 2]], [height[1:]]
+    for hop in range(1, per_node):
+        child.append(place * per_node + (offset + hop) % per_node)
+        parent.append(place * per_node + (offset + hop - 1) % per_node)
+        depth.append(height + hop)
+    return np.concatenate(child), np.concatenate(parent), np.concatenate(depth)
+
+
+def hierarchical(request: Request) -> Pattern:
+    """Reduce-scatter within nodes, rings between GPUs of the same place, all-gather within."""
+    local = _per_node(request)
+    nodes = request.size // local
+    if request.operation != "all_reduce" or local == 1 or nodes == 1:
+        return ring(request)
+    blocks = request.members.reshape(len(request.members), nodes, local)
+    inner = _replaced(request, blocks.reshape(-1, local), "reduce_scatter", request.bytes)
+    outer = _replaced(
+        request,
+        blocks.transpose(0, 2, 1).reshape(-1, nodes),
+        "all_reduce",
+        request.bytes / local,
+    )
+    gathered = _replaced(request, inner.members, "all_gather", request.bytes)
+    return (*ring(inner), *ring(outer), *ring(gathered))
+
+
+def _replaced(request: Request, members: Array, operation: str, total: float) -> Request:
+    return Request(operation, members, request.node, total)
+
+
+def direct(request: Request) -> Pattern:
+    """Everybody to everybody, in n-1 rounds that shift by one; all-reduce does it twice.
+
+    Of large groups evenly spaced shifts stand for their neighbours.
+    """
+    n = request.size
+    shifts = np.arange(1, n)
+    if len(shifts) > MOST_SHIFTS:
+        shifts = np.unique(np.linspace(1, n - 1, MOST_SHIFTS).astype(np.int64))
+    stands_for = np.diff(np.append(shifts, n))
+    rounds = tuple(
+        _messages(
+            request.members,
+            np.roll(request.members, -int(shift), axis=1),
+            request.bytes / n,
+            int(repeats),
+        )
+        for shift, repeats in zip(shifts, stands_for, strict=True)
+    )
+    return rounds + rounds if request.operation == "all_reduce" else rounds
+
+
+def server(request: Request) -> Pattern:
+    """Push to the parameter servers, pull from them; a server has an equal part of the data."""
+    if request.operation != "all_reduce":
+        return direct(request)
+    count = min(request.servers, request.size)
+    holders = np.arange(count) * request.size // count
+    worker, holder = (grid.reshape(-1) for grid in np.meshgrid(np.arange(request.size), holders))
+    other = worker != holder
+    pair = (request.members[:, worker[other]], request.members[:, holder[other]])
+    part = request.bytes / count
+    return (_messages(*pair, part), _messages(*pair[::-1], part))
+
+
+def nvls(request: Request) -> Pattern:
+    """The switch between the GPUs of a node reduces: each GPU sends and receives S once."""
+    node = request.node[request.members]
+    if request.operation != "all_reduce" or bool((node != node[:, :1]).any()):
+        return ring(request)
+    return (_messages(request.members, request.members, request.bytes),)
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "ring": ring,
+    "tree": tree,
+    "halving_doubling": halving_doubling,
+    "hierarchical": hierarchical,
+    "direct": direct,
+    "server": server,
+    "nvls": nvls,
+}
+
+
+def candidates(request: Request, *, switch_reduces: bool) -> tuple[str, ...]:
+    """What a library chooses from, as NCCL does: rings, trees, and the switch within a node."""
+    if request.operation == "all_to_all":
+        return ("direct",)
+    if request.operation != "all_reduce":
+        return ("ring",)
+    node = request.node[request.members]
+    inside = bool((node == node[:, :1]).all())
+    return ("ring", "tree", *(("nvls",) if inside and switch_reduces else ()))
+
+
+def lay_out(algorithm: str, request: Request) -> Pattern:
+    """The rounds of a collective. A group of one has none."""
+    if request.size < 2 or request.bytes <= 0:
+        return ()
+    if request.operation not in OPERATIONS:
+        raise ConfigError(f"there is no collective {request.operation!r}")
+    return ALGORITHMS[algorithm](request)
+
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")

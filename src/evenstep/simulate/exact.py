@@ -1,0 +1,128 @@
+"""The exact engine's wire: every message of every round, one after the other.
+
+Rings in which no two messages share a link are recurrences over ranks: x of round k + 1 is
+max(x + hop of the rank, x + hop of the one before), worked out for all ranks at once. Anything
+else is an event simulation with max-min fair rates. It is the oracle of the fast engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigError
+from evenstep.simulate.flows import Flow
+from evenstep.simulate.messages import Fluid, Party, program_of
+from evenstep.simulate.neighbours import Other, Timeline
+from evenstep.simulate.network import Network
+from evenstep.simulate.rehearsal import is_unshared
+from evenstep.simulate.rings import around
+from evenstep.simulate.wire import Carried
+
+Array = npt.NDArray[Any]
+
+
+class ExactWire:
+    """Carries collectives message by message. Collectives issued together may overlap in time on
+    different ranks; those of another call begin on a network that is empty of ours."""
+
+    synchronizing = True
+
+    def __init__(self, network: Network, ranks: int, others: Timeline | None) -> None:
+        self._network = network
+        self._free = np.zeros(ranks)
+        self._alone: dict[int, tuple[Flow, bool]] = {}
+        self._fluid = Fluid(network.capacity)
+        self._others = [
+            _Rival(other, self._fluid, len(other.stage.round.source))
+            for other in (others.others if others is not None else [])
+        ]
+
+    def carry(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
+        """Ends of collectives on every rank."""
+        last = np.array([_last(flow, ready) for flow, ready in zip(flows, ready_ns, strict=True)])
+        if not self._others and all(self._unshared(flow) for flow in flows):
+            ends = self._recurred(flows, ready_ns)
+        else:
+            ends = self._simulated(flows, ready_ns)
+        return Carried(ready_ns, last, ends)
+
+    def _unshared(self, flow: Flow) -> bool:
+        if id(flow) not in self._alone:
+            self._alone[id(flow)] = (flow, is_unshared(flow))
+        return self._alone[id(flow)][1]
+
+    def _recurred(self, flows: Sequence[Flow], ready_ns: Array) -> Array:
+        ends = []
+        for flow, ready in zip(flows, ready_ns, strict=True):
+            item = flow.stages[0].round
+            begin = np.maximum(ready, self._free) + flow.launch_ns
+            finish = begin.copy()
+            rounds = around(
+                begin[item.source].reshape(item.ring),
+                flow.stages[0].hop_ns.reshape(item.ring),
+                item.repeats,
+            )
+            finish[item.source] = rounds.reshape(-1)
+            self._free = np.where(_member(flow, len(ready)), finish, self._free)
+            ends.append(np.where(_member(flow, len(ready)), finish, ready))
+        return np.array(ends)
+
+    def _simulated(self, flows: Sequence[Flow], ready_ns: Array) -> Array:
+        ready = np.array(
+            [
+                np.maximum(one, self._free) + flow.launch_ns
+                for flow, one in zip(flows, ready_ns, strict=True)
+            ]
+        )
+        party = Party(program_of(flows), ready, ranks=ready.shape[1])
+        if not self._others:
+            self._fluid.now = float(ready[0].min())
+        self._fluid.start(party)
+        self._fluid.run(lambda: party.left == 0)
+        self._fluid.forget(party)
+        self._free = party.ends[-1]
+        return party.ends
+
+
+def _member(flow: Flow, ranks: int) -> Array:
+    mask = np.zeros(ranks, bool)
+    mask[flow.members.reshape(-1)] = True
+    return mask
+
+
+def _last(flow: Flow, ready: Array) -> Array:
+    """When the last member of each rank's group was ready."""
+    last = ready.copy()
+    last[flow.members] = ready[flow.members].max(axis=1)[:, None]
+    return last
+
+
+class _Rival:
+    """A neighbour as a party: its ranks exchange, compute, and begin together again."""
+
+    def __init__(self, other: Other, fluid: Fluid, ranks: int) -> None:
+        if not other.settings.responsive or other.settings.kind != "periodic":
+            raise ConfigError(
+                f"neighbours: {other.settings.name or 'one of them'} does not share links fairly "
+                "or is bursty; exact mode knows periodic, responsive neighbours"
+            )
+        self._other, self._fluid = other, fluid
+        self._ranks = ranks
+        self._begin(other.until_ns)
+
+    def _begin(self, moment: float) -> None:
+        program = [(self._other.stage, 0)] * self._other.stage.round.repeats
+        ready = np.full((1, self._ranks), moment)
+        party = Party(program, ready, ranks=self._ranks)
+        party.then = lambda: self._again(party)
+        self._fluid.start(party)
+
+    def _again(self, party: Party) -> None:
+        self._fluid.forget(party)
+        self._other.moved += 1
+        self._other.end(self._fluid.now)
+        self._begin(self._other.until_ns)

@@ -1,0 +1,56 @@
+"""Real systems as parts of scenarios: TOML files with the origin of every number.
+
+A scenario names one or several in `preset`; what it says itself goes over them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from evenstep.errors import ConfigError
+from evenstep.simulate import schema
+
+
+def names() -> tuple[str, ...]:
+    """The presets there are."""
+    found = (file.name for file in files(__name__).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
+
+
+def merged(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario's plain values over those of the presets it names; `preset` itself is taken out.
+
+    Tables are merged field by field; lists and values replace. Raises `ConfigError` for a preset
+    that does not exist.
+    """
+    own = dict(data)
+    named = own.pop("preset", [])
+    if isinstance(named, str):
+        named = [named]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise schema.refused("preset", "a name or a list of names", named)
+    found: dict[str, Any] = {}
+    for name in named:
+        found = _over(found, _read(name))
+    return _over(found, own)
+
+
+def _read(name: str) -> dict[str, Any]:
+    if name not in names():
+        raise ConfigError(schema.unknown(f"preset {name!r}", name, names()))
+    return tomllib.loads((files(__name__) / f"{name}.toml").read_text())
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two sets of plain values, the second having the last word."""
+    found = dict(below)
+    for name, value in above.items():
+        old = found.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            found[name] = _over(old, value)
+        else:
+            found[name] = value
+    return found

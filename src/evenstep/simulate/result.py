@@ -1,0 +1,221 @@
+"""What a person wants to know of a simulated run, and the same as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.simulate import outlook
+from evenstep.simulate.account import Account
+from evenstep.simulate.flows import Flow
+from evenstep.simulate.network import Network
+from evenstep.simulate.scenario import Scenario
+
+Array = npt.NDArray[Any]
+
+SCHEMA = "evenstep.simulation/1"
+MOST_LINKS = 8
+SPARING = ("backup_workers", "partial_reduce")  # strategies that leave the latest ranks out
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Step time of the job, from end to end of its last rank. CV is population σ over mean."""
+
+    mean_ns: float
+    cv: float
+    p50_ns: float
+    p99_ns: float
+    min_ns: float
+    max_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Where the ranks' time goes; sums to 1. Communication is what compute does not hide."""
+
+    compute: float
+    exposed_communication: float
+    wait: float
+    input: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """One kind of collective of a step."""
+
+    operation: str
+    algorithm: str
+    bytes: float
+    groups: int
+    size: int
+    alone_ns: float  # when all enter together and nobody else is on the links
+    busbw_gBps: float | None  # noqa: N815 - as nccl-tests defines it
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What one link carried."""
+
+    link: str
+    capacity_gBps: float  # noqa: N815
+    bytes: float
+    others_bytes: float  # of it, of neighbours
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A simulated run. `steps` counts the finished ones behind the warm-up."""
+
+    name: str
+    mode: str  # fast or exact
+    ranks: int
+    nodes: int
+    steps: int
+    partial: bool
+    step_time: StepTime
+    throughput: float
+    unit: str
+    efficiency: float  # compute without noise over the mean step time
+    shares: Shares
+    collectives: tuple[CollectiveUse, ...]
+    links: tuple[LinkUse, ...]
+    pacing: dict[str, Any] | None
+    energy: dict[str, float | None] | None  # as `energy.Bill`, per unit of throughput
+    goodput: dict[str, float] | None  # shares of weeks, as `goodput.Goodput`
+    step_ns: Array = field(repr=False, compare=False)  # of every step
+
+    def to_json(self) -> dict[str, Any]:
+        """One object; unknown is null."""
+        found: dict[str, Any] = {"schema": SCHEMA}
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if name == "step_ns":
+                continue
+            if isinstance(value, tuple):
+                found[name] = [asdict(item) for item in value]
+            elif name in ("step_time", "shares"):
+                found[name] = asdict(value)
+            else:
+                found[name] = value
+        return found
+
+
+def summed_up(
+    scenario: Scenario,
+    network: Network,
+    account: Account,
+    *,
+    flows: list[Flow],
+    link_bytes: Array,
+    other_bytes: Array,
+    compute_ns: float,
+    pacing: dict[str, Any] | None,
+    exact: bool,
+) -> Result:
+    """The result of what was added up. Links are counted over all steps."""
+    step = account.step_ns[account.counted]
+    amount, unit = _amount(scenario)
+    mean = float(step.mean()) if len(step) else 0.0
+    return Result(
+        name=scenario.name,
+        mode="exact" if exact else "fast",
+        ranks=scenario.ranks,
+        nodes=-(-scenario.ranks // scenario.cluster.gpus_per_node),
+        steps=len(step),
+        partial=account.done < scenario.run.steps,
+        step_time=_step_time(step),
+        throughput=amount * account.steps_per_s,
+        unit=unit,
+        efficiency=compute_ns / mean if mean else 0.0,
+        shares=_shares(account),
+        collectives=tuple(_use(flow) for flow in flows),
+        links=_links(network, account, link_bytes, other_bytes),
+        pacing=pacing,
+        energy=outlook.energy(scenario, account, amount),
+        goodput=outlook.operated(scenario),
+        step_ns=account.step_ns,
+    )
+
+
+def _amount(scenario: Scenario) -> tuple[float, str]:
+    """What a step brings: samples of the ranks that are waited for, or one step."""
+    samples, strategy = scenario.work.samples_per_rank, scenario.strategy
+    if not samples:
+        return 1.0, "steps/s"
+    spared = strategy.backups if strategy.kind in SPARING else 0
+    return float(samples * (scenario.ranks - spared)), "samples/s"
+
+
+def _step_time(step: Array) -> StepTime:
+    if not len(step):
+        return StepTime(*(0.0,) * 6)
+    mean = float(step.mean())
+    deviation = float((step - mean).std())
+    if deviation <= 1e-9 * mean:  # rounding of the clock, not of the job
+        deviation = 0.0
+    low, high = float(step.min()), float(step.max())
+    p50, p99 = (float(np.quantile(step, q)) for q in (0.5, 0.99))
+    return StepTime(mean, deviation / mean if mean else 0.0, p50, p99, low, high)
+
+
+def _shares(account: Account) -> Shares:
+    totals = {name: float(total.sum()) for name, total in account.totals.items()}
+    whole = totals["work"] + totals["blocked"] + totals["held"]
+    if not whole:
+        return Shares(0.0, 0.0, 0.0, 0.0, 0.0)
+    return Shares(
+        compute=(totals["work"] - totals["input"]) / whole,
+        exposed_communication=(totals["blocked"] - totals["waited"]) / whole,
+        wait=totals["waited"] / whole,
+        input=totals["input"] / whole,
+        held=totals["held"] / whole,
+    )
+
+
+def _use(flow: Flow) -> CollectiveUse:
+    groups, size = flow.members.shape
+    return CollectiveUse(
+        flow.operation,
+        flow.algorithm,
+        flow.bytes,
+        groups,
+        size,
+        flow.duration_ns,
+        _busbw(flow, size),
+    )
+
+
+def _busbw(flow: Flow, size: int) -> float | None:
+    """nccl-tests, PERFORMANCE.md: what each rank's link would carry in a ring."""
+    factor = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+    if flow.operation not in factor or not flow.duration_ns:
+        return None
+    return flow.bytes / flow.duration_ns * factor[flow.operation] * (size - 1) / size
+
+
+def _links(network: Network, account: Account, own: Array, others: Array) -> tuple[LinkUse, ...]:
+    """The busiest links of the run, the worst first."""
+    elapsed = float(account.end_ns[account.done - 1]) if account.done else 0.0
+    total = own + others
+    usable = network.capacity > 0
+    use = np.zeros_like(total)
+    if elapsed:
+        use[usable] = total[usable] / network.capacity[usable] / elapsed
+    worst = np.argsort(-use, kind="stable")[:MOST_LINKS]
+    return tuple(
+        LinkUse(
+            network.name(int(link)),
+            float(network.capacity[link]),
+            float(total[link]),
+            float(others[link]),
+            float(use[link]),
+        )
+        for link in worst
+        if total[link] > 0
+    )

@@ -1,0 +1,180 @@
+"""A scenario run from beginning to end: builds everything, steps through it, sums it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigError
+from evenstep.simulate import strategies
+from evenstep.simulate.account import Account
+from evenstep.simulate.archive import Cast, FolderArchive, MemoryArchive
+from evenstep.simulate.engine import Engine
+from evenstep.simulate.exact import ExactWire
+from evenstep.simulate.flows import Library
+from evenstep.simulate.neighbours import Timeline, timeline
+from evenstep.simulate.network import Network
+from evenstep.simulate.noise import Weather
+from evenstep.simulate.placement import Placement, place
+from evenstep.simulate.program import Program, build, without_exchange
+from evenstep.simulate.recording import Recorder
+from evenstep.simulate.rehearsal import rehearsed
+from evenstep.simulate.result import SPARING, Result, summed_up
+from evenstep.simulate.scenario import Scenario
+from evenstep.simulate.strategies import Pace
+from evenstep.simulate.wire import FastWire, LooseWire, Wire
+from evenstep.trace.folder import RunFolder
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+#: told the number of finished steps and of all steps
+Progress = Callable[[int, int], None]
+
+EXACT_STRATEGIES = ("synchronous", "paced", "local_sgd")
+_FACTS = {"closed": "simulated"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A scenario made ready: everything that does not change from step to step."""
+
+    scenario: Scenario
+    network: Network
+    placement: Placement
+    library: Library
+    program: Program
+    cast: Cast
+
+
+def set_up(scenario: Scenario) -> Setup:
+    """Build network, placement and program. Raises `ConfigError` for what does not fit."""
+    network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
+    placement = place(scenario, network)
+    library = Library(network, placement, scenario.collectives, rehearsed)
+    program = build(scenario, library)
+    names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
+    return Setup(
+        scenario,
+        network,
+        placement,
+        library,
+        program,
+        Cast(scenario, placement, program.partitions, names),
+    )
+
+
+def simulate(
+    scenario: Scenario, *, exact: bool = False, progress: Progress | None = None
+) -> Result:
+    """Run a scenario without keeping a trace."""
+    setup = set_up(scenario)
+    return _run(setup, None, exact=exact, progress=progress)
+
+
+def simulate_trace(scenario: Scenario, *, exact: bool = False) -> tuple[Result, Trace]:
+    """Run a scenario and keep its trace in memory."""
+    setup = set_up(scenario)
+    archive = MemoryArchive()
+    recorder = Recorder(scenario.ranks, archive)
+    result = _run(setup, recorder, exact=exact, progress=None)
+    return result, archive.trace(setup.cast, recorder, _FACTS)
+
+
+def simulate_to(
+    folder: Path, scenario: Scenario, *, exact: bool = False, progress: Progress | None = None
+) -> Result:
+    """Run a scenario and write its trace as a run folder, block by block.
+
+    Interrupted, it leaves the steps that were finished, and the result says that it is partial.
+    """
+    setup = set_up(scenario)
+    program, singles = setup.program, len(scenario.noise) + 1  # pauses, and a decision of pacing
+    most = 1 + 3 * len(program.items) + 2 * len(program.flows) + singles  # records of a step
+    archive = FolderArchive(
+        setup.cast, RunFolder(folder), most=most * scenario.run.steps, steps=scenario.run.steps
+    )
+    recorder = Recorder(scenario.ranks, archive)
+    result = _run(setup, recorder, exact=exact, progress=progress)
+    archive.close(recorder, _FACTS)
+    return result
+
+
+def _run(
+    setup: Setup, recorder: Recorder | None, *, exact: bool, progress: Progress | None
+) -> Result:
+    scenario = setup.scenario
+    steps, ranks = scenario.run.steps, scenario.ranks
+    account = Account(steps, ranks, scenario.run.warm_up)
+    others = timeline(scenario, setup.network, setup.placement)
+    pace = strategies.pace_of(scenario, setup.cast.run_id)
+    engine = _engine(setup, _wire(setup, others, exact=exact), pace, recorder)
+    try:
+        for number in engine.run(steps, account):
+            if progress is not None:
+                progress(number + 1, steps)
+    except KeyboardInterrupt:
+        pass  # what is finished is kept, and the result says how much that is
+    if recorder is not None:
+        recorder.flush()
+    link_bytes = np.zeros(len(setup.network.capacity))
+    for flow, times in engine.flow_steps.values():
+        link_bytes += times * flow.link_bytes
+    return summed_up(
+        scenario,
+        setup.network,
+        account,
+        flows=[flow for flow, _ in engine.flow_steps.values()],
+        link_bytes=link_bytes,
+        other_bytes=np.zeros_like(link_bytes) if others is None else others.link_bytes,
+        compute_ns=setup.program.compute_ns,
+        pacing=pace.summary(),
+        exact=exact,
+    )
+
+
+def _wire(setup: Setup, others: Timeline | None, *, exact: bool) -> Wire:
+    strategy, ranks = setup.scenario.strategy, setup.scenario.ranks
+    if exact and strategy.kind not in EXACT_STRATEGIES:
+        raise ConfigError(
+            f"strategy.kind {strategy.kind!r} is not simulated message by message; exact mode "
+            "knows " + ", ".join(EXACT_STRATEGIES)
+        )
+    if strategy.kind in ("asynchronous", "stale_synchronous"):
+        return LooseWire(ranks)
+    if exact:
+        return ExactWire(setup.network, ranks, others)
+    spared = strategy.backups if strategy.kind in SPARING else 0
+    return FastWire(setup.network, ranks, others, spared=spared)
+
+
+def _engine(setup: Setup, wire: Wire, pace: Pace, recorder: Recorder | None) -> Engine:
+    scenario = setup.scenario
+    storage = scenario.cluster.storage_gBps
+    return Engine(
+        _programs(setup),
+        Weather(scenario, setup.placement),
+        wire,
+        ranks=scenario.ranks,
+        pace=pace,
+        partitions=setup.program.partitions,
+        storage_ns=scenario.work.input_bytes / storage if storage else 0.0,
+        samples=scenario.work.samples_per_rank,
+        overlap_slowdown=scenario.work.overlap_slowdown,
+        dropping=scenario.strategy.kind == "backup_workers",
+        recorder=recorder,
+    )
+
+
+def _programs(setup: Setup) -> Callable[[int], Program]:
+    """The program of each step: with local SGD, gradients stay where they are in most of them."""
+    strategy = setup.scenario.strategy
+    if strategy.kind != "local_sgd" or strategy.every == 1:
+        return lambda _: setup.program
+    alone = without_exchange(setup.program)
+    return lambda number: setup.program if (number + 1) % strategy.every == 0 else alone

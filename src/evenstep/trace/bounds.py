@@ -1,0 +1,182 @@
+"""An offset between two clocks from bounds on it: tightest where clocks cannot run away.
+
+A bound holds for its neighbours in time too, looser by what the clocks can drift apart in between.
+The tightest of all these bounds give an interval at every moment; its middle is the offset there,
+half its width the error. Nothing is assumed but the drift: below `DRIFT`, and, where the bounds
+allow it, a constant rate within `WANDER`. This is the convex-hull method (Duda et al. 1987) in
+linear time. Bounds that no drift can reconcile show that a clock was set: there the line breaks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+DRIFT = 250e-6  # two crystals of 100 ppm each, and a margin
+WANDER = 2e-6  # of the rate during a run: temperature
+NARROWINGS = 4  # tighter bounds at the ends give a narrower drift, and that gives tighter bounds
+THINNED = 16  # bounds between two stored offsets
+ROUNDING_NS = 2.0  # stamps are whole nanoseconds
+MOST_STEPS = 32  # times that one clock is set during a run: beyond it the bounds are no good
+
+
+class Line(NamedTuple):
+    """Offsets at some times of a clock, ascending; in between it runs on straight lines.
+
+    Before the first and after the last, the line goes on at the drift found there, and the error
+    grows with how unsure that drift is.
+    """
+
+    at_ns: Array
+    offset_ns: Array
+    error_ns: Array
+    breaks_ns: Array = np.zeros(0)  # own times at which the clock was set
+    rate: tuple[float, float] = (0.0, 0.0)  # before and after
+    slack: tuple[float, float] = (0.0, 0.0)  # of these
+
+    def offset_at(self, times_ns: Array) -> Array:
+        """Offset at any times of the clock."""
+        early, late = self._beyond(times_ns)
+        drawn = np.interp(times_ns, self.at_ns, self.offset_ns)
+        return np.asarray(drawn + self.rate[0] * early + self.rate[1] * late)
+
+    def error_at(self, times_ns: Array) -> Array:
+        """How far the offset may be off at any times of the clock."""
+        early, late = self._beyond(times_ns)
+        drawn = np.interp(times_ns, self.at_ns, self.error_ns)
+        return np.asarray(drawn - self.slack[0] * early + self.slack[1] * late)
+
+    def _beyond(self, times_ns: Array) -> tuple[Array, Array]:
+        """Time before the first point (negative) and after the last (positive), else 0."""
+        return (
+            np.minimum(times_ns - float(self.at_ns[0]), 0),
+            np.maximum(times_ns - float(self.at_ns[-1]), 0),
+        )
+
+    def moved(self, time_ns: int, by_ns: int) -> Line:
+        """The same line on a clock whose zero lies so much earlier, with that much more offset."""
+        return self._replace(
+            at_ns=self.at_ns + time_ns,
+            offset_ns=self.offset_ns + by_ns,
+            breaks_ns=self.breaks_ns + time_ns,
+        )
+
+
+class _Stretch(NamedTuple):
+    """The line of one stretch without a break."""
+
+    at: Array
+    offset: Array
+    error: Array
+    rate: float
+    slack: float
+
+    def beyond(self, time: float, place: int) -> tuple[float, float]:
+        """Offset and error at a time past its first (0) or last (-1) point."""
+        distance = time - float(self.at[place])
+        return (
+            float(self.offset[place]) + self.rate * distance,
+            float(self.error[place]) + self.slack * abs(distance),
+        )
+
+
+def line(when: Array, at: Array, low: Array, high: Array) -> Line | None:
+    """The offset from its bounds; None where it is not bounded on both sides.
+
+    `when` is a time that only goes forward, `at` the clock's own; infinite bounds are none.
+    """
+    order = np.argsort(when, kind="stable")
+    order = order[low[order] <= high[order] + ROUNDING_NS]  # else the stamps themselves are wrong
+    when, at, low, high = when[order], at[order], low[order], high[order]
+    stretches = []
+    begins = _set_at(when, low, high)
+    for first, last in zip(begins, [*begins[1:], len(when)], strict=True):
+        part = slice(first, last)
+        if np.isfinite(low[part]).any() and np.isfinite(high[part]).any():
+            stretches.append(_stretch(when[part], at[part], low[part], high[part]))
+    return _joined(stretches) if stretches else None
+
+
+def _set_at(when: Array, low: Array, high: Array) -> list[int]:
+    """Where stretches begin: bounds that contradict those before, whatever the drift."""
+    begins = [0]
+    while len(begins) <= MOST_STEPS:
+        first = begins[-1]
+        since = when[first:] - when[first]
+        lows = np.maximum.accumulate(low[first:] + DRIFT * since) - DRIFT * since
+        highs = np.minimum.accumulate(high[first:] - DRIFT * since) + DRIFT * since
+        broken = np.flatnonzero(lows > highs + ROUNDING_NS)
+        if not len(broken) or broken[0] == 0:
+            break
+        begins.append(first + int(broken[0]))
+    return begins
+
+
+def _stretch(when: Array, at: Array, low: Array, high: Array) -> _Stretch:
+    """Offset and error of a stretch at some of its times."""
+    lows, highs = _envelope(when, low, high, 0.0, DRIFT)
+    rate, slack = 0.0, DRIFT
+    span = when[-1] - when[0]
+    for _ in range(NARROWINGS if span > 0 else 0):
+        slowest, fastest = (lows[-1] - highs[0]) / span, (highs[-1] - lows[0]) / span
+        middle, narrow = (slowest + fastest) / 2, (fastest - slowest) / 2 + WANDER
+        steady = _envelope(when, low, high, middle, narrow)
+        if narrow >= slack or not (steady[0] <= steady[1]).all():
+            break
+        (lows, highs), rate, slack = steady, middle, narrow
+    kept = np.unique(np.append(np.arange(0, len(at), THINNED), len(at) - 1))
+    kept = kept[np.concatenate([[True], np.diff(at[kept]) > 0])]
+    offset, error = (lows + highs) / 2, np.abs(highs - lows) / 2
+    return _Stretch(at[kept], offset[kept], error[kept], rate, slack)
+
+
+def _envelope(
+    when: Array, low: Array, high: Array, rate: float, slack: float
+) -> tuple[Array, Array]:
+    """Tightest bounds at every time where the offset changes by `rate` ± `slack`."""
+    since = when - when[0]
+    return (
+        rate * since + _upper(since, low - rate * since, slack),
+        rate * since - _upper(since, rate * since - high, slack),
+    )
+
+
+def _upper(since: Array, bound: Array, slack: float) -> Array:
+    """The largest of all lower bounds at each time, each weakened by `slack` times the distance."""
+    before = np.maximum.accumulate(bound + slack * since) - slack * since
+    after = np.maximum.accumulate((bound - slack * since)[::-1])[::-1] + slack * since
+    found: Array = np.maximum(before, after)
+    return found
+
+
+def _joined(stretches: list[_Stretch]) -> Line:
+    """One line of all stretches, with a jump at each break."""
+    points: list[tuple[float, float, float]] = []
+    breaks = []
+    for number, part in enumerate(stretches):
+        following = stretches[number + 1] if number + 1 < len(stretches) else None
+        jump = np.inf if following is None else _jump(part, following)
+        kept = part.at < jump
+        points += list(zip(part.at[kept], part.offset[kept], part.error[kept], strict=True))
+        if following is not None:
+            before, after = part.beyond(jump, -1), following.beyond(jump, 0)
+            unsure = max(before[1], after[1]) + abs(after[0] - before[0])
+            points += [(jump, before[0], unsure), (jump + 1, after[0], unsure)]
+            breaks.append(jump)
+    at, offset, error = (np.array(column) for column in zip(*points, strict=True))
+    order = np.argsort(at, kind="stable")
+    ends = stretches[0], stretches[-1]
+    return Line(
+        at[order], offset[order], error[order], np.array(breaks),
+        (ends[0].rate, ends[1].rate), (ends[0].slack, ends[1].slack),
+    )  # fmt: skip
+
+
+def _jump(before: _Stretch, after: _Stretch) -> float:
+    """When the clock was set, on itself. One that was set back shows some times twice."""
+    end, begin = float(before.at[-1]), float(after.at[0])
+    return (end + begin) / 2 if begin > end else begin - 1

@@ -1,0 +1,285 @@
+"""Records of a large run, left in their spools and read when they are asked for.
+
+A thousand ranks leave gigabytes. Diagnosis needs them a stretch of steps at a time, and all of a
+few rare kinds; so each spool is surveyed once (which steps lie where, how many of each kind), the
+rare kinds are kept, and everything else is read again from the file. `Spooled` is a table like any
+other: a column asked for is read whole, rows selected are read alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace import layout
+from evenstep.trace.columns import Columns
+from evenstep.trace.cores import each
+from evenstep.trace.layout import Kind
+from evenstep.trace.reader import RECORD, Ring
+from evenstep.trace.survey import BULK, CHUNK, StepIndex
+
+Array = npt.NDArray[Any]
+
+#: Columns of `Trace.events`: the record's own (see `layout.RECORD_FIELDS`) and the rank.
+EVENT_COLUMNS: tuple[str, ...] = ("rank", *(name for name, _ in layout.RECORD_FIELDS))
+
+LIGHT = ("op", "flags", "group", "step")  # asked for of many records: read together, and kept
+KEPT_BYTES = 64 << 20  # any other column up to this size is kept once it was read
+STRETCHES = 16  # of ranks, whose columns are read side by side
+
+
+class Part(NamedTuple):
+    """A rank's share of the table."""
+
+    rank: int
+    ring: Ring
+    where: StepIndex
+    counts: Array
+    group_map: Array  # from the rank's own table of groups to the trace's
+    name_map: Array
+    shift: int  # added to its step numbers
+
+    @property
+    def oldest_step(self) -> int:
+        """Step of its first record: the last of those that have no other before them."""
+        where = self.where
+        return int(where.steps[where.first == where.first[0]].max()) + self.shift
+
+    def chunks(self, kinds: Array) -> Iterator[Array]:
+        """Its records of these kinds, in order."""
+        if not len(self.where.steps):
+            return
+        first, end = int(self.where.first[0]), int(self.where.end.max())
+        for begin in range(first, end, CHUNK):
+            data = self.ring.between(begin, min(begin + CHUNK, end))
+            yield data[kinds[data["kind"]]]
+
+    def column(self, records: Array, name: str) -> Array:
+        """A column of some of its records, with the numbers that all ranks share."""
+        if name == "rank":
+            return np.full(len(records), self.rank, np.int32)
+        values = np.ascontiguousarray(records[name])
+        if name == "group":
+            return mapped(self.group_map, values, missing=-1)
+        if name == "name":
+            return mapped(self.name_map, values, missing=0)
+        if name == "step" and self.shift:
+            return values + np.uint32(self.shift)
+        return values
+
+    def table(self, records: Array, names: Sequence[str]) -> Columns:
+        """Some of its records as a table."""
+        return Columns({name: self.column(records, name) for name in names})
+
+
+def mapped(table: Array, index: Array, *, missing: int) -> Array:
+    """Entries of a table, `missing` where it has none."""
+    known = index < len(table)
+    return np.where(known, table[np.where(known, index, 0)], missing).astype(np.int32)
+
+
+class ByKind(Columns):
+    """Events sorted out by kind, each kind with the columns that are needed of it.
+
+    Columns are those of a kind: ask for the kind first.
+    """
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, tables: Mapping[Kind, Columns]) -> None:
+        super().__init__({})
+        self._tables = dict(tables)
+        self._length = sum(len(table) for table in tables.values())
+
+    def of_kind(self, *kinds: Kind) -> Columns:
+        """The rows of these kinds."""
+        tables = [self._tables[kind] for kind in kinds]
+        return tables[0] if len(tables) == 1 else Columns.concatenate(tables)
+
+
+class Spooled(Columns):
+    """The table of all ranks' records on disk, in order of rank and sequence."""
+
+    __slots__ = ("_cache", "_held", "_kinds", "_parts", "_starts", "_views", "on_device")
+
+    def __init__(
+        self, parts: Sequence[Part], held: Columns, kinds: Array, *, on_device: bool
+    ) -> None:
+        super().__init__({})
+        self._parts = list(parts)
+        self._held = held  # all records of the kinds that are not `BULK`
+        self._kinds = kinds  # mask by code: the kinds this table shows
+        self._cache: dict[str, Array] = {}
+        self._views: dict[tuple[int, ...], Spooled] = {}
+        self.on_device = on_device  # some collectives ran on a device
+        sizes = [int(part.counts[kinds].sum()) for part in self._parts]
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._length = int(self._starts[-1])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EVENT_COLUMNS)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in EVENT_COLUMNS:
+            raise KeyError(name)
+        if name == "rank":
+            ranks = np.array([part.rank for part in self._parts], np.int32)
+            return np.repeat(ranks, np.diff(self._starts))
+        if name not in self._cache:
+            found = self._read(LIGHT if name in LIGHT else (name,))
+            if name not in LIGHT and found[name].nbytes > KEPT_BYTES:
+                return found[name]
+            self._cache |= found
+        return self._cache[name]
+
+    def _read(self, names: Sequence[str]) -> dict[str, Array]:
+        """Whole columns, from all files; several in one go."""
+        each_of = -(-len(self._parts) // STRETCHES)
+        stretches = [self._parts[i : i + each_of] for i in range(0, len(self._parts), each_of)]
+        found = each(lambda parts: self._columns_of(parts, names), stretches)
+        return {name: np.concatenate([columns[name] for columns in found]) for name in names}
+
+    def _columns_of(self, parts: Sequence[Part], names: Sequence[str]) -> dict[str, Array]:
+        pieces: dict[str, list[Array]] = {name: [empty([name])[name]] for name in names}
+        for part in parts:
+            for records in part.chunks(self._kinds):
+                for name in names:
+                    pieces[name].append(part.column(records, name))
+        return {name: np.concatenate(arrays) for name, arrays in pieces.items()}
+
+    def of_kind(self, *kinds: Kind) -> Columns:
+        """The rows of these kinds: at hand for rare ones, else left on disk."""
+        if not set(kinds) & BULK:
+            return self._held.select(np.isin(self._held.kind, [int(kind) for kind in kinds]))
+        key = tuple(sorted({int(kind) for kind in kinds}))
+        if key not in self._views:
+            wanted = np.zeros(256, bool)
+            wanted[list(key)] = self._kinds[list(key)]
+            view = Spooled(self._parts, self._held, wanted, on_device=self.on_device)
+            self._views[key] = view
+        return self._views[key]
+
+    def select(self, which: Array | slice) -> Columns:
+        """The rows picked by a mask, an index array or a slice, read from the files."""
+        rows = _row_numbers(which, self._length)
+        order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
+        tables = [self._none()]
+        for part, first, end in zip(self._parts, self._starts, self._starts[1:], strict=False):
+            begin, stop = np.searchsorted(ascending, [first, end])
+            if begin < stop:
+                tables.append(self._picked(part, ascending[begin:stop] - first))
+        table = Columns.concatenate(tables)
+        place = np.empty(len(rows), np.int64)
+        place[order] = np.arange(len(rows))
+        return table.select(place)
+
+    def _picked(self, part: Part, rows: Array) -> Columns:
+        tables, passed = [self._none()], 0
+        for records in part.chunks(self._kinds):
+            begin, stop = np.searchsorted(rows, [passed, passed + len(records)])
+            if begin < stop:
+                tables.append(part.table(records[rows[begin:stop] - passed], EVENT_COLUMNS))
+            passed += len(records)
+        return Columns.concatenate(tables)
+
+    def _none(self) -> Columns:
+        return empty(EVENT_COLUMNS)
+
+    def with_column(self, name: str, array: Array) -> Columns:
+        """A table in memory with one column added or replaced."""
+        return self.select(slice(None)).with_column(name, array)
+
+    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
+        """The records of the steps from `first`, before `last`: of each kind some columns."""
+        tables: dict[Kind, list[Columns]] = {
+            kind: [empty(["rank", *names])] for kind, names in wanted.items()
+        }
+        batch: list[tuple[Part, Array]] = []
+        for part in self._parts:
+            begin, end = part.where.span(first - part.shift, last - part.shift)
+            if begin < end:
+                batch.append((part, part.ring.between(begin, end)))
+            if sum(len(records) for _, records in batch) >= CHUNK or part is self._parts[-1]:
+                for kind, table in _sorted_out(batch, first, last, wanted):
+                    tables[kind].append(table)
+                batch = []
+        return ByKind({kind: Columns.concatenate(parts) for kind, parts in tables.items()})
+
+    def oldest_steps(self) -> dict[int, int]:
+        """Step of the first record that each rank still has."""
+        return {part.rank: part.oldest_step for part in self._parts if len(part.where.steps)}
+
+    def per_step(self) -> float:
+        """Records of a step, all ranks together: about how many."""
+        steps = max((len(part.where.steps) for part in self._parts), default=0)
+        return self._length / max(steps, 1)
+
+
+def _sorted_out(
+    batch: Sequence[tuple[Part, Array]], first: int, last: int, wanted: Mapping[Kind, Sequence[str]]
+) -> Iterator[tuple[Kind, Columns]]:
+    """The records of some ranks by kind, as far as they belong to these steps."""
+    if not batch:
+        return
+    whole = np.dtype(("V", layout.RECORD_BYTES))  # else numpy copies field by field
+    records = np.concatenate([rows.view(whole) for _, rows in batch]).view(RECORD)
+    owner = np.repeat(np.arange(len(batch)), [len(rows) for _, rows in batch])
+    parts = [part for part, _ in batch]
+    shifts = np.array([part.shift for part in parts])
+    steps = records["step"] + shifts[owner] if shifts.any() else records["step"]
+    inside, kinds = (steps >= first) & (steps < last), records["kind"]
+    for kind, names in wanted.items():
+        rows = np.flatnonzero(inside & (kinds == int(kind)))
+        if len(rows):
+            yield kind, _table(parts, owner[rows], records, rows, ["rank", *names])
+
+
+def _table(
+    parts: Sequence[Part], owner: Array, records: Array, rows: Array, names: Sequence[str]
+) -> Columns:
+    """Some records of several ranks as a table; `owner` tells whose each row is."""
+    found: dict[str, Array] = {}
+    for name in names:
+        if name == "rank":
+            found[name] = np.array([part.rank for part in parts], np.int32)[owner]
+        elif name == "group":
+            found[name] = _mapped_each(
+                [part.group_map for part in parts], owner, records[name][rows], -1
+            )
+        elif name == "name":
+            found[name] = _mapped_each(
+                [part.name_map for part in parts], owner, records[name][rows], 0
+            )
+        else:
+            found[name] = records[name][rows]
+    if "step" in found:
+        shifts = np.array([part.shift for part in parts], np.uint32)
+        found["step"] = found["step"] + shifts[owner]
+    return Columns(found)
+
+
+def _mapped_each(tables: Sequence[Array], owner: Array, index: Array, missing: int) -> Array:
+    """Entries of the owners' tables, as `mapped` gives them one by one."""
+    sizes = np.array([len(table) for table in tables])
+    begins = np.cumsum(sizes) - sizes
+    known = index < sizes[owner]
+    place = np.where(known, begins[owner] + index, 0)
+    return np.where(known, np.concatenate(tables)[place], missing).astype(np.int32)
+
+
+def empty(names: Sequence[str]) -> Columns:
+    """A table of these columns without a row."""
+    own = ("rank", "group", "name")
+    return Columns({name: np.zeros(0, np.int32 if name in own else RECORD[name]) for name in names})
+
+
+def _row_numbers(which: Array | slice, length: int) -> Array:
+    if isinstance(which, slice):
+        return np.arange(*which.indices(length))
+    if which.dtype == bool:
+        return np.flatnonzero(which)
+    return np.where(which < 0, which + length, which)

@@ -1,0 +1,135 @@
+"""The spools of a run: which files they are, read whole or surveyed, one for each rank."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import TraceError
+from evenstep.trace import layout
+from evenstep.trace.cores import each
+from evenstep.trace.reader import SpoolContents, read_spool
+from evenstep.trace.survey import Survey, survey
+
+LARGE_RECORDS = 2_000_000  # more than these are left on disk: see `evenstep.trace.spooled`
+COMPARED = 64  # of a large run's collectives, one in so many tells how ranks count their steps
+SUMMARY_ROWS = 256  # of each rank of a large run at most: coarser where there were more
+
+
+@dataclass(slots=True)
+class Spools:
+    """What was found in a folder, in order of rank. `surveys` is empty unless the run is large."""
+
+    contents: list[SpoolContents]
+    surveys: list[Survey]
+    run: dict[str, Any]  # what run.json says
+    attempt: int
+    limits: list[str]
+
+
+def read_spools(root: Path, attempt: int | None) -> Spools:
+    """Read what a folder or file has. Raises `TraceError` when nothing of it is usable."""
+    files, number, limits = _spool_files(root, attempt)
+    large = sum(_most_records(file) for file in files) > LARGE_RECORDS
+    found = each(_surveyed, files) if large else [_read(file) for file in files]
+    limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
+    usable = [item for item in found if not isinstance(item, TraceError)]
+    if not usable:
+        reasons = "; ".join(limits) or "there is no rank-*.spool in it"
+        raise TraceError(f"nothing to read in {root}: {reasons}")
+    kept, dropped = _one_run([_contents(item) for item in usable])
+    limits += dropped
+    surveys = {id(item.contents): item for item in usable if isinstance(item, Survey)}
+    of_kept = [surveys[id(item)] for item in kept if id(item) in surveys]
+    return Spools(kept, of_kept, _run_json(root, limits), number, limits)
+
+
+def _most_records(file: Path) -> int:
+    """Records a spool has room for."""
+    try:
+        return file.stat().st_size // layout.RECORD_BYTES
+    except OSError:
+        return 0
+
+
+def _read(file: Path) -> SpoolContents | TraceError:
+    try:
+        return read_spool(file)
+    except TraceError as error:
+        return error
+
+
+def _surveyed(file: Path) -> Survey | TraceError:
+    try:
+        return survey(file, every=COMPARED, summary_rows=SUMMARY_ROWS)
+    except TraceError as error:
+        return error
+
+
+def _contents(item: SpoolContents | Survey) -> SpoolContents:
+    return item.contents if isinstance(item, Survey) else item
+
+
+def _spool_files(root: Path, attempt: int | None) -> tuple[list[Path], int, list[str]]:
+    """Spools to read, the attempt's number and what is left aside."""
+    if root.is_file():
+        return [root], _attempt_number(root.parent), []
+    here = sorted(root.glob("rank-*.spool"))
+    if here:
+        return here, _attempt_number(root), []
+    folders = {
+        _attempt_number(folder): folder
+        for folder in root.glob("attempt-*")
+        if any(folder.glob("rank-*.spool"))
+    }
+    if not folders:
+        return [], 0, []
+    if attempt is not None and attempt not in folders:
+        known = ", ".join(str(number) for number in sorted(folders))
+        raise TraceError(f"{root} has no attempt {attempt}; there are {known}")
+    number = max(folders) if attempt is None else attempt
+    limits = []
+    if len(folders) > 1:
+        limits.append(f"the run has {len(folders)} attempts; this is attempt {number}")
+    return sorted(folders[number].glob("rank-*.spool")), number, limits
+
+
+def _attempt_number(folder: Path) -> int:
+    digits = folder.name.removeprefix("attempt-")
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _one_run(contents: list[SpoolContents]) -> tuple[list[SpoolContents], list[str]]:
+    """Keep one spool per rank, of the run most spools belong to."""
+    run_ids = [str(item.identity.get("run_id", "")) for item in contents]
+    main = max(dict.fromkeys(run_ids), key=run_ids.count)  # of as many, the first file's
+    kept: dict[int, SpoolContents] = {}
+    limits = []
+    for item, run_id in zip(contents, run_ids, strict=True):
+        rank = int(item.identity.get("rank", -1))
+        if run_id != main:
+            limits.append(f"left out: {item.path} belongs to run {run_id!r}, not {main!r}")
+        elif rank in kept:
+            limits.append(f"left out: {item.path} is a second trace of rank {rank}")
+        else:
+            kept[rank] = item
+    return [kept[rank] for rank in sorted(kept)], limits
+
+
+def _run_json(root: Path, limits: list[str]) -> dict[str, Any]:
+    folder = root if root.is_dir() else root.parent
+    for place in (folder, folder.parent):
+        file = place / "run.json"
+        if file.is_file():
+            try:
+                run = json.loads(file.read_text())
+            except (OSError, ValueError) as error:
+                limits.append(f"{file} cannot be read ({error}); the spools' own headers are used")
+                return {}
+            if isinstance(run, dict):
+                return run
+            limits.append(f"{file} is not a JSON object; the spools' own headers are used")
+            return {}
+    return {}

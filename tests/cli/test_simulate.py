@@ -1,0 +1,105 @@
+import json
+
+import pytest
+
+from evenstep.cli.main import main
+
+SCENARIO = """
+name = "two nodes"
+
+[cluster]
+nodes = 2
+
+[work]
+forward_ms = 10
+gradient_bytes = "10MB"
+
+[run]
+steps = 5
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    file = tmp_path / "two.toml"
+    file.write_text(SCENARIO)
+    return str(file)
+
+
+def test_a_scenario_is_simulated_and_told(scenario, capsys):
+    assert main(["simulate", scenario]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("two nodes: 2 ranks on 2 nodes, 5 steps, fast engine")
+
+
+def test_json_holds_the_numbers(scenario, capsys):
+    """Forward, then a ring of two: 2 (2 µs + 5 MB / 12.5 GB/s)."""
+    assert main(["simulate", scenario, "--set", "collectives.algorithm=ring", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["schema"] == "evenstep.simulation/1"
+    assert result["step_time"]["mean_ns"] == pytest.approx(10e6 + 2 * (2e3 + 4e5))
+    assert (result["ranks"], result["steps"], result["partial"]) == (2, 5, False)
+
+
+def test_one_field_can_be_changed(scenario, capsys):
+    main(["simulate", scenario, "--json", "--set", "work.forward_ms=20", "--set", "run.steps=3"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["steps"] == 3
+    assert result["step_time"]["mean_ns"] > 20e6
+
+
+def test_message_by_message_it_is_the_same(scenario, capsys):
+    times = []
+    for how in ([], ["--exact"]):
+        main(["simulate", scenario, "--json", "--set", "collectives.algorithm=ring", *how])
+        times.append(json.loads(capsys.readouterr().out)["step_time"]["mean_ns"])
+    assert times[0] == pytest.approx(times[1])
+
+
+def test_the_trace_can_be_diagnosed(scenario, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main(["simulate", scenario, "--out", out]) == 0
+    assert capsys.readouterr().err == f"Wrote {out}\n"
+    assert main(["diagnose", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["world"] == 2
+
+
+def test_a_run_is_not_overwritten_unless_asked(scenario, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    main(["simulate", scenario, "--out", out])
+    assert main(["simulate", scenario, "--out", out]) == 2
+    assert "has a run already; choose another RUN or overwrite it" in capsys.readouterr().err
+    assert main(["simulate", scenario, "--out", out, "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "job.ranks=5"], "two.toml: job.ranks is 5, but the cluster has 2 GPUs"),
+        (["--set", "cluster.nods=5"], "two.toml: there is no cluster.nods; did you mean 'nodes'?"),
+        (["--set", "cluster"], "--set takes name=value"),
+        (["--exact", "--set", "strategy.kind=asynchronous"], "not simulated message by message"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_and_exit_2(scenario, arguments, message, capsys):
+    assert main(["simulate", scenario, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_missing_file_is_named(capsys):
+    assert main(["simulate", "nowhere.toml"]) == 2
+    assert "cannot read nowhere.toml" in capsys.readouterr().err
+
+
+def test_the_fields_are_listed_without_a_scenario(capsys):
+    assert main(["simulate", "--fields"]) == 0
+    assert "# machines on the fabric: a whole number of at least 1\nnodes = 1" in (
+        capsys.readouterr().out
+    )
+
+
+def test_without_a_scenario_it_says_what_is_missing(capsys):
+    assert main(["simulate"]) == 2
+    assert "name a SCENARIO file" in capsys.readouterr().err

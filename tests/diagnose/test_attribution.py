@@ -1,0 +1,148 @@
+"""Several causes at once: each explains its part, and the parts add up to what was lost."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.diagnose.catalog import MODES, by_name
+from evenstep.diagnose.claims import Claims
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.grid import step_grid
+from evenstep.diagnose.regimes import NAMES, regimes
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+STEPS = 120
+
+
+def slow_fabric(move):
+    return 8 * MS * (3 if 30 <= move.step < 70 else 1)
+
+
+CONTENDED = World(steps=STEPS, noise=0.005, style="blocking", fabric=slow_fabric)
+QUIET = replace(CONTENDED, fabric=lambda move: 8 * MS)
+
+
+def severities(world: World) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for finding in diagnose(world.trace()).findings:
+        found[finding.mode] = found.get(finding.mode, 0) + finding.severity
+    return found
+
+
+def test_a_straggler_and_a_contended_fabric_share_the_loss():
+    both = CONTENDED.slow(1, Phase.BACKWARD, 20 * MS)
+    found = severities(both)
+    assert found["fabric_contention"] == pytest.approx(
+        both.lost_against(QUIET.slow(1, Phase.BACKWARD, 20 * MS)), rel=0.1
+    )
+    assert found["straggler"] == pytest.approx(both.injected_share(), rel=0.1)
+    parts = found["fabric_contention"] + found["straggler"]
+    assert parts == pytest.approx(both.lost_against(QUIET), rel=0.1)
+
+
+def test_a_checkpoint_an_input_and_a_straggler_share_the_loss():
+    table = CONTENDED.everywhere()
+    table[10::20, 0] = 200 * MS
+    world = QUIET.delayed(Phase.CHECKPOINT, table).slow(2, Phase.INPUT, 15 * MS)
+    world = world.slow(3, Phase.FORWARD, 25 * MS)
+    found = severities(world)
+    parts = sum(found[mode] for mode in ("checkpoint_stall", "input_pipeline", "straggler"))
+    assert parts == pytest.approx(world.injected_share(), rel=0.1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["overlapped", "blocking", "gathered", "grid"]),
+    st.floats(0, 40),
+    st.floats(0, 40),
+    st.integers(0, 2**20),
+)
+def test_attributed_parts_are_never_more_than_the_whole(style, late_ms, moves_ms, seed):
+    random = np.random.default_rng(seed)
+    slow = random.random(40) < 0.3
+    world = World(
+        ranks=8,
+        steps=40,
+        noise=0.02,
+        style=style,
+        tensor_parallel=2 if style == "grid" else 1,
+        seed=seed,
+        fabric=lambda move: moves_ms * MS * (3 if slow[move.step] else 1) + MS,
+    )
+    table = world.everywhere()
+    table[random.integers(0, 40, 15), random.integers(0, 8, 15)] = late_ms * MS
+    found = diagnose(world.delayed(Phase.BACKWARD, table).slow(1, Phase.INPUT, 5 * MS).trace())
+    assert sum(finding.severity for finding in found.findings) <= 1 + 1e-3
+
+
+def test_what_is_claimed_is_gone():
+    claims = Claims((2, 2), np.array([10.0, 20.0]), np.array([5.0, -1.0]))
+    late = np.array([[True, False], [True, True]])
+    assert claims.cells(late).sum() == 3
+    assert claims.cells(late).sum() == 0
+    assert claims.transfer(np.array([4.0, 40.0])).tolist() == [4, 20]
+    assert claims.slower(np.array([100.0, 100.0])).tolist() == [11, 0]
+    assert claims.left_ns.tolist() == [0, 0]
+    assert claims.rest_ns.tolist() == [0, -1]
+
+
+def test_every_mode_says_what_to_look_at_and_what_to_do():
+    assert len({mode.name for mode in MODES}) == len(MODES)
+    for mode in MODES:
+        assert by_name(mode.name) is mode
+        assert mode.symptom.endswith(".")
+        assert mode.confirm.endswith(".")
+        assert mode.look_at
+        assert mode.remedy
+
+
+def test_a_name_that_is_none_is_refused():
+    with pytest.raises(KeyError):
+        by_name("bad_luck")
+
+
+def test_steps_are_classed_by_what_takes_most_of_them():
+    found = regimes(step_grid(World(steps=63, transfer_ns=50 * MS, style="blocking").trace()))
+    assert found == {
+        "shares": dict(zip(NAMES, (0, 1, 0, 0), strict=True)),
+        "changes": 0,
+        "dwell_steps": {"transfer": 60},
+        "period_steps": None,
+    }
+
+
+def test_regimes_that_alternate_have_dwell_times_and_a_period():
+    table = World(steps=123).everywhere()
+    table[:, 1] = np.where(np.arange(123) % 6 < 3, 100 * MS, 0)
+    grid = step_grid(World(steps=123).delayed(Phase.FORWARD, table).trace())
+    found = regimes(grid)
+    assert found["dwell_steps"] == {"compute": 3, "wait": 3}
+    assert found["shares"]["wait"] == pytest.approx(0.5, abs=0.03)
+    assert found["period_steps"] == pytest.approx(6, rel=0.02)
+
+
+def test_no_step_has_no_regime():
+    trace = World(steps=1).trace()
+    trace.events = trace.events.select(slice(0))
+    assert regimes(step_grid(trace)) is None
+
+
+def test_two_late_ranks_gain_more_together_than_one_by_one(evidence):
+    world = World(ranks=8).slow(1, Phase.BACKWARD, 30 * MS).slow(5, Phase.INPUT, 30 * MS)
+    second = diagnose(world.trace()).findings[1]
+    line = next(item for item in second.evidence if item.metric.startswith("gain_together_with"))
+    # each hides behind the other: 30 of 94.7 ms are gained by mending both, nothing by mending one
+    assert line.measured == pytest.approx(30 / 94.7, rel=0.01)
+    assert line.expected == pytest.approx(0, abs=0.01)
+
+
+def test_causes_in_different_steps_do_not_interact():
+    table, other = World().everywhere(), World().everywhere()
+    table[10::10, 1], other[15::10, 2] = 60 * MS, 60 * MS
+    world = World().delayed(Phase.FORWARD, table).delayed(Phase.INPUT, other)
+    lines = [item.metric for f in diagnose(world.trace()).findings for item in f.evidence]
+    assert not any(name.startswith("gain_together_with") for name in lines)

@@ -1,0 +1,71 @@
+"""Links of known bandwidth: t = alpha + S / B is given, and so is what the bytes cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from tests.diagnose.synthetic import MS, World
+
+MB = 1_000_000
+SIZES = (25 * MB, 25 * MB, 25 * MB, 8 * MB)
+ALPHA_NS = 0.05 * MS
+WORLD = World(noise=0.01, bucket_bytes=SIZES, fabric=lambda move: ALPHA_NS + move.size_bytes / 1.5)
+WITHOUT_BYTES = replace(WORLD, fabric=lambda move: ALPHA_NS)
+
+
+def bound(world, *, facts=None, run=None):
+    trace = world.trace()
+    for info in trace.ranks.values():
+        info.facts.update(facts or {})
+    trace.run.update(run or {})
+    return next(f for f in diagnose(trace).findings if f.mode == "bandwidth_bound")
+
+
+@pytest.mark.parametrize("style", ["overlapped", "blocking"])
+def test_exposed_bytes_are_what_the_job_is_bound_by(style, worst):
+    finding = worst(replace(WORLD, style=style))
+    assert (finding.mode, finding.layer, finding.where.ranks) == ("bandwidth_bound", "fabric", ())
+    lost = replace(WORLD, style=style).lost_against(replace(WITHOUT_BYTES, style=style))
+    assert finding.severity == pytest.approx(lost, rel=0.1)
+
+
+def test_bus_bandwidth_is_the_links(evidence):
+    # 1.5 GB/s of algorithm bandwidth, times 2 * 3 / 4
+    assert evidence(bound(WORLD))["bus_bandwidth"] == pytest.approx(2.25, rel=0.01)
+
+
+def test_large_buckets_of_one_size_are_bytes_whatever_the_latency(worst):
+    world = replace(WORLD, bucket_bytes=(100 * MB,), style="blocking")
+    lost = world.lost_against(replace(world, fabric=lambda move: ALPHA_NS))
+    assert worst(world).mode == "bandwidth_bound"
+    assert worst(world).severity == pytest.approx(lost, rel=0.1)
+
+
+def test_less_than_nccl_tests_reach_here_is_a_matter_of_tuning(evidence):
+    floors = [{"op": "all_reduce", "bytes": 2**30, "busbw_gBps": 12.0, "ranks": 4}]
+    finding = bound(WORLD, run={"floors": floors})
+    assert "the links deliver less than they should" in finding.cause
+    assert "nccl-tests on these nodes" in finding.cause
+    tuned = replace(WORLD, fabric=lambda move: ALPHA_NS + move.size_bytes / 8)
+    assert finding.options[0].gain == pytest.approx(WORLD.lost_against(tuned), rel=0.1)
+    assert finding.severity == pytest.approx(WORLD.lost_against(tuned), rel=0.1)
+
+
+def test_links_as_fast_as_their_adapters_need_fewer_bytes_not_tuning():
+    nic = {"name": "ens1", "pci": "0000:04:00.0", "speed_gbps": 20.0}
+    world = replace(WORLD, ranks_per_node=2)
+    finding = bound(world, facts={"locality": {"nics": [nic]}})
+    assert "the links are busy" in finding.cause  # 2.25 of 2.5 GB/s
+    assert not any("tune" in option.action for option in finding.options)
+
+
+def test_transfer_that_hides_behind_compute_binds_nobody():
+    world = replace(WORLD, fabric=lambda move: ALPHA_NS + move.size_bytes / 10)
+    assert "bandwidth_bound" not in [f.mode for f in diagnose(world.trace()).findings]
+
+
+def test_without_all_ranks_transfer_is_not_told_from_waiting():
+    trace = WORLD.trace()
+    trace.world = 5
+    assert "bandwidth_bound" not in [f.mode for f in diagnose(trace).findings]

@@ -1,0 +1,119 @@
+"""Fabrics that slow down by a known factor at known times."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+QUIET_NS = 8 * MS
+
+
+def quiet(world: World) -> World:
+    return replace(world, fabric=lambda move: QUIET_NS)
+
+
+def neighbour(period_s: float, *, duty: float = 0.4, factor: float = 3, seed: int = 0):
+    """Another job that takes the links for a part of its period."""
+    random = np.random.default_rng(seed)
+
+    def moves(move):
+        busy = move.at_ns / 1e9 / period_s % 1 < duty
+        return QUIET_NS * (factor if busy else 1) * (1 + 0.02 * random.standard_normal())
+
+    return moves
+
+
+def contention_of(world: World):
+    found = [f for f in diagnose(world.trace()).findings if f.mode == "fabric_contention"]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("style", ["overlapped", "blocking", "gathered"])
+@pytest.mark.parametrize("period_s", [0.33, 2.1])
+def test_a_neighbour_is_known_by_its_period(style, period_s, evidence):
+    world = World(steps=200, noise=0.01, style=style, fabric=neighbour(period_s))
+    finding = contention_of(world)
+    assert evidence(finding)["contention_period"] == pytest.approx(period_s, rel=0.03)
+    assert finding.when.pattern == "oscillating"
+    assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.1)
+    assert finding.where.ranks == ()
+
+
+def test_an_episode_has_its_steps_and_its_cost():
+    world = World(
+        steps=150,
+        noise=0.01,
+        fabric=lambda move: QUIET_NS * (2.5 if 60 <= move.step < 100 else 1),
+    )
+    finding = contention_of(world)
+    assert (finding.when.steps, finding.when.pattern) == ([(60, 99)], "bursty")
+    assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.1)
+
+
+def test_steps_hit_by_chance_are_contention_too():
+    hit = np.random.default_rng(1).random(120) < 0.3
+    world = World(
+        steps=120,
+        buckets=1,
+        style="blocking",
+        fabric=lambda move: QUIET_NS * (3 if hit[move.step] else 1),
+    )
+    finding = contention_of(world)
+    assert finding.when.pattern == "transient"
+    assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.1)
+
+
+def only_odd(move):
+    """The data-parallel group of ranks 1, 3, 5, 7 shares its links with somebody."""
+    slow = 40 <= move.step < 100 and len(move.members) == 4 and move.members[0] == 1
+    return QUIET_NS * (2.5 if slow else 1)
+
+
+def test_the_group_that_is_slow_is_named_and_its_cost_to_all_counted():
+    world = World(
+        ranks=8,
+        tensor_parallel=2,
+        style="grid",
+        steps=120,
+        noise=0.01,
+        nodes=(0, 1, 0, 1, 2, 3, 2, 3),
+        fabric=only_odd,
+    )
+    finding = contention_of(world)
+    assert finding.where.groups == ["dp1"]
+    assert finding.where.links == ["node1-node3"]
+    assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.1)
+
+
+def test_a_late_rank_is_not_taken_for_contention():
+    table = World(steps=100).everywhere()
+    table[30:60, 1] = 30 * MS
+    world = World(steps=100, noise=0.01, fabric=lambda move: QUIET_NS)
+    found = diagnose(world.delayed(Phase.BACKWARD, table).trace()).findings
+    assert [finding.mode for finding in found if finding.severity > 0.05] == ["straggler"]
+
+
+def test_a_bucket_that_is_always_slow_is_the_programs_matter():
+    calls = iter(range(10**6))
+    world = World(
+        steps=100, style="blocking", fabric=lambda move: MS * (6 if next(calls) % 4 else 2)
+    )
+    modes = [finding.mode for finding in diagnose(world.trace()).findings]
+    assert "fabric_contention" not in modes
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_transfers_that_vary_by_chance_are_no_contention(seed):
+    random = np.random.default_rng(seed)
+    world = World(
+        steps=60,
+        noise=0.01,
+        style="blocking",
+        fabric=lambda move: 2 * MS * (1 + random.exponential(0.3)),
+    )
+    assert "fabric_contention" not in [f.mode for f in diagnose(world.trace()).findings]

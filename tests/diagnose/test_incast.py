@@ -1,0 +1,80 @@
+"""Many-to-one transfers that collapse by a known time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Kind, Op
+from tests.diagnose.synthetic import MS, World, with_rows
+
+TIMEOUT_NS = 20 * MS
+GATHERS = tuple((Op.GATHER, size) for size in (10_000, 50_000, 200_000, 1_000_000))
+
+
+def in_bytes(move):
+    return 0.2 * MS + len(move.members) * move.size_bytes / 12.5
+
+
+def knee(move):
+    """From 1 MB a sender the queue overflows and a timeout is waited for."""
+    lost = move.op is Op.GATHER and move.size_bytes >= 1_000_000
+    return in_bytes(move) + (TIMEOUT_NS if lost else 0)
+
+
+SMALL = World(ranks=8, noise=0.01, bucket_bytes=(1_000_000,), after_backward=GATHERS)
+
+
+def test_a_knee_in_the_curve_is_incast_at_the_root(worst):
+    world = replace(SMALL, fabric=knee)
+    finding = worst(world)
+    assert (finding.mode, finding.where.ranks) == ("incast", [0])
+    lost = world.lost_against(replace(world, fabric=in_bytes))
+    assert finding.severity == pytest.approx(lost, rel=0.1)
+
+
+def test_an_all_to_all_that_collapses_now_and_then_has_no_root(worst):
+    hit = np.random.default_rng(0).random(60) < 0.4
+    calm = replace(SMALL, after_backward=((Op.ALL_TO_ALL, 1_000_000),), fabric=lambda move: MS)
+    world = replace(
+        calm,
+        fabric=lambda move: MS + (40 * MS if hit[move.step] and move.op is Op.ALL_TO_ALL else 0),
+    )
+    finding = worst(world)
+    assert (finding.mode, finding.where.ranks) == ("incast", [])
+    assert finding.severity == pytest.approx(world.lost_against(calm), rel=0.1)
+
+
+def test_a_line_is_not_a_knee():
+    found = diagnose(replace(SMALL, fabric=in_bytes).trace()).findings
+    assert "incast" not in [finding.mode for finding in found]
+
+
+def test_where_everything_slows_down_it_is_contention(worst):
+    world = replace(
+        SMALL,
+        steps=100,
+        after_backward=((Op.ALL_TO_ALL, 1_000_000),),
+        fabric=lambda move: 6 * MS * (3 if 30 <= move.step < 60 else 1),
+    )
+    assert worst(world).mode == "fabric_contention"
+    assert "incast" not in [finding.mode for finding in diagnose(world.trace()).findings]
+
+
+def test_pacing_is_said_to_harm(worst):
+    harmful = [option for option in worst(replace(SMALL, fabric=knee)).options if option.gain == 0]
+    assert "protect" in harmful[0].cost
+
+
+def test_counters_of_the_collapsed_steps_are_joined(evidence):
+    trace = replace(SMALL, fabric=knee).trace()
+    trace.names = ("", "tcp.retransmitted_segments")
+    times = np.linspace(trace.events.enter_ns.min(), trace.events.exit_ns.max(), 20)
+    bits = (np.arange(20) * 100.0).view(np.uint64)
+    trace = with_rows(
+        trace, kind=int(Kind.SAMPLE), name=1, enter_ns=times.astype(np.int64), bytes_in=bits
+    )
+    measured = evidence(diagnose(trace).findings[0])["tcp.retransmitted_segments_per_step"]
+    # 1900 segments over 60 steps
+    assert measured == pytest.approx(1900 / 60, rel=0.1)

@@ -1,0 +1,63 @@
+"""Many small collectives of known latency, and the same bytes in one."""
+
+from dataclasses import replace
+
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Op
+from tests.diagnose.synthetic import MS, World
+
+SIZES = (20_000, 40_000, 160_000)
+ALPHA_NS = 0.3 * MS
+COUNT = 60
+WORLD = World(
+    noise=0.01,
+    style="blocking",
+    buckets=COUNT,
+    bucket_bytes=SIZES,
+    fabric=lambda move: ALPHA_NS + move.size_bytes / 2,
+)
+MERGED = replace(WORLD, buckets=1, bucket_bytes=(COUNT * sum(SIZES) // len(SIZES),))
+
+
+def test_many_small_collectives_cost_their_latency(worst, evidence):
+    finding = worst(WORLD)
+    assert finding.mode == "latency_bound"
+    assert finding.severity == pytest.approx(WORLD.lost_against(MERGED), rel=0.1)
+    assert evidence(finding)["latency_of_one"] == pytest.approx(ALPHA_NS, rel=0.05)
+    assert evidence(finding)["collectives_per_step"] == COUNT
+
+
+def test_the_bucket_size_to_set_is_told(worst):
+    first = worst(WORLD).options[0]
+    assert "bucket_cap_mb=25" in first.action
+    assert "1 instead of 60 a step" in first.action
+
+
+def test_one_tiny_size_needs_no_curve(worst):
+    world = replace(WORLD, bucket_bytes=(8,), fabric=lambda move: ALPHA_NS)
+    finding = worst(world)
+    assert finding.mode == "latency_bound"
+    assert finding.severity == pytest.approx(world.lost_against(replace(world, buckets=1)), rel=0.1)
+
+
+def test_one_size_that_a_slow_link_would_explain_is_not_called_latency():
+    # 100 kB in 1.3 ms: over 1 Gb/s its bytes alone take 1.2 ms
+    world = replace(WORLD, bucket_bytes=(100_000,), fabric=lambda move: 1.3 * MS)
+    assert "latency_bound" not in [f.mode for f in diagnose(world.trace()).findings]
+
+
+def test_a_few_small_ones_a_step_are_usual():
+    world = World(noise=0.01, after_backward=((Op.ALL_REDUCE, 8),) * 3)
+    assert "latency_bound" not in [f.mode for f in diagnose(world.trace()).findings]
+
+
+def test_many_ranks_are_offered_an_algorithm_of_fewer_hops(worst):
+    finding = worst(replace(WORLD, ranks=16))
+    tree = next(option for option in finding.options if "NCCL_ALGO=Tree" in option.action)
+    # 2 log2(16) = 8 hops instead of 2 * 15: 22 of 30 less of the latency
+    faster = replace(WORLD, fabric=lambda move: ALPHA_NS * 8 / 30 + move.size_bytes / 2)
+    assert tree.gain == pytest.approx(
+        replace(WORLD, ranks=16).lost_against(replace(faster, ranks=16)), rel=0.1
+    )

@@ -1,0 +1,79 @@
+"""A run too large to hold, gone through in pieces, against the same run looked at whole."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose import replay as replay_module
+from evenstep.diagnose import stretches
+from evenstep.diagnose.case import open_case
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.grid import step_grid
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+CELLS = ("start_ns", "end_ns", "blocked_ns", "wait_ns", "hidden_ns", "pause_ns", "collectives")
+NOISY = World(noise=0.02, steps=80, ranks=6)
+WORLDS = [
+    NOISY.slow(1, Phase.BACKWARD, 30 * MS),
+    replace(NOISY, style="blocking").slow(2, Phase.OPTIMIZER, 20 * MS),
+    replace(NOISY, style="grid", tensor_parallel=2).slow(3, Phase.FORWARD, 25 * MS),
+    replace(NOISY, on_device=True).slow(0, Phase.BACKWARD, 25 * MS),
+]
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """Calls a function as if memory were short, and with replays that run to their end."""
+    monkeypatch.setattr(replay_module, "PASSES", 200)
+
+    def call(function, trace):
+        whole = function(trace)
+        with monkeypatch.context() as small:
+            small.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 9)
+            small.setattr(stretches, "SAMPLE_RECORDS", len(trace.events) // 4)
+            return whole, function(trace)
+
+    return call
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_cell_is_the_same(world, in_pieces):
+    whole, parts = in_pieces(step_grid, world.trace())
+    assert len(parts.pieces) > 8
+    assert all(np.array_equal(getattr(whole, name), getattr(parts, name)) for name in CELLS)
+    assert all(np.array_equal(whole.phase_ns[phase], parts.phase_ns[phase]) for phase in Phase)
+    assert whole.exposure_known == parts.exposure_known
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_delay_costs_the_same(world, in_pieces):
+    whole, parts = in_pieces(lambda trace: open_case(trace).delays, world.trace())
+    assert np.array_equal(whole.cause, parts.cause)
+    step = np.median(whole.grid.step_ns)
+    assert np.abs(whole.loss_ns - parts.loss_ns).max() < 0.01 * step
+    assert whole.rest_ns.sum() == pytest.approx(
+        parts.rest_ns.sum(), abs=0.002 * whole.grid.total_ns
+    )
+
+
+def test_the_verdict_is_the_same(in_pieces):
+    whole, parts = in_pieces(diagnose, WORLDS[0].trace())
+    assert parts.findings[0].where == whole.findings[0].where
+    assert parts.findings[0].severity == pytest.approx(whole.findings[0].severity, rel=0.01)
+
+
+def test_the_sample_lies_all_over_the_run(in_pieces):
+    _, parts = in_pieces(step_grid, WORLDS[0].trace())
+    known = np.flatnonzero(parts.sampled)
+    assert known[0] == 0
+    assert known[-1] == len(parts.steps) - 1
+    assert set(parts.arrivals.rows.step) == set(parts.steps[known])
+
+
+def test_a_value_of_sampled_steps_is_carried_to_the_nearest_others():
+    grid = step_grid(World(steps=20).trace())
+    grid.sampled = np.isin(np.arange(len(grid.steps)), [2, 10])
+    value = np.where(grid.sampled, np.arange(len(grid.steps)), 0)
+    assert grid.spread(value).tolist() == [2] * 7 + [10] * (len(grid.steps) - 7)

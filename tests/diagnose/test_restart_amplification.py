@@ -1,0 +1,120 @@
+"""Attempts on disk, and what their restarts cost by arithmetic."""
+
+import pytest
+
+from evenstep.diagnose import attempts
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.restarts import account, daly, restart_verdict, running_share, waste, young
+from evenstep.trace.trace import load
+from tests.diagnose.attempts_run import Start, write
+
+
+@pytest.fixture
+def known(tmp_path):
+    """Attempts of a run folder made of these starts."""
+    return lambda *starts: attempts.read(write(tmp_path / "run", starts))
+
+
+@pytest.fixture
+def finding(tmp_path):
+    """The finding about the restarts of such a run, and its evidence by name."""
+
+    def of(*starts, **run):
+        root = write(tmp_path / "run", starts)
+        trace = attempts.with_attempts(load(root), root)
+        trace.run.update(run)
+        found = [one for one in diagnose(trace).findings if one.mode == "restart_amplification"]
+        return found[0], {item.metric: item.measured for item in found[0].evidence}
+
+    return of
+
+
+def test_what_follows_the_last_checkpoint_is_done_again(known):
+    total = account(known(Start(0, 50, [19, 39]), Start(100, 40)))
+    # 50 steps of 1 s and two checkpoints of 2 s end at 54 s; steps 40 to 49 are lost
+    assert (total.lost_steps, total.losses[0].work_s) == (10, pytest.approx(10))
+    assert total.losses[0].gap_s == pytest.approx(100 - 54)
+    assert total.elapsed_s == pytest.approx(140)
+
+
+def test_what_steps_lose_is_a_share_of_the_time_that_restarts_left(known):
+    found = known(Start(0, 50, [19, 39]), Start(100, 40))
+    assert running_share(found) == pytest.approx(1 - (10 + 46) / 140)
+    assert running_share(found[:1]) == 1.0
+
+
+def test_a_logged_count_of_steps_tells_what_was_done_again(known):
+    total = account(known(Start(0, 50, first_progress=0), Start(60, 50, first_progress=30)))
+    assert total.lost_steps == 20
+    assert total.net_steps == 80
+
+
+def test_without_any_checkpoint_all_work_counts_as_lost_but_not_for_sure(finding):
+    found, evidence = finding(Start(0, 50), Start(60, 50))
+    assert evidence["steps_done_again"] == 50
+    assert found.severity == pytest.approx((50 + 10) / 110, abs=1e-4)
+    assert "no checkpoint was seen" in found.cause
+    assert found.options[0].low == 0.0
+
+
+def test_amplification_is_elapsed_time_per_step_that_counts(finding):
+    _, evidence = finding(Start(0, 50, [19, 39]), Start(100, 40))
+    # 140 s for 80 steps that count; 94 s ran for 90 steps
+    assert evidence["restart_amplification"] == pytest.approx((140 / 80) / (94 / 90), rel=1e-3)
+
+
+def test_cost_and_energy_are_told_per_step_that_counts(finding):
+    starts = (Start(0, 50, [39], joules=1000.0), Start(100, 40, joules=800.0))
+    _, evidence = finding(*starts, price_per_rank_hour=3.6)
+    assert evidence["energy_per_step_that_counts"] == pytest.approx(2 * 1800 / 80)
+    # two ranks, 140 s of which 80 steps count, 3.6 an hour
+    assert evidence["cost_per_1000_steps"] == pytest.approx(1000 * 2 * 140 / 80 * 0.001)
+
+
+def test_checkpoints_too_rare_are_told_with_dalys_interval(finding):
+    found, evidence = finding(Start(0, 400, [199]), Start(410, 400, [199]), Start(820, 10))
+    assert found.options[0].action.startswith("checkpoint more often")
+    assert evidence["time_between_checkpoints"] == pytest.approx(814 / 2 * 1e9)
+    assert evidence["mean_time_between_failures"] == pytest.approx(814 / 2 * 1e9)
+
+
+def test_a_run_that_was_never_restarted_has_no_finding(tmp_path):
+    root = write(tmp_path / "run", [Start(0, 50)])
+    trace = attempts.with_attempts(load(root), root)
+    assert "attempts" not in trace.run
+    assert not any(one.mode == "restart_amplification" for one in diagnose(trace).findings)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [(0, 400_000_000, "amplified"), (400_000_000, 0, "reset"), (1000, 1000, "unchanged")],
+)
+def test_a_restart_is_told_to_reset_or_amplify_variation(known, before, after, verdict):
+    first, second = known(
+        Start(0, 50, uneven_ns=before or 1000), Start(99, 50, uneven_ns=after or 1000)
+    )
+    assert restart_verdict(first, second) == verdict
+
+
+def test_the_summary_counts_restarts_with_checkpoints(tmp_path):
+    root = write(tmp_path / "run", [Start(0, 50, uneven_ns=1000), Start(99, 50, uneven_ns=400_000)])
+    found = diagnose(attempts.with_attempts(load(root), root)).summary["checkpoints"]
+    assert (found["amplified"], found["events"][0]["kind"]) == (1, "restart")
+
+
+def test_youngs_and_dalys_intervals_are_those_of_the_papers():
+    # C = 300 s, M = 86,400 s: Young 7,200 s; Daly 7,200·(1 + √(1/576)/3 + 1/5184) − 300
+    assert young(300, 86_400) == pytest.approx(7200)
+    assert daly(300, 86_400) == pytest.approx(7200 * (1 + 1 / 72 + 1 / 5184) - 300)
+
+
+def test_no_interval_wastes_less_than_youngs():
+    best = young(300, 86_400)
+    wasted = waste(best, 300, 86_400, 0)
+    assert all(waste(best * factor, 300, 86_400, 0) > wasted for factor in (0.5, 0.9, 1.1, 2))
+
+
+def test_an_unreadable_spool_does_not_hide_the_other_ranks(tmp_path):
+    root = write(tmp_path / "run", [Start(0, 50, [19]), Start(100, 40)])
+    (root / "attempt-000/rank-00000.spool").write_bytes(b"not a spool")
+    assert [one.steps for one in attempts.read(root)] == [50, 40]

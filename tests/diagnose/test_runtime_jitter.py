@@ -1,0 +1,68 @@
+"""Pauses that could be aligned, and an allocator that retries."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.runtime_jitter import aligned_share
+from evenstep.trace.layout import Kind, Phase
+from tests.diagnose.synthetic import MS, World, with_rows
+
+WORLD = World(steps=120, noise=0.005)
+
+
+def test_pauses_of_all_ranks_laid_together_cost_the_longest_of_each_round():
+    pauses = np.zeros((6, 3))
+    pauses[0, 0], pauses[1, 1], pauses[2, 2] = 10, 20, 30  # first round: 30 remains of 60
+    pauses[4, 0] = 5  # second round: rank 0 only, nothing is saved
+    assert aligned_share(pauses) == pytest.approx(1 - 35 / 65)
+
+
+def test_aligning_saves_what_a_world_with_aligned_pauses_saves(worst):
+    apart, together = WORLD.everywhere(), WORLD.everywhere()
+    for rank in range(4):
+        apart[10 + 3 * rank :: 20, rank] = 60 * MS
+        together[10::20, rank] = 60 * MS
+    scattered = WORLD.delayed(Phase.BACKWARD, apart, collector=True)
+    aligned = WORLD.delayed(Phase.BACKWARD, together, collector=True)
+    first = worst(scattered).options[0]
+    assert "collect at the same step on every rank" in first.action
+    assert first.gain == pytest.approx(scattered.lost_against(aligned), rel=0.1)
+
+
+def test_one_rank_that_collects_has_nothing_to_align(worst):
+    table = WORLD.everywhere()
+    table[10::20, 1] = 60 * MS
+    options = worst(WORLD.delayed(Phase.BACKWARD, table, collector=True)).options
+    assert "gc.freeze()" in options[0].action
+    assert options[-1].gain == 0
+
+
+def retrying(world: World, steps):
+    """A sample at the end of every step; the counter of rank 1 grows in these steps."""
+    trace = world.trace()
+    rows = trace.of_kind(Kind.STEP)
+    ends = rows.exit_ns[rows["rank"] == 1]
+    count = np.cumsum(np.isin(np.arange(len(ends)), steps)).astype(float)
+    trace.names = ("", "allocator.retries_count")
+    return with_rows(
+        trace, kind=int(Kind.SAMPLE), rank=1, name=1, enter_ns=ends, bytes_in=count.view(np.uint64)
+    )
+
+
+def test_late_steps_with_allocator_retries_are_the_allocators():
+    table, steps = WORLD.everywhere(), np.arange(10, 120, 12)
+    table[steps, 1] = 80 * MS
+    world = WORLD.delayed(Phase.FORWARD, table)
+    finding = diagnose(retrying(world, steps)).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [1])
+    assert finding.cause.startswith("allocator: rank 1")
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_retries_in_other_steps_are_bystanders():
+    table = WORLD.everywhere()
+    table[10:120:12, 1] = 80 * MS
+    world = WORLD.delayed(Phase.FORWARD, table)
+    finding = diagnose(retrying(world, np.arange(13, 120, 12))).findings[0]
+    assert finding.mode == "straggler"

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+WORLD = World(steps=120, noise=0.01)
+STEPS = np.arange(120)
+
+
+def swinging(shape) -> World:
+    """Extra forward time of all ranks, by step."""
+    return WORLD.delayed(Phase.FORWARD, (shape * 20 * MS)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("period", "shape"),
+    [
+        (2, STEPS % 2 == 0),
+        (3, STEPS % 3 == 0),
+        (6, STEPS % 6 < 3),
+        (7.5, (1 + np.sin(2 * np.pi * STEPS / 7.5)) / 2),
+    ],
+)
+def test_steps_that_swing_have_a_period_and_a_cost(period, shape, worst, evidence):
+    world = swinging(shape)
+    finding = worst(world)
+    assert (finding.mode, finding.when.pattern) == ("synchronization_oscillation", "oscillating")
+    assert evidence(finding)["oscillation_period"] == pytest.approx(period, rel=0.03)
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+    assert finding.where.ranks == []
+    assert evidence(finding)["ranks_oscillating"] == 4
+    assert evidence(finding)["phase_between_ranks"] == pytest.approx(0, abs=0.02)
+
+
+def test_a_rank_that_is_late_in_every_other_step_is_named(worst):
+    table = WORLD.everywhere()
+    table[::2, 1] = 20 * MS
+    world = WORLD.delayed(Phase.BACKWARD, table)
+    finding = worst(world)
+    assert (finding.mode, finding.where.ranks) == ("synchronization_oscillation", [1])
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_ranks_that_swing_apart_show_their_phase(worst, evidence):
+    table = WORLD.everywhere()
+    wave = (1 + np.sin(2 * np.pi * STEPS / 8)) * 10 * MS
+    table[:, :3] = wave[:, None]
+    table[:, 3] = np.roll(wave, 2) * 0.8  # a quarter of the period later
+    finding = worst(WORLD.delayed(Phase.FORWARD, table))
+    assert finding.mode == "synchronization_oscillation"
+    assert evidence(finding)["phase_between_ranks"] == pytest.approx(0.25, abs=0.03)
+
+
+def test_what_recurs_now_and_then_is_a_transient_straggler(worst):
+    table = WORLD.everywhere()
+    table[::10, 1] = 60 * MS
+    finding = worst(WORLD.delayed(Phase.BACKWARD, table))
+    assert (finding.mode, finding.when.pattern) == ("straggler", "transient")
+
+
+def test_a_checkpoint_every_tenth_step_is_no_oscillation(worst):
+    table = WORLD.everywhere()
+    table[::10, 0] = 200 * MS
+    assert worst(WORLD.delayed(Phase.CHECKPOINT, table)).mode == "checkpoint_stall"
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_noise_does_not_oscillate(seed):
+    random = np.random.default_rng(seed)
+    world = WORLD.delayed(Phase.FORWARD, random.exponential(5 * MS, (120, 1)))
+    modes = [finding.mode for finding in diagnose(world.trace()).findings]
+    assert "synchronization_oscillation" not in modes

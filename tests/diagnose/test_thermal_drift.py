@@ -1,0 +1,103 @@
+"""Work that grows slowly on one place, against worlds whose losses are known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.case import open_case
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.thermal_drift import drifts
+from evenstep.trace.layout import Kind, Phase
+from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
+
+STEPS = 160
+
+
+def drifting(ranks, top_ms, course, noise=0.01):
+    """Eight ranks on two nodes; the given ones get slower as `course` of the run (0 to 1) says."""
+    world = World(ranks=8, steps=STEPS, ranks_per_node=4, noise=noise)
+    table = world.everywhere()
+    table[:, ranks] = (top_ms * MS * course(np.linspace(0, 1, STEPS)))[:, None]
+    return world.delayed(Phase.BACKWARD, table, computing=True)
+
+
+def linear(time):
+    return time
+
+
+def late(time):
+    return np.clip(2 * time - 1, 0, 1)
+
+
+def saturating(time):
+    return 1 - np.exp(-4 * time)
+
+
+def sampled(world, rank, **course):
+    """The world's trace with samples of metrics over its time."""
+    trace = world.trace()
+    trace = replace(trace, names=("", *(name.replace("__", ".") for name in course)))
+    times = np.linspace(BOOT_NS, trace.events.exit_ns.max(), 20).astype(np.int64)
+    for number, (first, last) in enumerate(course.values(), 1):
+        values = np.linspace(first, last, 20)
+        trace = with_rows(
+            trace, rank=rank, kind=Kind.SAMPLE, name=number, enter_ns=times, exit_ns=times,
+            bytes_in=values.view(np.uint64),
+        )  # fmt: skip
+    return trace
+
+
+@pytest.mark.parametrize("course", [linear, late, saturating])
+def test_a_rank_that_slows_down_is_named_with_its_cost(course, worst):
+    world = drifting([3], 30, course)
+    finding = worst(world)
+    assert (finding.mode, finding.where.ranks) == ("thermal_drift", [3])
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_a_node_that_slows_down_is_one_finding(worst):
+    world = drifting([4, 5, 6, 7], 25, linear)
+    finding = worst(world)
+    assert finding.mode == "thermal_drift"
+    assert (sorted(finding.where.ranks), finding.where.nodes) == ([4, 5, 6, 7], ["node1"])
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_the_onset_is_where_the_growth_begins(worst):
+    ((first, last),) = worst(drifting([3], 30, late)).when.steps
+    assert STEPS / 2 < first < 0.65 * STEPS
+    assert last == STEPS - 1
+
+
+@pytest.mark.parametrize(
+    "course", [lambda t: t > 0.5, lambda t: (t > 0.3) & (t < 0.6), lambda t: 1 + 0 * t]
+)
+def test_a_sudden_or_steady_slowness_is_no_drift(course, worst):
+    assert worst(drifting([3], 30, lambda t: course(t).astype(float))).mode == "straggler"
+
+
+def test_clocks_and_temperatures_are_the_evidence(evidence):
+    world = drifting([3], 30, linear)
+    trace = sampled(world, 3, gpu__temperature_celsius=(60, 90), gpu__sm_clock_mhz=(1980, 1500))
+    finding = diagnose(trace).findings[0]
+    assert "its clock falls from" in finding.cause
+    # medians of the last of four quarters of 20 samples, 60 to 90 °C
+    assert evidence(finding)["temperature"] == pytest.approx(60 + 30 * 17 / 19, abs=0.1)
+
+
+def test_without_samples_heat_is_not_claimed(worst):
+    assert "not sampled" in worst(drifting([3], 30, linear)).cause
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.9, 0.98])
+def test_noise_that_wanders_is_rarely_a_drift(memory):
+    random, found = np.random.default_rng(0), 0
+    for seed in range(6):
+        wander = random.standard_normal((STEPS, 8))
+        for i in range(1, STEPS):
+            wander[i] = memory * wander[i - 1] + wander[i] * np.sqrt(1 - memory**2)
+        world = World(ranks=8, steps=STEPS, noise=0.005, seed=seed, buckets=2)
+        case = open_case(world.delayed(Phase.BACKWARD, (8 + 2 * wander) * MS).trace())
+        found += bool(drifts(case))
+    assert found <= 1

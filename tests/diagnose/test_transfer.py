@@ -1,0 +1,90 @@
+"""Transfer times, and what shorter ones give back, against worlds run again with them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.diagnose.case import open_case
+from evenstep.diagnose.transfer import bus_factor, busbw_gBps
+from evenstep.trace.layout import Op, Phase
+from tests.diagnose.synthetic import MS, World
+
+STYLES = [
+    World(style="overlapped"),
+    World(style="blocking"),
+    World(style="gathered"),
+    World(style="grid", ranks=8, tensor_parallel=2),
+]
+styles = pytest.mark.parametrize("world", STYLES, ids=lambda world: world.style)
+
+
+@styles
+def test_a_transfer_is_what_passes_after_the_last_entry(world):
+    slow = replace(world, transfer_ns=3 * MS).slow(1, Phase.BACKWARD, 30 * MS)
+    rows = open_case(slow.trace()).transfers.rows
+    assert rows.transfer_ns == pytest.approx(3 * MS, abs=5)
+
+
+def test_a_collective_in_a_queue_does_not_move_yet():
+    rows = open_case(World(transfer_ns=25 * MS).trace()).transfers.rows
+    # entered 10 ms apart, 25 ms each: the second to fourth wait for the one before
+    assert rows.transfer_ns == pytest.approx(25 * MS, abs=5)
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "factor"),  # nccl-tests, doc/PERFORMANCE.md
+    [
+        (Op.ALL_REDUCE, 4, 1.5),
+        (Op.ALL_GATHER, 4, 0.75),
+        (Op.REDUCE_SCATTER, 8, 0.875),
+        (Op.ALL_TO_ALL, 8, 0.875),
+        (Op.BROADCAST, 8, 1.0),
+        (Op.REDUCE, 8, 1.0),
+    ],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(op, ranks, factor):
+    assert bus_factor(op, ranks) == factor
+    assert busbw_gBps(op, ranks, 1e9, 1e9) == pytest.approx(factor)
+
+
+def test_published_h100_bandwidth_comes_out():
+    # NVIDIA, 8x H100: 8 GiB in 31307 µs is 480 GB/s of bus bandwidth
+    assert busbw_gBps(Op.ALL_REDUCE, 8, 8 * 2**30, 31_307_000) == pytest.approx(480, rel=0.001)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(STYLES),
+    st.sampled_from([6 * MS, 15 * MS, 40 * MS]),
+    st.sampled_from([1 * MS, 5 * MS]),
+)
+def test_shorter_transfers_give_back_what_the_world_gains_with_them(world, transfer_ns, less_ns):
+    world = replace(world, steps=20, transfer_ns=transfer_ns)
+    shorter = replace(world, transfer_ns=transfer_ns - less_ns)
+    case = open_case(world.trace())
+    gained = case.gained(np.full(len(case.transfers.rows), less_ns)).sum()
+    assert gained == pytest.approx(world.length_ns() - shorter.length_ns(), rel=0.02)
+
+
+@styles
+def test_transfers_that_stay_as_long_give_nothing_back(world):
+    case = open_case(world.trace())
+    assert case.gained(np.zeros(len(case.transfers.rows))).max() == 0
+
+
+def test_the_quiet_level_is_not_raised_by_slow_episodes():
+    world = World(steps=100, fabric=lambda move: 5 * MS * (4 if move.step % 2 else 1))
+    assert open_case(world.trace()).transfers.kinds.quiet_ns == pytest.approx(5 * MS, abs=5)
+
+
+def test_sizes_are_those_of_the_whole_buffer():
+    world = World(style="gathered", after_backward=((Op.GATHER, 1000), (Op.ALL_TO_ALL, 1000)))
+    kinds = open_case(world.trace()).transfers.kinds
+    found = {Op(op): size for op, size in zip(kinds.op, kinds.size_bytes, strict=True)}
+    # of four ranks each holds a part of what is gathered; nccl-tests counts the whole
+    assert found[Op.GATHER] == 4000
+    assert found[Op.ALL_TO_ALL] == 1000
+    assert found[Op.ALL_GATHER] == 100_000_000

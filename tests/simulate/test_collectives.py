@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.simulate.collectives import ALGORITHMS, Request, lay_out
+from evenstep.simulate.rings import ring_tails
+from evenstep.simulate.simulation import set_up
+from tests.simulate.worlds import scenario
+
+SIZES = st.integers(2, 24)
+
+
+def request(ranks, operation="all_reduce", size_bytes=1.0, per_node=1, **more):
+    members = np.arange(ranks)[None]
+    return Request(operation, members, np.arange(ranks) // per_node, size_bytes, **more)
+
+
+def sent_by(pattern, ranks):
+    total = np.zeros(ranks)
+    for part in pattern:
+        sizes = np.broadcast_to(part.bytes, part.source.shape) * part.repeats
+        np.add.at(total, part.source, sizes)
+    return total
+
+
+@given(SIZES)
+def test_a_ring_sends_twice_all_but_its_own_part(ranks):
+    """2 (n-1)/n S per rank (Patarasuk & Yuan 2009): no all-reduce moves less."""
+    total = sent_by(lay_out("ring", request(ranks)), ranks)
+    assert total == pytest.approx(2 * (ranks - 1) / ranks)
+
+
+@given(st.integers(1, 5))
+def test_halving_and_doubling_of_a_power_of_two_sends_no_more(exponent):
+    ranks = 2**exponent
+    pattern = lay_out("halving_doubling", request(ranks))
+    assert len(pattern) == 2 * exponent
+    assert sent_by(pattern, ranks) == pytest.approx(2 * (ranks - 1) / ranks)
+
+
+@given(SIZES, st.sampled_from(sorted(ALGORITHMS)))
+def test_in_an_all_reduce_the_data_of_every_rank_reaches_every_other(ranks, algorithm):
+    """Follow who has heard of whom, round by round."""
+    heard = np.eye(ranks, dtype=bool)
+    for part in lay_out(algorithm, request(ranks, per_node=1)):
+        for _ in range(part.repeats):
+            before = heard.copy()
+            for source, target in zip(part.source, part.target, strict=True):
+                heard[target] |= before[source]
+    assert heard.all()
+
+
+@given(st.integers(2, 4), st.sampled_from([2, 4]))
+def test_a_hierarchical_one_sends_one_share_of_each_node_outside(nodes, per_node):
+    ranks = nodes * per_node
+    outside = 0.0
+    for part in lay_out("hierarchical", request(ranks, per_node=per_node)):
+        crosses = part.source // per_node != part.target // per_node
+        outside += float(part.bytes) * part.repeats * crosses.sum()
+    assert outside == pytest.approx(2 * (nodes - 1))  # of S: 2 S (N-1)/N from each of N nodes
+
+
+def test_rings_side_by_side_leave_a_node_by_different_gpus():
+    pattern = lay_out("ring", request(8, per_node=4, channels=4))
+    part = pattern[0]
+    crosses = part.source // 4 != part.target // 4
+    assert sorted(part.source[crosses]) == list(range(8))
+    assert sorted(set(part.card)) == [0, 1, 2, 3]
+
+
+def test_small_messages_take_the_tree_and_large_ones_the_ring():
+    chosen = {}
+    for size in ("10kB", "1GB"):
+        asked = scenario("cluster.nodes=64", f"work.gradient_bytes={size}")
+        chosen[size] = set_up(asked).program.flows[0].algorithm
+    assert chosen == {"10kB": "tree", "1GB": "ring"}
+
+
+def test_the_switch_between_gpus_reduces_where_it_can():
+    sets = ("cluster.gpus_per_node=8", "work.gradient_bytes=1GB")
+    assert set_up(scenario(*sets)).program.flows[0].algorithm == "ring"
+    able = scenario(*sets, "cluster.gpu_link_reduces=true")
+    assert set_up(able).program.flows[0].algorithm == "nvls"
+
+
+@given(
+    st.lists(st.sampled_from([1.0, 2.0, 5.0, 5.5]), min_size=2, max_size=9),
+    st.integers(1, 20),
+)
+def test_the_longest_way_around_a_ring_is_found(hops, rounds):
+    """Against the recurrence itself: from each rank, stay or move on, all ways at once."""
+    size = len(hops)
+    tails = ring_tails(np.array([hops]), rounds)[0]
+    for start in range(size):
+        reach = {start: 0.0}
+        for _ in range(rounds):
+            after = {}
+            for rank, length in reach.items():
+                for onward in (rank, (rank + 1) % size):
+                    after[onward] = max(after.get(onward, 0.0), length + hops[rank])
+            reach = after
+        assert tails[start] == pytest.approx(max(reach.values()))
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_what_is_on_the_links_is_what_was_sent_over_them(algorithm):
+    """On a switch every byte is on the card that sends it and on the one that receives it."""
+    asked = scenario(
+        "cluster.nodes=12", "work.gradient_bytes=12MB", f"collectives.algorithm={algorithm}"
+    )
+    flow = set_up(asked).program.flows[0]
+    sent = sum(
+        np.broadcast_to(s.round.bytes, s.round.source.shape).sum() * s.round.repeats
+        for s in flow.stages
+    )
+    assert flow.link_bytes.sum() == pytest.approx(2 * sent)

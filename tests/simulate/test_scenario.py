@@ -1,0 +1,111 @@
+import pytest
+
+from evenstep.errors import ConfigError
+from evenstep.simulate import scenario as scenarios
+from evenstep.simulate import schema
+from evenstep.simulate.fields import described, rows
+from evenstep.simulate.scenario import Scenario
+from evenstep.simulate.simulation import set_up
+from tests.simulate.worlds import scenario
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("cluster.node=3", "there is no cluster.node; did you mean 'nodes'?"),
+        ("fabric.kind=leafspine", "did you mean 'leaf_spine'?"),
+        ("cluster.nic_gBps=0", "cluster.nic_gBps must be a number above 0, found 0"),
+        ("work.forward_ms=-1", "work.forward_ms must be a number of at least 0, found -1"),
+        ("job.ranks=9", "job.ranks is 9, but the cluster has 1 GPUs"),
+        ("cluster.nodes=1.5", "cluster.nodes must be a whole number of at least 1, found 1.5"),
+        ("work.gradient_bytes=25XB", 'such as "25MB"'),
+        ("strategy.kind=sync", "strategy.kind must be one of synchronous"),
+        ("fabric.kind=torus", "fabric.shape must be two or three lengths"),
+        ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
+        ("work.tensor_parallel=2", "which does not divide 1 ranks"),
+        ("cluster.slow_nodes=5", "cluster.slow_nodes names 5, but nodes are 0 to 0"),
+        ("cluster.gpu_nics=[0, 1]", "give one card for each GPU"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(setting, message):
+    with pytest.raises(ConfigError) as refused:
+        scenario(setting)
+    assert message in str(refused.value)
+
+
+def test_a_fabric_with_all_its_uplinks_failed_is_called_disconnected():
+    asked = scenario(
+        "cluster.nodes=64", "fabric.kind=leaf_spine", "work.gradient_bytes=1MB",
+        fabric={"changes": [{"links": "leaf1->spine*", "failed": True}]},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="the fabric is disconnected, every path from node 63"):
+        set_up(asked)
+
+
+def test_a_failed_card_of_the_job_is_named():
+    asked = scenario(
+        "cluster.nodes=4", "work.gradient_bytes=1MB",
+        fabric={"changes": [{"links": "node2.nic0.send", "failed": True}]},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"node2\.nic0\.send has failed"):
+        set_up(asked)
+
+
+def test_a_link_that_does_not_exist_is_named():
+    asked = scenario("cluster.nodes=4", fabric={"changes": [{"links": "leaf9*", "factor": 0.5}]})
+    with pytest.raises(ConfigError, match=r"fabric\.changes\[0\]\.links: no link is called"):
+        set_up(asked)
+
+
+def test_neighbours_need_nodes_to_be_on():
+    with pytest.raises(ConfigError, match=r"neighbours\[0\]\.node_count is 8, but only 4"):
+        set_up(scenario("cluster.nodes=4", "job.ranks=2", neighbours=[{"node_count": 8}]))
+
+
+def test_sizes_are_si_unless_written_otherwise():
+    assert scenario("work.gradient_bytes=25MB").work.gradient_bytes == 25 * 10**6
+    assert scenario("work.gradient_bytes=25MiB").work.gradient_bytes == 25 * 2**20
+
+
+def test_an_entry_of_a_list_is_set_by_its_number():
+    asked = scenario("noise.0.sigma=0.5", noise=[{"kind": "normal"}])
+    assert asked.noise[0].sigma == 0.5
+    with pytest.raises(
+        ConfigError, match="must be the number of an entry, or the next; there are 1"
+    ):
+        scenario("noise.3.sigma=0.5", noise=[{"kind": "normal"}])
+
+
+def test_an_entry_is_added_behind_the_last():
+    asked = scenario("noise.0.kind=slow", "noise.0.ranks=0", "noise.1.kind=hits")
+    assert [noise.kind for noise in asked.noise] == ["slow", "hits"]
+
+
+def test_a_scenario_survives_the_way_to_toml_and_back(tmp_path):
+    asked = scenario(
+        "cluster.nodes=8", "fabric.kind=torus", "fabric.shape=[2, 2, 2]", "work.gradient_bytes=5MB",
+        noise=[{"kind": "hits", "delay_ms": 3.5}, {"kind": "slow", "ranks": "3"}],
+    )  # fmt: skip
+    file = tmp_path / "scenario.toml"
+    file.write_text(schema.to_toml(schema.plain(asked)))
+    assert scenarios.load(file) == asked
+
+
+def test_the_list_of_fields_is_itself_a_scenario(tmp_path):
+    file = tmp_path / "all.toml"
+    given = [row for row in described().splitlines() if not row.startswith("links = ")]
+    head = described().split("[[")[0]
+    assert len(given) > len(head.splitlines())
+    file.write_text(head)
+    assert scenarios.load(file) == Scenario()
+
+
+def test_every_field_says_what_it_means():
+    assert all(meaning and allowed for _, _, allowed, meaning in rows())
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path):
+    file = tmp_path / "broken.toml"
+    file.write_text("[cluster")
+    with pytest.raises(ConfigError, match=r"broken\.toml is not TOML"):
+        scenarios.load(file)

@@ -1,0 +1,131 @@
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from evenstep.simulate.pipeline import run_pipeline
+from evenstep.simulate.simulation import simulate
+from evenstep.simulate.storage import read_together
+from tests.pacing.worlds import fair_share
+from tests.simulate.worlds import MS, scenario
+
+JOB = (
+    "cluster.nodes=16", "work.forward_ms=100", "work.gradient_bytes=100MB",
+    "collectives.algorithm=ring", "work.samples_per_rank=1",
+)  # fmt: skip
+JITTER = [{"kind": "normal", "sigma": 0.05, "phase": "forward"}]
+SLOW = [{"kind": "slow", "ranks": "5", "factor": 1.5}]
+
+
+def ran(*sets, noise=()):
+    return simulate(scenario(*JOB, *sets, noise=list(noise)))
+
+
+@pytest.mark.parametrize("every", [1, 4, 16])
+def test_local_sgd_waits_and_exchanges_once_in_so_many_steps(every):
+    """T_H = E[max Σ c]/H + m/H: the sum of H steps has deviation σ√H."""
+    result = ran("strategy.kind=local_sgd", f"strategy.every={every}", "run.steps=1600",
+                 noise=JITTER)  # fmt: skip
+    slowest = 5 / every**0.5 * NormalDist().inv_cdf((16 - 0.375) / 16.25)
+    expected = 100 + slowest + result.collectives[0].alone_ns / MS / every
+    assert result.step_time.mean_ns / MS == pytest.approx(expected, rel=0.01)
+
+
+def test_asynchronous_ranks_go_each_at_its_own_pace():
+    """Σ 1/c_i: a slow rank costs its own share and no more."""
+    result = ran("strategy.kind=asynchronous", noise=SLOW)
+    m = result.collectives[0].alone_ns / MS
+    expected = 15 / (100 + m) + 1 / (150 + m)
+    assert result.throughput == pytest.approx(1000 * expected, rel=1e-6)
+
+
+def test_a_stale_synchronous_job_ends_up_at_the_pace_of_its_slowest():
+    free = ran("strategy.kind=asynchronous", noise=SLOW)
+    bound = ran("strategy.kind=stale_synchronous", "strategy.bound=2", noise=SLOW)
+    m = bound.collectives[0].alone_ns / MS
+    assert bound.step_time.p50_ns / MS == pytest.approx(150 + m, rel=1e-6)
+    assert bound.throughput < 0.75 * free.throughput
+
+
+def test_bounded_lag_hides_what_is_late_now_and_then():
+    tight = ran("strategy.kind=stale_synchronous", "run.steps=500", noise=JITTER)
+    loose = ran("strategy.kind=stale_synchronous", "strategy.bound=4", "run.steps=500",
+                noise=JITTER)  # fmt: skip
+    assert loose.shares.wait < 0.5 * tight.shares.wait
+
+
+def test_backup_workers_are_not_waited_for():
+    result = ran("strategy.kind=backup_workers", "strategy.backups=1", noise=SLOW)
+    m = result.collectives[0].alone_ns / MS
+    assert result.step_time.p50_ns / MS == pytest.approx(100 + m, rel=1e-6)
+    assert result.throughput == pytest.approx(15 * 1000 / (100 + m), rel=1e-6)
+
+
+def test_compression_sends_less_and_takes_time():
+    plain = ran()
+    small = ran("strategy.compression=0.25", "strategy.encode_ms=3")
+    assert small.collectives[0].bytes == 0.25 * plain.collectives[0].bytes
+    saved = plain.collectives[0].alone_ns - small.collectives[0].alone_ns
+    gained = plain.step_time.mean_ns - small.step_time.mean_ns
+    assert gained == pytest.approx(saved - 3 * MS, rel=1e-6)
+
+
+def test_pacing_a_lone_job_costs_no_more_than_its_ledger_allows():
+    """Lemma 1: no delay can help; ε = .5 % and two bounds of 10 % of a step may be lost."""
+    plain = ran("run.steps=300", noise=[*JITTER, *SLOW])
+    paced = ran("run.steps=300", "strategy.kind=paced", noise=[*JITTER, *SLOW])
+    longest = plain.step_time.mean_ns * (1 + 0.005) + 2 * 0.1 * plain.step_time.mean_ns / 300
+    assert plain.step_time.mean_ns <= paced.step_time.mean_ns * (1 + 1e-9)
+    assert paced.step_time.mean_ns <= longest
+    assert paced.pacing["held_ns"] > 0
+
+
+def test_ranks_that_read_together_share_the_storage():
+    """Against a brute-force fluid of a few lines."""
+    starts = [0, 0, 30, 35, 400]
+    found = read_together(np.array(starts, float), 50.0)
+    assert found == pytest.approx(fair_share(starts, 50), abs=1.0)
+
+
+def test_shared_storage_makes_a_step_as_long_as_all_its_reads():
+    result = ran("cluster.storage_gBps=10", "work.input_bytes=10MB")
+    alone = ran().step_time.mean_ns
+    assert result.step_time.mean_ns - alone == pytest.approx(16 * 1 * MS, rel=1e-6)
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(1, 4), (4, 4), (4, 8), (8, 3)])
+def test_a_pipeline_has_its_bubble(stages, batches):
+    """(m + p - 1)(f + b), Narayanan et al. 2021."""
+    shape = (1, stages)
+    end = run_pipeline(
+        np.zeros(shape), np.full(shape, 2.0), np.full(shape, 5.0), np.zeros(shape), batches
+    )
+    assert end.max() == pytest.approx((batches + stages - 1) * 7)
+
+
+def test_sharded_layers_are_gathered_behind_compute_where_there_is_enough_of_it():
+    """Three exchanges of (n-1)/n S, hidden but for the first gather and the last scatter."""
+    sets = ("work.kind=fsdp", "work.backward_ms=200", "work.buckets=10")
+    result = ran(*sets)
+    gather = result.collectives[0].alone_ns
+    assert result.step_time.mean_ns / MS == pytest.approx(300 + 3 * gather / MS, rel=1e-3)
+
+
+def test_tensor_parallel_layers_wait_four_times_each():
+    sets = ("cluster.gpus_per_node=2", "cluster.nodes=8", "work.kind=tensor", "work.buckets=3",
+            "work.tensor_parallel=2", "work.message_bytes=30MB",
+            "work.gradient_bytes=0")  # fmt: skip
+    result = ran(*sets)
+    one = result.collectives[0].alone_ns / MS
+    assert result.step_time.mean_ns / MS == pytest.approx(100 + 4 * 3 * one, rel=1e-6)
+
+
+def test_replicas_of_a_stage_exchange_while_other_stages_still_compute():
+    """The last stage is through first; message by message it is the same."""
+    asked = scenario(
+        "cluster.nodes=4", "cluster.gpus_per_node=4", "work.kind=pipeline", "work.forward_ms=50",
+        "work.pipeline_parallel=4", "work.micro_batches=8", "work.message_bytes=10MB",
+        "work.backward_ms=100", "work.gradient_bytes=100MB", "run.steps=2",
+    )  # fmt: skip
+    fast, exact = (simulate(asked, exact=how).step_time.mean_ns for how in (False, True))
+    assert fast == pytest.approx(exact, rel=0.01)

@@ -1,0 +1,121 @@
+"""Large runs: what is read from disk piece by piece is what would have been read at once."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.trace import spools
+from evenstep.trace import trace as trace_module
+from evenstep.trace.layout import RECORD_BYTES, Kind, Op
+from evenstep.trace.reader import SUMMARY, coarsened
+from evenstep.trace.spool import Spool
+from evenstep.trace.spooled import EVENT_COLUMNS, Spooled
+from evenstep.trace.survey import step_index
+from evenstep.trace.trace import load
+from tests.trace.small_run import identity
+
+STEPS = 40
+RINGS = (1000, 100, 1000)  # records: the second rank's ring is too short for its run
+
+
+def write(path, rank):
+    """Collectives, a phase and the step itself, of every step; rank 2 attached two steps late."""
+    spool = Spool.create(
+        path, identity(rank), ring_bytes=RINGS[rank] * RECORD_BYTES, summary_bytes=1
+    )
+    group = spool.add_group({"uid": "world", "name": "mesh_dp", "ranks": "0-2"})
+    late = 2 * (rank == 2)
+    for step in range(STEPS - late):
+        enter = 1000 * (step + late) + rank
+        for place in range(3):
+            sequence = 3 * (step + late) + place
+            spool.put(enter, enter + 9, Kind.COLLECTIVE, Op.ALL_REDUCE, step, 0, group, sequence)
+        spool.put(enter, enter + 500, Kind.PHASE, 2, step, 0, 0, 500)
+        spool.put(enter, enter + 900, Kind.STEP, 0, step, 0, 0, 0)
+    spool.add_fact("closed", {"reason": "exit"})
+    spool.shut()
+
+
+@pytest.fixture
+def both(tmp_path, monkeypatch):
+    """The same run, left on disk and in memory."""
+    for rank in range(3):
+        write(tmp_path / f"rank-{rank:05d}.spool", rank)
+    monkeypatch.setattr(spools, "COMPARED", 1)
+    with monkeypatch.context() as patch:
+        for module in (spools, trace_module):
+            patch.setattr(module, "LARGE_RECORDS", 0)
+        large = load(tmp_path)
+    return large, load(tmp_path)
+
+
+def same(one, other, names=EVENT_COLUMNS):
+    return all(np.array_equal(one[name], other[name]) for name in names)
+
+
+def test_a_large_run_stays_on_disk_and_reads_the_same(both):
+    large, small = both
+    assert isinstance(large.events, Spooled)
+    assert len(large.events) == len(small.events)
+    assert same(large.events, small.events)
+
+
+@pytest.mark.parametrize("kind", [Kind.COLLECTIVE, Kind.STEP, Kind.PHASE])
+def test_each_kind_reads_the_same(both, kind):
+    large, small = both
+    assert same(large.of_kind(kind), small.of_kind(kind))
+
+
+def test_any_rows_can_be_picked_in_any_order(both):
+    large, small = both
+    rows = np.random.default_rng(1).permutation(len(small.events))[:50]
+    assert same(large.events.select(rows), small.events.select(rows))
+    late = small.events.step > 30
+    assert same(large.events.select(late), small.events.select(late))
+
+
+def test_a_window_has_the_records_of_its_steps(both):
+    large, small = both
+    wanted = {Kind.COLLECTIVE: ("step", "enter_ns", "group"), Kind.STEP: ("step",)}
+    for kind, names in wanted.items():
+        one = large.window(7, 19, wanted).of_kind(kind)
+        other = small.window(7, 19, wanted).of_kind(kind)
+        assert set(other.step) <= set(range(7, 19))
+        assert same(one, other, ("rank", *names))
+
+
+def test_ranks_are_numbered_alike_and_what_a_ring_lost_is_counted(both):
+    for trace in both:
+        assert any("rank 2 began to count 2 steps after" in limit for limit in trace.limits)
+        assert trace.ranks[1].dropped == 5 * STEPS - RINGS[1]
+        assert [group.name for group in trace.groups] == ["dp"]
+
+
+def test_the_oldest_step_of_each_rank_is_known(both):
+    large, small = both
+    assert large.oldest_steps() == small.oldest_steps()
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=30))
+def test_a_span_holds_every_record_of_its_steps(steps):
+    step = np.array(steps, np.uint32)
+    seq = np.arange(1, len(steps) + 1)
+    index = step_index(seq, step)
+    for first in range(7):
+        begin, end = index.span(first, first + 2)
+        wanted = seq[(step >= first) & (step < first + 2)]
+        assert ((wanted >= begin) & (wanted < end)).all()
+
+
+@given(st.integers(1, 50), st.integers(1, 12))
+def test_coarser_summaries_lose_nothing_they_count(number, most):
+    fine = np.zeros(number, SUMMARY)
+    fine["first_step"] = fine["last_step"] = np.arange(number)
+    fine["count"], fine["step_sum_ns"] = 1, np.arange(number)
+    fine["sketch"][:, 3] = 1
+    coarse = coarsened(fine, most)
+    assert len(coarse) <= most
+    assert coarse["count"].sum() == coarse["sketch"].sum() == number
+    assert coarse["step_sum_ns"].sum() == fine["step_sum_ns"].sum()
+    assert (coarse["first_step"][0], coarse["last_step"][-1]) == (0, number - 1)
