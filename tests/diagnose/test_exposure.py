@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.grid import step_grid
 from evenstep.diagnose.intervals import Intervals, difference
 from evenstep.trace.layout import Flag, Kind, Op, Phase
-from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
+from tests.diagnose.synthetic import BOOT_NS, MS, World, with_missing, with_rows
 
 STEPS = 5
 ALONE = World(ranks=2, steps=STEPS, collectives=False)
@@ -95,6 +95,15 @@ def test_on_a_device_what_is_not_behind_compute_is_exposed():
     world = World(on_device=True, buckets=1, steps=STEPS, transfer_ns=10 * MS)
     grid = step_grid(computing(world, 0, 64))
     assert grid.exposure_known
+    assert np.abs(grid.blocked_ns - 6.2 * MS).max() <= 2
+    assert np.abs(grid.hidden_ns - 3.8 * MS).max() <= 2
+
+
+def test_a_profile_of_one_rank_alone_still_shows_what_was_exposed():
+    world = World(on_device=True, buckets=1, steps=STEPS, transfer_ns=10 * MS)
+    grid = step_grid(with_missing(computing(world, 0, 64), 1, 2, 3))
+    assert grid.ranks.tolist() == [0]
+    assert not grid.wait_ns.any()
     assert np.abs(grid.blocked_ns - 6.2 * MS).max() <= 2
     assert np.abs(grid.hidden_ns - 3.8 * MS).max() <= 2
 

@@ -41,7 +41,7 @@ def fill(grid: StepGrid, trace: Trace) -> None:
     """Blocked, waiting and hidden time of every cell, and its collectives."""
     cells = grid.start_ns.size
     messages = received(trace, grid.clocks)
-    flights = _all_flights(grid, messages)
+    flights = _all_flights(grid, trace, messages)
     compute, computing = _compute(grid, trace)
     device_ranks = np.unique(flights.cell[flights.on_device] % len(grid.ranks))
     grid.exposure_known = bool(np.isin(device_ranks, computing).all())
@@ -65,21 +65,46 @@ def blocked(grid: StepGrid, trace: Trace) -> Intervals:
     messages = received(trace, grid.clocks)
     compute, computing = _compute(grid, trace)
     found = _blocked(grid, trace, messages, computing)
-    flags = [grid.arrivals.rows.flags, messages.flags]
-    if not any(((each & int(Flag.ON_DEVICE)) != 0).any() for each in flags):
+    flights = _all_flights(grid, trace, messages)
+    if not flights.on_device.any():
         return found
-    return found + _on_device(grid, _all_flights(grid, messages), compute, computing)
+    return found + _on_device(grid, flights, compute, computing)
 
 
-def _all_flights(grid: StepGrid, messages: Columns) -> _Flights:
-    """Collectives and received messages."""
+def _all_flights(grid: StepGrid, trace: Trace, messages: Columns) -> _Flights:
+    """Collectives, received messages, and what moved on devices without a known partner."""
     rows = grid.arrivals.rows
     took = np.where(rows.leave_ns > 0, rows.leave_ns - rows.arrival_ns, 0)
-    flights = _flights(grid, rows, took)
-    if not len(messages):
-        return flights
-    took = np.where(messages.leave_ns > 0, messages.leave_ns - messages.here_ns, 0)
-    return _together([flights, _flights(grid, messages, took)])
+    parts = [_flights(grid, rows, took)]
+    for others in (messages, _unmatched(grid, trace, messages)):
+        if len(others):
+            took = np.where(others.leave_ns > 0, others.leave_ns - others.here_ns, 0)
+            parts.append(_flights(grid, others, took))
+    return _together(parts) if len(parts) > 1 else parts[0]
+
+
+def _unmatched(grid: StepGrid, trace: Trace, messages: Columns) -> Columns:
+    """Kernels that moved data of which no other rank tells: all of their time counts as transfer.
+
+    A profile of one rank, or of ranks that were not profiled in the same steps, has only such.
+    """
+    known = device_clock_is_hosts(trace)
+    kinds = (Kind.COLLECTIVE, Kind.POINT_TO_POINT) if known else ()
+    rows = trace.of_kind(*kinds)
+    mine = ((rows.flags & int(Flag.ON_DEVICE)) != 0) & (rows.device_exit_ns > 0)
+    mine &= np.isin(rows["rank"], known)
+    for told in (grid.arrivals.rows, messages):
+        mine &= ~np.isin(_identity(rows), _identity(told))
+    rows = rows.select(mine)
+    here = grid.clocks.common(rows["rank"], rows.device_enter_ns)
+    leave = grid.clocks.common(rows["rank"], rows.device_exit_ns)
+    rows = rows.with_column("here_ns", here).with_column("leave_ns", leave)
+    return rows.with_column("wait_ns", np.zeros(len(rows), np.int64))
+
+
+def _identity(rows: Columns) -> Array:
+    """A number of its own for every record: its rank, and its place in the rank's ring."""
+    return np.asarray((rows["rank"].astype(np.int64) << 40) + rows.seq.astype(np.int64))
 
 
 def _flights(grid: StepGrid, rows: Columns, took: Array) -> _Flights:
