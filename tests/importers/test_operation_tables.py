@@ -12,6 +12,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.format import Source
 from evenstep.importers.operation_tables import FORMAT
 from evenstep.trace.layout import Kind, Op, Phase
+from evenstep.trace.messages import matched
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
 HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,gmc,mb_id"
@@ -96,6 +97,16 @@ def test_messages_know_their_peer(written):
     messages = trace.of_kind(Kind.POINT_TO_POINT)
     assert set(messages.peer_or_root[messages["rank"] == 0].tolist()) == {1}
     assert set(messages.peer_or_root[messages["rank"] == 1].tolist()) == {0, 2}
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_every_message_of_every_step_has_both_ends(written, stages):
+    trace = opened(written(lines(Pipeline(dp=2, pp=stages, micro=3, steps=3))))
+    rows = trace.of_kind(Kind.POINT_TO_POINT)
+    pairs = matched(rows)
+    assert len(pairs.send) == len(rows) / 2 > 0
+    assert (rows.step[pairs.send] == rows.step[pairs.receive]).all()
+    assert (rows.exit_ns[pairs.receive] > rows.enter_ns[pairs.send]).all()
 
 
 def test_what_is_neither_computed_nor_recorded_is_no_wait(written):

@@ -209,13 +209,16 @@ def _groups(draft: Draft, rows: Columns) -> Array:
 def _messages(timed: Columns) -> dict[str, Any]:
     rows = timed.select(np.isin(timed.role, MESSAGES))
     ahead = np.isin(rows.role, (Role.FORWARD_SEND, Role.BACKWARD_RECV))
+    backward = np.isin(rows.role, (Role.BACKWARD_SEND, Role.BACKWARD_RECV))
     stages = int(timed.stage.max()) + 1
+    in_a_step = int(rows.seq_id.max(initial=0)) + 1
     peer_stage = (rows.stage + np.where(ahead, 1, -1)) % stages
     return {
         "rank": rows["rank"],
         "kind": int(Kind.POINT_TO_POINT),
         "op": np.where(np.isin(rows.role, SENDS), int(Op.SEND), int(Op.RECV)),
-        "group_seq": rows.seq_id,
+        "group_seq": rows.step * in_a_step + rows.seq_id,
+        "payload": backward,  # the tag: with two stages both directions have the same ends
         "peer_or_root": _worker_at(timed, rows.dp_rank, peer_stage),
         "name": rows.optype,
         "step": rows.step,
