@@ -25,6 +25,7 @@ NAMES = (
     "published",
     "what_if",
     "kineto_loading",
+    "diagnose_scale",
 )
 PAGE = Path(__file__).with_name("README.md")
 
