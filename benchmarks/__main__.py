@@ -26,6 +26,7 @@ NAMES = (
     "what_if",
     "kineto_loading",
     "diagnose_scale",
+    "simulator",
 )
 PAGE = Path(__file__).with_name("README.md")
 
