@@ -18,6 +18,8 @@ class Label:
     mode: str | None
     culprits: frozenset[int] | None = None
     lost: float | None = None  # share of the step time, by the counterfactual
+    alone: bool = True  # else others have a part in that loss, and it is not compared
+    besides: frozenset[str] = frozenset()  # modes that may be true as well, without a culprit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,18 @@ class Judged:
     @property
     def first(self) -> str | None:
         """The mode of the worst finding above the threshold; None without one."""
-        severe = [finding for finding in self.findings if finding["severity"] > SEVERE]
-        return str(severe[0]["mode"]) if severe else None
+        return str(self.judged[0]["mode"]) if self.judged else None
+
+    @property
+    def judged(self) -> list[Finding]:
+        """Findings above the threshold, but for what may be true as well."""
+        besides = self.example.label.besides - {self.example.label.mode}
+        return [
+            finding
+            for finding in self.findings
+            if finding["severity"] > SEVERE
+            and (finding["mode"] not in besides or finding["where"]["ranks"])
+        ]
 
     @property
     def right_mode(self) -> bool:
@@ -59,16 +71,21 @@ class Judged:
         label = self.example.label
         if label.culprits is None or not self.right_mode:
             return None
-        return frozenset(self.findings[0]["where"]["ranks"]) == label.culprits
+        return frozenset(self.judged[0]["where"]["ranks"]) == label.culprits
 
     @property
     def error(self) -> float | None:
         """Attributed less injected loss, as a share of the injected; None where not comparable."""
-        lost = self.example.label.lost
-        if lost is None or not self.counts or not self.right_mode:
+        label = self.example.label
+        if label.lost is None or not label.alone or not self.counts or not self.right_mode:
             return None
-        mine = [finding for finding in self.findings if finding["mode"] == self.example.label.mode]
-        return float(sum(finding["severity"] for finding in mine) / lost - 1)
+        mine = [f for f in self.findings if f["mode"] == label.mode and _about(f, label.culprits)]
+        return float(sum(finding["severity"] for finding in mine) / label.lost - 1)
+
+
+def _about(finding: Finding, culprits: frozenset[int] | None) -> bool:
+    """Whether a finding is about these ranks, where there are any."""
+    return not culprits or bool(culprits & set(finding["where"]["ranks"]))
 
 
 def judged(example: Example) -> Judged:

@@ -43,11 +43,13 @@ def _exchanging(random: Random, share: float, *, fewest: int = 60) -> tuple[Worl
     """A job that exchanges large buckets for this share of its step, exposed where it blocks."""
     world = long_enough(replace(ordinary(random, 0.02), style="blocking"), fewest)
     world = replace(world, tensor_parallel=1, buckets=int(random.choice([2, 4, 8])))
-    sizes = tuple(int(size) * MB for size in random.integers(20, 100, 2))
+    world = replace(world, pace=max(world.pace, 0.5))
     per_bucket = share / (1 - share) * step_ns(world) / world.buckets
+    gBps = float(np.exp(random.uniform(np.log(1), np.log(50))))  # noqa: N806
+    sizes = tuple(int(part * per_bucket * gBps) for part in random.uniform(0.6, 1.4, 2))
     links = Links(
         alpha_ns=0.02 * per_bucket,
-        gBps=float(np.mean(sizes)) / per_bucket,
+        gBps=gBps,
         noise=float(random.uniform(0.002, 0.03)),
         seed=int(random.integers(1 << 30)),
     )
@@ -175,9 +177,9 @@ def short_of_bandwidth(random: Random, severity: float) -> Made:
 
 
 def full(random: Random, severity: float) -> Made:
-    """More bytes than the links carry beside compute; the first remedy is to send half of them."""
+    """More bytes than the links carry beside compute."""
     world, links = _exchanging(random, 0.3 + severity)
-    return _against(world, links, "bandwidth_bound", replace(links, gBps=2 * links.gBps))
+    return _against(world, links, "bandwidth_bound", replace(links, gBps=1e9))
 
 
 def many_small(random: Random, severity: float) -> Made:

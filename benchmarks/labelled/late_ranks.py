@@ -56,6 +56,8 @@ def chronic_and_missing(random: Random, severity: float) -> Made:
     world, rank, ns = _job(random, severity)
     if world.ranks < 4:
         world = replace(world, ranks=4, noise=min(world.noise, severity / 2))
+    if world.style == "grid":  # who waits for whom through an unseen rank cannot be told
+        world = replace(world, style="overlapped", tensor_parallel=1)
     other = (rank + 1 + int(random.integers(world.ranks - 1))) % world.ranks
     slow = world.slow(rank, Phase.FORWARD, ns)
     return labelled(
@@ -88,6 +90,7 @@ def rotating(random: Random, severity: float) -> Made:
     world, _, ns = _job(random, severity)
     table, steps = world.everywhere(), np.arange(world.steps)
     table[steps, random.integers(0, world.ranks, world.steps)] = ns
+    world = replace(world, noise=min(world.noise, severity / 8))  # one step must stand out
     return labelled(world.delayed(Phase.BACKWARD, table), "straggler")
 
 
@@ -162,14 +165,13 @@ def noisy(random: Random, severity: float) -> Made:
 
 
 def two_ranks(random: Random, severity: float) -> Made:
-    """One rank is slower, and another's input is late, half as much."""
+    """One rank is slower, and another's input is late, a third as much: they hide one another."""
     world, rank, ns = _job(random, severity)
     other = (rank + 1 + int(random.integers(world.ranks - 1))) % world.ranks
     both = world.slow(rank, Phase.BACKWARD, ns).slow(other, Phase.INPUT, ns / 3)
     lost = both.lost_against(world.slow(other, Phase.INPUT, ns / 3))
-    made = labelled(both, "straggler", frozenset({rank}))
-    enough = lost >= severity / 3
-    return made._replace(label=replace(made.label, lost=None if enough else lost))
+    made = labelled(both, "straggler", frozenset({rank}), lost=lost)
+    return made._replace(label=replace(made.label, alone=False))
 
 
 def slow_and_saving(random: Random, severity: float) -> Made:

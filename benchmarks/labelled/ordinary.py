@@ -83,7 +83,7 @@ def ordinary(random: Random, coupling: float) -> World:
 def _steps(random: Random) -> int:
     """Few or many, and rarely very many."""
     low, high = ((20, 60), (60, 160), (160, 400), (2000, 2001))[
-        int(random.choice(4, p=[0.25, 0.5, 0.23, 0.02]))
+        int(random.choice(4, p=[0.25, 0.5, 0.24, 0.01]))
     ]
     return int(random.integers(low, high))
 

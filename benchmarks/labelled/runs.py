@@ -38,6 +38,8 @@ def hanging(random: Random, severity: float) -> Made:
                     found, rank=other, kind=Kind.COLLECTIVE, op=op, group=0, group_seq=10**6,
                     step=world.steps, enter_ns=end + MS, bytes_in=4096,
                 )  # fmt: skip
+        for info in found.ranks.values():
+            info.closed = False
         heard = int(end + still_ns)
         return with_rows(found, kind=Kind.SAMPLE, rank=0, enter_ns=heard, step=world.steps)
 

@@ -104,11 +104,12 @@ def collecting(random: Random, severity: float) -> Posed:
 
 
 def varying(random: Random, severity: float) -> Posed:
-    """All ranks vary."""
+    """All ranks vary, in forward and backward by themselves."""
     calm = job(random, cluster={"nodes": 16, "nic_gBps": 12.5})
-    calm["noise"] = []
-    noise = {"kind": "normal", "sigma": severity / (1 - severity) / (0.72 * 1.766)}
-    return Posed(_noisier(calm, noise), calm, "synchronization_amplification")
+    sigma = severity / (1 - severity) / (0.72 * 1.766)
+    noise = [{"kind": "normal", "phase": p, "sigma": sigma} for p in ("forward", "backward")]
+    varied = {**calm, "noise": [*calm["noise"], *noise]}
+    return Posed(varied, calm, "synchronization_amplification")
 
 
 def crossing(random: Random, severity: float, *, kind: str) -> Posed:
@@ -149,7 +150,7 @@ def many_small(random: Random, severity: float) -> Posed:
     buckets, nodes = 60, calm["cluster"]["nodes"]
     share = min(0.7, 0.1 + 1.2 * severity)
     latency_s = share / (1 - share) * _step_ms(calm) / 1e3 / buckets / (2 * (nodes - 1))
-    calm["work"] |= {"overlap": False, "gradient_bytes": 60 * 20_000, "buckets": buckets}
+    calm["work"] |= {"overlap": False, "gradient_bytes": 60 * 5_000, "buckets": buckets}
     calm["cluster"]["nic_latency_us"] = latency_s * 1e6 / 2
     without = _changed(calm, {"work": {"buckets": 1}})
     return Posed(calm, without, "latency_bound")
@@ -181,9 +182,9 @@ def disturbed(
                 )
 
 
-def healthy(seeds: range) -> Iterator[Example]:
+def healthy(seeds: range, only: str = "") -> Iterator[Example]:
     """The same jobs without a cause."""
-    for seed in seeds:
+    for seed in seeds if only in "healthy" else ():
         posed = Posed(job(np.random.default_rng([seed, 7])), None, None)
         yield _example(f"simulated: healthy, seed {seed}", posed)
 

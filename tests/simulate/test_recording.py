@@ -1,9 +1,12 @@
 """What a simulation writes is a run like any other."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.simulate.recording import Recorder, Row
 from evenstep.simulate.simulation import simulate, simulate_to, simulate_trace
 from evenstep.trace.layout import Kind, Phase
 from evenstep.trace.trace import load
@@ -145,3 +148,15 @@ def test_the_same_scenario_writes_the_same_bytes(asked, tmp_path):
 
 def test_recording_changes_nothing(asked):
     assert (simulate(asked).step_ns == simulate_trace(asked)[0].step_ns).all()
+
+
+def test_a_step_that_was_interrupted_halfway_is_left_out():
+    kept = []
+    recorder = Recorder(2, SimpleNamespace(keep=lambda block: kept.append(block.records.copy())))
+    times = np.zeros(2), np.ones(2)
+    rows = [Row(Kind.STEP, 0, *times), Row(Kind.PHASE, 2, *times)]
+    recorder.step(0, rows)
+    with pytest.raises(AttributeError):
+        recorder.step(1, [*rows[:1], None])
+    recorder.flush()
+    assert [block.shape[1] for block in kept] == [2]

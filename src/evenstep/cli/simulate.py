@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,11 @@ HELP = """Run a scenario: a cluster, its fabric, a job and what disturbs it, in 
 
 With --out, the trace is written as a run folder that `evenstep diagnose` and every other command
 read like a live job's. --set changes one field, as in --set cluster.nodes=64 or
---set noise.0.sigma=0.05; --fields lists them all."""
+--set noise.0.sigma=0.05; --fields lists them all, --presets the systems and models that a scenario
+can name in `preset`."""
 
 PARTIAL = 130
+_NAMES, _WIDEST = 23, 80  # columns of the list of presets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exact", action="store_true", help="simulate every message")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--fields", action="store_true", help="list what a scenario may say")
+    parser.add_argument("--presets", action="store_true", help="list systems and models")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -52,6 +56,13 @@ def _main(args: argparse.Namespace) -> int:
         from evenstep.simulate.fields import described
 
         print(described(), end="")
+        return 0
+    if args.presets:
+        from evenstep.simulate import presets
+
+        for name, what in presets.summaries().items():
+            lines = textwrap.wrap(what, _WIDEST - _NAMES)
+            print(f"{name:{_NAMES}}" + f"\n{'':{_NAMES}}".join(lines))
         return 0
     if args.scenario is None:
         raise UsageError("name a SCENARIO file, or list the fields of one with --fields")

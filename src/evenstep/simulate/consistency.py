@@ -16,6 +16,7 @@ def check(scenario: Scenario) -> None:
     _check_work(scenario)
     _check_noise(scenario)
     _check_neighbours(scenario)
+    _check_parts(scenario)
 
 
 def _check_cluster(cluster: Cluster) -> None:
@@ -112,3 +113,12 @@ def _check_neighbours(scenario: Scenario) -> None:
             )
         if not other.message_bytes:
             raise ConfigError(f"{place}.message_bytes must be above 0: it would never be over")
+
+
+def _check_parts(scenario: Scenario) -> None:
+    names = [part.name for part in scenario.reliability.parts]
+    for index, name in enumerate(names):
+        if name == "node" or (name and name in names[:index]):
+            raise ConfigError(
+                f"reliability.parts[{index}].name {name!r} is taken; give every part its own name"
+            )

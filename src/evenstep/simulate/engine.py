@@ -234,9 +234,10 @@ class Engine:
         for phase in (Phase.FORWARD, Phase.BACKWARD):
             factor, delay = step.noise_of(phase)
             step.now = step.now + delay
-            factors.append(factor * np.ones(len(enter)))
+            factors.append(_of_slowest(factor * np.ones(len(enter)), item.tensor))
         delay = step.now - enter
-        forward, backward = item.forward_ns * factors[0], item.backward_ns * factors[1]
+        forward = item.forward_ns * factors[0] + item.tensor_ns
+        backward = item.backward_ns * factors[1] + item.tensor_ns
         end = run_pipeline(
             step.now[item.stages], forward[item.stages], backward[item.stages], item.hop_ns,
             item.micro_batches, interleaved=item.interleaved,
@@ -245,7 +246,8 @@ class Engine:
         step.now = step.now.copy()
         step.now[item.stages] = end
         bubble = np.maximum(step.now - enter - work[0] - work[1], 0.0)
-        step.blocked, step.waited = step.blocked + bubble, step.waited + bubble
+        exchanging = 2 * item.micro_batches * item.tensor_ns
+        step.blocked, step.waited = step.blocked + bubble + exchanging, step.waited + bubble
         if step.rows is not None:
             middle, late = enter + work[0], enter + work[0] + bubble
             step.rows.append(phase_row(Phase.FORWARD, enter, middle, work[0]))
@@ -320,3 +322,12 @@ class Engine:
         """The phase's own row stands before what was issued in it."""
         if step.rows is not None and phase is not Phase.OTHER:
             step.rows.insert(place, phase_row(phase, enter, step.now, leaf))
+
+
+def _of_slowest(factor: Array, groups: Array | None) -> Array:
+    """What a rank is slower by where its group keeps together at every layer."""
+    if groups is None:
+        return factor
+    found = factor.copy()
+    found[groups] = factor[groups].max(axis=1)[:, None]
+    return found

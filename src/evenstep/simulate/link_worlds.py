@@ -56,8 +56,8 @@ class Driver(Protocol):
     def before(self, step: int) -> Sequence[float]:
         """The delay of each rank before the step."""
 
-    def gap(self, bucket: int, durations: Sequence[float]) -> float:
-        """What the slowest rank sleeps after a bucket that took each rank so long."""
+    def pauses(self, bucket: int, durations: Sequence[float]) -> Sequence[float]:
+        """What each rank sleeps after a bucket that took it so long."""
 
     def after(self, step: int, begin: float, end: float) -> None:
         """The step is over."""
@@ -73,9 +73,9 @@ class Free:
         """No delay."""
         return self._none
 
-    def gap(self, bucket: int, durations: Sequence[float]) -> float:  # noqa: ARG002
-        """No gap."""
-        return 0.0
+    def pauses(self, bucket: int, durations: Sequence[float]) -> Sequence[float]:  # noqa: ARG002
+        """No pause."""
+        return self._none
 
     def after(self, step: int, begin: float, end: float) -> None:
         """Nothing to learn."""
@@ -141,13 +141,13 @@ class _Running:
         self.left = self._work[self.bucket]
 
     def leave(self, now: float) -> None:
-        """A bucket is over: a gap, the next one, or the next step."""
+        """A bucket is over: a pause, the next one, or the next step."""
         self.left = 0.0
-        gap = self._driver.gap(self.bucket, [now - entered for entered in self._enter])
+        pauses = self._driver.pauses(self.bucket, [now - entered for entered in self._enter])
         self.bucket += 1
         if self.bucket < BUCKETS:
-            self.until = now + gap
-            self._enter = [self.until] * len(self._enter)
+            self._enter = [now + pause for pause in pauses]
+            self.until = max(self._enter)
             return
         self._driver.after(self.step, self._begin, now)
         self.times.append(now - self._begin)

@@ -86,7 +86,7 @@ class Timeline:
         start = self._now
         for stage in flow.stages:
             self._run(stage, None, flow.pace)
-        self._now += flow.launch_ns
+        self.advance(self._now + flow.launch_ns)
         return start_ns + self._now - start
 
     def advance(self, until_ns: float) -> None:

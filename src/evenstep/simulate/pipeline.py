@@ -80,7 +80,7 @@ def _order(stages: int, micro_batches: int, interleaved: int) -> tuple[Operation
 
 
 def _of_stage(stages: int, stage: int, micro_batches: int, interleaved: int) -> Iterator[Operation]:
-    """What a rank does, in order: forwards to fill the pipeline, then one of each, then the rest."""
+    """What a rank does in order: forwards to fill the pipeline, one of each, the rest."""
     total = micro_batches * interleaved
     ahead = stages - stage - 1
     if interleaved > 1:

@@ -67,7 +67,9 @@ class Piped:
     """Forward and backward of all micro-batches through the stages, one forward one backward.
 
     `stages` is (pipelines, stages): ranks. Lengths are of one micro-batch; `hop_ns` is what an
-    activation takes from each rank to the next stage, and its gradient back.
+    activation takes from each rank to the next stage, and its gradient back. Ranks of a row of
+    `tensor` share their layers: they spend `tensor_ns` each way exchanging activations, and are as
+    fast as the slowest of them.
     """
 
     stages: Array
@@ -76,6 +78,8 @@ class Piped:
     backward_ns: float
     hop_ns: Array
     interleaved: int = 1
+    tensor: Array | None = None
+    tensor_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +276,9 @@ def _pipeline(scenario: Scenario, library: Library) -> Program:
     routes = network.routes(gpu[stages.reshape(-1)], gpu[following.reshape(-1)])
     hop = routes.total(network.latency_ns) + routes.worst(work.message_bytes / network.capacity)
     micro = work.micro_batches
+    inner = _grid(scenario).reshape(-1, work.tensor_parallel)
+    shared = library.flow("all_reduce", work.message_bytes, inner)
+    layers = work.layers / work.pipeline_parallel if shared.stages else 0.0
     reduced = library.flow("all_reduce", _sent_bytes(scenario), outer)
     items = [
         *_before(scenario),
@@ -282,6 +289,8 @@ def _pipeline(scenario: Scenario, library: Library) -> Program:
             work.backward_ms * 1e6 / micro,
             hop.reshape(stages.shape),
             work.interleaved,
+            inner if layers else None,
+            2 * layers * shared.duration_ns,
         ),
         Burst(Phase.OTHER, np.zeros(1), (reduced if reduced.stages else None,)),
         Drain(),

@@ -84,6 +84,7 @@ class Recorder:
         self._sequence: dict[int, int] = {}  # collectives of each partition so far
         self._buffer = np.zeros((ranks, 0, layout.RECORD_WORDS), np.uint64)
         self._used = self._written = self._steps = 0
+        self._whole = 0  # records of finished steps: an interrupted one is left out
         self._summaries: list[Array] = []
         self.extras: list[Extra] = []
 
@@ -98,6 +99,7 @@ class Recorder:
         for row in rows:
             self._put(number, row)
         self._summaries.append(_summary(number, rows, self._ranks))
+        self._whole = self._used
         self._steps += 1
 
     def _put(self, number: int, row: Row) -> None:
@@ -136,12 +138,13 @@ class Recorder:
         """Hand on the steps collected so far."""
         if not self._steps:
             return
+        self._used = self._whole
         summaries = np.empty((self._ranks, self._steps), SUMMARY)  # np.stack would drop the padding
-        for index, each in enumerate(self._summaries):
+        for index, each in enumerate(self._summaries[: self._steps]):
             summaries[:, index] = each
         self._keeper.keep(Block(self._buffer[:, : self._used], summaries, self._steps))
         self._written += self._used
-        self._used = self._steps = 0
+        self._used = self._whole = self._steps = 0
         self._summaries = []
 
     @property

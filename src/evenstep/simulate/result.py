@@ -13,6 +13,7 @@ from evenstep.simulate.account import Account
 from evenstep.simulate.flows import Flow
 from evenstep.simulate.network import Network
 from evenstep.simulate.scenario import Scenario
+from evenstep.simulate.staleness import Staleness, convergence
 
 Array = npt.NDArray[Any]
 
@@ -86,8 +87,9 @@ class Result:
     collectives: tuple[CollectiveUse, ...]
     links: tuple[LinkUse, ...]
     pacing: dict[str, Any] | None
+    convergence: dict[str, Any] | None  # staleness and stability; never accuracy
     energy: dict[str, float | None] | None  # as `energy.Bill`, per unit of throughput
-    goodput: dict[str, float] | None  # shares of weeks, as `goodput.Goodput`
+    goodput: dict[str, Any] | None  # shares of weeks, as `goodput.Goodput`
     step_ns: Array = field(repr=False, compare=False)  # of every step
 
     def to_json(self) -> dict[str, Any]:
@@ -116,11 +118,13 @@ def summed_up(
     other_bytes: Array,
     compute_ns: float,
     pacing: dict[str, Any] | None,
+    staleness: Staleness | None,
     exact: bool,
 ) -> Result:
     """The result of what was added up. Links are counted over all steps."""
     step = account.step_ns[account.counted]
     amount, unit = _amount(scenario)
+    weeks = outlook.operated(scenario)
     mean = float(step.mean()) if len(step) else 0.0
     return Result(
         name=scenario.name,
@@ -137,19 +141,30 @@ def summed_up(
         collectives=tuple(_use(flow) for flow in flows),
         links=_links(network, account, link_bytes, other_bytes),
         pacing=pacing,
-        energy=outlook.energy(scenario, account, amount),
-        goodput=outlook.operated(scenario),
+        convergence=_convergence(scenario, staleness),
+        energy=outlook.energy(scenario, account, amount, weeks),
+        goodput=weeks,
         step_ns=account.step_ns,
     )
 
 
 def _amount(scenario: Scenario) -> tuple[float, str]:
-    """What a step brings: samples of the ranks that are waited for, or one step."""
+    """What a step brings: samples of the ranks that are waited for, or one step, of which
+    those who are left out are missing."""
     samples, strategy = scenario.work.samples_per_rank, scenario.strategy
-    if not samples:
-        return 1.0, "steps/s"
     spared = strategy.backups if strategy.kind in SPARING else 0
+    if not samples:
+        return 1.0 - spared / scenario.ranks, "steps/s"
     return float(samples * (scenario.ranks - spared)), "samples/s"
+
+
+def _convergence(scenario: Scenario, staleness: Staleness | None) -> dict[str, Any] | None:
+    strategy = scenario.strategy
+    return convergence(
+        staleness,
+        local_steps=strategy.every if strategy.kind == "local_sgd" else 1,
+        discarded=strategy.backups / scenario.ranks if strategy.kind in SPARING else 0.0,
+    )
 
 
 def _step_time(step: Array) -> StepTime:

@@ -71,23 +71,35 @@ class RingProfile:
         self._rounds = rounds
         self._together = self._from_everywhere()
 
-    def ends(self, last_rank: int, last_ns: float, first_ns: float, times: int) -> Array:
-        """When each rank is through `times` collectives in a row, if the others have entered at
-        `first_ns` and one rank at `last_ns`: the later of what either alone would make it."""
+    @property
+    def leads_ns(self) -> Array:
+        """How long before the last each rank is through, if all enter together."""
+        return np.asarray(self._together.max() - self._together)
+
+    def ends(self, entry_ns: Array, latest: Array, times: int) -> Array:
+        """When each rank is through `times` collectives in a row: the latest of what the `latest`
+        ranks alone and the earliest entry of all would make it."""
         rounds = self._rounds * times
         earlier = (times - 1) * self._rounds * float(self._hop_ns.max())
-        found: Array = first_ns + self._together + earlier
+        found: Array = float(entry_ns.min()) + self._together + earlier
+        for rank in latest:
+            found = np.maximum(found, entry_ns[rank] + self._after(int(rank), rounds))
+        return found
+
+    def _after(self, first: int, rounds: int) -> Array:
+        """The longest chain of so many rounds from one rank to each."""
+        found = np.zeros(len(self._together))
         size = self._order.shape[1]
         moved = np.arange(size)
         for order, hops in zip(self._order, self._hop_ns, strict=True):
-            turn = -int(np.argmax(order == last_rank))
+            turn = -int(np.argmax(order == first))
             hops = np.roll(hops, turn)
             before = np.cumsum(hops) - hops
             chain = before + np.maximum(rounds - moved, 0) * np.maximum.accumulate(hops)
             around_once = before + hops.sum() + (rounds - size - moved) * hops.max()
             chain = np.where(rounds >= size + moved, np.maximum(chain, around_once), chain)
             ranks = np.roll(order, turn)
-            found[ranks] = np.maximum(found[ranks], last_ns + chain)
+            found[ranks] = np.maximum(found[ranks], chain)
         return found
 
     def _from_everywhere(self) -> Array:

@@ -77,9 +77,14 @@ class Work:
     message_bytes: int = size(0, "of tensor and experts: one collective; of pipeline: activations")
     tensor_parallel: int = count(1, "ranks that share a layer", least=1)
     pipeline_parallel: int = count(1, "stages", least=1)
+    layers: int = count(
+        0, "of the model, for tensor parallel collectives of a pipeline; 0: not known, none"
+    )
     micro_batches: int = count(1, "micro-batches of a step, of a pipeline", least=1)
     interleaved: int = count(
-        1, "chunks of layers of a stage; above 1, micro-batches come in multiples of stages", least=1
+        1,
+        "chunks of layers of a stage; above 1, micro-batches come in multiples of stages",
+        least=1,
     )
     batch_spread: float = number(
         0.0, "standard deviation of a rank's share of the work, as sequence lengths cause it"
@@ -174,17 +179,32 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A kind of part that fails."""
+
+    name: str = text("", "what it is called")
+    failures_per_million_hours: float = number(0.0, "of one of them")
+    per_node: float = number(1.0, "how many a node has; below 1 for what nodes share")
+    hardware: bool = flag(True, "its failure takes the node out until it is repaired")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
     """Failures and what is done about them; 0 failures: not accounted."""
 
     failures_per_1000_node_days: float = number(0.0, "interruptions of the job by its nodes")
+    parts: tuple[Part, ...] = tables(Part, "what fails, beside or instead of whole nodes")
     checkpoint_every_s: float = number(0.0, "between two checkpoints; 0: the best interval")
     write_s: float = number(60.0, "to write one, while the job waits", above=True)
     detect_s: float = number(60.0, "until a failure is noticed")
     restart_s: float = number(300.0, "until the job is back")
-    node_share: float = number(1.0, "of the failures take a node out", high=1.0)
+    restore_s: float = number(0.0, "and until its checkpoint is loaded")
+    node_share: float = number(1.0, "of the failures of nodes take one out", high=1.0)
     repair_h: float = number(24.0, "until such a node is back")
     spares: int = count(8, "nodes that can take its place")
+    slow_nodes_per_1000_node_days: float = number(0.0, "nodes that turn slow and stay so")
+    slow_factor: float = number(1.3, "how much longer a step is with one", low=1.0)
+    notice_s: float = number(3600.0, "until it is noticed and replaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,16 +253,21 @@ class Scenario:
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:
     """A scenario from its file, with `a.b=c` assignments carried out on it."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+    data = read(path)
     try:
         return parse(data, assignments)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The plain values of a scenario's file, as they stand there."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:

@@ -210,9 +210,9 @@ def assign(data: dict[str, Any], assignment: str) -> None:
     for part, following in zip(parents, [*parents, last][1:], strict=True):
         place = _child(place, part, path, [] if following.isdecimal() else {})
     if isinstance(place, list):
-        place[_index(place, last, path)] = _parsed(value)
+        place[_index(place, last, path)] = parsed(value)
     else:
-        place[last] = _parsed(value)
+        place[last] = parsed(value)
 
 
 def _child(place: Any, part: str, path: str, empty: Any) -> Any:
@@ -237,7 +237,8 @@ def _index(place: list[Any], part: str, path: str) -> int:
     )
 
 
-def _parsed(value: str) -> Any:
+def parsed(value: str) -> Any:
+    """A value from the command line: TOML, or text where it is not that."""
     import tomllib
 
     try:

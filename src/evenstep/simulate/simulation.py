@@ -134,6 +134,7 @@ def _run(
         other_bytes=np.zeros_like(link_bytes) if others is None else others.link_bytes,
         compute_ns=setup.program.compute_ns,
         pacing=pace.summary(),
+        staleness=pace.staleness(),
         exact=exact,
     )
 

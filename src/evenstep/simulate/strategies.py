@@ -15,6 +15,7 @@ import numpy.typing as npt
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
 from evenstep.simulate.recording import Extra
 from evenstep.simulate.scenario import Scenario
+from evenstep.simulate.staleness import Staleness, Updates
 from evenstep.trace.layout import Actuator, Flag, Kind
 
 Array = npt.NDArray[Any]
@@ -55,18 +56,50 @@ class Pace:
         """What pacing did, for the result."""
         return None
 
+    def staleness(self) -> Staleness | None:
+        """How old gradients were when applied; None where everybody waits for everybody."""
+        return None
 
-class BoundedLag(Pace):
+
+class Loose(Pace):
+    """Nobody waits: a rank reads the parameters as its update is applied."""
+
+    def __init__(self, ranks: int) -> None:
+        self._updates = Updates(ranks)
+        self._read = np.zeros(ranks)
+
+    def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:  # noqa: ARG002
+        """Remember when what was read was applied; the next is read then, or behind a barrier."""
+        applied = end if seen is None else np.array(seen.over_ns)
+        self._updates.add(self._read, applied)
+        self._read = np.maximum(applied, self._released(end))
+
+    def _released(self, end: Array) -> Array | float:  # noqa: ARG002
+        """When a barrier let each rank go on; 0 where it did not hold it."""
+        return 0.0
+
+    def staleness(self) -> Staleness | None:
+        """Over all updates."""
+        return self._updates.staleness()
+
+
+class BoundedLag(Loose):
     """Stale synchronous parallel (Ho et al. 2013): nobody is more than `bound` steps ahead."""
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: int, ranks: int) -> None:
+        super().__init__(ranks)
         self._ends: deque[float] = deque(maxlen=bound + 1)
         self._bound = bound
+        self._arrived: Array = np.zeros(ranks)
 
     def barrier(self, step: int, now: Array) -> Array:
         """Step k + 1 may begin when all have finished step k - bound."""
         self._ends.append(float(now.max()))
+        self._arrived = now
         return np.maximum(now, self._ends[0]) if step >= self._bound else now
+
+    def _released(self, end: Array) -> Array | float:
+        return np.where(end > self._arrived, end, 0.0)
 
 
 class Paced(Pace):
@@ -190,5 +223,7 @@ def pace_of(scenario: Scenario, run_id: str) -> Pace:
     if kind == "paced":
         return Paced(scenario, run_id)
     if kind == "stale_synchronous":
-        return BoundedLag(scenario.strategy.bound)
+        return BoundedLag(scenario.strategy.bound, scenario.ranks)
+    if kind == "asynchronous":
+        return Loose(scenario.ranks)
     return Pace()

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from evenstep.simulate.result import Result
 
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+_LOSSES = (
+    ("writing", "checkpoints"),
+    ("lost", "done again"),
+    ("restarting", "restarts"),
+    ("waiting", "no node"),
+    ("slowed", "slow nodes"),
+)
 
 
 def render(result: Result) -> str:
@@ -35,21 +46,60 @@ def render(result: Result) -> str:
         f"{link.capacity_gBps:g} GB/s used"
         for link in result.links[:3]
     ]
-    if result.energy is not None:
-        each = result.energy["joules_per_unit"] or 0.0
-        one = result.unit.removesuffix("s/s")
-        cost = result.energy["cost_per_unit"] or 0.0
-        lines.append(f"  energy       {each:.4g} J a {one}, cost {cost:.3g} a {one}")
-    if result.goodput is not None:
-        useful = result.goodput["useful"]
-        lines.append(
-            f"  over weeks   {_percent(useful)} of the time is useful work "
-            f"({result.throughput * useful:.4g} {result.unit}), "
-            f"{result.goodput['interruptions_per_day']:.3g} interruptions a day"
-        )
+    lines += [*_converges(result), *_uses(result), *_lasts(result)]
     if result.pacing is not None:
         lines.append(f"  pacing       {result.pacing['verdict']}")
     return "\n".join(lines) + "\n"
+
+
+def _converges(result: Result) -> Iterator[str]:
+    """What the strategy does to the optimisation."""
+    found = result.convergence
+    if found is None:
+        return
+    if found["staleness"] is not None:
+        age, share = found["staleness"], found["stable_step_share"]
+        yield (
+            f"  staleness    {age['mean']:.3g} updates on average, 99 % below {age['p99']:.3g}; "
+            f"largest stable"
+        )
+        yield f"               step size {share:.2g} of that of fresh gradients (a quadratic;"
+        yield "               says nothing about accuracy)"
+    if found["local_steps"] > 1:
+        yield f"  exchange     every {found['local_steps']} steps; models differ in between"
+    if found["discarded_share"]:
+        yield f"  gradients    {_percent(found['discarded_share'])} are thrown away"
+
+
+def _uses(result: Result) -> Iterator[str]:
+    """Energy and money by the unit."""
+    found = result.energy
+    if found is None:
+        return
+    one = result.unit.removesuffix("s/s")
+    each, cost = found["joules_per_unit"] or 0.0, found["cost_per_unit"] or 0.0
+    yield f"  energy       {each:.4g} J a {one}, cost {cost:.3g} a {one}"
+    if found.get("joules_per_useful_unit"):
+        yield (
+            f"               {found['joules_per_useful_unit']:.4g} J and "
+            f"{found['cost_per_useful_unit']:.3g} with failures and checkpoints"
+        )
+
+
+def _lasts(result: Result) -> Iterator[str]:
+    """What failures leave over weeks."""
+    weeks = result.goodput
+    if weeks is None:
+        return
+    useful = weeks["useful"]
+    yield (
+        f"  over weeks   {_percent(useful)} of the time is useful work "
+        f"({result.throughput * useful:.4g} {result.unit}), "
+        f"{weeks['interruptions_per_day']:.3g} interruptions a day"
+    )
+    lost = ", ".join(f"{word} {_percent(weeks[name])}" for name, word in _LOSSES if weeks[name])
+    yield f"               lost: {lost}"
+    yield f"               a checkpoint every {duration(weeks['checkpoint_interval_ns'])}"
 
 
 def duration(length_ns: float) -> str:

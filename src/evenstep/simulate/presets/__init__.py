@@ -1,6 +1,8 @@
-"""Real systems as parts of scenarios: TOML files with the origin of every number.
+"""Real systems and models as parts of scenarios: TOML files with the origin of every number.
 
-A scenario names one or several in `preset`; what it says itself goes over them.
+A scenario names one or several in `preset`; what it says itself goes over them. A preset may name
+others in the same way. Its first line says what it is, the comment below it where its numbers are
+from.
 """
 
 from __future__ import annotations
@@ -34,14 +36,19 @@ def merged(data: Mapping[str, Any]) -> dict[str, Any]:
         raise schema.refused("preset", "a name or a list of names", named)
     found: dict[str, Any] = {}
     for name in named:
-        found = _over(found, _read(name))
+        found = _over(found, merged(tomllib.loads(_text(name))))
     return _over(found, own)
 
 
-def _read(name: str) -> dict[str, Any]:
+def summaries() -> dict[str, str]:
+    """What each preset is, in its own first line."""
+    return {name: _text(name).partition("\n")[0].removeprefix("# ") for name in names()}
+
+
+def _text(name: str) -> str:
     if name not in names():
         raise ConfigError(schema.unknown(f"preset {name!r}", name, names()))
-    return tomllib.loads((files(__name__) / f"{name}.toml").read_text())
+    return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

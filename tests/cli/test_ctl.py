@@ -1,0 +1,154 @@
+"""Pacing switched on and off while a job of two real ranks runs."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from evenstep.report.live_run import LiveRun
+from evenstep.trace.layout import Flag, Kind
+from tests.agent.conftest import finish, start
+from tests.trace.small_run import write_run
+
+PATIENCE_S = 60.0
+
+
+def until(condition, what):
+    """Wait for something the job does; a job that does not do it fails the test."""
+    due = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < due, f"{what} never happened"
+        time.sleep(0.05)
+
+
+class Job:
+    """A run in a folder, from outside."""
+
+    def __init__(self, folder: Path, main) -> None:
+        self.folder = folder
+        self.run = LiveRun(folder)
+        self.main = main
+
+    def facts(self):
+        self.run.refresh()
+        return [state.tail.facts.get("pace", {}) for state in self.run.states]
+
+    def has_steps(self, count):
+        self.run.refresh()
+        seen = [state.tail.steps_seen for state in self.run.states]
+        return len(seen) == 2 and min(seen) >= count
+
+    def ask(self, *arguments):
+        """`evenstep ctl`, and the steps at which both ranks followed it."""
+        number = 1 + max((fact.get("request", 0) for fact in self.facts()), default=0)
+        assert self.main(["ctl", str(self.folder), "pace", *arguments]) == 0
+        until(lambda: [f.get("request") for f in self.facts()] == [number] * 2, arguments)
+        return [fact["since_step"] for fact in self.facts()]
+
+    def holds(self):
+        self.run.refresh()
+        return any(state.tail.steps["held_ns"].any() for state in self.run.states)
+
+    def goes_on(self, steps):
+        self.run.refresh()
+        target = steps + max(state.tail.steps_seen for state in self.run.states)
+        until(lambda: self.has_steps(target), f"{steps} more steps")
+
+
+@pytest.fixture(scope="module")
+def controlled(tmp_path_factory):
+    """Both scenes of the job, and at which steps each rank followed what."""
+    from evenstep.cli.main import main
+
+    folder = tmp_path_factory.mktemp("controlled")
+    child = start("tests.cli.controlled_job", folder)
+    followed = {}
+    try:
+        for scene in ("alone", "together"):
+            job = Job(folder / scene, main)
+            until(lambda job=job: job.has_steps(16), f"{scene} begins")
+            on = job.ask("on", "--threshold", "2%", "--max-delay", "0.2")
+            until(job.holds, "a delay")
+            off = job.ask("off")
+            job.goes_on(24)
+            followed[scene] = {"on": on, "off": off, "facts": job.facts()}
+            (folder / f"{scene}.stop").touch()
+        return finish(child, folder), followed
+    finally:
+        child.kill()
+
+
+def held(trace):
+    rows = trace.events.select(trace.events.kind == int(Kind.PACING))
+    return rows.select((rows.flags & int(Flag.APPLIED)) != 0)
+
+
+@pytest.mark.parametrize("scene", ["alone", "together"])
+def test_ranks_are_held_only_between_on_and_off(controlled, scene):
+    job, followed = controlled
+    steps = held(job.trace(scene)).step
+    assert len(steps)
+    assert min(steps) >= min(followed[scene]["on"])
+    assert max(steps) <= max(followed[scene]["off"])
+
+
+def test_ranks_that_pace_together_follow_from_the_same_step(controlled):
+    _, followed = controlled
+    for change in ("on", "off"):
+        assert len(set(followed["together"][change])) == 1
+
+
+def test_what_is_not_given_stays_as_it_was(controlled):
+    _, followed = controlled
+    for fact in followed["alone"]["facts"]:
+        assert (fact["mode"], fact["threshold"], fact["max_delay"]) == ("off", 0.02, 0.2)
+
+
+def test_a_change_never_changes_a_result(controlled):
+    job, _ = controlled
+    assert job["alone"] == job["without"]
+
+
+def test_every_change_is_recorded_in_the_trace(controlled):
+    job, _ = controlled
+    trace = job.trace("alone")
+    rows = trace.events.select(trace.events.kind == int(Kind.PACING))
+    named = {trace.names[name] for name in rows.name}
+    assert "asked to: on (threshold 0.02, max delay 0.2)" in named
+    assert "asked to: off (threshold 0.02, max delay 0.2)" in named
+
+
+def test_the_account_at_the_end_says_the_mode_in_force(controlled):
+    job, _ = controlled
+    assert job.trace("alone").ranks[0].facts["pacing_account"]["mode"] == "off"
+
+
+def test_status_says_who_follows(controlled, command):
+    job, _ = controlled
+    done = command("ctl", job.folder / "together", "pace", "status")
+    assert done.returncode == 0
+    assert "pacing is off on 2 ranks (0-1) since step" in done.stdout
+    state = json.loads(command("ctl", job.folder / "together", "pace", "status", "--json").stdout)
+    assert state["followed_by"] == [0, 1]
+
+
+def test_a_run_that_has_ended_is_not_controlled(command, tmp_path):
+    done = command("ctl", write_run(tmp_path / "run"), "pace", "on")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has ended" in done.stderr
+
+
+def test_a_folder_without_a_run_is_refused(command, tmp_path):
+    done = command("ctl", tmp_path, "pace", "on")
+    assert done.returncode == 2
+    assert "no rank has begun" in done.stderr
+
+
+@pytest.mark.parametrize("given", [["--threshold", "2"], ["--max-delay", "0.7"]])
+def test_a_share_out_of_range_is_named(command, tmp_path, given):
+    run = write_run(tmp_path / "run", range(2))  # one of its three ranks has not come
+    done = command("ctl", run, "pace", "on", *given)
+    assert done.returncode == 2
+    assert f"pace.{given[0].strip('-').replace('-', '_')}" in done.stderr
+    assert not (run / "control.json").exists()
