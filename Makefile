@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
-TOOLS := pytest hypothesis mypy ruff playwright
+TOOLS := pytest hypothesis mypy ruff playwright \
+	perfetto protobuf prometheus_client jsonschema opentelemetry-proto
 LATEST := .venv-latest
 
 .PHONY: demo test check fuzz fuzz-importers corpus bench test-latest-torch clean

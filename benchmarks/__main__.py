@@ -27,6 +27,7 @@ NAMES = (
     "kineto_loading",
     "diagnose_scale",
     "simulator",
+    "page",
 )
 PAGE = Path(__file__).with_name("README.md")
 

@@ -39,6 +39,7 @@ def rank_main(rank, folder):
     results["without"] = train(steps, rank=rank)
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
 
 
 def until(stop, rank):

@@ -50,6 +50,11 @@ class Job:
         self.run.refresh()
         return any(state.tail.steps["held_ns"].any() for state in self.run.states)
 
+    def seen(self):
+        """What `evenstep watch` shows at the moment."""
+        child = start("evenstep", "watch", self.folder, "--once", "--json")
+        return json.loads(child.communicate(timeout=PATIENCE_S)[0])
+
     def goes_on(self, steps):
         self.run.refresh()
         target = steps + max(state.tail.steps_seen for state in self.run.states)
@@ -70,6 +75,7 @@ def controlled(tmp_path_factory):
             until(lambda job=job: job.has_steps(16), f"{scene} begins")
             on = job.ask("on", "--threshold", "2%", "--max-delay", "0.2")
             until(job.holds, "a delay")
+            followed["seen"] = job.seen()
             off = job.ask("off")
             job.goes_on(24)
             followed[scene] = {"on": on, "off": off, "facts": job.facts()}
@@ -108,6 +114,13 @@ def test_what_is_not_given_stays_as_it_was(controlled):
 def test_a_change_never_changes_a_result(controlled):
     job, _ = controlled
     assert job["alone"] == job["without"]
+
+
+def test_watching_the_job_shows_the_slow_rank_and_the_pacing(controlled):
+    seen = controlled[1]["seen"]
+    assert [f["ranks"] for f in seen["findings"] if f["mode"] == "straggler"] == [[1]]
+    assert seen["pacing"]["modes"] == {"on": 2}
+    assert seen["rows"][0]["rank"] == 1
 
 
 def test_every_change_is_recorded_in_the_trace(controlled):

@@ -103,3 +103,10 @@ def test_the_fields_are_listed_without_a_scenario(capsys):
 def test_without_a_scenario_it_says_what_is_missing(capsys):
     assert main(["simulate"]) == 2
     assert "name a SCENARIO file" in capsys.readouterr().err
+
+
+def test_the_presets_are_listed_without_a_scenario(capsys):
+    assert main(["simulate", "--presets"]) == 0
+    listed = capsys.readouterr().out
+    assert "dgx-h100               DGX H100 on a rail-optimised fabric.\n" in listed
+    assert max(map(len, listed.splitlines())) <= 80

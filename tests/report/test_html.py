@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evenstep.diagnose.case import open_case
 from evenstep.diagnose.finding import Diagnosis, Option
+from evenstep.diagnose.what_if import Answer
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report import html
 from evenstep.trace.columns import Columns
@@ -15,6 +17,7 @@ from evenstep.trace.layout import Kind
 from evenstep.trace.trace import Trace
 from tests.report.conftest import Page
 from tests.report.small_run import HOSTILE
+from tests.report.test_scaling import CURVE
 
 
 @pytest.fixture
@@ -148,3 +151,49 @@ def test_without_jinja2_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r"evenstep\[report\]"):
         html.render(diagnosis, trace, steps=steps)
+
+
+def test_runs_of_several_sizes_have_a_page_with_their_curve(trace: Trace, steps: Columns) -> None:
+    summary = {"verdict": "It scales.", "steps": 9, "ranks": 16, "scaling": CURVE}
+    run = {"runs": [{"run_id": "a", "world": 8}, {"run_id": "b", "world": 16}]}
+    page = Page(html.render(Diagnosis(run, summary, []), trace, steps=steps))
+    assert "2 runs together; charts are of the largest" in page.text
+    assert "<title>8 ranks: 800 samples/s</title>" in page.text
+    assert page.diagnosis["summary"]["scaling"] == CURVE
+
+
+def test_a_trace_that_tells_no_waits_says_so_instead_of_none(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    page = Page(html.render(diagnosis, replace(trace, world=5), steps=steps))
+    assert "<dt>rank-hours lost waiting</dt><dd>unknown" in page.text
+    assert page.facts["waiting"] is None
+    assert page.facts["sizes"] is None
+
+
+def test_answers_to_what_if_are_in_the_page_and_its_json(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    refused = Answer("gc=off", None, None, None, 150_000_000, None, None, "no pause was recorded")
+    page = Page(html.render(diagnosis, trace, steps=steps, answers=[refused]))
+    assert page.diagnosis["what_if"] == [refused.to_json()]
+    assert "cannot be told" in page.text
+    assert "no pause was recorded" in page.text
+
+
+def test_a_foreign_trace_has_no_invented_cost_of_the_agent(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    diagnosis.summary["agent"] = {"ns_per_collective": None, "share_of_step": 0.0}
+    assert "Nothing in this trace measures it" in html.render(diagnosis, trace, steps=steps)
+
+
+def test_a_run_of_which_only_some_steps_were_compared_says_which(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    case = open_case(trace)
+    assert "compared in full" not in html.render(diagnosis, trace, steps=steps, case=case)
+    case.grid.sampled[10:] = False
+    page = Page(html.render(diagnosis, trace, steps=steps, case=case))
+    assert page.facts["compared"] == 10
+    assert page.text.count("10 steps that were compared in full") == 2

@@ -81,3 +81,8 @@ def test_the_cells_of_a_bar_fill_it_and_none_is_off_by_a_whole_cell(
 
 def test_names_from_a_trace_cannot_move_the_cursor() -> None:
     assert quantities.printable("a\x1b[2Jb\nc") == "a\ufffd[2Jb c"
+
+
+def test_a_unit_of_one_is_no_word_and_a_factor_a_sign() -> None:
+    assert quantities.measured(0.25, "1") == "0.25"
+    assert quantities.measured(1.27, "factor") == "1.27 ×"

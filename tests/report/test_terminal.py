@@ -7,6 +7,8 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Effect, Where
 from evenstep.report import terminal
+from tests.report.test_movement import BLAME
+from tests.report.test_scaling import CURVE
 
 ESCAPE = re.compile(r"\x1b\[\d+m")
 
@@ -95,6 +97,26 @@ def test_an_effect_without_a_projection_is_about_now(diagnosis: Diagnosis) -> No
 def test_a_host_name_cannot_carry_escape_codes(diagnosis: Diagnosis) -> None:
     diagnosis.findings[0] = replace(diagnosis.findings[0], cause="node \x1b]0;owned\x07 is late")
     assert "\x1b" not in terminal.render(diagnosis, width=80, color=False)
+
+
+def test_several_runs_show_how_throughput_scales() -> None:
+    summary = {"verdict": "It scales.", "steps": 9, "ranks": 16, "scaling": CURVE}
+    text = terminal.render(Diagnosis({}, summary, []), width=80, color=False)
+    assert re.search(r"weak scaling\n +ranks +throughput +efficiency +law\n +8 +800 ", text)
+    assert " - worth using: 12 ranks" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_how_the_run_moves_comes_after_the_findings(diagnosis: Diagnosis) -> None:
+    diagnosis.summary["blame"] = BLAME
+    text = terminal.render(diagnosis, width=80, color=False)
+    assert text.index("1. straggler") < text.index("How the run moves") < text.index("cannot tell")
+    assert " - of 85.8 s of waiting, most is for rank 19 (90 %)" in text
+
+
+def test_a_source_without_an_agent_has_no_line_on_its_cost(diagnosis: Diagnosis) -> None:
+    diagnosis.summary["agent"] = {"ns_per_collective": None, "share_of_step": 0.0}
+    assert "evenstep itself" not in terminal.render(diagnosis, width=80, color=False)
 
 
 def test_it_needs_nothing_beyond_the_standard_library() -> None:

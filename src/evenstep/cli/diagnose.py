@@ -24,9 +24,8 @@ Kineto trace, a flight recorder dump, an Nsight Systems export, an operation tab
 NCCL Inspector; one file per rank or a folder of them, also compressed, told apart by content.
 Files of one format are one trace, folders are one trace each, and so are spools of one attempt;
 several traces are diagnosed one by one, runs of different sizes also together, and --json prints a
-list. Logs of nccl-tests or with
-NCCL_DEBUG=INFO beside a trace say what its fabric can do. The exit code is 1 where a finding's
-severity (its share of the step time) is above --fail-above."""
+list. Logs of nccl-tests or with NCCL_DEBUG=INFO beside a trace say what its fabric can do. The exit
+code is 1 where a finding's severity (its share of the step time) is above --fail-above."""
 
 THRESHOLD = 0.05
 #: Packages a diagnosis may need, and the extra each comes with.
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--price-per-rank-hour", metavar="MONEY", type=_price,
-        help="what restarts cost, of a run with several attempts, is told in this money too",
+        help="tell what is lost, to waiting or to restarts, in this money too",
     )  # fmt: skip
     parser.add_argument(
         "--what-if", metavar="SPEC", action="append", default=[],
@@ -71,9 +70,11 @@ def _main(args: argparse.Namespace) -> int:
     for text in args.what_if:
         parse(text)  # what is misunderstood is said before the work is done
     given = sort_out(args.traces)
-    _check_page(args.html, len(given.bundles), force=args.force)
+    _check_page(args.html, force=args.force)
     results = list(_diagnosed(given, args.price_per_rank_hour))
-    results += _together(results)
+    joint = _together(results)
+    alone = len(results) == 1
+    results += joint
     from evenstep.diagnose.what_if import added, answers
 
     if args.json:
@@ -91,8 +92,13 @@ def _main(args: argparse.Namespace) -> int:
     if args.html is not None:
         from evenstep.report.html import write
 
-        trace, diagnosis = results[0]
-        write(diagnosis, trace, args.html, force=args.force)
+        if not (alone or joint):
+            raise UsageError("--html writes one page: give one trace, or runs of different sizes")
+        trace, diagnosis = results[-1]
+        write(
+            diagnosis, trace, args.html, force=args.force,
+            answers=answers(trace, args.what_if), price_per_rank_hour=args.price_per_rank_hour,
+        )  # fmt: skip
         print(f"Wrote {args.html}", file=sys.stderr)
     return int(worst(diagnosis for _, diagnosis in results) > args.fail_above)
 
@@ -125,13 +131,9 @@ def _diagnosed(given: Given, price: float | None) -> Iterable[tuple[Trace, Any]]
         yield trace, diagnose(trace)
 
 
-def _check_page(page: Path | None, traces: int, *, force: bool) -> None:
+def _check_page(page: Path | None, *, force: bool) -> None:
     """Refuse before the work is done what would be refused after it."""
-    if page is None:
-        return
-    if traces > 1:
-        raise UsageError(f"--html writes one page, but there are {traces} traces; give one")
-    if page.exists() and not force:
+    if page is not None and page.exists() and not force:
         raise UsageError(f"{page} exists; choose another FILE or overwrite it with --force")
 
 

@@ -33,11 +33,21 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("see", "run", "run -- COMMAND…", "run a training command and observe it", wraps=True),
-    Command("see", "env", "env", "print the variables that do the same where it cannot be wrapped"),
+    Command("see", "env", "env", "print variables that do the same where nothing wraps"),
+    Command("see", "watch", "watch RUN", "show a running job: who is late, what stands out"),
     Command("explain", "diagnose", "diagnose TRACE…", "say who was waited for, why, what to do"),
     Command("explain", "explain", "explain [TOPIC] …", "say what a failure mode or number means"),
+    Command("explain", "compare", "compare A B…", "say what changed, and how surely"),
+    Command("explain", "history", "history DIR", "say how runs have developed, and what they cost"),
+    Command("explain", "export", "export RUN", "write a run for other tools"),
     Command("predict", "simulate", "simulate SCENARIO", "run a job that does not exist yet"),
+    Command("predict", "sweep", "sweep SCENARIO", "simulate every combination of some values"),
+    Command("predict", "scaling", "scaling SCENARIO", "say how far a job scales, and what ends it"),
+    Command("predict", "strategies", "strategies SCENARIO", "say how ranks should keep together"),
+    Command("predict", "calibrate", "calibrate TRACE…", "write a scenario that behaves like a run"),
     Command("predict", "project", "project TRACE…", "say what a run would reach at other sizes"),
+    Command("act", "ctl", "ctl RUN pace …", "change how a running job is paced"),
+    Command("prove", "reproduce", "reproduce NAME", "compute a published result anew"),
 )
 
 
@@ -124,10 +134,11 @@ def overview() -> str:
     lines = ["usage: evenstep COMMAND …", ""]
     lines += ["Tells you which rank your distributed training is waiting for, what it costs,"]
     lines += ["and what would fix it."]
+    width = max(len(command.form) for command in COMMANDS)
     for group in dict.fromkeys(command.group for command in COMMANDS):
         lines += ["", f"{group}:"]
         rows = (command for command in COMMANDS if command.group == group)
-        lines += [f"  {row.form:18}{row.summary}" for row in rows]
+        lines += [f"  {row.form:{width}}  {row.summary}" for row in rows]
     lines += ["", "`evenstep COMMAND --help` says more; `evenstep --version` the version."]
     return "\n".join(lines)
 

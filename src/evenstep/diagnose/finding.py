@@ -118,3 +118,9 @@ class Diagnosis:
             "findings": [finding.to_json() for finding in self.findings],
             "limits": list(self.limits),
         }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from evenstep.diagnose.notebook import html
+
+        return html(self)

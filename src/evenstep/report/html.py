@@ -12,24 +12,21 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict
-from enum import IntEnum, IntFlag
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from evenstep.diagnose.case import Case
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.leaving import sharpened
+from evenstep.diagnose.what_if import Answer
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report import quantities, terminal
-from evenstep.report.overview import Bins, bins, curve, grid, per_rank
+from evenstep.report.contents import Contents, contents
+from evenstep.report.cost import best_option, cost
 from evenstep.report.packing import pack
-from evenstep.report.timeline import Timeline, timeline
-from evenstep.trace.clocks import align
+from evenstep.report.scaling import Drawing, scaling
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Flag, Kind, Op, Phase
-from evenstep.trace.ranks import format_ranks
 from evenstep.trace.trace import Trace
 
 PAGE = Path(__file__).parent / "page"
@@ -39,18 +36,18 @@ SCRIPTS = (
     "quantities.js",
     "columns.js",
     "canvas.js",
+    "cells.js",
     "curve.js",
     "heat.js",
     "records.js",
     "spans.js",
+    "matrix.js",
+    "bounds.js",
+    "boxes.js",
+    "scatter.js",
+    "places.js",
     "page.js",
 )
-
-#: As they follow each other in a step.
-PHASES_IN_ORDER = (*sorted(set(Phase) - {Phase.OTHER}), Phase.OTHER)
-
-RANKS_IN_TABLE = 32
-CULPRITS_NAMED = 1024
 
 
 def write(
@@ -60,17 +57,29 @@ def write(
     *,
     force: bool = False,
     steps: Columns | None = None,
+    case: Case | None = None,
+    answers: Sequence[Answer] = (),
+    projection: Mapping[str, Any] | None = None,
+    price_per_rank_hour: float | None = None,
 ) -> None:
     """Write the page; it appears whole or not at all.
 
-    `steps` is the table of `evenstep.diagnose.waits.step_table`, made from the trace when not
-    given. Raises `UsageError` when `path` exists and `force` is not set, or cannot be written,
-    and `MissingExtra` without jinja2.
+    `steps` (the table of `evenstep.diagnose.waits.step_table`) and `case` are made from the trace
+    when not given; `projection` is what `evenstep project --json` prints. Raises `UsageError` when
+    `path` exists and `force` is not set, or cannot be written, and `MissingExtra` without jinja2.
     """
     target = Path(path)
     if target.exists() and not force:
         raise UsageError(f"{target} exists; give another name, or --force to replace it")
-    text = render(diagnosis, trace, steps=steps)
+    text = render(
+        diagnosis,
+        trace,
+        steps=steps,
+        case=case,
+        answers=answers,
+        projection=projection,
+        price_per_rank_hour=price_per_rank_hour,
+    )
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8", errors="xmlcharrefreplace")
@@ -80,43 +89,48 @@ def write(
         raise UsageError(f"cannot write {target}: {error.strerror}; give another place") from error
 
 
-def render(diagnosis: Diagnosis, trace: Trace, *, steps: Columns | None = None) -> str:
+def render(
+    diagnosis: Diagnosis,
+    trace: Trace,
+    *,
+    steps: Columns | None = None,
+    case: Case | None = None,
+    answers: Sequence[Answer] = (),
+    projection: Mapping[str, Any] | None = None,
+    price_per_rank_hour: float | None = None,
+) -> str:
     """The page as text. Raises `MissingExtra` without jinja2."""
     template = _template()
-    table = _step_table(trace) if steps is None else steps
-    culprits = _culprits(diagnosis)
-    shape = bins(table, trace.world)
-    clocks = sharpened(trace, align(trace))  # those the findings rest on
-    shown = timeline(trace, table, clocks, culprits=culprits)
-    packed = pack(_tables(table, shown, shape))
-    ranks = per_rank(table)
+    shown = contents(diagnosis, trace, case=case, steps=steps)
+    packed = pack(shown.tables)
+    drawn = scaling(diagnosis, projection)
     script = _script()
     text: str = template.render(
         diagnosis=diagnosis,
         summary=diagnosis.summary,
         run=_run_line(diagnosis),
         shares=_shares(diagnosis),
-        ranks=_worst_ranks(ranks),
-        ranks_total=len(ranks),
-        phases=_phases(ranks),
-        nodes={rank: info.node for rank, info in trace.ranks.items()},
+        cost=cost(diagnosis, trace, price_per_rank_hour),
+        best=best_option(diagnosis),
+        shown=shown,
+        answers=answers,
+        scaling=drawn,
+        sections=_sections(shown, drawn, answers),
+        columns=_place_columns(shown),
         style=(PAGE / "page.css").read_text("utf-8"),
         script=script,
         script_hash=_content_hash(script),
         data=packed.data,
-        facts=embedded(
-            {
-                "directory": packed.directory,
-                "grid": _shape(shape),
-                "culprits": culprits,
-                "clock_error_us": clocks.error_ns / 1e3,
-                "unplaced": clocks.unplaced,
-                **_names(trace, shown),
-            }
-        ),
-        verdict=embedded(diagnosis.to_json()),
+        facts=embedded({"directory": packed.directory, **shown.facts}),
+        verdict=embedded(_document(diagnosis, answers)),
     )
     return text
+
+
+def _document(diagnosis: Diagnosis, answers: Sequence[Answer]) -> dict[str, Any]:
+    """What `evenstep diagnose --json` prints, with the answers to what-if questions."""
+    asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
+    return {**diagnosis.to_json(), **asked}
 
 
 def embedded(value: object) -> str:
@@ -170,50 +184,6 @@ def _content_hash(script: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
-def _step_table(trace: Trace) -> Columns:
-    from evenstep.diagnose.waits import step_table
-
-    return step_table(trace)
-
-
-def _tables(steps: Columns, shown: Timeline, shape: Bins | None) -> dict[str, Columns]:
-    tables = {"curve": curve(steps), "records": shown.records, "kept": shown.steps}
-    if shape is not None:
-        tables["grid"] = grid(steps, shape)
-    return tables
-
-
-def _shape(shape: Bins | None) -> dict[str, int] | None:
-    if shape is None:
-        return None
-    return {**asdict(shape), "rows": shape.rows, "columns": shape.columns}
-
-
-def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:
-    """A name for every number in the columns."""
-    used = set(shown.records.name.tolist())
-    return {
-        "names": {index: name for index, name in enumerate(trace.names) if index in used},
-        "groups": [
-            {"name": group.name, "ranks": format_ranks(group.ranks)} for group in trace.groups
-        ],
-        "nodes": {rank: info.node for rank, info in trace.ranks.items()},
-        "kinds": _members(Kind),
-        "ops": _members(Op),
-        "phases": _members(Phase),
-        "flags": _members(Flag),
-    }
-
-
-def _members(numbers: type[IntEnum] | type[IntFlag]) -> dict[str, int]:
-    return {name.lower(): int(value) for name, value in numbers.__members__.items()}
-
-
-def _culprits(diagnosis: Diagnosis) -> list[int]:
-    ranks = (rank for finding in diagnosis.findings for rank in finding.where.ranks)
-    return list(dict.fromkeys(int(rank) for rank in ranks))[:CULPRITS_NAMED]
-
-
 def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
     """(name, what it is called, share) of the parts of a step that are known."""
     shares = diagnosis.summary.get("shares") or {}
@@ -227,6 +197,8 @@ def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
 def _run_line(diagnosis: Diagnosis) -> str:
     summary, run = diagnosis.summary, diagnosis.run
     parts = [f"run {quantities.printable(run['run_id'])}"] if run.get("run_id") else []
+    if runs := run.get("runs"):
+        parts.append(f"{quantities.plural(len(runs), 'run')} together; charts are of the largest")
     parts += [
         quantities.plural(summary["ranks"], "rank"),
         quantities.plural(summary["steps"], "step"),
@@ -234,13 +206,31 @@ def _run_line(diagnosis: Diagnosis) -> str:
     return " · ".join(parts)
 
 
-def _phases(rows: list[dict[str, float | None]]) -> list[str]:
-    """Columns of the phases that took any time, in the order of a step."""
-    columns = [f"phase_{phase.name.lower()}_ns" for phase in PHASES_IN_ORDER]
-    return [name for name in columns if any(row.get(name) for row in rows)]
+def _sections(
+    shown: Contents, drawn: Drawing | None, answers: Sequence[Answer]
+) -> list[tuple[str, str]]:
+    """(anchor, title) of what this page has, in its order."""
+    waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
+    listed = (
+        ("findings", "findings", True),
+        ("step-time", "step time", measured),
+        ("waiting", "who waits", measured),
+        ("one-step", "one step", True),
+        ("blame", "for whom", waits),
+        ("path", "critical path", waits),
+        ("phases", "phases", len(shown.tables["dist"]) > 0),
+        ("sizes", "collectives", shown.facts["sizes"] is not None),
+        ("places-map", "places", measured),
+        ("scaling", "scaling", drawn is not None),
+        ("what-if", "what if", bool(answers)),
+        ("clocks", "clocks", True),
+        ("limits", "limits", True),
+    )
+    return [(anchor, title) for anchor, title, there in listed if there]
 
 
-def _worst_ranks(rows: list[dict[str, float | None]]) -> list[dict[str, float | None]]:
-    """All ranks, or of very many the latest, in order of rank."""
-    worst = sorted(rows, key=lambda row: -(row["lateness_ns"] or 0.0))[:RANKS_IN_TABLE]
-    return sorted(worst, key=lambda row: row["rank"] or 0)
+def _place_columns(shown: Contents) -> list[tuple[str, str]]:
+    """Columns of the ranks' places that are known of any of them."""
+    titles = {"gpu": "GPU", "nic": "adapter", "numa": "NUMA"}
+    known = {part for place in shown.places.values() for part in place}
+    return [(part, title) for part, title in titles.items() if part in known]

@@ -17,7 +17,7 @@ from evenstep.trace.columns import Columns
 Array = npt.NDArray[Any]
 
 CURVE_POINTS = 2000
-RANK_BINS = 256
+RANK_BINS = 128
 STEP_BINS = 1000
 
 
@@ -42,13 +42,15 @@ class Bins:
         return -(-(self.last_step - self.first_step + 1) // self.steps_per_bin)
 
 
-def bins(steps: Columns, world: int) -> Bins | None:
+def bins(
+    steps: Columns, world: int, *, rows: int = RANK_BINS, columns: int = STEP_BINS
+) -> Bins | None:
     """The finest grid within the limits that holds every step; None without steps."""
     if not len(steps):
         return None
     first, last = int(steps.step.min()), int(steps.step.max())
     ranks = max(world, int(steps.rank.max()) + 1)
-    return Bins(first, last, -(-(last - first + 1) // STEP_BINS), ranks, -(-ranks // RANK_BINS))
+    return Bins(first, last, -(-(last - first + 1) // columns), ranks, -(-ranks // rows))
 
 
 def curve(steps: Columns, *, points: int = CURVE_POINTS) -> Columns:

@@ -16,6 +16,9 @@ SHARES: tuple[tuple[str, str], ...] = (
     ("other", "other"),
 )
 
+#: Units that read better as a sign, or as nothing.
+_SIGNS = {"1": "", "factor": "×"}
+
 _TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
@@ -74,7 +77,7 @@ def measured(value: float | None, unit: str) -> str:
         return duration(value)
     if unit in {"share", "fraction"}:
         return percent(value)
-    return number(value, unit)
+    return number(value, _SIGNS.get(unit, unit))
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
+from evenstep.report import scaling_table
+from evenstep.report.movement import movement
 from evenstep.report.quantities import (
     SHARES,
     UNKNOWN,
@@ -55,7 +57,9 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
     sections = [
         style.wrap(printable(diagnosis.verdict), code="1"),
         list(_summary(diagnosis, style)),
+        list(_scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
+        list(_movement(diagnosis, style)),
         list(_limits(diagnosis, style)),
         list(_agent(diagnosis, style)),
     ]
@@ -214,6 +218,26 @@ def evidence(finding: Finding) -> str:
     return "; ".join(parts)
 
 
+def _scaling(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    """Of several runs: throughput by number of ranks."""
+    scaling = diagnosis.summary.get("scaling")
+    if not scaling:
+        return
+    kind = f"{scaling['kind']} scaling" if scaling.get("kind") else "scaling"
+    yield style.paint(f"Throughput by ranks, {kind}", "1")
+    yield from (f"  {printable(line)}" for line in scaling_table.table(scaling))
+    for note in scaling_table.notes(scaling):
+        yield from style.wrap(printable(note), first=" - ", indent=3)
+
+
+def _movement(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    sentences = list(movement(diagnosis.summary))
+    if sentences:
+        yield style.paint("How the run moves", "1")
+    for sentence in sentences:
+        yield from style.wrap(printable(sentence), first=" - ", indent=3)
+
+
 def _limits(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
     if diagnosis.limits:
         yield style.paint("What this trace cannot tell", "1")
@@ -223,6 +247,8 @@ def _limits(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
 
 def _agent(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
     agent = diagnosis.summary.get("agent") or {}
+    if not agent.get("ns_per_collective") and not agent.get("share_of_step"):
+        return  # nothing was measured: a simulation, a foreign profile
     yield from style.wrap(
         f"evenstep itself cost {duration(agent.get('ns_per_collective'))} a collective, "
         f"{percent(agent.get('share_of_step'))} of step time.",

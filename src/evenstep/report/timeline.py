@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.arrivals import arrivals
+from evenstep.diagnose.stretches import WINDOW_RECORDS
 from evenstep.trace.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Kind
+from evenstep.trace.spooled import EVENT_COLUMNS, ByKind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -25,6 +27,7 @@ Array = npt.NDArray[Any]
 RECORD_BUDGET = 120_000
 LATEST_STEPS = 64
 SLOWEST_STEPS = 8
+UNFINISHED = 4  # steps after the last finished one that ranks may have begun
 
 SHOWN = (
     Kind.COLLECTIVE,
@@ -56,14 +59,37 @@ def timeline(
     *,
     culprits: Collection[int] = (),
     budget: int = RECORD_BUDGET,
+    most_at_hand: int = WINDOW_RECORDS,
 ) -> Timeline:
-    """The latest and the slowest steps in full; of very many ranks some, the culprits always."""
+    """The latest and the slowest steps in full; of very many ranks some, the culprits always.
+
+    Of a trace with more records than `most_at_hand` only those of likely steps are read.
+    """
+    if len(trace.events) > most_at_hand and len(steps):
+        trace = _likely(trace, steps, budget)
     shown = trace.of_kind(*SHOWN)
     ranks = _kept_ranks(shown, culprits, budget)
     kept = _kept_steps(shown.select(np.isin(shown.rank, ranks)), steps, budget)
     shown = _with_waits(shown.select(np.isin(shown.step, kept)), trace, clocks)
     shown = _on_common_time(shown.select(np.isin(shown.rank, ranks)), clocks)
     return _since_step_start(shown, steps.select(np.isin(steps.step, kept)), kept, clocks)
+
+
+def _likely(trace: Trace, steps: Columns, budget: int) -> Trace:
+    """The records of as many steps as the budget has room for, in the order of `_kept_steps`.
+
+    And of those after the last that any rank finished: somebody may hang there.
+    """
+    most = int(budget / max(trace.records_per_step, 1)) + 1
+    finished = np.unique(steps.step)[::-1].tolist()
+    latest = finished[:LATEST_STEPS]
+    order = dict.fromkeys([*latest[:1], *slowest(steps, SLOWEST_STEPS), *latest])
+    wanted = dict.fromkeys(SHOWN, EVENT_COLUMNS[1:])
+    spans = [(step, step + 1) for step in sorted(list(order)[:most])]
+    spans.append((finished[0] + 1, finished[0] + 1 + UNFINISHED))
+    windows = [trace.window(first, last, wanted) for first, last in spans]
+    tables = {kind: Columns.concatenate([w.of_kind(kind) for w in windows]) for kind in SHOWN}
+    return replace(trace, events=ByKind(tables))
 
 
 def _kept_ranks(records: Columns, culprits: Collection[int], budget: int) -> Array:

@@ -1,4 +1,34 @@
-// What all charts share: a sharp canvas, the page's colours, pointer positions.
+// @ts-check
+// What all charts share: a sharp canvas, the page's colours, pointer positions, arrow keys.
+
+/** @param {string} id @returns {any} the element, which the page's own template has */
+function byId(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`the page has no #${id}`);
+  return found;
+}
+
+/** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
+function context2d(canvas) {
+  const context = canvas.getContext("2d");
+  if (!context) throw new Error("this browser draws no canvas");
+  return context;
+}
+
+/**
+ * Arrow keys as steps to the right and down; Home and End go all the way.
+ * @param {(right: number, down: number) => void} move
+ */
+function walkable(canvas, move, { enter = () => {} } = {}) {
+  const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], PageUp: [-10, 0], PageDown: [10, 0], Home: [-1e9, 0], End: [1e9, 0] };
+  canvas.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Enter") enter();
+    else if (moves[event.key]) move(moves[event.key][0], moves[event.key][1]);
+    else return;
+    event.preventDefault();
+  });
+}
 
 /** @param {string} name of a custom property, without its dashes */
 function color(name) {
@@ -10,18 +40,31 @@ function rgb(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-/** A context in CSS pixels, cleared, at the screen's own resolution. */
+/**
+ * A context in CSS pixels, cleared, at the screen's own resolution.
+ * @param {HTMLCanvasElement} canvas @param {number} [height]
+ */
 function surface(canvas, height) {
   if (height) canvas.style.height = `${height}px`;
   const ratio = window.devicePixelRatio || 1;
   const box = { width: canvas.clientWidth, height: canvas.clientHeight };
   canvas.width = Math.max(1, Math.round(box.width * ratio));
   canvas.height = Math.max(1, Math.round(box.height * ratio));
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.font = "12px system-ui, sans-serif";
   context.textBaseline = "middle";
   return { context, ...box };
+}
+
+/** An entry of a legend: a colour of the page, and what it stands for. */
+function swatch(name, text) {
+  const item = document.createElement("li");
+  const patch = document.createElement("span");
+  patch.className = name === "wait" ? "swatch wait" : "swatch";
+  if (name !== "wait") patch.style.background = `var(--${name})`;
+  item.append(patch, text);
+  return item;
 }
 
 function pointer(canvas, event) {
@@ -41,7 +84,7 @@ function clipped(context, text, width) {
 function hatching(context) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
-  const inside = tile.getContext("2d");
+  const inside = context2d(tile);
   inside.fillStyle = color("wait");
   inside.globalAlpha = 0.45;
   inside.fillRect(0, 0, 6, 6);
@@ -51,7 +94,7 @@ function hatching(context) {
   inside.beginPath();
   for (const shift of [-6, 0, 6]) { inside.moveTo(shift - 1, 7); inside.lineTo(shift + 7, -1); }
   inside.stroke();
-  return context.createPattern(tile, "repeat");
+  return context.createPattern(tile, "repeat") ?? color("wait");
 }
 
 /** Axis of steps along the bottom of a chart. */

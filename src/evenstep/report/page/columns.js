@@ -1,10 +1,11 @@
+// @ts-check
 // The columns packed into the page, as typed arrays by table and name.
 
 const ARRAYS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array };
 
 /** @param {string} id @returns {any} */
 function embeddedJson(id) {
-  return JSON.parse(document.getElementById(id).textContent);
+  return JSON.parse(byId(id).textContent);
 }
 
 /** @returns {Promise<Record<string, Record<string, ArrayLike<number>>>>} */
@@ -12,7 +13,7 @@ async function unpackColumns(directory) {
   if (typeof DecompressionStream === "undefined") {
     throw new Error("This browser is too old to unpack the charts' data (it has no DecompressionStream).");
   }
-  const text = atob(document.getElementById("columns").textContent.trim());
+  const text = atob(byId("columns").textContent.trim());
   const packed = Uint8Array.from(text, (character) => character.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const raw = await new Response(stream).arrayBuffer();

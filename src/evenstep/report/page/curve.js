@@ -1,36 +1,49 @@
-// Step time over steps: a band over the ranks, its median, and the steps findings speak of.
+// @ts-check
+// Step time over steps: a band over the ranks, its median, percentiles, and what findings speak of.
 
 /** @param {{pick: (step: number) => void}} hooks */
-function curveChart(canvas, read, table, findings, hooks) {
+function curveChart(canvas, read, table, diagnosis, hooks) {
   const steps = table.step;
+  const findings = diagnosis.findings;
+  const percentiles = [["p50", diagnosis.summary.step_time?.p50_ns], ["p99", diagnosis.summary.step_time?.p99_ns]]
+    .filter(([, value]) => Number.isFinite(value)).map(([name, value]) => ({ name, us: value / 1e3 }));
   let cursor = -1;
-  let plot = null;
+  let plot = /** @type {any} */ (null);
 
   const width = steps.length > 1 ? steps[1] - steps[0] : 1;
   const first = steps[0];
   const last = steps[steps.length - 1];
-  const high = robustHigh(table.longest_us);
+  const top = robustHigh(table.longest_us);
+  const close = byId("curve-close");
+  const axis = () => { // µs at its two ends
+    if (!close.checked) return [0, top];
+    const [low, high] = [Math.min(...table.shortest_us), Math.min(Math.max(...table.longest_us), top)];
+    const room = 0.08 * (high - low) || 1;
+    return [Math.max(0, low - room), high + room];
+  };
   const x = (step) => plot.left + ((step - first) / Math.max(last - first, 1)) * plot.width;
-  const y = (us) => plot.bottom - Math.min(us / high, 1.02) * plot.height;
+  const y = (us) => plot.bottom - Math.min((us - plot.axis[0]) / (plot.axis[1] - plot.axis[0]), 1.02) * plot.height;
 
   function draw() {
     const { context, width: full, height } = surface(canvas);
     const marks = findings.filter((finding) => finding.when.steps.length).slice(0, 4);
-    plot = { left: 66, width: full - 66 - 16, top: 12, bottom: height - 26 - 7 * marks.length };
+    const names = full > 560 ? 150 : 40; // room at the right: for findings' names, or only p50, p99
+    plot = { left: 66, width: full - 66 - names, top: 12, bottom: height - 26 - 12 * marks.length, names, axis: axis() };
     plot.height = plot.bottom - plot.top;
-    grid(context, full);
+    grid(context);
     band(context);
     line(context);
-    marks.forEach((finding, row) => mark(context, finding, plot.bottom + 5 + 7 * row));
+    levels(context);
+    marks.forEach((finding, row) => mark(context, finding, plot.bottom + 6 + 12 * row));
     stepAxis(context, { ...plot, bottom: height - 20 }, first, last, x);
     if (cursor >= 0) cursorLine(context);
   }
 
-  function grid(context, full) {
+  function grid(context) {
     context.textAlign = "right";
-    for (const us of ticks(0, high, 4)) {
+    for (const us of ticks(plot.axis[0], plot.axis[1], 4)) {
       context.fillStyle = color("line");
-      context.fillRect(plot.left, Math.round(y(us)), full - 16 - plot.left, 1);
+      context.fillRect(plot.left, Math.round(y(us)), plot.width, 1);
       context.fillStyle = color("soft");
       context.fillText(duration(us), plot.left - 8, y(us));
     }
@@ -54,7 +67,29 @@ function curveChart(canvas, read, table, findings, hooks) {
     context.stroke();
   }
 
+  /** The run's own percentiles, those of the summary. */
+  function levels(context) {
+    context.textAlign = "left";
+    let before = Infinity;
+    for (const { name, us } of percentiles) {
+      context.strokeStyle = color("soft");
+      context.lineWidth = 1;
+      context.setLineDash([4, 4]);
+      context.beginPath();
+      context.moveTo(plot.left, y(us));
+      context.lineTo(plot.left + plot.width, y(us));
+      context.stroke();
+      context.setLineDash([]);
+      context.fillStyle = color("soft");
+      before = Math.min(y(us), before - 13);
+      context.fillText(plot.names > 100 ? `${name} ${duration(us)}` : name, plot.left + plot.width + 6, before);
+    }
+  }
+
   function mark(context, finding, top) {
+    context.fillStyle = color("soft");
+    context.textAlign = "left";
+    if (plot.names > 100) context.fillText(clipped(context, finding.mode.replaceAll("_", " "), plot.names - 10), plot.left + plot.width + 6, top + 2);
     context.fillStyle = color("wait");
     for (const [from, to] of finding.when.steps) {
       const left = x(Math.max(from, first));
@@ -83,6 +118,7 @@ function curveChart(canvas, read, table, findings, hooks) {
     return low;
   }
 
+  close.addEventListener("change", draw);
   canvas.addEventListener("pointermove", (event) => move(nearest(event)));
   canvas.addEventListener("click", (event) => { move(nearest(event)); hooks.pick(steps[cursor]); });
   canvas.addEventListener("keydown", (event) => {

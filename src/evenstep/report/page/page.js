@@ -1,39 +1,66 @@
+// @ts-check
 // Brings the charts of the page together and redraws them when size or colours change.
 
-const find = (id) => document.getElementById(id);
-
+/** Hides what a chart would need, and says why it is not there. */
 function explainEmpty(id, text) {
-  const canvas = find(id);
-  for (const part of canvas.parentElement.querySelectorAll("canvas, .controls, .legend")) part.hidden = true;
-  find(`${id}-read`).textContent = text;
+  for (const part of byId(id).parentElement.querySelectorAll("canvas, .controls, .legend")) part.hidden = true;
+  byId(`${id}-read`).textContent = text;
 }
 
+/** @returns {{draw: () => void}[]} */
 function build(diagnosis, facts, tables) {
   const charts = [];
-  let spans = null;
+  let spans = /** @type {any} */ (null);
   const pick = (step, rank) => {
     if (!spans) return;
     spans.reach(step, rank);
-    find("spans-title").scrollIntoView({ behavior: "auto", block: "start" });
+    byId("spans-title").scrollIntoView({ behavior: "auto", block: "start" });
   };
+  const place = (id, chart, ...rest) => charts.push(chart(byId(id), byId(`${id}-read`), ...rest));
   if (tables.records.step.length) {
-    spans = spansChart(find("spans"), find("spans-read"), tables.records, tables.kept, facts);
-    spansLegend(find("spans-legend"), facts, tables.records);
+    spans = spansChart(byId("spans"), byId("spans-read"), tables.records, tables.kept, facts);
+    spansLegend(byId("spans-legend"), facts, tables.records);
     charts.push(spans);
   } else {
     explainEmpty("spans", "The trace holds no records of single steps.");
   }
   if (facts.grid) {
-    charts.push(curveChart(find("curve"), find("curve-read"), tables.curve, diagnosis.findings, { pick }));
-    charts.push(heatChart(find("heat"), find("heat-read"), facts.grid, tables.grid, facts, { pick }));
+    place("curve", curveChart, tables.curve, diagnosis, { pick });
+    charts.push(...heatCharts(facts, tables, pick));
   } else {
-    explainEmpty("curve", "No step was completed.");
-    explainEmpty("heat", "No step was completed.");
+    for (const id of ["curve", "heat", "late"]) explainEmpty(id, "No step was completed.");
+  }
+  if (tables.dist?.phase.length) place("boxes", boxesChart, tables.dist, facts);
+  if (tables.places?.rank.length) place("places", placesChart, tables.places, facts);
+  if (facts.waiting) {
+    place("matrix", matrixChart, facts.waiting, tables.matrix, facts);
+    place("bounds", boundsChart, tables.bounds, facts, { pick });
+  }
+  if (facts.sizes) place("scatter", scatterChart, { points: tables.points, floors: tables.floors, curves: tables.curves }, facts);
+  return charts;
+}
+
+/** Wait and lateness, one part of them on screen in both. */
+function heatCharts(facts, tables, pick) {
+  const view = heatView(facts.grid);
+  const data = heatData(facts, tables);
+  const middle = (side) => (view.now[side][0] + view.now[side][1]) / 2;
+  byId("heat-in").addEventListener("click", () => view.zoom(0.5, middle("rank"), middle("step")));
+  byId("heat-out").addEventListener("click", () => view.zoom(2, middle("rank"), middle("step")));
+  byId("heat-all").addEventListener("click", view.whole);
+  const maps = [
+    { id: "heat", metric: "wait_us", none: "No waiting was seen in this trace." },
+    { id: "late", metric: "lateness_us", none: "No collective that all ranks took part in was seen in this trace." },
+  ];
+  const charts = [];
+  for (const { id, metric, none } of maps) {
+    if (tables.grid[metric].some((value) => value > 0)) charts.push(heatChart(id, metric, data, view, facts, { pick }));
+    else explainEmpty(id, none);
   }
   return charts;
 }
 
-try {
+async function start() {
   const facts = embeddedJson("facts");
   const charts = build(embeddedJson("diagnosis"), facts, await unpackColumns(facts.directory));
   const redraw = () => { for (const chart of charts) chart.draw(); };
@@ -45,7 +72,9 @@ try {
     window.matchMedia(query).addEventListener("change", redraw);
   }
   document.documentElement.dataset.ready = "yes";
-} catch (error) {
-  find("trouble").textContent = `The charts could not be drawn: ${error.message}`;
-  find("trouble").hidden = false;
 }
+
+start().catch((error) => {
+  byId("trouble").textContent = `The charts could not be drawn: ${error instanceof Error ? error.message : error}`;
+  byId("trouble").hidden = false;
+});

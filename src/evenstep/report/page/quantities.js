@@ -1,3 +1,4 @@
+// @ts-check
 // Numbers as people read them; the same rules as evenstep.report.quantities.
 
 /** @param {number} value @returns {string} three significant digits, thousands grouped */
@@ -51,12 +52,23 @@ function formatRanks(ranks) {
   return parts.join(",");
 }
 
+/** 1, 2 and 5 times powers of ten between two ends, thinned to about so many. @param {number[]} ends @returns {number[]} */
+function decades([low, high], most) {
+  const found = [];
+  for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) {
+    for (const factor of [1, 2, 5]) if (factor * power >= low && factor * power <= high) found.push(factor * power);
+  }
+  if (found.length <= most) return found;
+  const tens = found.filter((value) => Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9);
+  return tens.filter((_, at) => at % Math.ceil(tens.length / Math.max(most, 1)) === 0);
+}
+
 /** Round positions for an axis from low to high. @returns {number[]} */
 function ticks(low, high, most) {
   const raw = (high - low) / Math.max(most, 1);
   if (!(raw > 0)) return [low];
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw);
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw) ?? raw;
   const found = [];
   for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at += 1) found.push(at * step);
   return found;

@@ -1,3 +1,4 @@
+// @ts-check
 // The records of a step, found among all, and said in words.
 
 /** Tables of one step: records by rank, in order of entry, and the end of the last. */

@@ -1,6 +1,7 @@
+// @ts-check
 // Inside one step: what each rank did, with waits and transfers apart; pan, zoom, choose.
 
-const RANKS_AT_FIRST = 16;
+const RANKS_AT_FIRST = 10;
 const RANKS_AT_ONCE = 64;
 const LANES = 10;
 
@@ -11,17 +12,25 @@ function spansChart(canvas, read, records, kept, facts) {
   const describe = recordWords(records, facts);
   const available = [...new Set(records.rank)].sort((a, b) => a - b);
   let chosen = firstRanks();
-  let current = kept.step.length - 1;
-  let step = null; // {byRank, end} of the current step
+  let current = firstStep();
+  let step = /** @type {any} */ (null); // {byRank, end} of the current step
   let view = { from: 0, to: 1 }; // µs
   let rows = [];
   let boxes = []; // drawn records, last on top: {at, x, y, width, height}
-  let plot = null;
-  let focus = null; // record the reader points at
+  let plot = /** @type {any} */ (null);
+  let focus = /** @type {any} */ (null); // record the reader points at
 
   function firstRanks() {
     const culprits = facts.culprits.filter((rank) => available.includes(rank));
     return [...new Set([...culprits.slice(0, RANKS_AT_FIRST - 1), ...available])].slice(0, RANKS_AT_FIRST).sort((a, b) => a - b);
+  }
+
+  /** The last step, unless it only just began: an unfinished one is worth a look where ranks hang in it. */
+  function firstStep() {
+    const last = kept.step.length - 1;
+    const hangs = records.step.some((step, at) => step === kept.step[last] && communication(at) && !Number.isFinite(records.exit_us[at]));
+    if (Number.isFinite(kept.longest_us[last]) || hangs) return last;
+    return Math.max(0, kept.longest_us.findLastIndex((time) => Number.isFinite(time)));
   }
 
   function open(index) {
@@ -84,7 +93,7 @@ function spansChart(canvas, read, records, kept, facts) {
       label(context, row);
       context.save();
       context.beginPath();
-      context.rect(plot.left, row.top, plot.width, row.height);
+      context.rect(plot.left, row.top - 6, plot.width, row.height);
       context.clip();
       for (const at of row.list) if (!communication(at)) local(context, row, at);
       for (const { at, lane } of row.lanes) flight(context, row, at, lane, wait);
@@ -126,7 +135,7 @@ function spansChart(canvas, read, records, kept, facts) {
     const style = {
       [kind.phase]: { fill: phaseNames[records.op[at]] ?? "other", y: 0, height: 16 },
       [kind.span]: { fill: "span", y: 12, height: 4 },
-      [kind.pause]: { fill: "pause", y: 0, height: 6 },
+      [kind.pause]: { fill: "pause", y: -5, height: 4 },
       [kind.pacing]: { fill: "pacing", y: 10, height: 6 },
     }[records.kind[at]];
     const applied = records.kind[at] !== kind.pacing || (records.flags[at] & facts.flags.applied);
@@ -206,7 +215,7 @@ function spansChart(canvas, read, records, kept, facts) {
     point(boxes[(place + direction + boxes.length) % boxes.length].at);
   }
 
-  let drag = null;
+  let drag = /** @type {any} */ (null);
   canvas.addEventListener("pointerdown", (event) => { drag = pointer(canvas, event).x; canvas.setPointerCapture(event.pointerId); });
   canvas.addEventListener("pointerup", () => { drag = null; });
   canvas.addEventListener("pointercancel", () => { drag = null; });
@@ -232,7 +241,7 @@ function spansChart(canvas, read, records, kept, facts) {
     event.preventDefault();
   });
 
-  const chooser = document.getElementById("spans-step");
+  const chooser = byId("spans-step");
   kept.step.forEach((number_, at) => {
     const time = Number.isFinite(kept.longest_us[at]) ? duration(kept.longest_us[at]) : "never ended";
     chooser.add(new Option(`${number_} (${time})`, `${at}`));
@@ -240,13 +249,13 @@ function spansChart(canvas, read, records, kept, facts) {
   function go(direction) { show(current + direction); }
   function show(index) { open(index); chooser.value = `${current}`; }
   chooser.addEventListener("change", () => open(Number(chooser.value)));
-  document.getElementById("spans-previous").addEventListener("click", () => go(-1));
-  document.getElementById("spans-next").addEventListener("click", () => go(1));
-  document.getElementById("spans-in").addEventListener("click", () => zoom(0.7));
-  document.getElementById("spans-out").addEventListener("click", () => zoom(1.4));
-  document.getElementById("spans-all").addEventListener("click", whole);
+  byId("spans-previous").addEventListener("click", () => go(-1));
+  byId("spans-next").addEventListener("click", () => go(1));
+  byId("spans-in").addEventListener("click", () => zoom(0.7));
+  byId("spans-out").addEventListener("click", () => zoom(1.4));
+  byId("spans-all").addEventListener("click", whole);
 
-  const input = document.getElementById("spans-ranks");
+  const input = byId("spans-ranks");
   input.value = formatRanks(chosen);
   input.addEventListener("change", () => choose(parseRanks(input.value)));
 
@@ -297,12 +306,5 @@ function spansLegend(list, facts, records) {
     ["pacing", "pacing delay (outlined: only observed)", (kind) => kind === kinds.pacing],
     ["span", "your spans", (kind) => kind === kinds.span],
   ];
-  for (const [name, text] of entries.filter(([, , test]) => some(test))) {
-    const item = document.createElement("li");
-    const swatch = document.createElement("span");
-    swatch.className = name === "wait" ? "swatch wait" : "swatch";
-    if (name !== "wait") swatch.style.background = `var(--${name})`;
-    item.append(swatch, text);
-    list.append(item);
-  }
+  for (const [name, text] of entries.filter(([, , test]) => some(test))) list.append(swatch(name, text));
 }

@@ -1,0 +1,235 @@
+"""`evenstep calibrate`: a scenario that behaves like a measured run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import MissingExtra, TraceError, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.grid import StepGrid
+    from evenstep.simulate.calibrate import Calibration, Observed
+    from evenstep.simulate.calibrate_links import Seen
+    from evenstep.trace.columns import Columns
+    from evenstep.trace.trace import Trace
+
+HELP = """Fit a scenario to a measured run, simulate it, and show both step times.
+
+TRACE is what `evenstep diagnose` takes. Compute of each phase and rank, the noise and its family,
+garbage collection, buckets, sizes and the links' latency and bandwidth come from the trace. The
+scenario goes to -o FILE, or to standard output."""
+
+APART = 0.05  # of the step time
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep calibrate`."""
+    parser.add_argument("trace", metavar="TRACE", type=Path)
+    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="write the scenario here")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    parser.add_argument("--json", action="store_true", help="print scenario and fits as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Fit, simulate, compare."""
+    if not args.trace.exists():
+        raise TraceError(f"there is no {args.trace}; give a run's folder, an attempt or a spool")
+    if args.out is not None and args.out.exists() and not args.force:
+        raise UsageError(f"{args.out} exists; choose another file or overwrite it with --force")
+    try:
+        return _main(args)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("numpy", "msgspec"):
+            raise
+        raise MissingExtra(package, extra="analyze", purpose="a calibration") from error
+
+
+def _main(args: argparse.Namespace) -> int:
+    from evenstep.importers.opening import load
+    from evenstep.simulate import schema
+    from evenstep.simulate.calibrate import calibrate
+
+    trace = load(args.trace)
+    found = calibrate(observed(trace))
+    document = _document(trace, found)
+    plain = document["scenario"]
+    text = f"# Fitted to {args.trace} by evenstep calibrate.\n{schema.to_toml(plain)}"
+    if args.out is not None:
+        args.out.write_text(text)
+    if args.json:
+        print(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        print(_page(document), file=sys.stdout if args.out else sys.stderr)
+        if args.out is None:
+            print(text, end="")
+    if args.out is not None:
+        print(f"Wrote {args.out}", file=sys.stderr)
+    return 0
+
+
+def _document(trace: Trace, found: Calibration) -> dict[str, Any]:
+    """The scenario beside what it comes from and what it gives."""
+    from dataclasses import asdict
+
+    from evenstep.simulate import schema
+    from evenstep.simulate.simulation import simulate
+
+    result = simulate(found.scenario)
+    step = asdict(result.step_time)
+    simulated = {
+        "steps": result.steps,
+        **{name: step[name] for name in ("mean_ns", "cv", "p99_ns")},
+    }
+    return {
+        "schema": "evenstep.calibration/1",
+        "run": {"run_id": trace.run.get("run_id"), "attempt": trace.attempt, "world": trace.world},
+        "measured": found.measured,
+        "simulated": simulated,
+        "fits": found.fits,
+        "scenario": schema.plain(found.scenario),
+        "limits": [*trace.limits, *found.limits, *_apart(found.measured, simulated)],
+    }
+
+
+def _apart(measured: dict[str, float], simulated: dict[str, float]) -> list[str]:
+    """What to know where the two step times differ by more than a few percent."""
+    off = simulated["mean_ns"] / measured["mean_ns"] - 1
+    if abs(off) <= APART:
+        return []
+    return [
+        f"the scenario's step is {100 * abs(off):.0f} % {'longer' if off > 0 else 'shorter'} than "
+        "the run's: waiting that no collective explains (a pipeline's bubbles, checkpoints, other "
+        "jobs, cores that ranks compete for) is not in it"
+    ]
+
+
+def _page(document: dict[str, Any]) -> str:
+    import textwrap
+
+    from evenstep.simulate.table import duration
+
+    lines = [f"{'':10} {'step time':>12} {'CV':>7} {'p99':>12}"]
+    for name in ("measured", "simulated"):
+        one = document[name]
+        lines.append(
+            f"{name:10} {duration(one['mean_ns']):>12} {one['cv']:7.3f} "
+            f"{duration(one['p99_ns']):>12}"
+        )
+    for limit in document["limits"]:
+        lines += textwrap.wrap(limit, 80, initial_indent=" - ", subsequent_indent="   ")
+    return "\n".join(lines)
+
+
+# -- what the trace shows --------------------------------------------------------------------------
+
+
+def observed(trace: Trace) -> Observed:
+    """The trace as the arrays that a scenario is fitted to."""
+    import numpy as np
+
+    from evenstep.diagnose.grid import step_grid
+    from evenstep.simulate.calibrate import PHASES, Observed
+    from evenstep.trace.layout import Phase
+
+    grid = step_grid(trace)
+    if not grid.start_ns.size:
+        raise TraceError("no step was finished by all ranks; record a longer run")
+    rare = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
+    steady = (rare == 0).all(axis=1)
+    phases = {name: grid.phase_ns[Phase[name.upper()]][steady].astype(float) for name in PHASES}
+    samples = np.unique(grid.samples[steady])
+    return Observed(
+        name=str(trace.run.get("name") or trace.run.get("run_id") or "a run"),
+        node=tuple(trace.ranks[int(rank)].node for rank in grid.ranks),
+        work_ns=grid.work_ns[steady].astype(float),
+        phase_ns=phases,
+        pause_ns=grid.pause_ns[steady].astype(float),
+        step_ns=_step_ns(grid, steady),
+        collectives=_collectives(trace, grid),
+        overlapped=_overlapped(trace, grid),
+        samples=int(samples[0]) if len(samples) == 1 else 0,
+    )
+
+
+def _step_ns(grid: StepGrid, steady: Any) -> Any:
+    """From the end of a step to the end of the next, each that of the rank that is last."""
+    import numpy as np
+
+    end = grid.end_ns.max(axis=1)
+    follows = np.diff(grid.steps, prepend=grid.steps[:1] - 2) == 1
+    length = np.where(follows, np.diff(end, prepend=end[:1]), grid.step_ns)
+    return length[steady].astype(float)
+
+
+def _collectives(trace: Trace, grid: StepGrid) -> tuple[Seen, ...]:
+    import numpy as np
+
+    from evenstep.diagnose.transfer import transfers
+    from evenstep.simulate.calibrate_links import Seen
+    from evenstep.trace.layout import Flag, Op
+
+    found = transfers(grid)
+    rows, kinds = found.rows, found.kinds
+    steps = max(len(np.unique(rows.step)), 1) if len(rows) else 1
+    place = {int(rank): index for index, rank in enumerate(grid.ranks)}
+    calls = grid.arrivals.rows
+    first = {
+        int(i): at
+        for at, i in zip(*np.unique(calls.instance, return_index=True)[::-1], strict=True)
+    }
+    later = _later(calls)
+    seen = []
+    for number in range(len(kinds)):
+        mine = rows.select(rows.kind == number)
+        flags = int(calls.flags[first[int(mine.instance[0])]])
+        members = trace.groups[int(kinds.group[number])].ranks
+        seen.append(
+            Seen(
+                operation=Op(int(kinds.op[number])).name.lower(),
+                members=tuple(place[rank] for rank in members if rank in place),
+                bytes=float(kinds.size_bytes[number]),
+                per_step=len(mine) / steps,
+                transfer_ns=float(np.mean(mine.transfer_ns + later[mine.instance])),
+                floor_ns=float(kinds.floor_ns[number]),
+                blocking=not flags & int(Flag.ASYNC | Flag.ON_DEVICE),
+            )
+        )
+    return tuple(seen)
+
+
+def _later(calls: Columns) -> Any:
+    """By how much ranks leave a collective behind the first to leave it, on average."""
+    import numpy as np
+
+    left = calls.leave_ns > 0
+    instance, leave = calls.instance[left], calls.leave_ns[left].astype(float)
+    size = int(calls.instance.max()) + 1 if len(calls) else 0
+    first = np.full(size, np.inf)
+    np.minimum.at(first, instance, leave)
+    members = np.maximum(np.bincount(instance, minlength=size), 1)
+    return np.bincount(instance, weights=leave - first[instance], minlength=size) / members
+
+
+def _overlapped(trace: Trace, grid: StepGrid) -> bool:
+    """Whether collectives begin while backward goes on, in most steps of the first rank."""
+    import numpy as np
+
+    from evenstep.trace.layout import Kind, Phase
+
+    rank = int(grid.ranks[0])
+    phases = trace.of_kind(Kind.PHASE)
+    backward = phases.select((phases["rank"] == rank) & (phases.op == int(Phase.BACKWARD)))
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    calls = calls.select(calls["rank"] == rank)
+    if not len(backward) or not len(calls):
+        return False
+    at = np.searchsorted(backward.enter_ns, calls.enter_ns, side="right") - 1
+    behind = backward.exit_ns[np.maximum(at, 0)]
+    length = behind - backward.enter_ns[np.maximum(at, 0)]
+    during = (at >= 0) & (calls.enter_ns < behind - 0.02 * length)
+    return bool(np.isin(backward.step, calls.step[during]).mean() > 0.5)

@@ -1,0 +1,152 @@
+"""`evenstep compare`: what changed between runs, how sure that is, and whether it is better."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.comparison_account import Account
+    from evenstep.diagnose.comparison_result import Comparison
+
+HELP = """Say what changed between runs, how sure that is, and whether it is better or worse.
+
+The first TRACE is the baseline, every other one is compared with it: throughput, step time, CV and
+percentiles, where the time goes, and each finding, all with 95 % intervals. "no evidence" is the
+answer where an interval holds zero, or what is as good as zero (0.1 %). The difference of the mean
+step is split into parts that add up to it: compute, floor (transfers as in quiet steps),
+contention, wait, locality, input, other.
+
+--fail-if NAME:LIMIT ends with exit code 1 where a run is worse than the baseline by more than LIMIT
+and noise alone does not explain it: slower:2%, p99:10%, cv:20% are relative; wait:3%,
+communication:3%, input:3% and finding:3% are points of step time. Give it several times, or with
+commas."""
+
+EXTRAS = {"numpy": "analyze", "msgspec": "analyze"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep compare`."""
+    parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path)
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page as well")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    parser.add_argument(
+        "--normalised", action="store_true",
+        help="show ratios to the baseline only, no absolute numbers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fail-if", metavar="NAME:LIMIT", action="append", default=[],
+        help="exit with 1 where a run is worse by more: slower:2%%, p99:10%%, finding:3%% …",
+    )  # fmt: skip
+
+
+def main(args: argparse.Namespace) -> int:
+    """Compare and say so in the form asked for; 1 where a condition is met."""
+    try:
+        return _main(args)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingExtra(package, extra=EXTRAS[package], purpose="a comparison") from error
+
+
+def _main(args: argparse.Namespace) -> int:
+    from evenstep.diagnose.comparison import compare
+    from evenstep.diagnose.comparison_conditions import met, parse
+
+    if len(args.traces) < 2:
+        raise UsageError("compare needs a baseline and at least one other run; give two traces")
+    if args.html is not None and args.html.exists() and not args.force:
+        raise UsageError(f"{args.html} exists; choose another FILE or overwrite it with --force")
+    conditions = [condition for text in args.fail_if for condition in parse(text)]
+    baseline, *others = _accounts(args.traces)
+    found = [compare(baseline, other) for other in others]
+    reasons = [met(condition, item) for item in found for condition in conditions]
+    failed = [reason for reason in reasons if reason]
+    _show(args, baseline, others, found, failed)
+    for reason in failed:
+        print(f"evenstep: {reason}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _accounts(paths: Sequence[Path]) -> list[Account]:
+    """Every run, read and diagnosed; names are what tells the paths apart."""
+    from evenstep.diagnose.comparison_account import account
+    from evenstep.diagnose.engine import diagnose
+    from evenstep.importers.opening import load
+
+    found: dict[Path, tuple[Any, Any]] = {}
+    for path in paths:
+        if path not in found:
+            trace = load(path)
+            found[path] = (trace, diagnose(trace))
+    names = short_names(paths)
+    return [account(name, *found[path]) for name, path in zip(names, paths, strict=True)]
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """The end of each path, as long as it needs to differ; equal paths are numbered."""
+    for depth in range(1, 1 + max(len(path.absolute().parts) for path in paths)):
+        names = ["/".join(path.absolute().parts[-depth:]) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            break
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: at + 1].count(name)})"
+        for at, name in enumerate(names)
+    ]
+
+
+def _show(
+    args: argparse.Namespace,
+    baseline: Account,
+    others: Sequence[Account],
+    found: Sequence[Comparison],
+    failed: Sequence[str],
+) -> None:
+    if args.json:
+        document = _document(baseline, others, found, failed, normalised=args.normalised)
+        print(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        from evenstep.report.comparison import render
+
+        print(render(baseline.name, found, normalised=args.normalised), end="")
+    if args.html is not None:
+        from evenstep.report.comparison_page import write
+
+        write(baseline.name, found, args.html, normalised=args.normalised, force=args.force)
+        print(f"Wrote {args.html}", file=sys.stderr)
+
+
+def _document(
+    baseline: Account,
+    others: Sequence[Account],
+    found: Sequence[Comparison],
+    failed: Sequence[str],
+    *,
+    normalised: bool,
+) -> dict[str, Any]:
+    from evenstep.diagnose.comparison_result import SCHEMA, normalised_json
+
+    shown = [normalised_json(item) if normalised else item.to_json() for item in found]
+    runs = [_run(run, normalised=normalised) for run in (baseline, *others)]
+    return {
+        "schema": SCHEMA,
+        "baseline": runs[0],
+        "comparisons": [{**item, "run": run} for item, run in zip(shown, runs[1:], strict=True)],
+        "failed": list(failed),
+    }
+
+
+def _run(run: Account, *, normalised: bool) -> dict[str, Any]:
+    """Which run it is."""
+    known = {"name": run.name, "run_id": run.diagnosis.run.get("run_id"), "ranks": run.world}
+    known |= {"nodes": run.nodes, "steps": run.steps}
+    return known if normalised else {**known, "summary": run.diagnosis.summary}

@@ -1,0 +1,228 @@
+"""`evenstep export`: a run in the formats of other tools."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.agent.values import share
+from evenstep.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.finding import Diagnosis
+    from evenstep.report.prometheus_metrics import Families
+    from evenstep.trace.trace import Trace
+
+HELP = """Write a run for other tools; several at once if you like.
+
+RUN is what `evenstep diagnose` takes: a run's folder, an attempt, a spool or another tool's trace.
+With --anonymise nothing that is written holds a host's name, a path or a user's name. --serve
+answers Prometheus from one port per node while the job runs: start it once on each."""
+
+EXTRAS = {"numpy": "analyze", "msgspec": "analyze", "duckdb": "analyze"}
+THRESHOLD = 0.05
+OUTPUTS = (
+    *("perfetto", "parquet", "prometheus", "otlp", "webhook"),
+    *("wandb", "mlflow", "tensorboard", "json"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep export`."""
+    add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", type=Path)
+    add("--perfetto", metavar="FILE", type=Path, help="a timeline for ui.perfetto.dev")
+    add("--steps", metavar="A-B", type=_steps, help="of --perfetto: these steps only")
+    add("--parquet", metavar="DIR", type=Path, help="events, steps and findings as tables")
+    add("--prometheus", metavar="FILE", type=Path, help="metrics for a textfile collector")
+    add("--serve", metavar="HOST:PORT", type=_address, help="answer /metrics until interrupted")
+    add("--otlp", metavar="URL", help="push metrics to an OpenTelemetry collector, OTLP/HTTP JSON")
+    add("--webhook", metavar="URL", help="POST every finding above --above as JSON")
+    add("--above", metavar="SHARE", type=_share, default=THRESHOLD,
+        help="severity from which --webhook tells of a finding, 0.05 unless given")  # fmt: skip
+    add("--wandb", metavar="PROJECT", help="scalars to Weights & Biases, if installed")
+    add("--mlflow", metavar="EXPERIMENT", help="scalars to MLflow, if installed")
+    add("--tensorboard", metavar="DIR", help="scalars as TensorBoard events, if installed")
+    add("--json", action="store_true", help="print the diagnosis as JSON")
+    add("--json-schema", metavar="NAME", nargs="?", const="diagnosis",
+        help="print the published JSON schema of a result: diagnosis unless named")  # fmt: skip
+    add("--anonymise", action="store_true", help="no host names, paths or user names")
+    add("--force", action="store_true", help="overwrite what is there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write everything that was asked for."""
+    try:
+        return _main(args)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingExtra(package, extra=EXTRAS[package], purpose="an export") from error
+
+
+def _main(args: argparse.Namespace) -> int:
+    if args.json_schema is not None:
+        from evenstep.report.schema import schema
+
+        print(json.dumps(schema(args.json_schema), indent=2))
+        return 0
+    wanted = [name for name in OUTPUTS if getattr(args, name)]
+    if args.run is None or not (wanted or args.serve):
+        raise UsageError("give a RUN and what to write: --perfetto FILE, --parquet DIR, … (--help)")
+    if args.serve:
+        if wanted:
+            raise UsageError("--serve runs until it is interrupted; ask for files separately")
+        return _serve(args)
+    _check(args)
+    trace, diagnosis = _diagnosed(args)
+    if args.json:
+        print(json.dumps(diagnosis.to_json(), indent=2, allow_nan=False))
+    _files(args, trace, diagnosis)
+    _sent(args, trace, diagnosis)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse before the work is done what would be refused after it."""
+    if args.perfetto is not None and args.perfetto.exists() and not args.force:
+        raise UsageError(f"{args.perfetto} exists; choose another FILE or overwrite with --force")
+
+
+def _diagnosed(args: argparse.Namespace) -> tuple[Trace, Diagnosis]:
+    from evenstep.diagnose.attempts import with_attempts
+    from evenstep.diagnose.engine import diagnose
+    from evenstep.importers.opening import load
+    from evenstep.report.anonymise import anonymised, scrubber
+
+    trace = with_attempts(load(args.run), args.run)
+    if not args.anonymise:
+        return trace, diagnose(trace)
+    scrub = scrubber(trace, [args.run, args.run.absolute()])
+    hidden = anonymised(trace, scrub)
+    found: Diagnosis = scrub.value(diagnose(hidden))
+    return hidden, found
+
+
+def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+    if args.perfetto is not None:
+        _perfetto(args, trace, diagnosis)
+    if args.parquet is not None:
+        from evenstep.report.parquet import write
+
+        for written in write(trace, diagnosis, args.parquet, force=args.force):
+            each = f", {written.size_bytes / written.rows:.3g} bytes each" if written.rows else ""
+            size = f"{written.rows:,} rows, {written.size_bytes:,} bytes{each}"
+            print(f"Wrote {written.path} ({size})", file=sys.stderr)
+    if args.prometheus is not None:
+        from evenstep.report.prometheus import write as write_metrics
+
+        write_metrics(_families(args, diagnosis), args.prometheus)
+        print(f"Wrote {args.prometheus}", file=sys.stderr)
+
+
+def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+    from evenstep.report.perfetto import encode
+
+    data, partial = encode(trace, diagnosis, steps=args.steps)
+    part = args.perfetto.with_name(f".{args.perfetto.name}.{os.getpid()}")
+    try:
+        part.write_bytes(data)
+        part.replace(args.perfetto)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {args.perfetto}: {error.strerror}") from error
+    only = f", {partial}" if partial else ""
+    print(f"Wrote {args.perfetto} ({len(data):,} bytes{only})", file=sys.stderr)
+
+
+def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
+    """What is counted, where it is one of our runs, and what the diagnosis says."""
+    from evenstep.report.prometheus import running
+    from evenstep.report.prometheus_metrics import Families, of_diagnosis
+
+    found = of_diagnosis(diagnosis)
+    counted = running(args.run, anonymous=args.anonymise) if args.run.is_dir() else Families()
+    return Families({**counted, **found})
+
+
+def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+    """Everything that leaves over the network, or through a tracker's own API."""
+    if args.otlp:
+        from evenstep.report.otlp import push
+
+        run = str(diagnosis.run.get("run_id") or "")
+        resource = {"service.name": "evenstep", "evenstep.run_id": run}
+        push(_families(args, diagnosis), args.otlp, time_ns=time.time_ns(), resource=resource)
+        print(f"Sent metrics to {args.otlp}", file=sys.stderr)
+    if args.webhook:
+        from evenstep.report.alerts import webhook
+
+        told = webhook(args.webhook, diagnosis, above=args.above)
+        print(f"Sent {len(told)} findings to {args.webhook}", file=sys.stderr)
+    if args.wandb or args.mlflow or args.tensorboard:
+        _tracked(args, trace, diagnosis)
+
+
+def _tracked(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+    from evenstep.report import trackers
+
+    each, total = trackers.points(trace), trackers.totals(diagnosis)
+    name = str(diagnosis.run.get("run_id") or "run")
+    if args.wandb:
+        trackers.to_wandb(args.wandb, name, each, total)
+    if args.mlflow:
+        trackers.to_mlflow(args.mlflow, name, each, total)
+    if args.tensorboard:
+        trackers.to_tensorboard(args.tensorboard, each, total)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from evenstep.report.prometheus import running, server
+    from evenstep.trace.identity import hostname
+
+    if not args.run.is_dir():
+        raise UsageError(f"{args.run} is no run's folder; --serve needs one")
+    node = hostname()
+    endpoint = server(args.serve, lambda: running(args.run, node=node, anonymous=args.anonymise))
+    host, port = args.serve[0] or "0.0.0.0", endpoint.server_address[1]
+    print(f"Serving http://{host}:{port}/metrics until interrupted", file=sys.stderr, flush=True)
+    with endpoint:
+        endpoint.serve_forever()
+    return 0
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise argparse.ArgumentTypeError(
+            f"must be HOST:PORT or :PORT such as :9400, found {text!r}"
+        )
+    return host, int(port)
+
+
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    try:
+        found = int(first), int(last or first)
+    except ValueError:
+        found = 0, -1
+    if not 0 <= found[0] <= found[1]:
+        raise argparse.ArgumentTypeError(f"must be steps such as 100-160, found {text!r}")
+    return found
+
+
+def _share(text: str) -> Any:
+    kind = share(1.0, whole=True)
+    try:
+        return float(kind.parse(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {kind.expects}, found {text!r}") from None

@@ -1,0 +1,57 @@
+"""`evenstep history`: how the runs in a folder have developed, and what they cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from evenstep.errors import MissingExtra, TraceError
+
+HELP = """Say how the runs in a folder have developed, and what they cost per unit of progress.
+
+DIR holds runs' folders (or folders of them). For each: attempts, step time, CV, rank-hours per 1000
+units of progress, and joules per unit where the accelerators counted them. A unit is a sample where
+the batch is known, else a step; work done again after a restart costs time, but is no progress.
+Runs of one script with as many ranks are re-runs: their spread and their trend are said in words,
+with intervals."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep history`."""
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--json", action="store_true", help="print the history as JSON")
+    parser.add_argument(
+        "--price-per-rank-hour", metavar="MONEY", type=price, help="tell costs in this money too"
+    )
+
+
+def price(text: str) -> float:
+    """A price from zero."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a price such as 2.5, found {text!r}")
+    return value
+
+
+def main(args: argparse.Namespace) -> int:
+    """Read all runs and print them."""
+    if not args.folder.is_dir():
+        raise TraceError(f"there is no folder {args.folder}; give one that holds runs' folders")
+    try:
+        from evenstep.diagnose.history import history
+        from evenstep.report.history import render
+
+        found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour)
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        raise MissingExtra("numpy", extra="analyze", purpose="a history") from error
+    if args.json:
+        print(json.dumps(found.to_json(), indent=2, allow_nan=False))
+    else:
+        print(render(found), end="")
+    return 0

@@ -1,0 +1,148 @@
+"""`evenstep reproduce evaluation`: the paper's clusters, with and without coordination."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from evenstep.errors import UsageError
+
+Row = dict[str, Any]
+Value = TypeVar("Value")
+
+PLACEMENTS = ("packed", "scattered", "random")
+MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep reproduce evaluation`."""
+    parser.add_argument("--nodes", metavar="N,…", default="4,8,16,32,64")
+    parser.add_argument("--oversubscription", metavar="R,…", default="1,2,4")
+    parser.add_argument("--placement", metavar="NAME,…", default="packed,scattered")
+    parser.add_argument(
+        "--coordination", metavar="NAME,…", default="auto,paper", help="controllers (auto,paper)"
+    )
+    parser.add_argument("--repeats", metavar="N", type=int, default=5, help="seeds of each (5)")
+    parser.add_argument("--steps", metavar="N", type=int, default=400, help="of each run (400)")
+    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the matrix, show it, and write what was asked for."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
+    if args.csv is not None and args.csv.exists() and not args.force:
+        raise UsageError(f"{args.csv} exists; choose another FILE or overwrite it with --force")
+    from evenstep.simulate import evaluation
+    from evenstep.simulate.sweep_workers import carried, usable_cores
+
+    units = evaluation.planned(
+        nodes=_each(args.nodes, "--nodes", int),
+        oversubscription=_each(args.oversubscription, "--oversubscription", float),
+        placements=_chosen(args.placement, "--placement", PLACEMENTS),
+        controllers=_controllers(args.coordination),
+        repeats=args.repeats,
+        steps=args.steps,
+    )
+    rows = []
+    for row in carried(units, _workers(args.workers, usable_cores()), evaluation.outcome):
+        rows.append(row)
+        _count(len(rows), len(units))
+    table = evaluation.table(rows)
+    document = {"schema": evaluation.SCHEMA, "repeats": args.repeats, "steps": args.steps,
+                "rows": table, "limits": list(evaluation.LIMITS)}  # fmt: skip
+    print(json.dumps(document, indent=2) if args.json else "\n".join(_lines(document)))
+    if args.csv is not None:
+        _write(args.csv, _csv(table))
+    return 0
+
+
+def _workers(asked: int | None, cores: int) -> int:
+    if asked is not None and asked < 1:
+        raise UsageError(f"--workers must be at least 1, found {asked}")
+    return asked or cores
+
+
+def _controllers(text: str) -> list[str]:
+    from evenstep.pacing import CONTROLLERS
+
+    return _chosen(text, "--coordination", CONTROLLERS)
+
+
+def _each(text: str, option: str, kind: Callable[[str], Value]) -> list[Value]:
+    try:
+        return list(dict.fromkeys(kind(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"{option} takes numbers such as 4,8, found {text!r}") from None
+
+
+def _chosen(text: str, option: str, allowed: Sequence[str]) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in allowed:
+            raise UsageError(f"{option} must be of {', '.join(allowed)}; found {name!r}")
+    return list(dict.fromkeys(names))
+
+
+def _count(done: int, units: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == units else ""
+        print(f"\rsimulated {done} of {units}", end=end, file=sys.stderr, flush=True)
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    yield f"{document['repeats']} repeats of {document['steps']} steps; ± half a 95 % interval"
+    yield ""
+    yield (
+        f"{'nodes':>5} {'oversub.':>8} {'placement':10}{'coordination':13}{'samples/s':>16}"
+        f"{'CV':>15}{'gain':>16}"
+    )
+    for row in document["rows"]:
+        gain = "" if row["gain"] is None else _amount(row["gain"], 100, "+.1f", " %")
+        yield (
+            f"{row['nodes']:5d} {row['oversubscription']:7g}:1 {row['placement']:10}"
+            f"{row['coordination']:13}{_amount(row['throughput'], 1, '.0f', ''):>16}"
+            f"{_amount(row['cv'], 1, '.3f', ''):>15}{gain:>16}"
+        )
+    yield ""
+    yield from (f"- {limit}" for limit in document["limits"])
+
+
+def _amount(found: dict[str, float | None], scale: float, form: str, unit: str) -> str:
+    """A mean and half its interval, where that is known."""
+    value, high = found["value"] or 0.0, found["high"]
+    if high is None:
+        return f"{scale * value:{form}}{unit}"
+    half = scale * (high - value)
+    return f"{scale * value:{form}} ± {half:{form.lstrip('+')}}{unit}"
+
+
+def _csv(table: Sequence[Row]) -> str:
+    names = ("nodes", "oversubscription", "placement", "coordination", "repeats", "unit")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*names, *(f"{m}{end}" for m in MEASURES for end in ("", "_low", "_high"))])
+    for row in table:
+        cells = [row[name] for name in names]
+        for measure in MEASURES:
+            found = row[measure] or {}
+            cells += [found.get(part) for part in ("value", "low", "high")]
+        writer.writerow(cells)
+    return text.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    print(f"Wrote {path}", file=sys.stderr)

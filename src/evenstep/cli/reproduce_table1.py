@@ -1,0 +1,152 @@
+"""`evenstep reproduce table1`: the paper's table beside the model's."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import UsageError
+
+SCHEMA = "evenstep-reproduction-1"
+SEEDS, STEPS = 3, 4000
+WIDTH = 100
+ARMS = ("paper", "auto")
+TITLES = {"paper": "the paper's rule", "auto": "auto"}
+LIMITS = (
+    "The parameters are fitted to the baseline columns; everything under the other heads is "
+    "predicted.",
+    "Every job on the core paces; a job sees its exchange as its last rank does. Gaps are possible "
+    "after each bucket: where buckets overlap, as in DDP, only the phase acts.",
+    "The paper's rule takes contention for waiting, as any rank must that sees only its own "
+    "collectives. In a job that has its links to itself it only costs.",
+    "Each family is one account of the baseline among several; contention that another cause "
+    "explains is not cured by pacing.",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep reproduce table1`."""
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="draw throughput and CV")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    parser.add_argument("--seed", type=int, default=101, help="of the first world")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help=f"worlds averaged, {SEEDS} unless given"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help=f"of each job, {STEPS} unless given"
+    )
+    parser.add_argument(
+        "--refit", action="store_true", help="search the fitted parameters again (minutes)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Predict both families, show them, and write what was asked for."""
+    _check(args)
+    from evenstep.simulate import table_one
+
+    families: list[dict[str, Any]] = []
+    for family in table_one.FAMILIES:
+        chosen = table_one.fit(family)[0] if args.refit else family
+        seeds = range(args.seed, args.seed + args.seeds)
+        rows = table_one.predict(chosen, seeds=seeds, steps=args.steps)
+        families.append(table_one.to_json(chosen, rows))
+    data = {
+        "schema": SCHEMA,
+        "reproduction": "table1",
+        "source": table_one.SOURCE,
+        "seeds": [args.seed, args.seed + args.seeds - 1],
+        "steps": args.steps,
+        "families": families,
+        "limits": list(LIMITS),
+    }
+    print(json.dumps(data, indent=2, allow_nan=False) if args.json else "\n".join(_text(data)))
+    if args.csv is not None:
+        _write(args.csv, _csv(families))
+    if args.svg is not None:
+        from evenstep.report.table_one_figure import draw
+
+        _write(args.svg, draw(families))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name, least in (("seeds", 1), ("steps", 200), ("seed", 0)):
+        if getattr(args, name) < least:
+            raise UsageError(f"--{name} must be at least {least}, found {getattr(args, name)}")
+    for path in (args.csv, args.svg):
+        if path is not None and path.exists() and not args.force:
+            raise UsageError(f"{path} exists; choose another FILE or overwrite it with --force")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    print(f"Wrote {path}", file=sys.stderr)
+
+
+def _text(data: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{data['source']}: printed beside predicted (change of throughput, CV)"
+    for family in data["families"]:
+        yield ""
+        yield from _family_text(family)
+    yield ""
+    for limit in data["limits"]:
+        yield from textwrap.wrap(limit, WIDTH)
+
+
+def _family_text(family: Mapping[str, Any]) -> Iterator[str]:
+    fitted, error = family["parameters"], family["fit_error"]
+    yield (
+        f"{family['family']}: {fitted['jobs']} jobs, η {fitted['goodput']:g}, exchange at 64 nodes "
+        f"{fitted['exchange']:g} of compute"
+    )
+    yield (
+        f"  fit: throughput off by {100 * error['throughput_rms']:.1f} % (rms; worst "
+        f"{100 * error['throughput_worst']:+.1f} %), CV by {error['cv_rms']:.3f} (worst "
+        f"{error['cv_worst']:+.3f})"
+    )
+    heads = ["baseline printed", "fitted", "pacing printed", *(TITLES[arm] for arm in ARMS)]
+    yield "  nodes" + "".join(f"{head:>20}" for head in heads)
+    for row in family["rows"]:
+        yield f"  {row['nodes']:5}" + "".join(f"{cell:>20}" for cell in _cells(row))
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[str]:
+    printed = row["published"]
+    yield f"{printed['baseline']:.0f} ({printed['baseline_cv']:.2f})"
+    yield f"{row['baseline']['throughput']:.0f} ({row['baseline']['cv']:.2f})"
+    gain = printed["coordinated"] / printed["baseline"] - 1
+    yield f"{100 * gain:+.1f} % ({printed['coordinated_cv']:.2f})"
+    for arm in ARMS:
+        yield f"{100 * row[arm]['gain']:+.1f} % ({row[arm]['cv']:.2f})"
+
+
+def _csv(families: Sequence[Mapping[str, Any]]) -> str:
+    """One line per family, size and arm; the paper's own lines are called printed."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["family", "nodes", "arm", "throughput_samples_per_s", "gain", "cv"])
+    for family in families:
+        for row in family["rows"]:
+            printed, nodes = row["published"], row["nodes"]
+            gain = printed["coordinated"] / printed["baseline"] - 1
+            lines = [
+                ("printed baseline", printed["baseline"], 0.0, printed["baseline_cv"]),
+                ("printed coordination", printed["coordinated"], gain, printed["coordinated_cv"]),
+            ]
+            lines += [(arm, *row[arm].values()) for arm in ("baseline", *ARMS)]
+            for name, *values in lines:
+                writer.writerow([family["family"], nodes, name, *(f"{v:.6g}" for v in values)])
+    return out.getvalue()

@@ -1,0 +1,180 @@
+"""`evenstep scaling`: how far a job scales, what ends it, what a control changes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import ConfigError, MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.simulate.scaling import Study
+
+HELP = """Simulate a scenario at several sizes and say where its throughput peaks, and why.
+
+Weak scaling leaves every rank its batch, strong scaling divides one batch. The control is what is
+changed in the second simulation of each size; its effect is shown as ratios. `bandwidth` is what
+bytes and link speeds alone would predict.
+
+  evenstep scaling job.toml --ranks 64,256,1024 --control strategy.kind=paced
+  evenstep scaling job.toml --strong --target 1e9 --deadline 72"""
+
+INTERRUPTED = 130
+CONTROL = "strategy.kind=paced"
+MOST_RANKS = 1_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep scaling`."""
+    parser.add_argument("scenario", metavar="SCENARIO", type=Path)
+    parser.add_argument("--ranks", metavar="N,N…", help="sizes (halves and doubles of its own)")
+    parser.add_argument("--strong", action="store_true", help="one batch for all sizes")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field for all"
+    )
+    parser.add_argument(
+        "--control", metavar="NAME=VALUE", action="append", default=[],
+        help=f"change for the control, or none ({CONTROL})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", metavar="N", type=float, help="samples (or steps) to reach: hours and cost"
+    )
+    parser.add_argument("--deadline", metavar="HOURS", type=float, help="cheapest size in time")
+    parser.add_argument("--price", metavar="P", type=float, help="of one GPU for an hour")
+    parser.add_argument("--repeats", metavar="N", type=int, default=1, help="seeds of each (1)")
+    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
+    parser.add_argument("--json", action="store_true", help="print the curve as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Simulate all sizes and print what they say."""
+    _check(args)
+    try:
+        document = _document(args)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "numpy":
+            raise
+        raise MissingExtra("numpy", extra="analyze", purpose="a scaling study") from error
+    if args.json:
+        print(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        from evenstep.simulate.scaling_table import page
+
+        print("\n".join(page(document)))
+    return INTERRUPTED if document["partial"] else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("repeats", "workers", "target", "deadline"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"--{name} must be above 0, found {value}")
+    if args.price is not None and not 0 <= args.price < math.inf:
+        raise UsageError(f"--price must not be negative, found {args.price}")
+    if args.deadline is not None and args.target is None:
+        raise UsageError("--deadline needs --target: how many samples have to be reached by then")
+
+
+def _document(args: argparse.Namespace) -> dict[str, Any]:
+    from evenstep.simulate import scaling
+
+    study = _study(args)
+    units = study.units()
+    rows = _simulated(study, args.workers)
+    points = scaling.curve(study, rows)
+    price = args.price if args.price is not None else study.scenario.energy.price_per_hour
+    outlay = None
+    if args.target is not None and points:
+        outlay = scaling.outlay(
+            points, target=args.target, price_per_hour=price, deadline_hours=args.deadline
+        )
+    return {
+        "schema": "evenstep.scaling/1",
+        "name": study.scenario.name,
+        "scaling": "strong" if study.strong else "weak",
+        "partial": len(rows) < len(units),
+        "repeats": study.repeats,
+        "control": _control(args) if study.control else None,
+        "points": points,
+        "peak": scaling.peak(points, strong=study.strong) if points else None,
+        "outlay": outlay,
+        "limits": list(_limits(study, points)),
+    }
+
+
+def _study(args: argparse.Namespace) -> Study:
+    from evenstep.simulate import scenario as scenarios
+    from evenstep.simulate.scaling import Study
+    from evenstep.simulate.scaling_sizes import default_sizes
+
+    base = scenarios.load(args.scenario, args.set)
+    changes = _control(args)
+    control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None
+    if control == base:
+        control = None
+    given = default_sizes(base) if args.ranks is None else _sizes(args.ranks)
+    try:
+        study = Study(base, given, args.strong, control, args.repeats)
+        study.units()
+    except ConfigError as error:
+        raise ConfigError(f"{args.scenario}: {error}") from error
+    return study
+
+
+def _control(args: argparse.Namespace) -> list[str]:
+    changes = args.control or [CONTROL]
+    return [] if changes == ["none"] else changes
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    found = []
+    for part in text.split(","):
+        word = part.strip()
+        if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_RANKS):
+            raise UsageError(
+                f"--ranks takes numbers of ranks from 1 to {MOST_RANKS:,} such as 8,64,512; "
+                f"found {word!r}"
+            )
+        found.append(int(word))
+    return tuple(sorted(set(found)))
+
+
+def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
+    """All rows, or those finished before Ctrl-C."""
+    from contextlib import closing
+
+    from evenstep.simulate.scaling import measured
+    from evenstep.simulate.sweep_workers import carried, usable_cores
+
+    units = study.units()
+    rows: list[dict[str, Any]] = []
+    shown = sys.stderr.isatty()
+    try:
+        with closing(carried(units, workers or usable_cores(), measured)) as finished:
+            for row in finished:
+                rows.append(row)
+                if shown:
+                    end = "\n" if len(rows) == len(units) else ""
+                    print(f"\rsimulated {len(rows)} of {len(units)}", end=end, file=sys.stderr,
+                          flush=True)  # fmt: skip
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: {len(rows)} of {len(units)} are finished", file=sys.stderr)
+    return sorted(rows, key=lambda row: int(row["number"]))
+
+
+def _limits(study: Study, points: list[dict[str, Any]]) -> Iterator[str]:
+    if study.strong:
+        yield "gradients and the optimizer are taken to cost the same at every size"
+    else:
+        yield "the batch grows with the ranks; what a larger batch does to learning is not in it"
+    if study.scenario.neighbours:
+        yield "neighbours given by their number of nodes grow with the job"
+    if not study.scenario.reliability.failures_per_1000_node_days:
+        yield "failures are not accounted: reliability.failures_per_1000_node_days is 0"
+    if study.repeats == 1 and points:
+        yield "one seed: ask for --repeats to see how far the numbers can be trusted"

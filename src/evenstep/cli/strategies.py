@@ -1,0 +1,148 @@
+"""`evenstep strategies`: every strategy, algorithm and layout on one cluster, and which to take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenstep.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.simulate.decision import Limits
+
+HELP = """Run every strategy, collective algorithm and layout on a scenario's cluster and say which to take.
+
+  evenstep strategies job.toml --limit cv=.1 --limit p99=250ms
+
+Limits: cv, p99 (step time; ms, s or us, else milliseconds), efficiency (at least) and staleness
+(mean updates). Without any, CV is at most 0.1. Margins say how many ranks, how much jitter,
+oversubscription and other load each option bears before CV or efficiency crosses its limit. --write
+puts what the agent can apply of the recommendation into a settings file."""  # noqa: E501
+
+AXES = ("ranks", "jitter", "oversubscription", "load")
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|ms|s|)")
+_UNITS_NS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "": 1e6, "s": 1e9}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep strategies`."""
+    parser.add_argument("scenario", metavar="SCENARIO", type=Path)
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field"
+    )
+    parser.add_argument(
+        "--limit", metavar="NAME=VALUE", action="append", default=[], help="keep to it"
+    )
+    parser.add_argument(
+        "--margins", metavar="AXIS,…", default=",".join(AXES),
+        help="what margins are looked for: " + ", ".join(AXES) + "; or none",
+    )  # fmt: skip
+    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="settings for the agent")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Compare, print, and write the settings asked for."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
+    try:
+        return _main(args)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "numpy":
+            raise
+        raise MissingExtra("numpy", extra="analyze", purpose="a comparison") from error
+
+
+def _main(args: argparse.Namespace) -> int:
+    from evenstep.simulate import scenario
+    from evenstep.simulate.decision import compare
+
+    limits, axes = limits_of(args.limit), _axes(args.margins)
+    if args.workers is not None and args.workers < 1:
+        raise UsageError(f"--workers must be at least 1, found {args.workers}")
+    if args.write is not None and args.write.exists() and not args.force:
+        raise UsageError(f"{args.write} exists; choose another FILE or overwrite it with --force")
+    table = compare(
+        scenario.load(args.scenario, args.set),
+        limits,
+        axes=axes,
+        workers=args.workers or len(os.sched_getaffinity(0)),
+        progress=_count if sys.stderr.isatty() else None,
+    )
+    from evenstep.simulate import decision_table
+
+    if args.json:
+        print(json.dumps(table.to_json(), indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        print(decision_table.render(table), end="")
+    if args.write is not None:
+        _write(args.write, decision_table.settings(table))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    print(f"Wrote {path}", file=sys.stderr)
+
+
+def _count(done: int, options: int) -> None:
+    end = "\n" if done == options else ""
+    print(f"\rcompared {done} of {options} options", end=end, file=sys.stderr, flush=True)
+
+
+def _axes(text: str) -> tuple[str, ...]:
+    if text == "none":
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in AXES:
+            raise UsageError(f"--margins must be none, or of {', '.join(AXES)}; found {name!r}")
+    return names
+
+
+def limits_of(texts: list[str]) -> Limits:
+    """Limits from `cv=.1` and `p99=250ms`; the last of a name counts."""
+    from evenstep.simulate.decision import Limits
+
+    found: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or name not in _READERS:
+            raise UsageError(
+                f"--limit takes name=value with a name of {', '.join(_READERS)}, found {text!r}"
+            )
+        field, read, expected = _READERS[name]
+        number = read(value)
+        if number is None or number < 0:
+            raise UsageError(f"--limit {name} must be {expected}, found {value!r}")
+        found[field] = number
+    return Limits(**found)
+
+
+def _number(text: str) -> float | None:
+    """A number, or a percentage."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text)
+    return None if match is None else float(match[1]) / (100 if match[2] else 1)
+
+
+def _time(text: str) -> float | None:
+    match = _TIME.fullmatch(text)
+    return None if match is None else float(match[1]) * _UNITS_NS[match[2]]
+
+
+_READERS: dict[str, tuple[str, Callable[[str], float | None], str]] = {
+    "cv": ("cv", _number, "a number such as .1"),
+    "p99": ("p99_ns", _time, "a step time such as 250ms"),
+    "efficiency": ("efficiency", _number, "a share such as .5"),
+    "staleness": ("staleness", _number, "a number of updates such as 8"),
+}

@@ -1,0 +1,167 @@
+"""`evenstep sweep`: one scenario in every combination of some values."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import ConfigError, MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.simulate.sweep import Plan
+    from evenstep.simulate.sweep_folder import SweepFolder
+
+HELP = """Simulate a scenario in every combination of some values, on all cores of this machine.
+
+  evenstep sweep job.toml --vary nodes=4,8,16 --vary fabric.oversubscription=1,2,4 \\
+      --vary strategy=synchronous,paced --repeats 5 --out sweep
+
+A field is named as in the scenario; nodes, ranks, placement, oversubscription, strategy,
+controller, algorithm, buckets, seed and steps are known without their table. With --out every
+finished simulation is put down at once: the same command goes on where it was stopped. Each repeat
+has a seed of its own; intervals are 95 % of the mean over repeats."""
+
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep sweep`."""
+    parser.add_argument("scenario", metavar="SCENARIO", type=Path)
+    parser.add_argument(
+        "--vary", metavar="NAME=VALUE,…", action="append", default=[], help="values of one field"
+    )
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field for all"
+    )
+    parser.add_argument("--repeats", metavar="N", type=int, default=1, help="seeds of each (1)")
+    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
+    parser.add_argument("--exact", action="store_true", help="simulate every message")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="keep results here, and resume")
+    parser.add_argument("--force", action="store_true", help="replace another sweep in DIR")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Carry the sweep out and say what came of it."""
+    try:
+        return _main(args)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "numpy":
+            raise
+        raise MissingExtra("numpy", extra="analyze", purpose="a sweep") from error
+
+
+def _main(args: argparse.Namespace) -> int:
+    from evenstep.simulate import scenario, sweep
+    from evenstep.simulate.sweep_folder import SweepFolder
+    from evenstep.simulate.sweep_summary import summed_up
+
+    if not args.vary:
+        raise UsageError("name at least one field to --vary, as in --vary nodes=4,8,16")
+    if args.workers is not None and args.workers < 1:
+        raise UsageError(f"--workers must be at least 1, found {args.workers}")
+    axes = [sweep.axis(text) for text in args.vary]
+    data = scenario.read(args.scenario)
+    try:
+        plan = sweep.plan(data, axes, repeats=args.repeats, assignments=args.set, exact=args.exact)
+    except ConfigError as error:
+        raise ConfigError(f"{args.scenario}: {error}") from error
+    folder = None if args.out is None else SweepFolder(args.out)
+    rows = folder.begin(plan, force=args.force) if folder else []
+    written: Path | None = None
+    try:
+        _carry_out(plan, rows, folder, args.workers)
+    finally:
+        if folder is not None and rows:
+            written = folder.write_results(rows)
+    document = _document(plan, summed_up(rows, [axis.field for axis in axes]), len(rows))
+    print(json.dumps(document, indent=2, allow_nan=False) if args.json else _page(document))
+    if written is not None:
+        print(f"Wrote {written}", file=sys.stderr)
+    return INTERRUPTED if document["partial"] else 0
+
+
+def _carry_out(
+    plan: Plan, rows: list[dict[str, Any]], folder: SweepFolder | None, workers: int | None
+) -> None:
+    """Simulate what `rows` does not have yet; Ctrl-C ends it and keeps what is finished."""
+    from contextlib import closing
+
+    from evenstep.simulate.sweep_workers import carried, usable_cores
+
+    known = {row["number"] for row in rows}
+    left = [unit for unit in plan.units if unit.number not in known]
+    if known:
+        print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
+    try:
+        with closing(carried(left, workers or usable_cores())) as finished:
+            for row in finished:
+                rows.append(row)
+                if folder is not None:
+                    folder.add(row)
+                _tell(len(rows), len(plan.units))
+    except KeyboardInterrupt:
+        kept = "kept" if folder is not None else "shown"
+        print(f"\ninterrupted: the {len(rows)} finished ones are {kept}", file=sys.stderr)
+
+
+def _tell(done: int, units: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == units else ""
+        print(f"\rsimulated {done} of {units}", end=end, file=sys.stderr, flush=True)
+
+
+def _document(plan: Plan, summary: list[dict[str, Any]], finished: int) -> dict[str, Any]:
+    return {
+        "schema": "evenstep.sweep/1",
+        "vary": {axis.field: list(axis.values) for axis in plan.axes},
+        "repeats": plan.repeats,
+        "simulations": len(plan.units),
+        "finished": finished,
+        "partial": finished < len(plan.units),
+        "combinations": summary,
+    }
+
+
+# -- as text ---------------------------------------------------------------------------------------
+
+
+def _page(document: dict[str, Any]) -> str:
+    """A table, at most 80 columns where the names of what is varied allow."""
+    entries = document["combinations"]
+    if not entries:
+        return "nothing was finished"
+    heads = [
+        *(name.rpartition(".")[2] for name in entries[0]["varied"]),
+        "ranks",
+        entries[0]["unit"],
+        "step",
+        "CV",
+        "p99",
+        "eff.",
+    ]
+    rows = [heads, *(_cells(entry) for entry in entries)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(heads))]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    if document["repeats"] > 1:
+        lines.append(f"± is a 95 % interval of the mean over {document['repeats']} seeds")
+    return "\n".join(lines)
+
+
+def _cells(entry: dict[str, Any]) -> list[str]:
+    from evenstep.simulate.table import duration
+
+    rate, cv = entry["throughput"], entry["step_cv"]
+    spread = "" if rate["low"] is None else f" ±{(rate['high'] - rate['low']) / 2:.2g}"
+    return [
+        *(str(value) for value in entry["varied"].values()),
+        f"{entry['ranks']:,}",
+        f"{rate['value']:.4g}{spread}",
+        duration(entry["step_mean_ns"]["value"]),
+        f"{cv['value']:.3f}",
+        duration(entry["step_p99_ns"]["value"]),
+        f"{100 * entry['efficiency']['value']:.1f} %",
+    ]

@@ -1,0 +1,177 @@
+"""`evenstep watch`: a running job, looked at once a second from outside."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenstep.errors import MissingExtra, TraceError
+
+if TYPE_CHECKING:
+    from evenstep.report.live_findings import Journal
+    from evenstep.report.live_frame import Frame
+
+HELP = """Show a running job: who is late, where each rank's step goes, what stands out.
+
+RUN is the run's folder; it need not exist yet. Only the latest steps of every rank are read, from
+the files the job writes anyway, so that it costs the job nothing. Ranks may die and be started
+again. --web serves the same in a page, to this machine alone. Ctrl-C ends the watching, not the
+job."""
+
+RESTART_PATIENCE_S = 30.0  # after the end of all ranks, for another attempt
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep watch`."""
+    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.add_argument("--once", action="store_true", help="show it as it is now, and end")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON at every look")
+    parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1")
+    parser.add_argument(
+        "--port", metavar="N", type=_port, default=0, help="of the page; a free one unless given"
+    )
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=_period,
+        default=1.0,
+        help="between looks, 1 unless given",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Watch until the run ends or somebody presses Ctrl-C."""
+    try:
+        return _main(args)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("numpy", "rich"):
+            raise
+        raise MissingExtra(package, extra="analyze", purpose="watching a run") from error
+
+
+def _main(args: argparse.Namespace) -> int:
+    path = run_folder(args.run)
+    if args.once and not any(path.glob("attempt-*/rank-*.spool")):
+        raise TraceError(
+            f"no rank has begun in {path}; without --once, evenstep watch waits for it"
+        )
+    pictures = _pictures(path, args.every)
+    if args.web:
+        return _serve(pictures, args.port)
+    if args.json:
+        return _print_json(pictures, once=args.once)
+    if args.once:
+        frame, journal, _ = next(pictures)
+        print("\n".join(_lines(frame, journal, sys.stdout.isatty())))
+        return 0
+    if sys.stdout.isatty():
+        return _show(pictures)
+    return _log(pictures)
+
+
+def run_folder(path: Path) -> Path:
+    """The run's folder, also where one of its attempts or a spool is named."""
+    if path.suffix == ".spool":
+        path = path.parent
+    return path.parent if any(path.glob("rank-*.spool")) else path
+
+
+def _pictures(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
+    """The run again and again, with what was found new in it; ends some time after the run."""
+    from evenstep.report.live_findings import Journal, live_findings
+    from evenstep.report.live_frame import frame, rank_window
+    from evenstep.report.live_run import LiveRun
+
+    run, journal = LiveRun(path.absolute()), Journal()
+    ended_s: float | None = None
+    while True:
+        due = time.monotonic() + every_s
+        run.refresh()
+        window = rank_window(run.states)
+        found = live_findings(run, window)
+        shown = frame(run, found, window)
+        new = journal.note(found, shown.step)
+        yield shown, journal, [finding.text for finding in new]
+        now = time.monotonic()
+        ended_s = (ended_s or now) if run.ended else None
+        if ended_s is not None and now - ended_s > RESTART_PATIENCE_S:
+            return
+        time.sleep(max(due - time.monotonic(), 0.05 * every_s))
+
+
+def _print_json(pictures: Iterator[tuple[Frame, Journal, list[str]]], *, once: bool) -> int:
+    for frame, _, _ in pictures:
+        print(json.dumps(frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True)
+        if once:
+            break
+    return 0
+
+
+def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
+    from evenstep.report.live_terminal import View, lines
+    from evenstep.report.terminal import wants_color
+
+    size = shutil.get_terminal_size((80, 24))
+    height = size.lines if terminal else 1_000
+    return lines(frame, journal, View(max(size.columns, 40), height, wants_color()))
+
+
+def _show(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
+    """On a terminal: the picture in its place, the last one left standing."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        for frame, journal, _ in pictures:
+            text = "\n".join(_lines(frame, journal, terminal=True))
+            live.update(Text.from_ansi(text, no_wrap=True), refresh=True)
+    return 0
+
+
+def _log(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
+    """Into a file or a pipe: a line whenever the verdict changes, and what is found."""
+    from evenstep.report.live_terminal import status_line
+
+    said = ""
+    for frame, _, new in pictures:
+        if frame.verdict.partition(":")[0] != said or new:
+            said = frame.verdict.partition(":")[0]
+            print(status_line(frame), flush=True)
+    return 0
+
+
+def _serve(pictures: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> int:
+    from evenstep.report.live_web import LiveServer, tunnel_command
+
+    with LiveServer(port) as server:
+        print(f"evenstep: watch at {server.url}", file=sys.stderr)
+        print(
+            f"evenstep: from elsewhere: {tunnel_command(server.port)}", file=sys.stderr, flush=True
+        )
+        for frame, journal, _ in pictures:
+            server.publish(frame.to_json() | {"past": list(journal.past)})
+    return 0
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, found {text!r}")
+    return int(text)
+
+
+def _period(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"must be seconds from 0.1 to 3600, found {text!r}")
+    return value

@@ -1,0 +1,61 @@
+// @ts-check
+// Cells as colours: the ramp, a picture of many cells, and the scale beside it.
+
+/** @returns {(share: number) => number[]} red, green and blue for 0 to 1 */
+function heatRamp() {
+  const stops = ["heat-0", "heat-1", "heat-2"].map((name) => rgb(color(name)));
+  return (share) => {
+    const at = Math.max(0, Math.min(share, 1)) * 2;
+    const low = Math.min(Math.floor(at), 1);
+    return stops[low].map((value, channel) => value + (stops[low + 1][channel] - value) * (at - low));
+  };
+}
+
+/**
+ * One pixel a cell; what is unknown has a colour of its own.
+ * @param {number} columns @param {number} rows @param {(at: number) => number} valueAt @param {number} high
+ */
+function cellPicture(columns, rows, valueAt, high) {
+  const image = document.createElement("canvas");
+  image.width = columns;
+  image.height = rows;
+  const inside = context2d(image);
+  const pixels = inside.createImageData(columns, rows);
+  const words = new Uint32Array(pixels.data.buffer);
+  const paint = heatRamp();
+  const packed = (parts) => (255 << 24) | (Math.round(parts[2]) << 16) | (Math.round(parts[1]) << 8) | Math.round(parts[0]);
+  const shades = Array.from({ length: 256 }, (_, share) => packed(paint(share / 255)));
+  const none = packed(rgb(color("heat-none")));
+  for (let at = 0; at < words.length; at += 1) {
+    const value = valueAt(at);
+    words[at] = Number.isFinite(value) ? shades[Math.max(0, Math.min(255, Math.round((value / high) * 255)))] : none;
+  }
+  inside.putImageData(pixels, 0, 0);
+  return image;
+}
+
+/** The largest value but for the top half percent, so that one outlier does not pale the rest. */
+function robustTop(values) {
+  const known = Float32Array.from(values).filter((value) => Number.isFinite(value)).sort();
+  return known.length ? Math.max(known[Math.floor((known.length - 1) * 0.995)], 1e-3) : 1;
+}
+
+/** @param {string} id of the chart; its scale and the scale's end are named after it */
+function colorScale(id, text) {
+  const { context, width, height } = surface(byId(`${id}-scale`));
+  const paint = heatRamp();
+  for (let x = 0; x < width; x += 1) {
+    context.fillStyle = `rgb(${paint(x / (width - 1)).map(Math.round).join(" ")})`;
+    context.fillRect(x, 0, 1, height);
+  }
+  byId(`${id}-high`).textContent = text;
+}
+
+/** Two lines around a cell, visible on dark and on light. */
+function outlineCell(context, left, top, width, height) {
+  for (const [name, out] of /** @type {[string, number][]} */ ([["card", 1], ["ink", 2.5]])) {
+    context.strokeStyle = color(name);
+    context.lineWidth = 1.5;
+    context.strokeRect(left - out, top - out, width + 2 * out, height + 2 * out);
+  }
+}

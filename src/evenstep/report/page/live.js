@@ -1,0 +1,179 @@
+// @ts-check
+"use strict";
+// The live page: every picture the server sends replaces the one before. Text stays text.
+
+(() => {
+  const SHARES = [
+    ["compute", "compute"], ["exposed_communication", "communication"], ["wait", "wait"],
+    ["input", "input"], ["other", "other"],
+  ];
+
+  /** @param {string} id @returns {HTMLElement} */
+  function element(id) {
+    const found = document.getElementById(id);
+    if (!found) throw new Error(`the page has no ${id}`);
+    return found;
+  }
+
+  /** @param {string} tag @param {string} text @param {string} [className] @returns {HTMLElement} */
+  function made(tag, text, className = "") {
+    const node = document.createElement(tag);
+    node.textContent = text;
+    if (className) node.className = className;
+    return node;
+  }
+
+  /** @param {number | null} value @param {string} [unit] @returns {string} three digits */
+  function number(value, unit = "") {
+    if (value === null || !Number.isFinite(value)) return "unknown";
+    const places = value === 0 ? 0 : Math.max(0, Math.min(9, 2 - Math.floor(Math.log10(Math.abs(value)))));
+    return `${value.toLocaleString("en-US", { maximumFractionDigits: places })} ${unit}`.trim();
+  }
+
+  /** @param {number | null} ns @returns {string} a time in the unit that suits it */
+  function duration(ns) {
+    if (ns === null || !Number.isFinite(ns)) return "unknown";
+    const units = /** @type {[number, string][]} */ ([[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
+    const [scale, unit] = units.find(([size]) => Math.abs(ns) >= 0.9995 * size) ?? [1, "ns"];
+    return ns === 0 ? "0" : number(ns / scale, unit);
+  }
+
+  /** @param {number | null | undefined} share @returns {string} */
+  function percent(share) {
+    if (share === null || share === undefined) return "unknown";
+    const value = 100 * share;
+    if (value && Math.abs(value) < 0.005) return "< 0.01 %";
+    const places = Math.abs(value) >= 9.95 ? 0 : Math.abs(value) >= 0.95 ? 1 : 2;
+    return `${Number(value.toFixed(places))} %`;
+  }
+
+  /** @param {number} count @param {string} noun @returns {string} */
+  function plural(count, noun) {
+    return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+  }
+
+  /** @param {any} frame @returns {string} */
+  function where(frame) {
+    const parts = [frame.run];
+    if (frame.attempts > 1) parts.push(`attempt ${frame.attempt} (${plural(frame.attempts, "attempt")} so far)`);
+    if (frame.ranks_seen) {
+      const seen = frame.world === frame.ranks_seen ? plural(frame.world, "rank")
+        : `${frame.ranks_seen} of ${plural(frame.world, "rank")}`;
+      parts.push(`${seen} on ${plural(frame.hosts, "node")}`);
+    }
+    if (frame.step !== null) parts.push(`step ${frame.step.toLocaleString("en-US")}`);
+    if (frame.steps_per_s !== null && frame.state === "running") parts.push(number(frame.steps_per_s, "steps/s"));
+    return parts.join(" · ");
+  }
+
+  /** @param {any} shares @returns {HTMLElement} */
+  function bar(shares) {
+    const node = made("div", "", "bar");
+    for (const [name, label] of SHARES) {
+      const part = made("span", "", name);
+      part.style.flexGrow = String(shares[name] ?? 0);
+      part.title = `${label} ${percent(shares[name])}`;
+      node.append(part);
+    }
+    node.setAttribute("role", "img");
+    node.setAttribute("aria-label", SHARES.map(([name, label]) => `${label} ${percent(shares[name])}`).join(", "));
+    return node;
+  }
+
+  /** @param {any} row @returns {string} what a rank's steps cannot say at the moment */
+  function state(row) {
+    if (row.state === "gone") return "its process is gone";
+    if (row.state === "failed") return "not observed any more";
+    if (row.state !== "silent") return "";
+    return `no step for ${duration(row.silent_s * 1e9)}${row.inside ? `, in ${row.inside}` : ""}`;
+  }
+
+  /** @param {any} row @returns {HTMLElement} */
+  function rankRow(row) {
+    const line = document.createElement("tr");
+    line.append(made("td", String(row.rank), "n"), made("td", row.host));
+    line.append(made("td", row.step === null ? "-" : row.step.toLocaleString("en-US"), "n"));
+    line.append(made("td", row.late_ns === null ? "-" : duration(Math.max(row.late_ns, 0)), "n"));
+    const words = state(row);
+    const cell = made("td", words, words ? "state" : "");
+    if (!words) cell.append(bar(row.shares));
+    line.append(cell);
+    return line;
+  }
+
+  /** @param {any} frame @returns {HTMLElement[]} */
+  function legend(frame) {
+    return SHARES.map(([name, label]) => {
+      const item = made("li", "");
+      item.append(made("span", "", `swatch ${name}`), made("span", `${label} ${percent(frame.shares[name])}`));
+      return item;
+    });
+  }
+
+  /** @param {number[]} values in ns, oldest first */
+  function curve(values) {
+    const canvas = /** @type {HTMLCanvasElement} */ (element("curve"));
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = canvas.clientWidth * scale;
+    canvas.height = canvas.clientHeight * scale;
+    const context = canvas.getContext("2d");
+    if (!context || values.length < 2) return;
+    const top = Math.max(...values) * 1.05;
+    context.scale(scale, scale);
+    context.strokeStyle = getComputedStyle(canvas).getPropertyValue("--compute");
+    context.lineWidth = 2;
+    context.beginPath();
+    values.forEach((value, at) => {
+      const x = (at / (values.length - 1)) * canvas.clientWidth;
+      context.lineTo(x, canvas.clientHeight * (1 - value / top));
+    });
+    context.stroke();
+  }
+
+  /** @param {any} pacing @param {number} ranks @returns {string} */
+  function pacingWords(pacing, ranks) {
+    if (!pacing.modes) return "no rank says how it is paced";
+    const modes = Object.entries(pacing.modes);
+    let text = modes.length === 1 ? modes[0][0]
+      : modes.map(([mode, count]) => `${mode} on ${plural(Number(count), "rank")}`).join(", ");
+    if (pacing.threshold !== null) text += ` (threshold ${percent(pacing.threshold)}, max delay ${percent(pacing.max_delay)})`;
+    if (pacing.held_ranks) text += `: holds ${plural(pacing.held_ranks, "rank")}, ${percent(pacing.held)} of all step time`;
+    if (pacing.note) text += `; ${pacing.note}`;
+    if (pacing.followed_by !== null && pacing.followed_by < ranks) {
+      text += `; ${pacing.requested_mode} was asked for, ${pacing.followed_by} of ${plural(ranks, "rank")} follow yet`;
+    }
+    return text;
+  }
+
+  /** @param {any} frame */
+  function show(frame) {
+    element("where").textContent = where(frame);
+    element("verdict").textContent = frame.verdict;
+    const time = frame.step_time;
+    element("time").textContent = frame.step === null ? "no step yet"
+      : `${duration(time.p50_ns)} p50 · ${duration(time.p99_ns)} p99 · CV ${percent(time.cv)}; the latest ${plural(frame.curve_ns.length, "step")}, from zero`;
+    curve(frame.curve_ns);
+    element("legend").replaceChildren(...legend(frame));
+    element("ranks").replaceChildren(...frame.rows.map(rankRow));
+    element("more").textContent = frame.rows.length < frame.ranks_seen
+      ? `the ${frame.rows.length} that say most of ${plural(frame.ranks_seen, "rank")}` : "";
+    const found = frame.findings.map((/** @type {any} */ item) =>
+      made("li", `${item.mode.replaceAll("_", " ")}: ${item.text}`));
+    element("found").replaceChildren(...(found.length ? found : [made("li", "nothing at the moment")]));
+    element("past").replaceChildren(...frame.past.map((/** @type {string} */ text) => made("li", text)));
+    element("pacing").textContent = pacingWords(frame.pacing, frame.ranks_seen);
+    document.title = `${frame.verdict} · evenstep watch`;
+  }
+
+  const events = new EventSource(`events${window.location.search}`);
+  events.onmessage = (message) => {
+    element("line").hidden = true;
+    show(JSON.parse(message.data));
+  };
+  events.onerror = () => { element("line").hidden = false; };
+  events.addEventListener("ended", () => {
+    events.close();
+    element("line").textContent = "The watching has ended: this is the last picture.";
+    element("line").hidden = false;
+  });
+})();

@@ -1,0 +1,122 @@
+"""Protocol buffers' wire format, as far as a Perfetto trace needs it: one message, or many.
+
+Many messages of one form are rows of one width: numbers are written as padded varints (a byte more
+than needed with the continuation bit set is still the number), so that a million of them is a few
+numpy operations. https://protobuf.dev/programming-guides/encoding
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+VARINT, FIXED64, LENGTH = 0, 1, 2
+TIME_BYTES = 9  # of a padded varint: 63 bits
+LENGTH_BYTES = 3  # 2 MB
+SLAB = 50_000  # rows that are put in their place together
+
+
+def varint(value: int) -> bytes:
+    """A number, seven bits a byte, the lowest first."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def tag(field: int, kind: int) -> bytes:
+    """What stands before a field's value."""
+    return varint(field << 3 | kind)
+
+
+def number(field: int, value: int) -> bytes:
+    """A field holding an unsigned number or a bool."""
+    return tag(field, VARINT) + varint(value)
+
+
+def text(field: int, value: str) -> bytes:
+    """A field holding a string. What is no Unicode (a lone surrogate) is replaced."""
+    return message(field, value.encode("utf-8", "replace"))
+
+
+def real(field: int, value: float) -> bytes:
+    """A field holding a double."""
+    return tag(field, FIXED64) + struct.pack("<d", value)
+
+
+def message(field: int, *parts: bytes) -> bytes:
+    """A field holding a message of these fields."""
+    body = b"".join(parts)
+    return tag(field, LENGTH) + varint(len(body)) + body
+
+
+# -- many of one form ------------------------------------------------------------------------------
+
+
+def varints(values: Array, width: int) -> Array:
+    """Each number as a varint of exactly `width` bytes. Shape (n, width), uint8."""
+    left = np.asarray(values, np.uint64)
+    if width < 10 and len(left) and int(left.max()) >> 7 * width:
+        raise ValueError(f"{int(left.max())} does not fit {width} bytes")
+    table = np.empty((len(left), width), np.uint8)
+    for place in range(width):
+        table[:, place] = (left & np.uint64(0x7F)).astype(np.uint8) | np.uint8(0x80)
+        left = left >> np.uint64(7)
+    table[:, -1] &= 0x7F
+    return table
+
+
+def narrow(values: Array) -> Array:
+    """Each number as a varint, all of the width that the largest needs."""
+    largest = int(np.max(values, initial=0))
+    return varints(values, max(1, -(-largest.bit_length() // 7)))
+
+
+def fixed64(values: Array) -> Array:
+    """Each number in eight bytes. Shape (n, 8), uint8."""
+    return np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(len(values), 8)
+
+
+def rows(count: int, parts: Sequence[bytes | Array]) -> Array:
+    """Rows that are made of the same parts, constants being bytes. Shape (count, width), uint8."""
+    width = sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
+    table = np.empty((count, width), np.uint8)
+    at = 0
+    for part in parts:
+        block = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
+        end = at + block.shape[-1]
+        table[:, at:end] = block
+        at = end
+    return table
+
+
+def wrapped(field: int, table: Array) -> Array:
+    """Every row as a message in this field."""
+    head = tag(field, LENGTH)
+    length = varints(np.full(1, table.shape[1]), LENGTH_BYTES).tobytes()
+    return rows(len(table), [head + length, table])
+
+
+def interleaved(tables: Sequence[Array], order: Array) -> Array:
+    """All rows of all tables (numbered one table after the other) in this order, as bytes."""
+    width = np.repeat([table.shape[1] for table in tables], [len(table) for table in tables])
+    begin = np.empty(len(order), np.int64)
+    begin[order] = np.cumsum(width[order]) - width[order]
+    found = np.empty(int(width.sum()), np.uint8)
+    first = 0
+    for table in tables:
+        columns = np.arange(table.shape[1])
+        for low in range(0, len(table), SLAB):
+            slab = table[low : low + SLAB]
+            at = begin[first + low : first + low + len(slab)]
+            found[at[:, None] + columns] = slab
+        first += len(table)
+    return found

@@ -1,0 +1,132 @@
+"""`evenstep export` on a simulated run."""
+
+import json
+import re
+import signal
+from urllib.request import urlopen
+
+import pytest
+
+from evenstep.cli.main import main
+from evenstep.report.schema import schema
+from tests.cli.simulated import simulate
+from tests.report.perfetto_reader import Reader
+from tests.report.receiver import receiving
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return simulate(tmp_path_factory.mktemp("runs") / "confidential", slow=True)
+
+
+@pytest.fixture
+def export(run, capsys):
+    """Exit code, output and errors of an export of the run."""
+
+    def call(*words):
+        code = main(["export", str(run), *map(str, words)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_several_formats_are_written_at_once(export, tmp_path):
+    pytest.importorskip("duckdb")
+    code, out, err = export(
+        "--perfetto", tmp_path / "a.pftrace", "--parquet", tmp_path / "tables",
+        "--prometheus", tmp_path / "a.prom",
+    )  # fmt: skip
+    assert (code, out) == (0, "")
+    names = re.findall(r"^Wrote (\S+)", err, re.M)
+    assert all((tmp_path / name).stat().st_size for name in names)
+    assert len(names) == 5
+    assert "bytes each" in err
+
+
+def test_the_timeline_shows_who_was_waited_for(export, tmp_path):
+    export("--perfetto", tmp_path / "a.pftrace")
+    read = Reader((tmp_path / "a.pftrace").read_bytes())
+    sources = [read.rank(one) for one in read.begins.values()]
+    assert max(set(sources), key=sources.count).startswith("rank 3")
+    assert "straggler" in {one["name"] for one in read.instants}
+
+
+def test_only_some_steps_can_be_written(export, tmp_path):
+    assert "steps 10 to 12 of 60" in export("--perfetto", tmp_path / "a", "--steps", "10-12")[2]
+    names = {one["name"] for one in Reader((tmp_path / "a").read_bytes()).slices}
+    assert {name for name in names if name.startswith("step")} == {"step 10", "step 11", "step 12"}
+
+
+def test_anonymised_output_names_no_host_and_no_path(export, run, tmp_path):
+    _, out, _ = export(
+        "--json", "--anonymise", "--perfetto", tmp_path / "a", "--prometheus", tmp_path / "b"
+    )
+    texts = [out, *(str((tmp_path / name).read_bytes()) for name in ("a", "b"))]
+    assert "node-1" in out
+    for text in texts:
+        assert not re.search(rf"node000\d|{run.name}|/tmp|simulated-", text)
+    assert json.loads(out)["findings"][0]["where"]["nodes"] == ["node-1"]
+
+
+def test_the_json_fits_the_schema_that_is_printed(export, capsys):
+    validate = pytest.importorskip("jsonschema").validate
+    diagnosis = json.loads(export("--json")[1])
+    assert main(["export", "--json-schema"]) == 0
+    validate(diagnosis, json.loads(capsys.readouterr().out))
+
+
+def test_other_schemas_are_printed_by_name(capsys):
+    assert main(["export", "--json-schema", "comparison"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema("comparison-1")
+
+
+def test_metrics_and_findings_are_sent_where_they_are_asked_to(export):
+    with receiving() as server:
+        code, _, err = export("--otlp", server.url, "--webhook", f"{server.url}/hook")
+    assert code == 0
+    assert [path for path, _, _ in server.got] == ["/v1/metrics", "/hook"]
+    assert server.got[1][2]["finding"]["mode"] == "straggler"
+    assert "Sent 1 findings" in err
+
+
+def test_a_webhook_may_be_told_of_less(export):
+    with receiving() as server:
+        export("--webhook", server.url, "--above", "0.9")
+    assert server.got == []
+
+
+def test_nothing_is_overwritten_without_force(export, tmp_path):
+    (tmp_path / "a").write_text("mine")
+    assert export("--perfetto", tmp_path / "a")[0] == 2
+    assert (tmp_path / "a").read_text() == "mine"
+    assert export("--perfetto", tmp_path / "a", "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give a RUN and what to write"),
+        (("--otlp", "collector:4318"), "needs a URL that begins with http"),
+        (("--json-schema", "x"), "there is no schema 'x'"),
+        (("--serve", ":0", "--json"), "ask for files separately"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(export, words, message):
+    code, out, err = export(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize("words", [("--serve", "x"), ("--steps", "9-3"), ("--above", "2")])
+def test_a_value_that_is_none_is_refused(export, words):
+    with pytest.raises(SystemExit):
+        export(*words)
+
+
+def test_the_endpoint_serves_until_it_is_interrupted(start, run):
+    child = start("export", run, "--serve", "127.0.0.1:0")
+    url = re.search(r"http://\S+", child.stderr.readline())[0]
+    with urlopen(url, timeout=20) as answer:
+        assert 'evenstep_steps_total{rank="3"' in answer.read().decode()
+    child.send_signal(signal.SIGINT)
+    assert child.wait(20) == 130

@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from evenstep.cli.main import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+HYPERSCALE = (
+    *("--ranks", "1024,4096,16384,32768", "--control", "strategy.kind=local_sgd"),
+    *("--control", "strategy.every=8", "--control", "reliability.checkpoint_every_s=0"),
+)
+SCENARIO = """
+name = "small"
+
+[cluster]
+nodes = 8
+
+[work]
+forward_ms = 10
+gradient_bytes = "10MB"
+samples_per_rank = 4
+
+[run]
+steps = 4
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    file = tmp_path / "small.toml"
+    file.write_text(SCENARIO)
+    return str(file)
+
+
+def test_the_collapse_at_scale_is_as_committed(capsys):
+    assert main(["scaling", str(EXAMPLES / "hyperscale.toml"), *HYPERSCALE]) == 0
+    assert capsys.readouterr().out == (EXAMPLES / "hyperscale.txt").read_text()
+
+
+def test_the_page_fits_eighty_columns(scenario, capsys):
+    main(["scaling", scenario, "--target", "1e9", "--deadline", "40", "--workers", "1"])
+    page = capsys.readouterr().out
+    assert page.startswith("small: weak scaling, throughput in samples/s\n")
+    assert max(map(len, page.splitlines())) <= 80
+    assert "Cheapest within 40 hours" in page
+
+
+def test_json_has_the_curve_and_the_cost(scenario, capsys):
+    main(["scaling", scenario, "--ranks", "4,2", "--target", "1e6", "--price", "3", "--json",
+          "--workers", "1", "--strong"])  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["scaling"]) == ("evenstep.scaling/1", "strong")
+    assert [point["ranks"] for point in found["points"]] == [2, 4]
+    assert found["points"][0]["control"]["throughput"] == pytest.approx(1, rel=0.2)
+    assert found["outlay"]["sizes"][0]["cost"] > 0
+    assert found["peak"]["ranks"] in (2, 4)
+
+
+def test_the_control_can_be_left_out(scenario, capsys):
+    main(["scaling", scenario, "--ranks", "2", "--control", "none", "--json", "--workers", "1"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["control"] is found["points"][0]["control"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ranks", "4,x"], "--ranks takes numbers of ranks"),
+        (["--deadline", "4"], "--deadline needs --target"),
+        (["--target", "-1"], "--target must be above 0"),
+        (["--repeats", "0"], "--repeats must be above 0"),
+        (["--set", "work.tensor_parallel=3", "--ranks", "8"], "does not divide 8 ranks"),
+        (["--control", "strategy.knd=x"], "there is no strategy.knd; did you mean 'kind'?"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_and_exit_2(scenario, arguments, message, capsys):
+    assert main(["scaling", scenario, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1

@@ -1,0 +1,87 @@
+import json
+import signal
+import time
+
+import pytest
+
+from evenstep.cli.main import main
+
+SCENARIO = """
+[cluster]
+nodes = 2
+
+[work]
+forward_ms = 10
+gradient_bytes = "10MB"
+
+[[noise]]
+sigma = 0.1
+
+[run]
+steps = 5
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    file = tmp_path / "two.toml"
+    file.write_text(SCENARIO)
+    return str(file)
+
+
+def test_every_combination_is_a_line(scenario, capsys):
+    vary = ["--vary", "nodes=2,4", "--vary", "work.buckets=1,2"]
+    assert main(["sweep", scenario, *vary, "--workers", "1"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["nodes", "buckets", "ranks"]
+    assert [line.split()[:2] for line in lines] == [[n, b] for n in "24" for b in "12"]
+
+
+def test_json_has_an_interval_over_the_repeats(scenario, capsys):
+    main(["sweep", scenario, "--vary", "nodes=2", "--repeats", "3", "--workers", "1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (entry,) = found["combinations"]
+    assert (found["schema"], found["finished"], entry["repeats"]) == ("evenstep.sweep/1", 3, 3)
+    assert entry["throughput"]["low"] < entry["throughput"]["value"] < entry["throughput"]["high"]
+
+
+def test_the_same_command_goes_on_where_it_was(scenario, tmp_path, capsys):
+    command = ["sweep", scenario, "--vary", "nodes=2,4", "--workers", "1", "--out"]
+    assert main([*command, str(tmp_path / "out")]) == 0
+    table = next((tmp_path / "out").glob("results.*")).read_bytes()
+    assert main([*command, str(tmp_path / "out")]) == 0
+    assert "2 of 2 were finished before" in capsys.readouterr().err
+    assert next((tmp_path / "out").glob("results.*")).read_bytes() == table
+
+
+def test_ctrl_c_keeps_what_is_finished(scenario, tmp_path, start):
+    seeds = ",".join(map(str, range(500)))
+    child = start("sweep", scenario, "--vary", f"seed={seeds}", "--set", "run.steps=200",
+                  "--workers", "1", "--out", "out")  # fmt: skip
+    journal = tmp_path / "out" / "journal.jsonl"
+    while not (journal.exists() and journal.stat().st_size):
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "interrupted: the" in err
+    assert len(out.splitlines()) == len(journal.read_text().splitlines()) + 1
+    assert list((tmp_path / "out").glob("results.*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name at least one field to --vary"),
+        (["--vary", "nodes"], "--vary takes name=value"),
+        (["--vary", "nods=2"], "with nods=2: there is no nods; did you mean"),
+        (["--vary", "nodes=2", "--repeats", "0"], "--repeats must be at least 1"),
+        (["--vary", "nodes=2", "--workers", "0"], "--workers must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_and_exit_2(scenario, arguments, message, capsys):
+    assert main(["sweep", scenario, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1

@@ -1,0 +1,138 @@
+"""`evenstep watch` as a person and a program use it."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.report.live_ranks import LiveRank, job
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def run(tmp_path):
+    job(tmp_path / "run", late=3)
+    return tmp_path / "run"
+
+
+def lines_until(child, wanted):
+    """Lines of a process until one has this in it."""
+    found = []
+    for line in child.stdout:
+        found.append(line)
+        if wanted in line:
+            return found
+    raise AssertionError(f"no {wanted!r} in {found}")
+
+
+def test_once_prints_one_plain_picture_of_80_columns(command, run):
+    done = command("watch", run, "--once")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Rank 3 is late by 30 ms" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_json_is_a_line_a_look(start, run):
+    child = start("watch", run, "--json", "--every", "0.1")
+    frames = [json.loads(child.stdout.readline()) for _ in range(3)]
+    assert [frame["schema"] for frame in frames] == ["evenstep.watch/1"] * 3
+    assert frames[0]["findings"][0]["ranks"] == [3]
+
+
+def test_json_once_is_one_line(command, run):
+    assert json.loads(command("watch", run, "--json", "--once").stdout)["world"] == 4
+
+
+def test_a_run_that_has_not_begun_is_waited_for(start, tmp_path):
+    child = start("watch", tmp_path / "later", "--every", "0.1")
+    lines_until(child, "waiting for")
+    job(tmp_path / "later", late=1)
+    assert "Rank 1 is late" in lines_until(child, "late")[-1]
+
+
+def test_a_run_that_has_not_begun_has_no_picture(command, tmp_path):
+    done = command("watch", tmp_path / "later", "--once")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no rank has begun" in done.stderr
+
+
+def test_an_attempt_stands_for_its_run(command, run):
+    assert "4 ranks" in command("watch", run / "attempt-000", "--once").stdout
+
+
+def test_a_log_tells_what_is_new_once(start, tmp_path):
+    ranks = job(tmp_path / "run", late=2)
+    child = start("watch", tmp_path / "run", "--every", "0.1")
+    assert "Rank 2 is late" in lines_until(child, "late")[-1]
+    LiveRank(tmp_path / "run", 0, attempt=1, world=1).steps(20)
+    assert len(lines_until(child, "Nobody")) == 1
+    assert ranks
+
+
+def test_ctrl_c_ends_it_without_a_word(start, run):
+    child = start("watch", run, "--every", "0.1")
+    lines_until(child, "late")
+    child.send_signal(signal.SIGINT)
+    assert child.wait(PATIENCE_S) == 130
+    assert child.stderr.read() == ""
+
+
+@pytest.mark.parametrize("arguments", [["--every", "0"], ["--port", "0"], ["--port", "http"]])
+def test_what_cannot_be_is_refused(command, run, arguments):
+    assert command("watch", run, *arguments).returncode == 2
+
+
+def on_terminal(run, environ, size="80x24"):
+    """What reaches a terminal until the verdict is there and Ctrl-C was pressed, and the code."""
+    master, slave = pty.openpty()
+    columns, rows = size.split("x")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "evenstep", "watch", str(run), "--every", "0.1"],
+        env=environ | {"TERM": "xterm", "COLUMNS": columns, "LINES": rows},
+        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    shown, due, told = b"", time.monotonic() + PATIENCE_S, False
+    while time.monotonic() < due:
+        if not select.select([master], [], [], 0.1)[0]:
+            continue
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not told and shown.count(b"is late by") > 2:
+            child.send_signal(signal.SIGINT)
+            told = True
+    code = child.wait(PATIENCE_S)
+    os.close(master)
+    return shown.decode(), code
+
+
+def test_on_a_terminal_the_picture_stays_in_its_place_and_the_cursor_comes_back(run, environ):
+    shown, code = on_terminal(run, environ)
+    assert code == 130
+    assert "\x1b[1A" in shown  # up again, to draw over the picture before
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert "Traceback" not in shown
+
+
+def test_no_color_is_heard(run, environ):
+    shown, _ = on_terminal(run, environ | {"NO_COLOR": "1"})
+    assert "\x1b[34m" not in shown
+    assert "\x1b[1m" not in shown
+
+
+def test_web_prints_the_address_and_the_tunnel(start, run):
+    child = start("watch", run, "--web", "--every", "0.1")
+    assert "http://127.0.0.1:" in child.stderr.readline()
+    assert "ssh -N -L" in child.stderr.readline()
+    child.send_signal(signal.SIGINT)
+    assert child.wait(PATIENCE_S) == 130

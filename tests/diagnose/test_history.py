@@ -1,0 +1,113 @@
+"""Past runs: what they tell together, on folders whose numbers are known by arithmetic."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.history import PastRun, find, history, workloads
+from evenstep.errors import TraceError
+from tests.diagnose.attempts_run import STEP_NS, Start, write
+
+S = 1e9
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three runs of 20 steps on 2 ranks; the last one fails at step 12 of its first attempt."""
+    write(tmp_path / "first", [Start(1000, 20)])
+    write(tmp_path / "team/second", [Start(2000, 20, uneven_ns=STEP_NS // 2)])
+    write(tmp_path / "third", [Start(3000, 12, (7,)), Start(3100, 12)])
+    return tmp_path
+
+
+def run_of(name, **changes):
+    known = {
+        "name": name, "script": "train.py", "ranks": 8, "started_s": 0.0, "elapsed_s": 10.0,
+        "attempts": 1, "steps": 10, "steps_again": 0, "unit": "step", "progress": 10.0,
+        "step_ns": 1e9, "cv": 0.1, "rank_hours_per_unit": 0.01, "joules_per_unit": None,
+        "cost_per_unit": None,
+    }  # fmt: skip
+    return PastRun(**{**known, **changes})
+
+
+def test_runs_are_found_in_folders_of_folders(folder):
+    names = [str(path.relative_to(folder)) for path in find(folder)]
+    assert names == ["first", "team/second", "third"]
+
+
+def test_a_folder_that_is_a_run_is_its_own_history(folder):
+    assert [run.name for run in history(folder / "first").runs] == ["first"]
+
+
+def test_runs_stand_in_order_of_their_start(folder):
+    assert [run.name for run in history(folder).runs] == ["first", "team/second", "third"]
+
+
+def test_rank_hours_per_step_are_elapsed_time_times_ranks(folder):
+    first = history(folder).runs[0]
+    assert first.rank_hours_per_unit == pytest.approx(2 * 20 * STEP_NS / S / 3600 / 20)
+    assert (first.unit, first.progress, first.step_ns) == ("step", 20.0, STEP_NS)
+
+
+def test_the_cv_is_that_of_the_steps(folder):
+    lengths = [STEP_NS * (1 + (step % 2) / 2) for step in range(3, 20)]  # without the warm-up
+    assert history(folder).runs[1].cv == pytest.approx(np.std(lengths) / np.mean(lengths))
+
+
+def test_work_done_again_is_no_progress(folder):
+    third = history(folder).runs[2]
+    # the last checkpoint was after step 7: steps 8 to 11 are done again
+    assert (third.attempts, third.steps_again, third.steps) == (2, 4, 20)
+    elapsed = 100 + 12 * STEP_NS / S  # from the first attempt's first step to the second's last
+    assert third.rank_hours_per_unit == pytest.approx(2 * elapsed / 3600 / 20)
+
+
+def test_a_price_makes_rank_hours_money(folder):
+    first = history(folder, price_per_rank_hour=3.0).runs[0]
+    assert first.cost_per_unit == pytest.approx(3.0 * first.rank_hours_per_unit)
+
+
+def test_energy_is_that_of_the_counters(tmp_path):
+    write(tmp_path / "a", [Start(0, 20, joules=500.0)])
+    assert history(tmp_path).runs[0].joules_per_unit == pytest.approx(2 * 500.0 / 20)
+
+
+def test_a_folder_without_runs_is_one_sentence(tmp_path):
+    with pytest.raises(TraceError, match=r"there is no run in .*; give a folder"):
+        history(tmp_path)
+
+
+def test_a_run_without_a_step_is_named_among_the_limits(folder):
+    (folder / "empty/attempt-000").mkdir(parents=True)
+    assert history(folder).limits == ["left out: empty has no finished step"]
+
+
+def test_a_steady_rise_is_told_with_its_size():
+    runs = [run_of(str(i), step_ns=1e9 * 1.03**i) for i in range(6)]
+    trend = next(t for t in workloads(runs)[0].trends if t.metric == "step_ns")
+    assert trend.change_per_run == pytest.approx(0.03)
+    assert "the step time rises by 3 % a run" in workloads(runs)[0].sentence
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_is_no_trend(seed):
+    noise = np.random.default_rng(seed).normal(1, 0.05, 8)
+    noise = np.concatenate([noise, noise[::-1]])  # the same there and back: its slope is zero
+    runs = [run_of(str(i), step_ns=1e9 * value) for i, value in enumerate(noise)]
+    assert "no evidence of a trend" in workloads(runs)[0].sentence
+
+
+def test_equal_runs_have_no_trend_and_no_spread():
+    found = workloads([run_of(str(i)) for i in range(5)])[0]
+    assert found.spread["step_ns"] == 0
+    assert "no evidence of a trend" in found.sentence
+
+
+def test_two_runs_are_too_few_for_a_trend():
+    found = workloads([run_of("a"), run_of("b", step_ns=2e9)])[0]
+    assert not found.trends
+    assert found.sentence.endswith("a trend needs at least 3")
+
+
+def test_other_scripts_and_sizes_are_other_workloads():
+    runs = [run_of("a"), run_of("b", ranks=16), run_of("c", script="other.py"), run_of("d")]
+    assert [list(each.runs) for each in workloads(runs)] == [["a", "d"], ["b"], ["c"]]

@@ -1,0 +1,231 @@
+"""A run watched from outside: ranks come, end, die and come again; and what stands out."""
+
+import json
+import shutil
+
+import pytest
+
+from evenstep.report.live_findings import Journal, live_findings
+from evenstep.report.live_frame import WINDOW_STEPS, frame, rank_window
+from evenstep.report.live_run import LiveRun
+from tests.report.live_ranks import MS, LiveRank, job
+
+DEAD_PID = 2**22 + 1  # above the kernel's largest (proc(5): pid_max is at most 2^22)
+
+
+class Watched:
+    """A run with a clock of its own."""
+
+    def __init__(self, path):
+        self.now = 1000.0
+        self.run = LiveRun(path, clock=lambda: self.now)
+        self.journal = Journal()
+
+    def look(self, after_s=1.0):
+        self.now += after_s
+        self.run.refresh()
+        window = rank_window(self.run.states)
+        found = live_findings(self.run, window)
+        shown = frame(self.run, found, window)
+        self.journal.note(found, shown.step)
+        return shown
+
+    def modes(self, after_s=1.0):
+        return [finding.mode for finding in self.look(after_s).findings]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def watched(run):
+    return Watched(run)
+
+
+def test_a_run_that_has_not_begun_is_waited_for(watched, run):
+    assert watched.look().state == "waiting"
+    run.mkdir()
+    assert watched.look().state == "waiting"
+    ranks = [LiveRank(run, rank) for rank in range(3)]
+    seen = watched.look()
+    assert (seen.state, seen.ranks_seen, seen.world) == ("starting", 3, 4)
+    ranks[0].steps(1)
+    assert watched.look().state == "running"
+
+
+def test_the_late_rank_is_named_with_what_it_costs(watched, run):
+    job(run, late=2)
+    seen = watched.look()
+    assert [(f.mode, f.ranks) for f in seen.findings] == [("straggler", (2,))]
+    assert seen.findings[0].share == pytest.approx(0.3)  # 90 ms of own work beside 60, of 100
+    assert seen.verdict == "Rank 2 is late by 30 ms, 30 % of a step; the other 3 wait for it"
+    assert seen.rows[0].rank == 2
+
+
+def test_a_job_in_step_has_no_finding(watched, run):
+    job(run)
+    seen = watched.look()
+    assert list(seen.findings) == []
+    assert seen.step_time["p50_ns"] == 100 * MS
+    assert seen.steps_per_s == pytest.approx(10.0)
+
+
+def test_of_two_ranks_the_late_one_is_named(watched, run):
+    job(run, late=0, world=2)
+    assert watched.look().findings[0].ranks == (0,)
+
+
+def test_shares_are_those_that_were_written_and_sum_to_one(watched, run):
+    job(run)
+    shares = watched.look().shares
+    # of 100 ms: 60 backward, 40 blocked of which 30 waiting
+    assert shares == pytest.approx(
+        {"compute": 0.6, "exposed_communication": 0.1, "wait": 0.3, "input": 0.0, "other": 0.0}
+    )
+
+
+def test_where_waits_cannot_be_told_all_blocking_is_communication(watched, run):
+    LiveRank(run, 0, world=1).steps(20, known=False)
+    row = watched.look().rows[0]
+    assert not row.wait_known
+    assert (row.shares["wait"], row.shares["exposed_communication"]) == (0.0, pytest.approx(0.4))
+
+
+def test_ranks_that_take_turns_are_not_called_stragglers(watched, run):
+    ranks = [LiveRank(run, rank) for rank in range(4)]
+    for step in range(40):
+        for rank, live in enumerate(ranks):
+            live.steps(1, own_ms=90 if step % 4 == rank else 60)
+    found = watched.look().findings
+    assert [f.mode for f in found] == ["synchronization_amplification"]
+    assert found[0].share == pytest.approx(0.3)
+
+
+def test_input_and_pauses_stand_out(watched, run):
+    for rank in range(4):
+        LiveRank(run, rank).steps(20, input_ms=25, pause_ns=4 * MS * (rank == 1))
+    found = {finding.mode: finding for finding in watched.look().findings}
+    assert found["input_pipeline"].share == pytest.approx(0.25)
+    assert found["runtime_jitter"].ranks == (1,)
+
+
+def test_a_rank_that_never_came_is_told_from_those_that_wait_for_it(watched, run):
+    ranks = job(run)
+    watched.look()
+    for rank in (0, 1, 3):
+        ranks[rank].enters()
+    assert watched.modes(5.0) == []
+    seen = watched.look(20.0)
+    assert (seen.state, [f.ranks for f in seen.findings]) == ("silent", [(2,)])
+    assert "ranks 0-1,3 wait in all-reduce" in seen.verdict
+
+
+def test_steps_after_a_silence_end_the_finding(watched, run):
+    ranks = job(run)
+    watched.look()
+    assert watched.modes(30.0) == ["hang"]
+    for rank in ranks:
+        rank.steps(1)
+    assert watched.modes() == []
+    assert len(watched.journal.past) == 1
+
+
+def test_a_rank_whose_process_is_gone_has_died(watched, run):
+    job(run, world=3)
+    LiveRank(run, 3, pid=DEAD_PID).steps(40)
+    watched.look()
+    assert watched.look(4.0).verdict == "Rank 3 has died: no such process now"
+
+
+def test_a_rank_on_another_machine_is_not_called_dead(watched, run):
+    LiveRank(run, 0, world=1, pid=DEAD_PID, hostname="elsewhere").steps(40)
+    watched.look()
+    assert watched.modes(5.0) == []
+
+
+def test_a_new_attempt_takes_the_place_of_the_one_before(watched, run):
+    job(run, late=1)
+    assert watched.modes() == ["straggler"]
+    job(run, attempt=1)
+    seen = watched.look()
+    assert (seen.attempt, seen.attempts) == (1, 2)
+    assert [f.mode for f in seen.findings] == ["restart_amplification"]
+
+
+def test_a_run_has_ended_when_every_rank_has(watched, run):
+    ranks = job(run)
+    for rank in ranks[:3]:
+        rank.ends()
+    assert watched.look().state == "running"
+    ranks[3].ends()
+    assert watched.look().state == "ended"
+
+
+def test_the_steps_a_rank_took_last_are_seen_although_it_has_closed(watched, run):
+    rank = LiveRank(run, 0, world=1).steps(3)
+    watched.look()
+    rank.steps(4).ends()
+    assert watched.look().step == 6
+    assert watched.look().step == 6
+
+
+def test_an_agent_that_gave_up_is_said(watched, run):
+    ranks = job(run)
+    ranks[1].spool.add_fact("failure", "OSError: no\nroom")
+    found = watched.look().findings[0]
+    assert (found.mode, found.ranks) == ("agent", (1,))
+    assert "\n" not in found.text
+
+
+def test_pacing_says_what_is_in_force_and_what_was_asked(watched, run):
+    ranks = job(run)
+    for rank in ranks:
+        rank.spool.add_fact("pace", {"mode": "observe"})
+    for rank in ranks[:2]:
+        fact = {"mode": "on", "threshold": 0.02, "max_delay": 0.1, "request": 1, "since_step": 40}
+        rank.spool.add_fact("pace", fact)
+        rank.steps(WINDOW_STEPS, held_ns=5 * MS)
+    (run / "control.json").write_text(json.dumps({"number": 1, "mode": "on"}))
+    pacing = watched.look().pacing
+    assert pacing["modes"] == {"on": 2, "observe": 2}
+    assert (pacing["followed_by"], pacing["requested_mode"]) == (2, "on")
+    assert pacing["held"] == pytest.approx(0.025)  # 5 of 100 ms on two of four ranks
+    assert pacing["held_ranks"] == 2
+
+
+def test_the_picture_is_json_without_anything_json_lacks(watched, run):
+    LiveRank(run, 0, world=2).steps(20, known=False)
+    LiveRank(run, 1, world=2)
+    text = json.dumps(watched.look().to_json(), allow_nan=False)
+    assert json.loads(text)["schema"] == "evenstep.watch/1"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"number": "x"}'])
+def test_a_strange_control_file_does_no_harm(watched, run, content):
+    job(run)
+    (run / "control.json").write_text(content)
+    assert watched.look().state == "running"
+
+
+def test_a_run_that_takes_the_place_of_another_is_followed(watched, run):
+    for rank in job(run, late=3):
+        rank.ends()
+    assert watched.look().state == "ended"
+    for spool in run.rglob("*.spool"):
+        spool.unlink()
+    job(run, late=1, steps=12)
+    watched.look()
+    seen = watched.look()
+    assert (seen.state, seen.step, seen.rows[0].rank) == ("running", 11, 1)
+
+
+def test_a_folder_that_is_removed_is_waited_for_again(watched, run):
+    job(run, world=5)[4].spool.path.unlink()
+    watched.look()
+    shutil.rmtree(run)
+    watched.look()
+    job(run, late=1)
+    watched.look()
+    assert watched.look().rows[0].rank == 1

@@ -1,0 +1,78 @@
+import pytest
+
+from evenstep.report.movement import movement
+
+BLAME = {
+    "rank_seconds": 85.8,
+    "culprits": [{"rank": 19, "share": 0.9}, {"rank": 3, "share": 0.02}],
+    "drift": 0.64,
+    "largest_delay": {
+        "step": 54, "rank": 19, "delay_ns": 32_300_978, "victims_count": 31,
+        "rank_seconds_lost": 1.0, "steps_to_decay": 2,
+    },
+}  # fmt: skip
+
+
+def said(**summary: object) -> list[str]:
+    return list(movement(summary))
+
+
+def test_a_summary_without_movement_says_nothing() -> None:
+    assert said(regimes=None, critical_path=None, blame=None, checkpoints=None) == []
+
+
+def test_a_run_of_one_regime_is_not_worth_a_line() -> None:
+    shares = {"compute": 0.98, "transfer": 0.02, "wait": 0.0, "input": 0.0}
+    assert said(regimes={"shares": shares, "changes": 2, "period_steps": None}) == []
+
+
+def test_regimes_that_alternate_are_named_with_their_period() -> None:
+    shares = {"compute": 0.3, "transfer": 0.0, "wait": 0.7, "input": 0.0}
+    (line,) = said(regimes={"shares": shares, "changes": 24, "period_steps": 8.0})
+    assert line == (
+        "steps are bound by waiting in 70 %, by compute in 30 % of them, with 24 changes; "
+        "it comes back every 8 steps"
+    )
+
+
+def test_blame_names_those_who_matter_and_what_moved() -> None:
+    first, second, third = said(blame=BLAME)
+    assert first == "of 85.8 s of waiting, most is for rank 19 (90 %)"
+    assert "64 % of it moves" in second
+    assert third == (
+        "largest delay: rank 19 is 32.3 ms late in step 54; 31 ranks lose 1 s together, "
+        "gone after 2 steps"
+    )
+
+
+def test_blame_that_is_spread_over_all_is_not_pinned_on_anyone() -> None:
+    even = {**BLAME, "culprits": [{"rank": 0, "share": 0.04}], "drift": None}
+    assert said(blame={**even, "largest_delay": None}) == []
+
+
+def test_the_critical_path_says_whether_it_moves() -> None:
+    bounds = [{"rank": 2, "node": "a", "phase": "backward", "share": 0.6}]
+    (line,) = said(critical_path={"bounds": bounds, "moves_share": 0.5})
+    assert line.endswith(
+        "rank 2 in backward (60 % of steps), and moves to another rank in 50 % of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ({"steps_per_round": 8, "regular_rounds": True}, "ranks synchronize every 8 steps"),
+        (
+            {"staleness": {"mean": 3.0, "p50": 3.0, "p95": 7.0, "max": 12.0}},
+            "updates are 3 steps stale on average, 7 at the 95 % quantile, 12 at most",
+        ),
+    ],
+)
+def test_loose_coupling_is_told(found: dict, line: str) -> None:
+    assert said(asynchrony=found) == [line]
+
+
+def test_checkpoints_say_how_often_they_help() -> None:
+    found = {"reset": 1, "unchanged": 3, "amplified": 0, "events": []}
+    (line,) = said(checkpoints=found)
+    assert line == "after checkpoints and restarts the run is steadier 1 time, as it was 3 times"

@@ -1,0 +1,26 @@
+"""What a notebook shows of a diagnosis."""
+
+from dataclasses import replace
+
+from tests.report.small_run import HOSTILE
+
+
+def test_a_diagnosis_shows_its_verdict_numbers_and_findings(diagnosis):
+    html = diagnosis._repr_html_()
+    assert diagnosis.verdict in html
+    assert "step 150 ms mean, 151 ms p99, 213.3 samples/s" in html
+    assert "<td>27 %</td>" in html
+
+
+def test_hostile_words_stay_text(diagnosis, finding):
+    diagnosis.findings[:] = [replace(finding, cause=HOSTILE)]
+    diagnosis.limits.append(HOSTILE)
+    html = diagnosis._repr_html_()
+    assert "<img" not in html
+    assert html.count("&lt;/script&gt;") == 2
+
+
+def test_an_empty_diagnosis_shows_its_verdict(diagnosis):
+    diagnosis.findings.clear()
+    diagnosis.summary = {"verdict": "nothing to judge", "step_time": None, "shares": None}
+    assert diagnosis._repr_html_().startswith("<div><p><strong>nothing to judge</strong></p>")

@@ -1,0 +1,53 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.blame import Blame
+from evenstep.diagnose.case import open_case
+from evenstep.report.waiting import NOBODY, Waiting, binned, waiting
+from evenstep.trace.layout import Phase
+from evenstep.trace.trace import Trace
+from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS
+
+
+@pytest.fixture
+def found(trace: Trace) -> Waiting:
+    result = waiting(open_case(trace))
+    assert result is not None
+    return result
+
+
+def test_every_wait_stands_in_the_column_of_the_late_rank(found: Waiting) -> None:
+    lost_us = found.matrix.lost_us.reshape(RANKS, RANKS)
+    expected = np.zeros((RANKS, RANKS))
+    expected[:LATE_RANK, LATE_RANK] = STEPS * WAIT_NS / 1e3
+    assert lost_us == pytest.approx(expected)
+
+
+def test_the_late_rank_bounds_every_step_in_backward(found: Waiting) -> None:
+    assert found.path.step.tolist() == list(range(FIRST_STEP, FIRST_STEP + STEPS))
+    assert set(found.path.rank.tolist()) == {LATE_RANK}
+    assert set(found.path.phase.tolist()) == {int(Phase.BACKWARD)}
+
+
+def test_neighbouring_ranks_share_a_cell_and_nothing_is_lost() -> None:
+    random = np.random.default_rng(1)
+    rows = [random.integers(0, 10, 500) for _ in range(3)]
+    blame = Blame(*rows, random.uniform(0, 1e6, 500), (10, 10))
+    table = binned(blame, 3)
+    assert table.shape == (4, 4)  # 10 ranks, three to a cell
+    assert table.sum() == pytest.approx(blame.lost_ns.sum())
+    assert table[0, 3] == pytest.approx(blame.matrix()[:3, 9:].sum())
+
+
+def test_a_trace_with_a_missing_rank_tells_nothing_of_waits(trace: Trace) -> None:
+    assert waiting(open_case(replace(trace, world=RANKS + 1))) is None
+
+
+def test_a_step_that_nobody_holds_up_has_no_rank(trace: Trace) -> None:
+    case = open_case(trace)
+    case.grid.wait_ns[:10] = 0
+    found = waiting(case)
+    assert found is not None
+    assert found.path.rank[:10].tolist() == [NOBODY] * 10
