@@ -1,4 +1,4 @@
-"""Causes between the ranks: fabrics whose times are given by formula, with and without the cause."""
+"""Causes between the ranks: fabrics given by formula, with and without the cause."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Links:
         self._step = move.step
         draw = self._draws[(61 * move.step + self._number) % 4096]
         quiet = self.alpha_ns + move.size_bytes / self.gBps
-        return quiet * self.factor(move) * (1 + self.noise * draw) + self.added_ns(move)
+        return float(quiet * self.factor(move) * (1 + self.noise * draw) + self.added_ns(move))
 
 
 def _exchanging(random: Random, share: float, *, fewest: int = 60) -> tuple[World, Links]:

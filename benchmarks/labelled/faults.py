@@ -50,7 +50,7 @@ def disturbed(worlds: tuple[int, ...]) -> Iterator[Example]:
         for delay_ms in DELAYS_MS:
             for world in worlds:
                 yield Example(
-                    name=f"{fault}, {delay_ms:g} ms, {world} ranks",
+                    name=f"{fault}, {delay_ms:g} ms, {world} ranks, load {os.getloadavg()[0]:.1f}",
                     label=_label(truth, world),
                     diagnosis=partial(observed, fault, delay_ms, world),
                 )
@@ -61,15 +61,16 @@ def healthy(worlds: tuple[int, ...], repeats: int) -> Iterator[Example]:
     for world in worlds:
         for _ in range(repeats):
             yield Example(
-                name=f"healthy, {world} ranks",
+                name=f"healthy, {world} ranks, load {os.getloadavg()[0]:.1f}",
                 label=_label(Truth(None), world),
                 diagnosis=partial(observed, "healthy", 0.0, world),
             )
 
 
 def _label(truth: Truth, world: int) -> Label:
-    """On fewer cores than ranks, these do compete for them: that is no mistake of the diagnosis."""
-    crowded = world > len(os.sched_getaffinity(0))
+    """Where ranks and what else runs need more cores than there are, they do compete for them: that
+    is no mistake of the diagnosis."""
+    crowded = world + os.getloadavg()[0] > len(os.sched_getaffinity(0))
     besides = frozenset({"runtime_jitter"} if crowded else ())
     return Label(mode=truth.mode, culprits=truth.culprits, besides=besides)
 

@@ -155,9 +155,7 @@ def oscillating(random: Random, severity: float) -> Made:
 
 def noisy(random: Random, severity: float) -> Made:
     """Nobody is slow, but all vary, and the slowest of many counts."""
-    world = replace(
-        long_enough(ordinary(random, 0.02), 60), ranks=int(random.choice([8, 12, 16]))
-    )
+    world = replace(long_enough(ordinary(random, 0.02), 60), ranks=int(random.choice([8, 12, 16])))
     width = 2 if world.style == "grid" else 1
     world = replace(world, tensor_parallel=width, ranks_per_node=64, clocks={})
     noise = severity / (1 - severity) / (VARYING * LARGEST[world.ranks])
@@ -176,7 +174,7 @@ def two_ranks(random: Random, severity: float) -> Made:
 
 def slow_and_saving(random: Random, severity: float) -> Made:
     """One rank saves checkpoints, and another is chronically slower, half as much."""
-    world, rank, ns = _job(random, severity)
+    world, _, ns = _job(random, severity)
     world = long_enough(world, 60)
     table, other = world.everywhere(), 1 + int(random.integers(world.ranks - 1))
     table[10 + FIRST_STEP :: 15, 0] = ns * 15

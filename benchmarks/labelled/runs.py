@@ -14,9 +14,10 @@ from benchmarks.labelled.example import Label
 from benchmarks.labelled.ordinary import Made, Random, ordinary
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Kind, Op
-from evenstep.trace.trace import EVENT_COLUMNS, RankInfo, Trace
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import RankInfo, Trace
 from tests.diagnose.attempts_run import CHECKPOINT_NS, STEP_NS, Start, write
-from tests.diagnose.synthetic import MS, TYPES, World, with_rows
+from tests.diagnose.synthetic import MS, TYPES, with_rows
 
 SECOND = 1_000_000_000
 
@@ -85,7 +86,7 @@ def restarted(random: Random, severity: float) -> Made:
     from evenstep.diagnose import attempts
 
     steps, every = int(random.integers(60, 120)), 20
-    saved = [step for step in range(every - 1, steps, every)]
+    saved = list(range(every - 1, steps, every))
     ran_s = (steps * STEP_NS + len(saved) * CHECKPOINT_NS) / 1e9
     lost_steps = steps - 1 - saved[-1]
     gap_s = max(5.0, (severity * 3 * ran_s - 2 * lost_steps) / 2 / (1 - severity))

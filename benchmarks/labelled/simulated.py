@@ -106,7 +106,8 @@ def collecting(random: Random, severity: float) -> Posed:
 def varying(random: Random, severity: float) -> Posed:
     """All ranks vary, in forward and backward by themselves."""
     calm = job(random, cluster={"nodes": 16, "nic_gBps": 12.5})
-    sigma = severity / (1 - severity) / (0.72 * 1.766)
+    calm["noise"] = []
+    sigma = min(severity, 0.2) / (1 - severity) / (0.72 * 1.766)
     noise = [{"kind": "normal", "phase": p, "sigma": sigma} for p in ("forward", "backward")]
     varied = {**calm, "noise": [*calm["noise"], *noise]}
     return Posed(varied, calm, "synchronization_amplification")
@@ -122,13 +123,14 @@ def crossing(random: Random, severity: float, *, kind: str) -> Posed:
     moving_s = 0.15 * _step_ms(calm) / 1e3
     calm["work"]["gradient_bytes"] = int(moving_s * 12.5e9 / 1.5)
     share = severity / 0.15
+    rate = 12.5 * min(0.9, share / (0.4 + share))
     neighbour = {
         "name": "the other job", "nodes": "2,3,6,7", "kind": kind, "responsive": False,
-        "rate_gBps": 12.5 * min(0.9, share / (0.4 + share)),
+        "rate_gBps": rate,
         "compute_ms": 4.3 * _step_ms(calm),
     }  # fmt: skip
     busy_s = 2.8 * _step_ms(calm) / 1e3
-    neighbour["message_bytes"] = int(busy_s * neighbour["rate_gBps"] * 1e9 / 1.5)
+    neighbour["message_bytes"] = int(busy_s * rate * 1e9 / 1.5)
     return Posed({**calm, "neighbours": [neighbour]}, calm, "fabric_contention")
 
 

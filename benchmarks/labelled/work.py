@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -105,11 +106,11 @@ def table_worker(random: Random, severity: float) -> Made:
     return Made(label, lambda: _of_table(even, slow))
 
 
-def _computes_at(op: tuple, dp: int, stage: int) -> bool:
+def _computes_at(op: tuple[Any, ...], dp: int, stage: int) -> bool:
     return "compute" in op[0] and op[1:3] == (dp, stage)
 
 
-def _of_table(pipeline: Pipeline, durations: dict) -> Trace:
+def _of_table(pipeline: Pipeline, durations: dict[Any, float]) -> Trace:
     draft = Draft()
     numbers = np.array([draft.name(name) for name in NAMES])
     table = pipeline.table(durations)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 MB = 1_000_000
@@ -58,6 +59,12 @@ def test_links_as_fast_as_their_adapters_need_fewer_bytes_not_tuning():
     finding = bound(world, facts={"locality": {"nics": [nic]}})
     assert "the links are busy" in finding.cause  # 2.25 of 2.5 GB/s
     assert not any("tune" in option.action for option in finding.options)
+
+
+def test_beside_a_late_rank_bytes_that_only_cost_what_they_must_are_no_fault(worst):
+    # 49.8 ms of bytes exposed beside 64 ms of work, and a rank 12 ms late
+    blocking = replace(WORLD, style="blocking").slow(2, Phase.BACKWARD, 12 * MS)
+    assert (worst(blocking).mode, worst(blocking).where.ranks) == ("straggler", [2])
 
 
 def test_transfer_that_hides_behind_compute_binds_nobody():

@@ -59,3 +59,13 @@ def test_collecting_at_the_same_step_everywhere_has_no_culprit():
     table[5::5] = PAUSE_NS
     world = World().delayed(Phase.BACKWARD, table, collector=True)
     assert not any(finding.where.ranks for finding in diagnose(world.trace()).findings)
+
+
+@pytest.mark.parametrize("together", [[0, 1, 2], [0, 1, 2, 3]])
+def test_pauses_that_most_ranks_make_at_once_cost_what_the_job_would_gain(together):
+    table = np.zeros((60, 4))
+    table[np.ix_(range(5, 60, 5), together)] = PAUSE_NS
+    world = World(noise=0.005).delayed(Phase.BACKWARD, table, collector=True)
+    found = diagnose(world.trace()).findings
+    assert [finding.mode for finding in found] == ["runtime_jitter"]
+    assert found[0].severity == pytest.approx(world.injected_share(), rel=0.1)

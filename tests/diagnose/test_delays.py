@@ -13,10 +13,15 @@ SHAPES = array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=9)
 
 
 @given(arrays(np.int64, SHAPES, elements=st.integers(-50, 50)))
-def test_above_others_is_the_distance_to_the_median_of_the_others(values):
-    ranks = range(values.shape[1])
-    medians = [np.median(np.delete(values, rank, axis=1), axis=1) for rank in ranks]
+def test_above_others_is_the_distance_to_the_upper_median_of_the_others(values):
+    number = values.shape[1]
+    others = [np.sort(np.delete(values, rank, axis=1), axis=1) for rank in range(number)]
+    medians = [row[:, (number - 1) // 2] for row in others]
     assert np.array_equal(above_others(values), values - np.stack(medians, axis=1))
+
+
+def test_of_three_ranks_one_that_is_fast_makes_the_others_not_late():
+    assert above_others(np.array([[7, 7, 4]])).tolist() == [[0, 0, -3]]
 
 
 def test_a_rank_alone_is_above_nobody():

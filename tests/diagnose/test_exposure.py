@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.grid import step_grid
 from evenstep.diagnose.intervals import Intervals, difference
 from evenstep.trace.layout import Flag, Kind, Op, Phase
@@ -138,3 +139,10 @@ def test_a_difference_is_what_only_the_first_covers(one, other):
     found = list(zip(*difference(intervals(one), intervals(other)), strict=True))
     assert covered(found) == covered(one) - covered(other)
     assert sum(max(end - start, 0) for _, start, end in found) == len(covered(found))
+
+
+def test_where_no_wait_was_recorded_the_last_bucket_of_a_step_shows_it():
+    slow = World(phases=False, noise=0.005).slow(1, Phase.BACKWARD, 10 * MS)
+    finding = diagnose(slow.trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.severity == pytest.approx(slow.injected_share(), rel=0.1)

@@ -159,7 +159,7 @@ def test_what_the_data_cannot_carry_is_said():
 
 
 def test_a_run_in_which_nobody_was_seen_to_wait_is_said_to_be_one():
-    limits = projection(World(steps=40, phases=False).trace(), [64])["limits"]
+    limits = projection(World(steps=40, collectives=False).trace(), [64])["limits"]
     assert any(limit.startswith("no collective was seen in which") for limit in limits)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.grid import step_grid
 from evenstep.diagnose.replay import Removed, program, saved
-from evenstep.trace.layout import Phase
+from evenstep.trace.layout import Kind, Op, Phase
 from tests.diagnose.synthetic import MS, World
 
 PROGRAMS = [
@@ -76,3 +76,14 @@ def test_without_collectives_there_is_nothing_to_replay():
     plan = program(grid)
     _, end = saved(plan, Removed(np.zeros(0), np.zeros(grid.shape)))
     assert end.tolist() == np.zeros(grid.shape).tolist()
+
+
+def test_a_broadcast_whose_root_is_not_known_waits_for_all():
+    trace = World(style="blocking", steps=15, after_backward=((Op.BROADCAST, 1000),)).trace()
+    rootless = np.where(trace.events.op == int(Op.BROADCAST), -1, trace.events.peer_or_root)
+    kept = trace.events.kind == int(Kind.COLLECTIVE)
+    columns = np.where(kept, rootless, trace.events.peer_or_root)
+    trace.events = trace.events.with_column("peer_or_root", columns)
+    plan = program(step_grid(trace))
+    broadcasts = np.bincount(plan.rows.instance, plan.rows.deciding)
+    assert broadcasts.min() == 4

@@ -64,3 +64,9 @@ def test_noise_at_uneven_times_has_no_period():
     assert not any(
         uneven(np.sort(random.uniform(0, 40, 300)), random.standard_normal(300)) for _ in range(20)
     )
+
+
+def test_one_slow_value_of_four_has_a_period_of_four_not_of_its_harmonics():
+    # an impulse train has equal power at every multiple of its frequency
+    noise = np.random.default_rng(0).standard_normal(106)
+    assert periodic(10 * (np.arange(106) % 4 == 1) + noise).period == pytest.approx(4, rel=0.01)

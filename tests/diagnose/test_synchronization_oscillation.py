@@ -72,3 +72,12 @@ def test_noise_does_not_oscillate(seed):
     world = WORLD.delayed(Phase.FORWARD, random.exponential(5 * MS, (120, 1)))
     modes = [finding.mode for finding in diagnose(world.trace()).findings]
     assert "synchronization_oscillation" not in modes
+
+
+def test_a_slow_step_in_five_is_seen_by_whichever_harmonic_is_strongest(worst):
+    # over 78 steps, twice the frequency of an impulse train of five has the most power
+    world = World(steps=81, ranks=8, noise=0.01)
+    made = world.delayed(Phase.FORWARD, 30 * MS * (np.arange(81) % 5 == 0)[:, None], computing=True)
+    finding = worst(made)
+    assert finding.mode == "synchronization_oscillation"
+    assert finding.severity == pytest.approx(made.injected_share(), rel=0.1)

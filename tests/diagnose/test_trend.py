@@ -52,3 +52,8 @@ def test_a_thinned_series_is_made_of_medians():
     places, values = thinned(np.arange(6.0), np.array([1.0, 9, 2, 4, 5, 6]), blocks=2)
     assert places.tolist() == [1.0, 4.0]
     assert values.tolist() == [2.0, 5.0]
+
+
+def test_growth_without_any_noise_is_sure():
+    values = np.sqrt(AXIS)
+    assert trend(AXIS, values, values - isotonic(values)).p < 1e-6

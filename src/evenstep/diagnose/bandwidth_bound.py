@@ -47,7 +47,8 @@ def find(case: Case) -> list[Finding]:
 
     Of links that give less than they should, only what is missing is to be recovered. Where
     contention, incast, or the order of ranks has been found, what is left is what the data
-    costs on such a fabric: it stands in the shares.
+    costs on such a fabric: it stands in the shares. So it does where links give what they should
+    and late ranks have been found, which are a fault.
     """
     if not case.transfers_known or case.share(case.claims.slow_ns).value >= EXPLAINED:
         return []
@@ -61,6 +62,8 @@ def find(case: Case) -> list[Finding]:
     share = case.share(lost)
     if share.value < (SMALLEST_SHORT if short else SMALLEST) or share.low <= 0:
         return []
+    if not short and case.share(case.loss(case.claims.taken)).value >= EXPLAINED:
+        return []
     case.claims.slower(lost)
     return [_finding(case, heavy, share)]
 
@@ -71,15 +74,18 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
         return None
     known = reference(case.trace, shape, case.shapes)
     quiet = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
+    whole = float(rows.transfer_ns[shape.rows].sum())
     if shape.line is not None:
         part = np.minimum(rows.size_bytes / shape.line.gBps, rows.transfer_ns)
-    elif known is not None and shape.busbw_gBps >= MOSTLY * known.gBps:
-        part = np.minimum(shape.factor * rows.size_bytes / known.gBps, rows.transfer_ns)
+        sure = part
     else:
-        part = np.maximum(quiet - shape.longest_latency_ns, 0)
-    part = np.where(shape.rows, part, 0.0)
-    whole = float(rows.transfer_ns[shape.rows].sum())
-    return Heavy(shape, part, known) if float(part.sum()) >= MOSTLY * whole else None
+        part = np.maximum(quiet - shape.usual_latency_ns, 0)
+        sure = np.maximum(quiet - shape.longest_latency_ns, 0)
+        if known is not None:  # at that bandwidth, at least, they are bytes
+            sure = np.maximum(sure, shape.factor * rows.size_bytes / known.gBps)
+    if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOSTLY * whole:
+        return None
+    return Heavy(shape, np.where(shape.rows, part, 0.0), known)
 
 
 # -- the finding -----------------------------------------------------------------------------------

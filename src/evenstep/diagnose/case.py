@@ -203,7 +203,7 @@ def open_case(trace: Trace) -> Case:
         delays,
         scheduler,
         stuck,
-        Claims(grid.shape, exposed_transfer(grid), delays.rest_ns),
+        Claims(grid.shape, exposed_transfer(grid), delays.rest_ns, waited(grid, delays)),
     )
 
 
@@ -212,6 +212,15 @@ def exposed_transfer(grid: StepGrid) -> Array:
     if not grid.blocked_ns.size:
         return np.zeros(len(grid.steps))
     return np.asarray(np.maximum(grid.blocked_ns - grid.wait_ns, 0).mean(axis=1))
+
+
+def waited(grid: StepGrid, delays: Delays) -> Array:
+    """What a rank waits for others on average, but for late ones; per step, or in the step after:
+    what ends a step late is waited for in the next one."""
+    if not grid.wait_ns.size:
+        return np.zeros(len(grid.steps))
+    left = np.maximum(grid.wait_ns.mean(axis=1) - delays.loss_ns.sum(axis=1), 0)
+    return np.asarray(np.maximum(left, np.append(left[1:], 0.0)))
 
 
 def found(

@@ -16,16 +16,22 @@ Array = npt.NDArray[Any]
 
 
 class Claims:
-    """The pools. `transfer_ns` and `rest_ns` are (steps,): exposed transfer with waits taken out,
-    and waiting that is nobody's in particular. `asking` is the mode that claims now."""
+    """The pools. `transfer_ns`, `rest_ns` and `waited_ns` are (steps,): exposed transfer with waits
+    taken out; what ranks not arriving together cost, nobody's in particular; and what a rank waits
+    for others on average, late cells taken out. `asking` is the mode that claims now."""
 
     def __init__(
-        self, shape: tuple[int, int], transfer_ns: Array, rest_ns: Array | None = None
+        self,
+        shape: tuple[int, int],
+        transfer_ns: Array,
+        rest_ns: Array | None = None,
+        waited_ns: Array | None = None,
     ) -> None:
         self._taken = np.zeros(shape, bool)
         self._left_ns: Array = np.maximum(transfer_ns.astype(float), 0.0)
         rest = np.zeros(shape[0]) if rest_ns is None else rest_ns
         self._rest_ns: Array = rest.astype(float)  # of single steps it may be negative
+        self._waited_ns: Array = np.zeros(shape[0]) if waited_ns is None else waited_ns
         self.asking = ""
         self.slow_ns: Array = np.zeros(shape[0])  # what slow transfers are known to have cost
         self.by_mode: dict[str, Array] = {}  # late cells of each mode that claimed any
@@ -41,6 +47,12 @@ class Claims:
         """Waiting without a culprit that nobody has claimed, per step."""
         rest: Array = self._rest_ns.copy()
         return rest
+
+    @property
+    def taken(self) -> Array:
+        """Late cells that have been claimed. (steps, ranks), boolean."""
+        taken: Array = self._taken.copy()
+        return taken
 
     def free(self, cells: Array) -> Array:
         """Of these cells (steps × ranks, boolean), those nobody has claimed."""
@@ -69,12 +81,18 @@ class Claims:
 
     def available(self, wanted_ns: Array) -> Array:
         """What `slower` would claim, without claiming it."""
-        return np.asarray(np.clip(wanted_ns, 0.0, self._left_ns + np.maximum(self._rest_ns, 0.0)))
+        return np.asarray(np.clip(wanted_ns, 0.0, self._left_ns + self._waits_ns))
 
     def slower(self, wanted_ns: Array) -> Array:
         """Claim what slow transfers cost: exposed, and what others waited for those in them."""
         mine = self.transfer(wanted_ns)
-        waited = np.clip(wanted_ns - mine, 0.0, np.maximum(self._rest_ns, 0.0))
-        self._rest_ns -= waited
+        waited = np.clip(wanted_ns - mine, 0.0, self._waits_ns)
+        self._rest_ns -= np.minimum(waited, np.maximum(self._rest_ns, 0.0))
+        self._waited_ns = self._waited_ns - np.minimum(waited, self._waited_ns)
         self.slow_ns += mine + waited
         return np.asarray(mine + waited)
+
+    @property
+    def _waits_ns(self) -> Array:
+        """Waiting that slow transfers may have caused: other groups wait for the slow one's."""
+        return np.maximum(np.maximum(self._rest_ns, 0.0), self._waited_ns)

@@ -1,7 +1,8 @@
 """Which rank was late in which step, why, and what it cost: each lost nanosecond attributed once.
 
 A cell is a rank's step. Its *excess* is its own work above the median of the other ranks' in the
-same step. Late cells are those of chronically late ranks, and single ones far outside the noise.
+same step, whose recorded pauses do not count: most ranks may pause at once. Late cells are those of
+chronically late ranks, and single ones far outside the noise.
 What the job would have gained without their lateness comes from a replay of the step's collectives
 with the late cells' excess taken out: overlapped ones share one wait, compute hides some of it, and
 a rank held up in one group is late in the next.
@@ -73,7 +74,7 @@ def attribute(grid: StepGrid, *, contended: bool) -> Delays:
     if not grid.start_ns.size:
         return _nothing(grid)
     work = grid.work_ns
-    excess = above_others(work)
+    excess = above_others(work - grid.pause_ns) + grid.pause_ns
     steady = ~_unsteady(grid)
     if np.count_nonzero(steady) < FEWEST:
         steady[:] = True
@@ -82,7 +83,12 @@ def attribute(grid: StepGrid, *, contended: bool) -> Delays:
     step = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
     late = excess > max(EVENT_SHARE * step, EVENT_SIGMAS * noise)
     late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
+    # a pause on record is no noise, however much ranks vary
+    late |= (grid.pause_ns > CHRONIC_SHARE / 2 * step) & (excess > grid.pause_ns / 2)
     cause, phase = _causes(grid, excess, late)
+    usual = np.median(excess, axis=0) + max(EVENT_SHARE * step, EVENT_SIGMAS * noise)
+    as_ever = late & chronic[None, :] & (excess <= usual[None, :])
+    cause = np.where(as_ever & (cause == int(Cause.WORK)), _usually(grid, excess)[None, :], cause)
     late &= cause != int(Cause.NONE)
     loss, rest = _costs(grid, excess, late)
     return Delays(grid, excess, cause, phase, loss, rest, chronic, noise)
@@ -96,16 +102,18 @@ def _nothing(grid: StepGrid) -> Delays:
 
 
 def above_others(values: Array) -> Array:
-    """Each rank's value minus the median of the other ranks', step by step."""
+    """Each rank's value minus the median of the other ranks', step by step.
+
+    Of an even number of others the upper middle: most of all ranks are not late, the rest early.
+    """
     ranks = values.shape[1]
     if ranks < 2:
         return np.zeros(values.shape)
-    low, high = (ranks - 2) // 2, (ranks - 1) // 2  # middle of the others, by index among them
-    ordered = np.partition(values, sorted({low, low + 1, high, high + 1}), axis=1)
-    middle = [ordered[:, place, None].astype(float) for place in (low, low + 1, high, high + 1)]
-    below = np.where(values <= middle[0], middle[1], middle[0])  # who is below is not among them
-    above = np.where(values <= middle[2], middle[3], middle[2])
-    result: Array = values - (below + above) / 2
+    middle = (ranks - 1) // 2  # of the others, by index among them
+    ordered = np.partition(values, [middle, middle + 1], axis=1)
+    low, high = ordered[:, middle, None], ordered[:, middle + 1, None]
+    # who is at or below the middle is not among the others
+    result: Array = values - np.where(values <= low, high, low).astype(float)
     return result
 
 
@@ -143,14 +151,30 @@ def _causes(grid: StepGrid, excess: Array, late: Array) -> tuple[Array, Array]:
     phase = _phase_of(grid)
     cause = np.where(late, int(Cause.WORK), int(Cause.NONE))
     half = excess / 2
-    for named, values in (
+    for named, values in _recorded(grid):
+        more = values if named is Cause.COLLECTOR else above_others(values)
+        cause[late & (more >= half) & (values > 0)] = int(named)
+    return cause, phase
+
+
+def _recorded(grid: StepGrid) -> list[tuple[Cause, Array]]:
+    """What is recorded of each cause but a rank's own work."""
+    return [
         (Cause.CONTENTION, grid.run_delay_ns),
         (Cause.INPUT, grid.phase_ns[Phase.INPUT]),
         (Cause.CHECKPOINT, grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]),
         (Cause.COLLECTOR, grid.pause_ns),
-    ):
-        cause[late & (above_others(values) >= half) & (values > 0)] = int(named)
-    return cause, phase
+    ]
+
+
+def _usually(grid: StepGrid, excess: Array) -> Array:
+    """Per rank, the cause of its usual excess: of what is chronic single steps do not decide."""
+    cause = np.full(grid.shape[1], int(Cause.WORK))
+    half = np.median(excess, axis=0) / 2
+    for named, values in _recorded(grid):
+        usual = np.median(above_others(values), axis=0)
+        cause[(usual >= half) & (usual > 0)] = int(named)
+    return cause
 
 
 def _phase_of(grid: StepGrid) -> Array:
@@ -246,8 +270,27 @@ def _taken_out(plan: Program, excess: Array, late: Array) -> Removed:
         rows[part] = np.where(late & np.isfinite(more), more, 0.0).reshape(-1)[plan.rows.cell[part]]
     found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
     wanted = np.where(late, np.maximum(excess, 0), 0.0).reshape(-1)
+    hidden = (wanted > 2 * found).reshape(late.shape)
+    if hidden.any():
+        rows, tail = _above_usual(plan, hidden, rows, tail)
+        found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
     scale = wanted / np.where(found > 0, found, 1)
     return Removed(rows * scale[plan.rows.cell], tail * scale.reshape(late.shape))
+
+
+def _above_usual(plan: Program, hidden: Array, rows: Array, tail: Array) -> tuple[Array, Array]:
+    """Of cells whose excess others have at the same time, where they exceed what is usual."""
+    rows, tail = rows.copy(), tail.copy()
+    usual = np.median(plan.tail_ns, axis=0)
+    tail[hidden] = np.maximum(plan.tail_ns - usual, 0)[hidden]
+    for part, own in by_layer(plan, hidden.shape):
+        cell = plan.rows.cell[part]
+        mine = hidden.reshape(-1)[cell]
+        if mine.any():
+            known = own[:, ~np.isnan(own).all(axis=0)]
+            more = np.maximum(own - np.nanmedian(known), 0).reshape(-1)[cell]
+            rows[part] = np.where(mine, more, rows[part])
+    return rows, tail
 
 
 def _gain(lead: Array, end: Array) -> Array:

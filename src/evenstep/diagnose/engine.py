@@ -138,8 +138,8 @@ def _limits(case: Case) -> list[str]:
         limits.append("no phases were recorded: compute and input cannot be told from other time")
     if not grid.exposure_known:
         limits.append(
-            "collectives ran on a device: one counts as exposed unless its rank enters another "
-            "during it"
+            "collectives ran on a device, or waits for them were not recorded: one counts as "
+            "exposed unless its rank enters another during it"
         )
     if grid.arrivals.incomplete:
         limits.append(

@@ -22,7 +22,9 @@ Array = npt.NDArray[Any]
 FEWEST = 4  # collectives of a size, to have a point on the curve
 RINGS = (int(Op.ALL_REDUCE), int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
 SLOWEST_GBPS = 0.125  # 1 Gb/s in 10^9 bytes/s: no fabric in use is slower per rank
+USUAL_GBPS = 1.25  # 10 Gb/s, where nothing tells and it hardly matters
 LONGEST_HOP_NS = 50_000.0  # no fabric in use needs longer for a message of nothing
+USUAL_HOP_NS = 10_000.0  # between RDMA's 2 µs and the 30 µs of TCP
 GOOD = 0.8  # of the reference: a tuned fabric reaches it
 
 
@@ -59,6 +61,11 @@ class Shape(NamedTuple):
     def longest_latency_ns(self) -> float:
         """More than this of a transfer cannot be latency, whatever the algorithm."""
         return 2 * (self.members - 1) * LONGEST_HOP_NS
+
+    @property
+    def usual_latency_ns(self) -> float:
+        """What of a transfer is latency where nothing tells: that of a ring."""
+        return 2 * (self.members - 1) * USUAL_HOP_NS
 
 
 class Reference(NamedTuple):

@@ -2,7 +2,9 @@
 
 On the host, a rank is blocked in waits that were seen and in calls that block. On a device, where
 it is known when kernels computed, communication outside of them is exposed; where it is not, a
-collective counts as exposed unless its rank enters another during it.
+collective counts as exposed unless its rank enters another during it. So it does on a host where
+collectives were issued without blocking and no wait for any was recorded; of reductions, which are
+waited for together, only a step's last.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 COMPUTE = "compute"  # name of the spans in which a device computed
+_REDUCTIONS = [int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE)]
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.ON_DEVICE)
 
 
@@ -75,12 +78,25 @@ def _all_flights(grid: StepGrid, trace: Trace, messages: Columns) -> _Flights:
     """Collectives, received messages, and what moved on devices without a known partner."""
     rows = grid.arrivals.rows
     took = np.where(rows.leave_ns > 0, rows.leave_ns - rows.arrival_ns, 0)
-    parts = [_flights(grid, rows, took)]
+    parts = [_flights(grid, rows, took, _unseen(grid, trace))]
     for others in (messages, _unmatched(grid, trace, messages)):
         if len(others):
             took = np.where(others.leave_ns > 0, others.leave_ns - others.here_ns, 0)
             parts.append(_flights(grid, others, took))
     return _together(parts) if len(parts) > 1 else parts[0]
+
+
+def _unseen(grid: StepGrid, trace: Trace) -> Array:
+    """Collectives issued without blocking that may be waited for, where no wait was recorded."""
+    rows = grid.arrivals.rows
+    if not len(rows) or (trace.of_kind(Kind.PHASE).op == int(Phase.SYNC)).any():
+        return np.zeros(len(rows), bool)
+    cell, _ = grid.cell(rows)
+    order = np.lexsort([rows.here_ns, cell])
+    last = np.zeros(len(rows), bool)
+    last[order[np.diff(cell[order], append=-1) != 0]] = True
+    together = np.isin(rows.op, _REDUCTIONS) & ~last
+    return np.asarray(((rows.flags & _NOT_BLOCKING) != 0) & ~together)
 
 
 def _unmatched(grid: StepGrid, trace: Trace, messages: Columns) -> Columns:
@@ -89,8 +105,9 @@ def _unmatched(grid: StepGrid, trace: Trace, messages: Columns) -> Columns:
     A profile of one rank, or of ranks that were not profiled in the same steps, has only such.
     """
     known = device_clock_is_hosts(trace)
-    kinds = (Kind.COLLECTIVE, Kind.POINT_TO_POINT) if known else ()
-    rows = trace.of_kind(*kinds)
+    if not known:
+        return messages.select(np.zeros(len(messages), bool))
+    rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
     mine = ((rows.flags & int(Flag.ON_DEVICE)) != 0) & (rows.device_exit_ns > 0)
     mine &= np.isin(rows["rank"], known)
     for told in (grid.arrivals.rows, messages):
@@ -107,8 +124,11 @@ def _identity(rows: Columns) -> Array:
     return np.asarray((rows["rank"].astype(np.int64) << 40) + rows.seq.astype(np.int64))
 
 
-def _flights(grid: StepGrid, rows: Columns, took: Array) -> _Flights:
-    """Rows with here_ns and wait_ns that lie in the grid; `took` from entry to end, 0 unknown."""
+def _flights(grid: StepGrid, rows: Columns, took: Array, unseen: Array | None = None) -> _Flights:
+    """Rows with here_ns and wait_ns that lie in the grid; `took` from entry to end, 0 unknown.
+
+    `unseen` ones go on behind the host's back like those on a device.
+    """
     cell, inside = grid.cell(rows)
     arrived = (rows.here_ns - grid.start_ns.reshape(-1)[np.where(inside, cell, 0)])[inside]
     order = by_cell(cell[inside], arrived)
@@ -116,6 +136,8 @@ def _flights(grid: StepGrid, rows: Columns, took: Array) -> _Flights:
     cell = cell[picked]
     left = arrived + np.maximum(took[picked], 0)
     on_device = (rows.flags[picked] & int(Flag.ON_DEVICE)) != 0
+    if unseen is not None:
+        on_device |= unseen[picked]
     return _Flights(cell, arrived, arrived + rows.wait_ns[picked], left, on_device)
 
 

@@ -59,7 +59,7 @@ def find(case: Case) -> list[Finding]:
         return []
     lost = case.claims.available(case.gained(slow.excess_ns))
     share = case.share(lost)
-    if share.value < SMALLEST_SHARE or share.low <= 0:
+    if share.value < SMALLEST_SHARE:
         return []
     period = _period(measured, slow)
     sure = period or _clustered(measured, slow) or _two_states(measured, slow)

@@ -47,7 +47,7 @@ def find(case: Case) -> list[Finding]:
         return []
     lost = case.claims.available(case.gained(np.sum([part.excess_ns for part in parts], axis=0)))
     share = case.share(lost)
-    if share.value < SMALLEST_SHARE or share.low <= 0:
+    if share.value < SMALLEST_SHARE:
         return []
     case.claims.slower(lost)
     return [_finding(case, parts, share)]

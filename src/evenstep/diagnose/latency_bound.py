@@ -8,7 +8,7 @@ import numpy as np
 
 from evenstep.diagnose import words
 from evenstep.diagnose.case import Array, Case, found
-from evenstep.diagnose.expected import SLOWEST_GBPS, Shape, reference
+from evenstep.diagnose.expected import SLOWEST_GBPS, USUAL_GBPS, Shape, reference
 from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
 from evenstep.diagnose.interval import Share
 from evenstep.diagnose.mode import Mode
@@ -75,10 +75,13 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
         return shape.line.alpha_ns, "the line through its times by size"
     size, time = float(shape.sizes[0]), float(shape.floors_ns[0])
     known = reference(case.trace, shape, case.shapes)
-    per_byte = shape.factor / (known.gBps if known else SLOWEST_GBPS)
-    source = known.source if known else "a link of 1 Gb/s, which is the least there is"
-    alpha = time - per_byte * size
-    return (alpha, f"its time less that of its bytes by {source}") if alpha > 0 else None
+    if known is not None:
+        alpha = time - shape.factor * size / known.gBps
+        return (alpha, f"its time less that of its bytes by {known.source}") if alpha > 0 else None
+    if shape.factor * size / SLOWEST_GBPS > (1 - MOSTLY) * time:  # its bytes may explain it
+        return None
+    alpha = time - shape.factor * size / USUAL_GBPS
+    return alpha, "its time less that of its bytes at 10 Gb/s; 1 Gb/s would not explain it either"
 
 
 # -- the finding -----------------------------------------------------------------------------------

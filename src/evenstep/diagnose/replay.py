@@ -66,6 +66,8 @@ def program(grid: StepGrid) -> Program:
     deciding = ~np.isin(rows.op, [int(op) for op in FROM_ROOT]) | (
         rows["rank"] == rows.peer_or_root
     )
+    alone = np.bincount(instance, deciding, count) == 0  # the root is not known, or not traced
+    deciding = deciding | alone[instance]
     last = _largest(rows.arrival_ns, instance, count, deciding)
     paused = grid.pause_ns.reshape(-1)[cell] > 0
     ended, queued = _ends(rows, cell, instance, last, paused)

@@ -37,6 +37,9 @@ def _collector(case: Case) -> Finding | None:
     if not cells.any():
         return None
     share = case.share(case.loss(cells))
+    at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
+    if at_once > np.count_nonzero(cells) / 2:
+        return _aligned(case, cells, share)
     ranks = case.culprits(cells)
     recurrence = when(cells, case.grid.steps)
     pause = float(np.median(case.grid.pause_ns[cells]))
@@ -61,6 +64,33 @@ def _collector(case: Case) -> Finding | None:
         projected=_growth(case, cells, share, len(ranks)),
         options=_collector_options(case, cells, share),
         evidence=[*case.wait_evidence(cells), *_pause_evidence(case, ranks)],
+    )
+
+
+def _aligned(case: Case, cells: Array, share: Share) -> Finding:
+    """Pauses that all ranks make at once: nobody waits, but they cost what they take."""
+    pause = float(np.median(case.grid.pause_ns[cells]))
+    paused = np.any(cells, axis=1)
+    half = Share(share.value / 2, share.low / 2, share.high / 2).rounded()
+    return found(
+        "runtime_jitter",
+        "runtime",
+        share,
+        observation=(
+            f"in {words.percent(float(paused.mean()))} of the steps all ranks collect "
+            f"garbage for {words.duration(pause)} at the same time"
+        ),
+        cause="garbage collection, aligned between ranks: nobody waits for it, but it takes time",
+        where=Where(),
+        when=when(paused[:, None], case.grid.steps),
+        options=[
+            Option(
+                "collect more rarely, and gc.freeze() after the model and the loaders are built",
+                *half,
+                "one line in the script; memory held by cycles grows between collections",
+                "assumes half the pauses' cost: how much of the heap is permanent is not traced",
+            )
+        ],
     )
 
 

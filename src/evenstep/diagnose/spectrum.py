@@ -13,6 +13,8 @@ FEWEST = 24  # values, below which nothing is called periodic
 FEWEST_CYCLES = 4  # a slow drift has one or two
 NEIGHBOURS = 12  # frequencies on either side that show what is usual around a peak
 SURE = 1e-4  # chance of a peak like this in noise, at most
+HARMONICS = 6  # of a period that the strongest one may be
+ENOUGH = 0.9  # of the variance that the best period explains
 BINS = 12  # of a folded period
 MOST = 2048  # values and frequencies of an uneven series, at most
 
@@ -43,8 +45,20 @@ def periodic(series: Array) -> Peak | None:
     chance = max(_fisher(tested, at), _beside(power, at))
     if chance > SURE:
         return None
-    period = _between(values, at + 1)
+    period = _fundamental(values, _between(values, at + 1))
     return Peak(period, chance, explained(values, np.arange(len(values)) / period))
+
+
+def _fundamental(values: Array, period: float) -> float:
+    """The shortest multiple of a period that explains about as much as any: what is slow in one
+    value of four has as much power at twice and at four times its frequency."""
+    number = np.arange(len(values))
+    most = max(1, min(HARMONICS, int(len(values) / FEWEST_CYCLES / period)))
+    tried = [period * factor for factor in range(1, most + 1)]
+    shares = [explained(values, number / one) for one in tried]
+    return next(
+        one for one, share in zip(tried, shares, strict=True) if share >= ENOUGH * max(shares)
+    )
 
 
 def _between(values: Array, at: int) -> float:
@@ -151,7 +165,7 @@ def _sharpened(at: Array, values: Array, peak: float, width: float, chance: floa
     ]
     tried = sorted(set(tried), reverse=True)
     shares = [explained(values, at * frequency) for frequency in tried]
-    enough = 0.9 * max(shares)
+    enough = ENOUGH * max(shares)
     first = next(i for i, share in enumerate(shares) if share >= enough)
     near = [i for i in range(len(tried)) if abs(tried[i] - tried[first]) <= 2 * width]
     best = max(near, key=lambda i: shares[i])

@@ -20,6 +20,7 @@ from evenstep.diagnose.spectrum import Peak, folded, periodic
 from evenstep.trace.layout import Phase
 
 EXPLAINED = 0.4  # of the variance at least is in the period
+MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one has to be
 BINS = 8  # of a long period; a short one has a bin per step
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
 FEWEST_SLOW, MOST_SLOW = 0.25, 0.75  # share of slow steps: less is an exception, more the rule
@@ -43,6 +44,7 @@ def swing(series: Array) -> Swing | None:
     peak = periodic(series)
     if peak is None:
         return None
+    peak = peak._replace(period=_in_steps(peak.period))
     bins = int(np.clip(round(peak.period), 2, BINS))
     profile, bin_of = folded(series, peak.period, bins)
     middle = (np.nanmin(profile) + np.nanmax(profile)) / 2
@@ -56,7 +58,7 @@ def swing(series: Array) -> Swing | None:
 
 def _common(case: Case) -> Finding | None:
     """What most ranks do more in the slow steps, as far as it makes the steps longer."""
-    work = np.median(case.grid.work_ns - case.grid.phase_ns[Phase.INPUT], axis=1)
+    work = np.median(_own(case), axis=1)
     seen = swing(work)
     if seen is None:
         return None
@@ -65,6 +67,25 @@ def _common(case: Case) -> Finding | None:
     if share.value < SMALLEST_SHARE or share.low <= 0:
         return None
     return _finding(case, seen, share, [])
+
+
+def _in_steps(period: float) -> float:
+    """A period of 2.5 steps repeats itself after 5: the first multiple that is whole, if near.
+
+    Longer ones have enough steps in each to be folded as they are.
+    """
+    if period >= ALTERNATING:
+        return period
+    multiples = period * np.arange(1, MULTIPLES + 1)
+    near = np.abs(multiples / np.round(multiples) - 1) <= WHOLE
+    return float(multiples[np.argmax(near)]) if near.any() else period
+
+
+def _own(case: Case) -> Array:
+    """Own work of each step and rank but for what other modes are about."""
+    grid = case.grid
+    others = [grid.phase_ns[phase] for phase in (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)]
+    return np.asarray(np.maximum(grid.work_ns - sum(others) - grid.pause_ns, 0))
 
 
 def _apart(series: Array, slow: Array) -> float:

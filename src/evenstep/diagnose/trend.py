@@ -54,7 +54,7 @@ def _variance(values: Array, detrended: Array) -> float:
     n = len(values)
     ties = np.unique(values, return_counts=True)[1].astype(float)
     plain = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
-    order = np.argsort(np.argsort(detrended, kind="stable"), kind="stable").astype(float)
+    order = _ranked(detrended)
     order -= order.mean()
     power = float((order**2).sum())
     if power <= 0:
@@ -66,6 +66,13 @@ def _variance(values: Array, detrended: Array) -> float:
     weight = (n - lags) * (n - lags - 1.0) * (n - lags - 2.0)
     factor = 1 + 2 / (n * (n - 1.0) * (n - 2.0)) * float((weight * auto).sum())
     return float(plain) * max(factor, 1.0)
+
+
+def _ranked(values: Array) -> Array:
+    """Rank of each value; equal ones share the middle of theirs, so that a constant has none."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return np.asarray((last - (count - 1) / 2)[place.reshape(-1)])
 
 
 def _bounds(slopes: Array, half: float) -> tuple[float, float]:
