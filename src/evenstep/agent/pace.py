@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from evenstep.agent.gaps import NO_BUCKETS, GapGate, buckets_of
 from evenstep.agent.orders import Orders, SharedFloor
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
@@ -24,7 +25,15 @@ class PaceHost:
     Lives on the training thread; `hear` is called by the background one.
     """
 
-    def __init__(self, pacer: Pacer, recorder: Recorder, *, world: int, can_hold: bool) -> None:
+    def __init__(
+        self,
+        pacer: Pacer,
+        recorder: Recorder,
+        *,
+        world: int,
+        can_hold: bool,
+        gate: GapGate | None = None,
+    ) -> None:
         self.pacer = pacer
         self.waits = WaitEstimator()
         self._plans: deque[Plan] = deque(maxlen=8)  # heard, not adopted yet
@@ -32,6 +41,9 @@ class PaceHost:
         self._floor: SharedFloor | None = None
         self.can_hold = can_hold  # False where a host sleep would not hold the device: with the
         #                           first collective on one at the latest
+        self.gate = gate  # None: nothing pauses between buckets
+        self._buckets = NO_BUCKETS
+        self._gaps_ns = 0  # of what was realised in the step that has ended, between buckets
         self._recorder = recorder
         self._world = world
         self._held_ns = 0  # realised since the last step ended
@@ -40,7 +52,8 @@ class PaceHost:
     def take_held(self) -> int:
         """The delay spent inside the step that is ending."""
         held, self._held_ns = self._held_ns, 0
-        return held
+        self._gaps_ns = 0 if self.gate is None else self.gate.take_paused()
+        return held + self._gaps_ns
 
     def after_step(self, closed: ClosedStep) -> tuple[StepRow, StepWait, Decision]:
         """Learn from a step and decide what to do before the next.
@@ -48,13 +61,16 @@ class PaceHost:
         Its time without a core is no work: a rank is not called late for it.
         """
         held_ns = closed.held_ns
+        gaps_ns, self._gaps_ns = min(self._gaps_ns, held_ns), 0
+        delay_ns = held_ns - gaps_ns
         finished = self._finished(closed)
         wait = self.waits.step(finished, closed.pauses)
         first = _first(finished, wait)
         floor_ns, margin_ns = self._floor_for(first, wait)
         step_ns = closed.end_ns - closed.start_ns
         own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - held_ns, 0)
-        entry_ns = max((wait.since_last_ns or own_ns) - held_ns, 0)
+        entry_ns = max((wait.since_last_ns or own_ns) - delay_ns, 0)
+        buckets = self._buckets = buckets_of(finished, closed.pauses)
         slowest, self._slowest = self._slowest, None
         while self._plans:
             self.pacer.adopt(self._plans.popleft())
@@ -67,11 +83,15 @@ class PaceHost:
                 margin_ns=margin_ns,
                 in_flight_ns=wait.in_flight_ns,
                 floor_lower_ns=floor_ns,
-                delay_ns=held_ns,
+                delay_ns=delay_ns,
                 steady=not closed.unsteady,
                 world=self._world,
                 batch=closed.samples or None,
                 slowest=slowest,
+                buckets_ns=buckets.durations_ns,
+                bucket_bytes=buckets.sizes,
+                gaps_ns=gaps_ns,
+                serial=buckets.serial if self.gate is not None else 0,
             )
         )
         decision = self.pacer.decide(closed.number + 1)
@@ -99,6 +119,8 @@ class PaceHost:
     def hold(self, decision: Decision, step: int) -> None:
         """Spend the decided delay, if any, and record the decision with its reason."""
         delay_ns = decision.delay_ns if self.can_hold else 0
+        if self.gate is not None:
+            self.gate.open(decision.gaps if self.can_hold else None, self._buckets.kind)
         begin = time.monotonic_ns()
         if delay_ns > 0:
             time.sleep(delay_ns * 1e-9)

@@ -16,6 +16,8 @@ from typing import Any
 
 from evenstep.agent.collector import PauseWatch
 from evenstep.agent.config import Config
+from evenstep.agent.control import Change, Control, record
+from evenstep.agent.gaps import GapGate
 from evenstep.agent.live import LiveView
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
@@ -55,7 +57,10 @@ class Agent:
         self._pid = os.getpid()
         self._stopped = False
         self._groups = Groups(spool, torch.distributed)
-        self._hooks = TorchHooks(torch, self.recorder, self._groups, self.end_step, self.give_up)
+        gate = self._gate()
+        self._hooks = TorchHooks(
+            torch, self.recorder, self._groups, self.end_step, self.give_up, gate=gate
+        )
         self._pauses = PauseWatch(self.recorder.pause)
         self._meter = ResourceMeter()
         self._run_delay = RunDelay(threading.get_native_id())
@@ -64,9 +69,11 @@ class Agent:
             self.recorder,
             world=identity.world,
             can_hold=not self._hooks.on_device,
+            gate=gate,
         )
         self._live = LiveView(folder.path)
         self._sharing: Sharing | None = None
+        self._control = Control(folder.path, identity.run_id, leads=identity.rank == 0)
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._once: list[Callable[[], None]] = [self._record_locality]
         self._sampler = self._make_sampler()
@@ -77,6 +84,12 @@ class Agent:
         self._absent: dict[str, str] = {}
         self._noted: set[str] = set()
         self._floor_ns = 0  # of the step's first collective, as last known
+
+    def _gate(self) -> GapGate | None:
+        """The pause between buckets, in the way of every collective only where it is asked for."""
+        config = self.config
+        asked = config.pace_mode == "on" and config.pace_controller in ("gap", "auto")
+        return GapGate(self.recorder) if asked else None
 
     def _make_sampler(self) -> Sampler:
         from evenstep.agent.sources import all_sources
@@ -189,6 +202,19 @@ class Agent:
         self._step_cost_ns = time.monotonic_ns() - now_ns
         if self._at_once:
             pace.hold(self._decision, closed.number + 1)
+        if self._control.due:
+            self._follow(self._control.due[0], closed.number + 2)
+
+    def _follow(self, change: Change, step: int) -> None:
+        """Pace as asked from `step` on, the first that is not decided yet, if it is time."""
+        if step < change.first_step:
+            return
+        self._control.due.popleft()
+        self._work_through()
+        pacer = self._pace.pacer
+        pacer.settings = change.applied_to(pacer.settings)
+        self._at_once = change.mode == "on"
+        record(self.spool, pacer.settings, number=change.number, step=step)
 
     def _note_pacing(self) -> None:
         """Say once that pacing is asked for where it cannot act."""
@@ -250,6 +276,18 @@ class Agent:
             self._note_once("flush", error)
         if self._sharing is not None:
             self._exchange(self._sharing)
+        self._look_for_change()
+
+    def _look_for_change(self) -> None:
+        step_ns = self._rows[-1].step_ns if self._rows else PENDING_NS
+        period_ns = int(self.config.sample_period_s * 1e9)
+        try:
+            self._control.poll(self.recorder.stack.step, step_ns=step_ns, period_ns=period_ns)
+        except (OSError, EvenstepError) as error:
+            self._note_once("control", error)
+        except Exception as error:  # the store is gone, or the job is ending
+            self._control.disconnect()
+            self._note_once("control", error)
 
     def _note_once(self, what: str, error: Exception) -> None:
         if what not in self._noted:
@@ -268,6 +306,7 @@ class Agent:
             sharing.exchange()
         except Exception as error:  # the store is gone, or the job is ending: local only from here
             self._sharing = None
+            self._control.disconnect()
             self.spool.add_fact("sharing", f"ended: {type(error).__name__}: {error}"[:200])
 
     def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
@@ -285,9 +324,12 @@ class Agent:
             )
             return None
         identity = self.identity
+        prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
+        if self.config.pace_sharing:
+            self._control.connect(store, prefix)
         return Sharing(
             store,
-            prefix=f"evenstep/{identity.run_id}/{identity.attempt}",
+            prefix=prefix,
             rank=identity.rank,
             world=identity.world,
             local_rank=identity.local_rank,
@@ -327,7 +369,7 @@ class Agent:
             {
                 **account._asdict(),
                 "verdict": _plain(account.verdict._asdict()),
-                "mode": self.config.pace_mode,
+                "mode": self._pace.pacer.settings.mode,
             },
         )
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,7 +115,8 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
             f"{_amount(row['cv'], 1, '.3f', ''):>15}{gain:>16}"
         )
     yield ""
-    yield from (f"- {limit}" for limit in document["limits"])
+    for limit in document["limits"]:
+        yield from textwrap.wrap(limit, 100, initial_indent="- ", subsequent_indent="  ")
 
 
 def _amount(found: dict[str, float | None], scale: float, form: str, unit: str) -> str:

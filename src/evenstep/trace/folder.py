@@ -102,7 +102,7 @@ class RunFolder:
         for folder in self.path.glob("attempt-*"):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-        for name in ("run.json", "live.json"):
+        for name in ("run.json", "live.json", "control.json"):
             (self.path / name).unlink(missing_ok=True)
 
 
