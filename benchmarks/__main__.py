@@ -28,6 +28,7 @@ NAMES = (
     "diagnose_scale",
     "simulator",
     "page",
+    "pacing_worlds",
 )
 PAGE = Path(__file__).with_name("README.md")
 

@@ -71,6 +71,10 @@ OBSERVATIONS = st.builds(
         Slowest, *[st.integers(0, 500)] * 2, *[st.integers(0, 10**11)] * 2, st.integers(0, 10**9)
     ),
     energy_mj=st.none() | st.integers(-5, 10**6),
+    buckets_ns=st.lists(st.none() | st.integers(-(10**6), 10**10), max_size=9).map(tuple),
+    bucket_bytes=st.lists(st.integers(0, 10**9), max_size=9).map(tuple),
+    gaps_ns=st.integers(-(10**6), 10**10),
+    serial=st.none() | st.integers(0, 8),
 )
 
 
@@ -88,6 +92,9 @@ class Adversary(RuleBasedStateMachine):
         ]
 
     @rule(seen=OBSERVATIONS, repeat=st.integers(1, 40))
+    def watch(self, seen: StepObservation, repeat: int) -> None:
+        self.observe(seen, repeat)
+
     def observe(self, seen: StepObservation, repeat: int) -> None:
         for _ in range(repeat):
             self.step += 1
@@ -96,17 +103,32 @@ class Adversary(RuleBasedStateMachine):
                 made.observe(seen._replace(step=self.step))
 
     @rule(
+        alone=st.integers(10**5, 10**8),
+        burst=st.floats(0.5, 8.0),
+        serial=st.integers(0, 7),
+        repeat=st.integers(30, 150),
+    )
+    def contend(self, alone: int, burst: float, serial: int, repeat: int) -> None:
+        """Steps of a world that contends now and then: what phase and gaps are there for."""
+        for turn in range(repeat):
+            took = int(alone * (burst if turn % 3 else 1.0))
+            buckets = (took,) * 8
+            seen = StepObservation(0, 20 * alone, alone, world=4, serial=serial)
+            self.observe(seen._replace(buckets_ns=buckets, gaps_ns=turn % 2 * alone), repeat=1)
+
+    @rule(
         ahead=st.integers(-5, 100),
         length=st.integers(-1, 64),
         stance=st.sampled_from(Stance),
         delay=st.integers(-1, 10**11),
+        gaps=st.booleans(),
     )
-    def publish(self, ahead: int, length: int, stance: Stance, delay: int) -> None:
+    def publish(self, ahead: int, length: int, stance: Stance, delay: int, gaps: bool) -> None:
         for made in self.pacers:
             first = self.step + ahead
-            made.adopt(Plan(first, first + length, 0, 4, stance, delay))
+            made.adopt(Plan(first, first + length, 0, 4, stance, delay, gaps))
 
-    @rule(which=st.integers(0, 7))
+    @rule(which=st.integers(0, 4 * len(CONTROLLERS) - 1))
     def kill(self, which: int) -> None:
         self.pacers[which].kill()
 
@@ -115,11 +137,12 @@ class Adversary(RuleBasedStateMachine):
         for made in self.pacers:
             decision = made.decide(self.step)
             limit = 0 if made.killed else made.bound_ns
-            assert 0 <= decision.delay_ns <= limit <= 10**10
-            assert (decision.delay_ns > 0) == (decision.actuator != "none")
+            gaps = decision.gaps.bound_ns if decision.gaps else 0
+            assert 0 <= decision.delay_ns <= decision.delay_ns + gaps <= limit <= 10**10
+            assert (decision.delay_ns + gaps > 0) == (decision.actuator != "none")
 
 
-Adversary.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+Adversary.TestCase.settings = settings(max_examples=20, stateful_step_count=12, deadline=None)
 test_an_adversary_never_gets_more_than_the_bound = Adversary.TestCase
 
 

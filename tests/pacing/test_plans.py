@@ -12,6 +12,7 @@ PLANS = st.builds(
     world=st.integers(1, 2**31),
     stance=st.sampled_from(Stance),
     delay_ns=st.integers(-1, 2**40),
+    gaps=st.booleans(),
 )
 
 

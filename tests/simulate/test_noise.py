@@ -14,16 +14,17 @@ JOB = (
 )  # fmt: skip
 
 
+def weather(asked):
+    return Weather(asked, set_up(asked).placement)
+
+
 def drawn(number, world=64, **noise):
     """Length of a forward of 1 ns in every step, on every rank."""
     asked = scenario(f"cluster.nodes={world}", *JOB, noise=[noise])
-    weather = Weather(asked, set_up(asked).placement)
+    noises = weather(asked)
     now = np.zeros(world)
     return np.array(
-        [
-            weather.at(s, now + s * 1e8).of(Phase.FORWARD, 1.0) * np.ones(world)
-            for s in range(number)
-        ]
+        [noises.at(s, now + s * 1e8).of(Phase.FORWARD, 1.0) * np.ones(world) for s in range(number)]
     )
 
 
@@ -103,3 +104,24 @@ def test_slower_nodes_are_slower_in_every_step():
     asked = scenario("cluster.nodes=4", *JOB, "cluster.slow_nodes=2", "run.steps=2",
                      "cluster.slow_nodes_factor=1.5")  # fmt: skip
     assert simulate(asked).step_time.mean_ns / MS == pytest.approx(150, rel=1e-4)
+
+
+def test_samples_of_unequal_length_take_as_long_as_their_lengths_and_squares_say():
+    """Lengths 1 and 3, half by length: factors 0.5 × (1/2 + 1/5) and 0.5 × (3/2 + 9/5)."""
+    asked = scenario(
+        "cluster.nodes=2000", "work.sequence_lengths=[1, 3]", "work.attention_share=0.5"
+    )
+    found = weather(asked).at(0, np.zeros(2000)).factor
+    assert np.unique(found[Phase.FORWARD]) == pytest.approx([0.35, 1.65])
+    assert (found[Phase.FORWARD] == found[Phase.BACKWARD]).all()
+
+
+def test_ranks_with_more_samples_are_less_unequal():
+    """The mean of n independent draws has 1/√n of their deviation: here .65 / 4."""
+    asked = scenario(
+        "cluster.nodes=4000", "work.sequence_lengths=[1, 3]", "work.attention_share=0.5",
+        "work.samples_per_rank=16",
+    )  # fmt: skip
+    found = weather(asked).at(0, np.zeros(4000)).factor[Phase.FORWARD]
+    assert found.std() == pytest.approx(0.65 / 4, rel=0.05)
+    assert found.mean() == pytest.approx(1, abs=0.01)

@@ -1,5 +1,6 @@
 import pytest
 
+from evenstep.errors import ConfigError
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import scenario
 
@@ -36,3 +37,43 @@ def test_failures_leave_what_the_closed_form_says():
     interval = (2 * 60 * found["mtbf_ns"] / 1e9) ** 0.5  # Young 1974; first order: C/τ + τ/2M + R/M
     lost = 60 / interval + interval * 1e9 / 2 / found["mtbf_ns"] + 360e9 / found["mtbf_ns"]
     assert found["useful"] == pytest.approx(1 - lost, abs=0.03)
+
+
+CLUSTER = ("cluster.nodes=16", "cluster.gpus_per_node=8", "work.forward_ms=90", "run.steps=1")
+
+
+def test_parts_that_fail_add_up_to_the_rate_of_the_job():
+    """16 nodes × (8 × 20 + 40) failures in 10^6 hours: 0.0768 a day; 160 of 200 by GPUs."""
+    parts = [
+        {"name": "GPU", "failures_per_million_hours": 20, "per_node": 8},
+        {"name": "software", "failures_per_million_hours": 40, "hardware": False},
+    ]
+    found = simulate(scenario(*CLUSTER, reliability={"parts": parts})).goodput
+    assert found["interruptions_per_day"] == pytest.approx(16 * 200 * 24e-6, rel=1e-3)
+    assert found["by_cause"] == pytest.approx({"GPU": 0.8, "software": 0.2})
+
+
+def test_a_node_that_stays_slow_costs_what_it_adds_until_somebody_notices():
+    """One in 62.5 days of the job, a day long at half speed: half of 1/62.5 is lost."""
+    slow = ("reliability.slow_nodes_per_1000_node_days=1", "reliability.slow_factor=2",
+            "reliability.notice_s=86400", "reliability.restart_s=0")  # fmt: skip
+    found = simulate(scenario(*CLUSTER, *slow)).goodput
+    assert found["slowed"] == pytest.approx(0.5 / 62.5, rel=0.03)
+    assert found["useful"] == pytest.approx(1 - found["slowed"] - found["writing"], abs=1e-3)
+
+
+def test_a_useful_sample_carries_what_failures_use():
+    asked = (*CLUSTER, "work.samples_per_rank=1", "energy.price_per_hour=2",
+             "energy.compute_watts=500", "reliability.failures_per_1000_node_days=50")  # fmt: skip
+    result = simulate(scenario(*asked))
+    used, weeks = result.energy, result.goodput
+    expected = used["cost_per_unit"] / weeks["useful"]
+    assert used["cost_per_useful_unit"] == pytest.approx(expected)
+    down = weeks["restarting"] + weeks["waiting"]
+    drawn = used["joules_per_unit"] * (1 - down) / weeks["useful"]
+    assert used["joules_per_useful_unit"] == pytest.approx(drawn)
+
+
+def test_parts_have_names_of_their_own():
+    with pytest.raises(ConfigError, match="its own name"):
+        scenario(*CLUSTER, reliability={"parts": [{"name": "fan"}, {"name": "fan"}]})

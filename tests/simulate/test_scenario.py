@@ -24,7 +24,7 @@ from tests.simulate.worlds import scenario
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
         ("work.tensor_parallel=2", "which does not divide 1 ranks"),
         ("cluster.slow_nodes=5", "cluster.slow_nodes names 5, but nodes are 0 to 0"),
-        ("cluster.gpu_nics=[0, 1]", "give one card for each GPU"),
+        ("cluster.gpu_nics=[0, 1]", "has 2 entries for 1 GPUs of a node; give one for each"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(setting, message):

@@ -90,7 +90,7 @@ class Config:
         metadata=_row(values.choice("off", "observe", "on"), "observe decides and records only"),
     )
     pace_controller: str = field(
-        default="auto",
+        default="slack",
         metadata=_row(
             values.choice("auto", "slack", "phase", "gap", "paper"),
             "the rule that proposes delays; auto is slack, and phase or gaps where they can act",

@@ -20,6 +20,18 @@ _ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
 _UPPER_BOUND = int(Flag.EXIT_UPPER_BOUND)
 
 
+def gated(gate: Callable[[], None] | None, enter: Callable[[Any], Token]) -> Callable[[Any], Token]:
+    """Entering behind a gate; without one, as it is."""
+    if gate is None:
+        return enter
+
+    def enter_later(args: Any) -> Token:
+        gate()
+        return enter(args)
+
+    return enter_later
+
+
 class DispatcherHooks:
     """Kernels on torch's c10d operations, feeding an `Observer`."""
 
@@ -57,7 +69,7 @@ class DispatcherHooks:
         """One operation's kernel. Our part may fail; the collective must not notice."""
         observer = self._observer
         enter = self._enter_message if operation in POINT_TO_POINT else self._enter
-        begin = enter(operation)
+        begin = gated(observer.gate, enter(operation))
         end, failed, give_up = observer.end, observer.failed, observer.give_up
         redispatch = overload.redispatch
         below = self._torch._C.DispatchKey.BackendSelect

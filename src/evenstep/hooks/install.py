@@ -23,7 +23,8 @@ class TorchHooks:
     """Collectives, phases and device times of this process.
 
     `mechanism` is how collectives are seen: `PROCESS_GROUP_HOOKS` or `DISPATCHER`; None takes the
-    lighter one that this torch has.
+    lighter one that this torch has. `gate` is called before each collective is issued, and may
+    sleep.
     """
 
     def __init__(
@@ -35,11 +36,12 @@ class TorchHooks:
         on_failure: Callable[[Exception], None],
         *,
         mechanism: str | None = None,
+        gate: Callable[[], None] | None = None,
     ) -> None:
         self._torch = torch
         self._recorder = recorder
         self._groups = groups
-        self._observer = Observer(torch, recorder, groups, on_failure)
+        self._observer = Observer(torch, recorder, groups, on_failure, gate)
         self._hooks, self._kernels = self._mechanism(mechanism)
         self._phases = PhaseHooks(torch, recorder.clock, recorder.ident, on_step, on_failure)
         self._undo: list[Callable[[], None]] = []

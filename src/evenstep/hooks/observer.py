@@ -43,7 +43,10 @@ class Observer:
         recorder: Recorder,
         groups: Groups,
         on_failure: Callable[[Exception], None],
+        gate: Callable[[], None] | None = None,
     ) -> None:
+        #: called before each collective is issued; None costs nothing
+        self.gate = gate
         self.armed = True
         self.recorder = recorder
         self.groups = groups

@@ -172,7 +172,25 @@ class ProcessGroupHooks:
                 except Exception as error:
                     give_up(error)
 
-        return before, after
+        if observer.gate is None:
+            return before, after
+        return self._behind(observer.gate, before), after
+
+    def _behind(
+        self, gate: Callable[[], None], before: Callable[[Any], None]
+    ) -> Callable[[Any], None]:
+        """The same behind a gate."""
+        observer = self._observer
+
+        def later(call: Any) -> None:
+            if observer.armed:
+                try:
+                    gate()
+                except Exception as error:
+                    observer.give_up(error)
+            before(call)
+
+        return later
 
 
 def device_only(group: Any) -> bool:

@@ -5,7 +5,9 @@
 here reads a clock, does I/O or imports torch.
 """
 
+from evenstep.pacing.account import PacingAccount
 from evenstep.pacing.floor import Floor, FloorTable
+from evenstep.pacing.gap import Gaps
 from evenstep.pacing.guard import Verdict
 from evenstep.pacing.observation import (
     PLAN_LEAD_WINDOWS,
@@ -17,7 +19,7 @@ from evenstep.pacing.observation import (
     Stance,
     StepObservation,
 )
-from evenstep.pacing.pacer import Pacer, PacingAccount
+from evenstep.pacing.pacer import Pacer
 from evenstep.pacing.settings import CONTROLLERS, LEDGERS, MODES, OBJECTIVES, PacerSettings
 from evenstep.pacing.waits import StepWait, WaitEstimator
 from evenstep.pacing.window import RollingWindow
@@ -32,6 +34,7 @@ __all__ = [
     "Decision",
     "Floor",
     "FloorTable",
+    "Gaps",
     "Pacer",
     "PacerSettings",
     "PacingAccount",

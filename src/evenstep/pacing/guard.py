@@ -169,6 +169,11 @@ class Guard:
         if held:
             block.held = True
 
+    def disturb(self) -> None:
+        """Something else has changed: what the running block shows is not what pacing does."""
+        if self._block is not None:
+            self._block.mixed = True
+
     def _close(self, block: _Block, step: int) -> None:
         if self.stance is Stance.BLOCKS:
             self._pair(block, step)

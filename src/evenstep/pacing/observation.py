@@ -6,6 +6,8 @@ import struct
 from enum import StrEnum
 from typing import NamedTuple
 
+from evenstep.pacing.gap import Gaps
+
 PLAN_STEPS = 32  # a plan covers one window of at least this many steps
 PLAN_LEAD_WINDOWS = 2  # and is published so many windows before it takes effect
 
@@ -45,6 +47,11 @@ class StepObservation(NamedTuple):
     batch: int | None = None
     slowest: Slowest | None = None
     energy_mj: int | None = None  # of this step on this rank, where power is sampled
+    buckets_ns: tuple[int | None, ...] = ()  # how long each gradient collective took, in order,
+    #                   from its entry or the end of the one before; None where that is not trusted
+    bucket_bytes: tuple[int, ...] = ()  # of the same; () where all are alike
+    gaps_ns: int = 0  # realised between them
+    serial: int | None = None  # how many of them had completed when the next one was entered
 
     @property
     def waited(self) -> bool:
@@ -71,10 +78,11 @@ class Plan(NamedTuple):
     world: int
     stance: Stance
     delay_ns: int = -1  # the same on every rank (a phase); -1: each spends its own slack
+    gaps: bool = False  # whether ranks pause between contended buckets
 
     def pack(self) -> bytes:
         """37 bytes that `unpack` reads on another rank."""
-        stance = list(Stance).index(self.stance)
+        stance = list(Stance).index(self.stance) | self.gaps << 4
         return _PLAN.pack(_PLAN_MAGIC, *self[:4], stance, self.delay_ns)
 
     @classmethod
@@ -82,10 +90,17 @@ class Plan(NamedTuple):
         """The plan in `data`, or None when it is not one."""
         if len(data) != _PLAN.size:
             return None
-        magic, first, last, attempt, world, stance, delay_ns = _PLAN.unpack(data)
-        if magic != _PLAN_MAGIC or stance >= len(Stance) or not first <= last or delay_ns < -1:
+        magic, first, last, attempt, world, packed, delay_ns = _PLAN.unpack(data)
+        gaps, stance = divmod(packed, 16)
+        if (
+            magic != _PLAN_MAGIC
+            or stance >= len(Stance)
+            or gaps > 1
+            or not first <= last
+            or delay_ns < -1
+        ):
             return None
-        return cls(first, last, attempt, world, list(Stance)[stance], delay_ns)
+        return cls(first, last, attempt, world, list(Stance)[stance], delay_ns, bool(gaps))
 
 
 class Reason(StrEnum):
@@ -106,6 +121,8 @@ class Reason(StrEnum):
     SPREAD = "arrivals are spread beyond the threshold"
     VARIABILITY = "waits vary beyond the threshold"
     COMMON = "holds the delay of the published plan"
+    PHASE = "goes after the job it meets on the links"
+    GAPS = "pauses between contended buckets"
 
 
 class Proposal(NamedTuple):
@@ -119,7 +136,8 @@ class Decision(NamedTuple):
     """What a host does before a step; in mode `observe` only `proposed_ns` is set."""
 
     delay_ns: int
-    actuator: str  # "none", or "before_step"
+    actuator: str  # "none", "before_step", or "gap" where pauses alone are allowed
     reason: Reason
     plan: Plan | None = None  # to be published by this rank now
     proposed_ns: int = 0  # what `on` would hold for the same observations
+    gaps: Gaps | None = None  # the pauses allowed inside the step

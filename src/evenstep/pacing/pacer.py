@@ -8,10 +8,11 @@ guard has nothing to compare, is part of what it sees.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from evenstep.pacing.account import PacingAccount
+from evenstep.pacing.contention import Contention
 from evenstep.pacing.controller import Controller
-from evenstep.pacing.guard import Guard, Verdict
+from evenstep.pacing.gap import Gaps
+from evenstep.pacing.guard import Guard
 from evenstep.pacing.ledger import JobLedger, RankLedger
 from evenstep.pacing.observation import (
     Decision,
@@ -30,20 +31,10 @@ from evenstep.pacing.window import RollingWindow
 STEP_WINDOW = 128
 FEWEST_STEPS = 16  # steady steps before the first delay
 RESCALE_STEPS = 8  # the median moves slowly
+SAMPLE = 4  # one step in so many counts for it, once the window has been filled
 CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
 SHORTEST_DELAY_NS = 10_000  # a host cannot sleep less than about this
 CREDIT_BOUNDS = 2  # b0 of the ledger, in longest delays
-
-
-class PacingAccount(NamedTuple):
-    """What pacing did and cost so far, for the report."""
-
-    steps: int
-    held_steps: int
-    held_ns: int
-    booked_ns: int  # at most this was lost on account of this rank (or of the job, with its ledger)
-    allowance_ns: int
-    verdict: Verdict
 
 
 class Pacer:
@@ -69,8 +60,10 @@ class Pacer:
         )  # step, scheduled, left to the rule
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self._others_held = False  # by the last news of them
-        self._steps = self._held_steps = self._held_ns = 0
+        self._steps = self._held_steps = self._held_ns = self._gaps_ns = 0
+        self._acting = (False, 0)  # the step asked for is left to `_contention`, by this delay
         self._controller = self._fresh_controller()
+        self._contention = self._fresh_contention()
         self._guard = Guard(
             objective=settings.objective,
             cost=settings.stability_cost,
@@ -79,10 +72,24 @@ class Pacer:
         )
         self._ledger = self._fresh_ledger()
 
-    def _fresh_controller(self) -> Controller:
+    def _fresh_controller(self) -> Controller | None:
+        if self.settings.controller in ("phase", "gap"):
+            return None
         if self.settings.controller == "paper":
             return PaperRule()
         return SharedSlack(self._world) if self.settings.sharing else LocalSlack(self._world)
+
+    def _fresh_contention(self) -> Contention | None:
+        chosen = self.settings
+        if chosen.controller in ("slack", "paper"):
+            return None
+        return Contention(
+            chosen.controller,
+            guarded=chosen.guarded,
+            shared=chosen.sharing,
+            run_id=chosen.run_id,
+            attempt=chosen.attempt,
+        )
 
     def _fresh_ledger(self) -> RankLedger:
         share = self.settings.loss_share
@@ -107,6 +114,9 @@ class Pacer:
             self._ledger.loss_ns,
             max(0, int(self._ledger.allowance_ns)),
             self._guard.verdict,
+            self._gaps_ns,
+            "" if self._contention is None else self._contention.word,
+            None if self._contention is None else self._contention.applicable,
         )
 
     def kill(self) -> None:
@@ -120,19 +130,27 @@ class Pacer:
     def observe(self, seen: StepObservation) -> None:
         """Take the finished step; call it once per step, before `decide` for the next."""
         self._count(seen)
-        self._ledger.book(seen)
+        acted = self._acting[0] and self._asked[0] == seen.step
+        # What phase and gaps cost their trial judges; the ledger is for a rank's own delay.
+        self._ledger.book(seen._replace(delay_ns=0) if acted else seen)
         if not self._is_steady(seen):
             self._calm = 0
             return
         self._calm += 1
-        self._times.push(max(1, seen.step_ns - max(0, seen.delay_ns)))
+        spent = max(0, seen.delay_ns) + max(0, seen.gaps_ns)
+        if self._steps % SAMPLE == 0 or not self._times.full:
+            self._times.push(max(1, seen.step_ns - spent))
         asked, scheduled, due = self._asked
         if asked != seen.step:
             scheduled = due = False
-        self._controller.learn(seen, due=due)
+        others = self._contention
+        if others is not None and others.learn(seen, acted=acted, delay_ns=self._acting[1]):
+            self._guard.disturb()
+        if self._controller is not None:
+            self._controller.learn(seen, due=due)
         if seen.slowest is not None:
             self._others_held = seen.slowest.held_ns > 0
-        if self.settings.guarded:
+        if self.settings.guarded and not acted:
             held = seen.delay_ns > 0 or self._others_held
             self._guard.learn(seen, paced=scheduled, held=held)
         if self._bound_ns == 0 or self._steps % RESCALE_STEPS == 0:
@@ -143,6 +161,7 @@ class Pacer:
         if seen.delay_ns > 0:
             self._held_steps += 1
             self._held_ns += seen.delay_ns
+        self._gaps_ns += max(0, seen.gaps_ns)
 
     def _is_steady(self, seen: StepObservation) -> bool:
         """Whether to learn from the step; a change of world or batch starts everything anew."""
@@ -172,6 +191,7 @@ class Pacer:
         self._plans = PlanBook(attempt=self.settings.attempt, world=self._world)
         self._bound_ns = self._threshold_ns = 0
         self._controller = self._fresh_controller()
+        self._contention = self._fresh_contention()
         self._guard.reset()
 
     def _rescale(self) -> None:
@@ -187,14 +207,40 @@ class Pacer:
         plan = self._publishable(step)
         if self.settings.mode == "off" or self.killed:
             reason = Reason.KILLED if self.killed else Reason.OFF
-            self._asked = (step, False, False)
+            self._asked, self._acting = (step, False, False), (False, 0)
             return Decision(0, "none", reason, plan)
-        scheduled, due, proposal = self._judge(step)
-        self._asked = (step, scheduled, due)
-        if self.settings.mode == "observe" or proposal.delay_ns == 0:
+        others, gaps = self._beside_others(step), None
+        if others is None:
+            scheduled, due, proposal = self._judge(step)
+            self._asked, self._acting = (step, scheduled, due), (False, 0)
+        else:  # one actuator at a time, so that each is judged by what it does
+            proposal, gaps = others
+            self._asked, self._acting = (step, False, False), (True, proposal.delay_ns)
+        if self.settings.mode == "observe":
             return Decision(0, "none", proposal.reason, plan, proposal.delay_ns)
         delay_ns = proposal.delay_ns
-        return Decision(delay_ns, self._controller.actuator, proposal.reason, plan, delay_ns)
+        actuator = "before_step" if delay_ns > 0 else "none" if gaps is None else "gap"
+        return Decision(delay_ns, actuator, proposal.reason, plan, delay_ns, gaps)
+
+    def _beside_others(self, step: int) -> tuple[Proposal, Gaps | None] | None:
+        """Phase or gaps, the bound holding for all of it; None where contention is left alone."""
+        contention = self._contention
+        if contention is None or self._bound_ns == 0 or self._calm < CALM_STEPS:
+            return None
+        if self.settings.sharing:
+            plan = self._plans.at(step)
+            if plan is None or not (plan.gaps or plan.delay_ns >= 0):
+                return None
+            delay, reason = min(max(0, plan.delay_ns), self._bound_ns), Reason.COMMON
+            gaps = contention.gaps(self._bound_ns - delay) if plan.gaps else None
+        elif contention.wanted:
+            delay, reason = contention.delay_ns(self._bound_ns), Reason.PHASE
+            gaps = contention.gaps(self._bound_ns)
+        else:
+            return None
+        if delay < SHORTEST_DELAY_NS:
+            return Proposal(0, Reason.BALANCED if gaps is None else Reason.GAPS), gaps
+        return Proposal(delay, reason), gaps
 
     def _judge(self, step: int) -> tuple[bool, bool, Proposal]:
         """Is the step scheduled to be paced, is it left to the rule, and what comes of it."""
@@ -209,11 +255,12 @@ class Pacer:
         if self._bound_ns == 0:
             return True, True, Proposal(0, Reason.LEARNING)
         if common_ns >= 0:
-            proposal = Proposal(common_ns, Reason.COMMON)
-        else:
-            proposal = self._controller.propose(
-                threshold_ns=self._threshold_ns, bound_ns=self._bound_ns
-            )
+            return True, True, self._bounded(Proposal(common_ns, Reason.COMMON))
+        if self._controller is None:
+            return True, False, Proposal(0, Reason.BALANCED)
+        proposal = self._controller.propose(
+            threshold_ns=self._threshold_ns, bound_ns=self._bound_ns
+        )
         return True, True, self._bounded(proposal)
 
     def _stance(self, step: int) -> tuple[Stance | None, int]:
@@ -240,7 +287,13 @@ class Pacer:
         if not (self.settings.sharing and self.leads):
             return None
         stance = self._guard.stance if self.settings.guarded else Stance.ON
-        return self._plans.next(step, stance, least_steps=self._exchange_steps)
+        delay_ns, gaps, contention = -1, False, self._contention
+        if contention is not None and contention.wanted:
+            gaps = contention.by_gaps
+            delay_ns = -1 if gaps else contention.delay_ns(self._bound_ns)
+        return self._plans.next(
+            step, stance, least_steps=self._exchange_steps, delay_ns=delay_ns, gaps=gaps
+        )
 
     @property
     def _exchange_steps(self) -> int:

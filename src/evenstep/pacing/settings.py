@@ -9,7 +9,7 @@ from evenstep.errors import ConfigError
 
 MODES = ("off", "observe", "on")
 OBJECTIVES = ("throughput", "stability", "energy")
-CONTROLLERS = ("slack", "paper")
+CONTROLLERS = ("auto", "slack", "phase", "gap", "paper")
 LEDGERS = ("rank", "job")
 
 

@@ -29,14 +29,14 @@ class Account:
         self.ranks = ranks
         self.warm_up = warm_up
         self.done = 0
-        self.begin_ns = np.zeros(steps)  # of the rank that begins first
+        self.begin_ns = np.zeros(steps)  # of the rank that begins last
         self.end_ns = np.zeros(steps)  # of the rank that ends last
         self.totals = {name: np.zeros(ranks) for name in StepShares._fields[2:]}
 
     def add(self, shares: StepShares) -> None:
         """Take the next step."""
         index = self.done
-        self.begin_ns[index], self.end_ns[index] = shares.begin.min(), shares.end.max()
+        self.begin_ns[index], self.end_ns[index] = shares.begin.max(), shares.end.max()
         self.done += 1
         if index >= self.warm_up:
             for name, total in self.totals.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate import schema
+from evenstep.simulate.machines import Machines
 from evenstep.simulate.placement import Placement
 from evenstep.simulate.recording import START_NS, Block, Recorder
 from evenstep.simulate.scenario import Scenario
@@ -79,6 +81,18 @@ class Cast:
             "anchor_monotonic_ns": START_NS,
             "anchor_realtime_ns": START_NS,
         }
+
+    @cached_property
+    def _machines(self) -> Machines:
+        return Machines(self.scenario.cluster)
+
+    def closing(self, rank: int) -> dict[str, Any]:
+        """Facts that end a rank's spool: where it ran, as far as the scenario tells, and why it
+        was closed."""
+        facts: dict[str, Any] = {"closed": "simulated"}
+        if self._machines.described:
+            facts["locality"] = self._machines.locality(int(self.placement.gpu[rank]))
+        return facts
 
     def groups(self) -> list[list[Group]]:
         """The groups of each partition, in the order of its rows."""
@@ -159,20 +173,16 @@ class FolderArchive:
         self._records += block.records.shape[1]
         self._steps += block.steps
 
-    def close(self, recorder: Recorder, facts: Mapping[str, Any]) -> None:
-        """Write records of single ranks and the facts that end a trace; cut files to their length.
+    def close(self, cast: Cast, recorder: Recorder) -> None:
+        """Write records of single ranks and the facts that end a spool; cut files to their length.
 
         The ring of a spool is then exactly as long as its records.
         """
         extras = recorder.extra_records()
-        tail = b"".join(
-            _entry(layout.TABLE_FACT, 0, _text({"key": key, "value": value}))
-            for key, value in facts.items()
-        )
         for rank, end in enumerate(self._ends):
             with self._folder.spool_path(0, rank).open(_FILE_MODE) as file:
                 file.seek(end)
-                file.write(tail)
+                file.write(_facts(cast, rank))
                 file.seek(self._first_record + self._records * layout.RECORD_BYTES)
                 mine = extras.get(rank, np.zeros(0, RECORD))
                 file.write(mine.view(np.uint8).data if len(mine) else b"")
@@ -194,7 +204,14 @@ def _summary_capacity(steps: int) -> int:
 def _tables_room(cast: Cast) -> int:
     longest = sum(max(len(_described(group)) for group in groups) + 32 for groups in cast.groups())
     names = sum(len(name) + 16 for name in cast.names)
-    return -(-(longest + names + 4096) // _PAGE) * _PAGE
+    return -(-(longest + names + len(_facts(cast, 0)) + 4096) // _PAGE) * _PAGE
+
+
+def _facts(cast: Cast, rank: int) -> bytes:
+    return b"".join(
+        _entry(layout.TABLE_FACT, 0, _text({"key": key, "value": value}))
+        for key, value in cast.closing(rank).items()
+    )
 
 
 def _described(group: Group) -> bytes:
@@ -237,7 +254,7 @@ class MemoryArchive:
         self._records.append(block.records.copy())
         self._summaries.append(block.summaries)
 
-    def trace(self, cast: Cast, recorder: Recorder, facts: Mapping[str, Any]) -> Trace:
+    def trace(self, cast: Cast, recorder: Recorder) -> Trace:
         """Everything kept, as a live job's trace would be."""
         ranks = cast.ranks
         rows = [np.concatenate(self._records, axis=1).reshape(-1, layout.RECORD_WORDS)]
@@ -257,7 +274,7 @@ class MemoryArchive:
             run=cast.facts(),
             world=ranks,
             attempt=0,
-            ranks={r: RankInfo(r, cast.identity(r), dict(facts)) for r in range(ranks)},
+            ranks={r: RankInfo(r, cast.identity(r), cast.closing(r)) for r in range(ranks)},
             events=_columns(cast, records, rank),
             groups=tuple(group for groups in cast.groups() for group in groups),
             names=("", *cast.names),

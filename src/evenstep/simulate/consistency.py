@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from evenstep.errors import ConfigError
 from evenstep.simulate import schema
-from evenstep.simulate.hardware import Cluster
+from evenstep.simulate.hardware import Cluster, NodeKind
 from evenstep.simulate.scenario import Scenario, nodes_in
+
+MOST_NUMA_NODES = 64  # of a machine
 
 
 def check(scenario: Scenario) -> None:
@@ -20,17 +22,37 @@ def check(scenario: Scenario) -> None:
 
 
 def _check_cluster(cluster: Cluster) -> None:
-    given = cluster.gpu_nics
-    if given and len(given) != cluster.gpus_per_node:
-        raise ConfigError(
-            f"cluster.gpu_nics has {len(given)} entries for {cluster.gpus_per_node} GPUs of a "
-            "node; give one card for each GPU"
-        )
-    if any(not 0 <= card < cluster.nics_per_node or card != int(card) for card in given):
-        raise schema.refused(
-            "cluster.gpu_nics", f"cards from 0 to {cluster.nics_per_node - 1}", list(given)
-        )
+    _check_layout(cluster, cluster, "cluster")
+    for index, kind in enumerate(cluster.kinds):
+        place = f"cluster.kinds[{index}]"
+        if not _within(kind.nodes, cluster.nodes, f"{place}.nodes", "nodes"):
+            raise ConfigError(f'{place}.nodes names no node; say which differ, as in "4-7"')
+        if kind.numa_gBps and not cluster.numa_gBps:
+            raise ConfigError(
+                f"{place}.numa_gBps needs cluster.numa_gBps: what the others have there"
+            )
+        _check_layout(kind, cluster, place)
     _within(cluster.slow_nodes, cluster.nodes, "cluster.slow_nodes", "nodes")
+
+
+def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> None:
+    """A list of a layout has an entry for each part, and names only what there is."""
+    gpus, cards = cluster.gpus_per_node, cluster.nics_per_node
+    for name, parts, what, limit in (
+        ("gpu_nics", gpus, "GPUs", cards),
+        ("gpu_numa", gpus, "GPUs", MOST_NUMA_NODES),
+        ("nic_numa", cards, "cards", MOST_NUMA_NODES),
+        ("core_numa", gpus, "GPUs", MOST_NUMA_NODES),
+    ):
+        given = getattr(layout, name)
+        if given and len(given) != parts:
+            raise ConfigError(
+                f"{place}.{name} has {len(given)} entries for {parts} {what} of a node; give one "
+                "for each"
+            )
+        if any(not 0 <= entry < limit or entry != int(entry) for entry in given):
+            allowed = f"whole numbers from 0 to {limit - 1}"
+            raise schema.refused(f"{place}.{name}", allowed, list(given))
 
 
 def _within(ranges: str, limit: int, place: str, what: str) -> tuple[int, ...]:
@@ -78,10 +100,21 @@ def _check_work(scenario: Scenario) -> None:
             f"work.tensor_parallel × work.pipeline_parallel is {split}, which does not divide "
             f"{scenario.ranks} ranks"
         )
+    if work.sequence_lengths and min(work.sequence_lengths) <= 0:
+        raise schema.refused(
+            "work.sequence_lengths", "lengths above 0", list(work.sequence_lengths)
+        )
     if work.interleaved > 1 and work.micro_batches % work.pipeline_parallel:
         raise ConfigError(
             f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "
             f"multiple of the {work.pipeline_parallel} stages, found {work.micro_batches}"
+        )
+    if scenario.strategy.kind == "priority" and (
+        work.kind != "ddp" or not work.overlap or work.overlap_slowdown
+    ):
+        raise ConfigError(
+            'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
+            '"ddp" with work.overlap, and work.overlap_slowdown 0'
         )
     if scenario.strategy.backups >= scenario.ranks:
         raise ConfigError(

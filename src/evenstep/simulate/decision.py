@@ -1,11 +1,13 @@
 """Which strategy, algorithm and layout to use on a cluster: every one of them run on it.
 
-All options are run with the same noise and the same neighbours. The recommendation is the most
-throughput within the limits given; its reason says what was refused and what it costs.
+All options are run with the same noise and the same neighbours, collectives as coflows. The
+recommendation is the most throughput within the limits given; its reason says what was refused and
+what it costs.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -160,7 +162,9 @@ def compare(
         limits = Limits(cv=CV)
     data = neutral(scenario)
     wanted, notes = options(scenario)
-    simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # what is wrong is said at once
+    simulate(
+        changed(data, ("run.steps=1", "run.warm_up=0")), coflows=True
+    )  # what is wrong is said at once
     units = [Unit(data, option, limits.edges, tuple(axes)) for option in wanted]
     rows: list[Row] = []
     for number, found in enumerate(_carried_out(units, workers), 1):
@@ -186,7 +190,8 @@ def _carried_out(units: Sequence[Unit], workers: int) -> Iterator[Row | str]:
     if workers == 1:
         yield from map(run, units)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    context = multiprocessing.get_context("spawn")  # a fork would copy threads of numpy's
+    with ProcessPoolExecutor(min(workers, len(units)), mp_context=context) as pool:
         yield from pool.map(run, units)
 
 
@@ -194,7 +199,7 @@ def run(unit: Unit) -> Row | str:
     """One option, run; a sentence where it cannot be on this cluster."""
     try:
         scenario = changed(unit.data, unit.option.sets)
-        result = simulate(scenario)
+        result = simulate(scenario, coflows=True)
         return _row(unit.option, result, margins.margins(scenario, unit.edges, unit.axes))
     except ConfigError as error:
         return f"{unit.option.name}: {error}"

@@ -110,16 +110,17 @@ def _looser(scenario: Scenario) -> Iterator[Option]:
     for kind in ("backup_workers", "partial_reduce"):
         sets = (f"strategy.kind={kind}", f"strategy.backups={spared}")
         yield Option(f"{kind.replace('_', ' ')}, {spared}", "strategy", sets, True, CODE)
-    if scenario.work.overlap and scenario.work.buckets > 1:
+    urgent = scenario.work.overlap and not scenario.work.overlap_slowdown
+    if urgent and scenario.work.buckets > 1:
         yield Option("priority buckets", "strategy", ("strategy.kind=priority",), False, CODE)
 
 
 def _served(scenario: Scenario) -> tuple[str, ...]:
-    """Parameter servers: the scenario's, else one on every node."""
+    """Parameter servers: the scenario's, else one at every card."""
     if scenario.collectives.algorithm == "server":
         return ()
-    nodes = -(-scenario.ranks // scenario.cluster.gpus_per_node)
-    servers = max(1, min(nodes, MOST_PAIRS // scenario.ranks))
+    cards = -(-scenario.ranks // scenario.cluster.gpus_per_node) * scenario.cluster.nics_per_node
+    servers = max(1, min(cards, scenario.ranks, MOST_PAIRS // scenario.ranks))
     return ("collectives.algorithm=server", f"collectives.servers={servers}")
 
 
@@ -222,6 +223,11 @@ def _layout(
 def _left_out(scenario: Scenario) -> list[str]:
     """Strategies that make no sense for this work, and what no strategy's row says."""
     found = []
+    if scenario.work.gradient_bytes and scenario.strategy.compression == 1:
+        found.append(
+            f"compressed: 8 of 32 bits, encoded and decoded at {ENCODE_GBPS:g} GB/s of memory "
+            "traffic, is an assumption; give strategy.compression and strategy.encode_ms"
+        )
     if scenario.work.kind != "ddp":
         found.append(
             f"work.kind {scenario.work.kind!r}: strategies that do not wait for every gradient "

@@ -23,6 +23,7 @@ from evenstep.simulate.program import (
     Drain,
     Gathered,
     Item,
+    Layers,
     Piped,
     Program,
 )
@@ -41,6 +42,8 @@ from evenstep.trace.layout import Kind, Phase
 
 Array = npt.NDArray[Any]
 
+SETTLED = 1e-10  # of a step: ranks that begin it so much sooner or later do so as before
+
 
 class Engine:
     """Steps of one job. `wire` decides when collectives end."""
@@ -58,6 +61,8 @@ class Engine:
         samples: int = 0,
         overlap_slowdown: float = 0.0,
         dropping: bool = False,
+        begin_ns: Array | None = None,
+        together: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self._programs = programs
@@ -72,7 +77,9 @@ class Engine:
         self._samples = samples
         self._slowdown = overlap_slowdown
         self._dropping = dropping  # who is late for a spared collective drops its work
-        self._begin = np.zeros(ranks)
+        self._together = together  # ranks begin a step when the last is through the one before
+        self._begin = np.zeros(ranks) if begin_ns is None else begin_ns
+        self._urgent: Carried | None = None  # collectives of the last step that `Layers` waits for
         self.flow_steps: dict[int, tuple[Flow, int]] = {}  # how often each collective was carried
 
     def run(self, steps: int, account: Account) -> Iterator[int]:
@@ -80,6 +87,18 @@ class Engine:
         for number in range(steps):
             account.add(self._step(number))
             yield number
+
+    def settle(self, most: int) -> Array | None:
+        """How far apart ranks begin a step once every step is like the one before; None where they
+        are still not after so many."""
+        apart: Array = self._begin
+        for number in range(most):
+            before, start = apart, float(self._begin.max())
+            self._step(number)
+            apart = self._begin - self._begin.min()
+            if float(np.abs(apart - before).max()) <= SETTLED * (self._begin.max() - start):
+                return apart
+        return None
 
     def _step(self, number: int) -> StepShares:
         begin = self._begin
@@ -93,12 +112,15 @@ class Engine:
         if step.pending:
             self._drain(step)
         end = self._pace.barrier(number, step.now)
+        if program.together or self._together:
+            end = np.full_like(end, end.max())
         if end is not step.now:
             step.block(end, end - step.now)
         self._begin = step.now
         length = step.now - begin
         held_ns = np.zeros(len(begin)) if held is None else held
-        self._pace.after(number, step.seen, begin, step.now, held_ns)
+        seen = step.all_seen() if self._pace.sees_buckets else step.seen
+        self._pace.after(number, seen, begin, step.now, held_ns)
         if self._recorder is not None:
             self._record(self._recorder, number, step, held_ns)
         work = length - step.blocked - held_ns
@@ -139,6 +161,8 @@ class Engine:
                 self._gathered(step, item)
             case Piped():
                 self._piped(step, item)
+            case Layers():
+                self._layers(step, item)
             case Drain():
                 self._drain(step)
 
@@ -168,9 +192,25 @@ class Engine:
         if flows:
             where = np.array([i for i, flow in enumerate(item.flows) if flow is not None])
             ready = shifted[None, :] + np.multiply.outer(done[where], factor * np.ones(1))
-            carried = self._carry(step, flows, ready, waits=False)
-            step.pending.append((flows, carried))
+            carried = self._carry(step, flows, ready, waits=False, urgent=item.urgent)
+            if item.urgent:
+                self._urgent = carried
+            else:
+                step.pending.append((flows, carried))
         self._insert(step, rows_at, item.phase, enter, step.now - enter)
+
+    def _layers(self, step: Step, item: Layers) -> None:
+        """Layer by layer, each when its gradients have come."""
+        enter, blocked = step.now, step.blocked
+        factor, delay = step.noise_of(item.phase)
+        step.now = step.now + delay
+        for back, chunk in enumerate(item.chunk_ns, 1):
+            if self._urgent is not None:
+                late = self._urgent.last_ns[-back] - step.now
+                step.block(np.broadcast_to(self._urgent.end_ns[-back], step.now.shape), late)
+            step.now = step.now + chunk * factor
+        leaf = step.now - enter - (step.blocked - blocked)
+        self._insert(step, self._place(step), item.phase, enter, leaf)
 
     def _slowed_burst(
         self, step: Step, item: Burst, factor: Array | float, delay: Array | float
@@ -284,8 +324,11 @@ class Engine:
 
     # -- collectives and rows ----------------------------------------------------------------------
 
-    def _carry(self, step: Step, flows: list[Flow], ready: Array, *, waits: bool) -> Carried:
-        carried = self._wire.carry(flows, ready)
+    def _carry(
+        self, step: Step, flows: list[Flow], ready: Array, *, waits: bool, urgent: bool = False
+    ) -> Carried:
+        carry = self._wire.carry_urgent if urgent else self._wire.carry
+        carried = carry(flows, ready)
         step.see(flows, carried)
         for flow in flows:
             known, times = self.flow_steps.get(id(flow), (flow, 0))
@@ -297,6 +340,7 @@ class Engine:
                     collective_row(
                         flow.operation,
                         flow.bytes,
+                        flow.members.shape[1],
                         self._group(flow),
                         ready[index],
                         np.maximum(np.broadcast_to(carried.end_ns[index], size), ready[index]),

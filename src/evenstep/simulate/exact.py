@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.errors import ConfigError
 from evenstep.simulate.flows import Flow
 from evenstep.simulate.messages import Fluid, Party, program_of
 from evenstep.simulate.neighbours import Other, Timeline
@@ -33,13 +32,17 @@ class ExactWire:
 
     def __init__(self, network: Network, ranks: int, others: Timeline | None) -> None:
         self._network = network
-        self._free = np.zeros(ranks)
+        self.free = np.zeros(ranks)  # end of the last collective of each rank
         self._alone: dict[int, tuple[Flow, bool]] = {}
-        self._fluid = Fluid(network.capacity)
+        self._fluid = Fluid(network.capacity, network.fabric.incast_goodput)
         self._others = [
-            _Rival(other, self._fluid, len(other.stage.round.source))
+            _Rival(other, self._fluid, network)
             for other in (others.others if others is not None else [])
         ]
+
+    def carry_urgent(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
+        """In order: messages have no priority here."""
+        return self.carry(flows, ready_ns)
 
     def carry(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
         """Ends of collectives on every rank."""
@@ -59,7 +62,7 @@ class ExactWire:
         ends = []
         for flow, ready in zip(flows, ready_ns, strict=True):
             item = flow.stages[0].round
-            begin = np.maximum(ready, self._free) + flow.launch_ns
+            begin = np.maximum(ready, self.free) + flow.launch_ns
             finish = begin.copy()
             rounds = around(
                 begin[item.source].reshape(item.ring),
@@ -67,25 +70,28 @@ class ExactWire:
                 item.repeats,
             )
             finish[item.source] = rounds.reshape(-1)
-            self._free = np.where(_member(flow, len(ready)), finish, self._free)
+            self.free = np.where(_member(flow, len(ready)), finish, self.free)
             ends.append(np.where(_member(flow, len(ready)), finish, ready))
         return np.array(ends)
 
     def _simulated(self, flows: Sequence[Flow], ready_ns: Array) -> Array:
         ready = np.array(
             [
-                np.maximum(one, self._free) + flow.launch_ns
+                np.maximum(one, self.free) + flow.launch_ns
                 for flow, one in zip(flows, ready_ns, strict=True)
             ]
         )
-        party = Party(program_of(flows), ready, ranks=ready.shape[1])
+        # alone, the clock starts anew: what is simultaneous is so at any time of the job
+        zero = 0.0 if self._others else float(ready[0].min())
+        party = Party(program_of(flows), ready - zero, ranks=ready.shape[1])
         if not self._others:
-            self._fluid.now = float(ready[0].min())
+            self._fluid.now = 0.0
         self._fluid.start(party)
         self._fluid.run(lambda: party.left == 0)
         self._fluid.forget(party)
-        self._free = party.ends[-1]
-        return party.ends
+        ends = party.ends + zero
+        self.free = ends[-1]
+        return ends
 
 
 def _member(flow: Flow, ranks: int) -> Array:
@@ -104,25 +110,26 @@ def _last(flow: Flow, ready: Array) -> Array:
 class _Rival:
     """A neighbour as a party: its ranks exchange, compute, and begin together again."""
 
-    def __init__(self, other: Other, fluid: Fluid, ranks: int) -> None:
-        if not other.settings.responsive or other.settings.kind != "periodic":
-            raise ConfigError(
-                f"neighbours: {other.settings.name or 'one of them'} does not share links fairly "
-                "or is bursty; exact mode knows periodic, responsive neighbours"
-            )
+    def __init__(self, other: Other, fluid: Fluid, network: Network) -> None:
         self._other, self._fluid = other, fluid
-        self._ranks = ranks
-        self._begin(other.until_ns)
+        self._ranks = int(other.stage.round.source.max()) + 1
+        self._steady = min(other.steady, network.cluster.nic_gBps)
+        self._begin()
 
-    def _begin(self, moment: float) -> None:
+    def _begin(self) -> None:
+        moment = self._other.until_ns
+        self._other.begin()
+        size = self._other.left
         program = [(self._other.stage, 0)] * self._other.stage.round.repeats
-        ready = np.full((1, self._ranks), moment)
-        party = Party(program, ready, ranks=self._ranks)
-        party.then = lambda: self._again(party)
+        party = Party(
+            program, np.full((1, self._ranks), moment), ranks=self._ranks, scale=size,
+            steady=self._steady,
+        )  # fmt: skip
+        party.then = lambda: self._again(party, size)
         self._fluid.start(party)
 
-    def _again(self, party: Party) -> None:
+    def _again(self, party: Party, size: float) -> None:
         self._fluid.forget(party)
-        self._other.moved += 1
+        self._other.moved += size
         self._other.end(self._fluid.now)
-        self._begin(self._other.until_ns)
+        self._begin()

@@ -10,6 +10,23 @@ FABRICS = ("switch", "leaf_spine", "fat_tree", "rail", "torus", "dragonfly")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """Machines that differ from the rest of the cluster; 0 or nothing: as there."""
+
+    nodes: str = text("", 'which, as in "4-7"')
+    gpu: str = text("", "name of their GPUs")
+    factor: float = number(1.0, "how much longer compute takes there", above=True)
+    gpu_link_gBps: float = number(0.0, "what a GPU can send to others of its node")  # noqa: N815
+    nic_gBps: float = number(0.0, "what a network card can send")  # noqa: N815
+    pcie_gBps: float = number(0.0, "what a PCIe switch carries to the cards")  # noqa: N815
+    numa_gBps: float = number(0.0, "what crosses from a NUMA node to another")  # noqa: N815
+    gpu_nics: tuple[int, ...] = numbers("card of each GPU")
+    gpu_numa: tuple[int, ...] = numbers("NUMA node of each GPU")
+    nic_numa: tuple[int, ...] = numbers("NUMA node of each card")
+    core_numa: tuple[int, ...] = numbers("NUMA node whose cores each GPU's rank runs on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The machines and what is inside them."""
 
@@ -34,6 +51,20 @@ class Cluster:
     pcie_gBps: float = number(  # noqa: N815
         25.0, "what a PCIe switch carries to the cards, and back", above=True
     )
+    gpu: str = text("", "name of the GPUs")
+    gpu_numa: tuple[int, ...] = numbers("NUMA node of each GPU; unless given, all on one")
+    nic_numa: tuple[int, ...] = numbers("NUMA node of each card; unless given, all on one")
+    core_numa: tuple[int, ...] = numbers(
+        "NUMA node whose cores each GPU's rank runs on; unless given, that of the GPU"
+    )
+    numa_gBps: float = number(  # noqa: N815
+        0.0,
+        "what the GPUs of a NUMA node exchange with cards of another, each way; 0: no such limit",
+    )
+    far_cores_factor: float = number(
+        1.0, "how much longer compute takes with cores of another NUMA node", low=1.0
+    )
+    kinds: tuple[NodeKind, ...] = tables(NodeKind, "machines that differ from the others")
     slow_nodes: str = text("", 'nodes with slower GPUs, as in "4-7"')
     slow_nodes_factor: float = number(1.0, "how much longer compute takes there", above=True)
     storage_gBps: float = number(  # noqa: N815
@@ -45,7 +76,7 @@ class Cluster:
 class LinkChange:
     """Links that differ from the others of their kind."""
 
-    links: str = text("", 'names, with * and ?: "leaf3->spine*", "nic:node7.*"')
+    links: str = text("", 'names, with * and ?: "leaf3->spine*", "node7.nic*"')
     factor: float = number(1.0, "share of the capacity that is left", high=1.0)
     gBps: float = number(0.0, "capacity, instead of a share; 0: as it was")  # noqa: N815
     latency_us: float = number(-1.0, "latency; -1: as it was", low=-1.0)

@@ -24,6 +24,7 @@ MOST_RANKS = 2048  # tried, or twice as many as there are
 MOST_OVERSUBSCRIPTION = 64.0
 MOST_JITTER = 1.0
 MOST_LOAD = 0.95
+MOST_SERVERS = 64  # messages are ranks × servers
 RESOLUTION = 0.05  # of the value found, relative
 ENDLESS_BYTES = 10**15
 
@@ -100,7 +101,7 @@ def search(axis: Axis, crossed: Callable[[float], str | None]) -> Margin:
 
 
 def _crossed(data: dict[str, Any], edges: Edges) -> str | None:
-    result = simulate(scenarios.parse(data))
+    result = simulate(scenarios.parse(data), coflows=True)
     return edges.crossed(result.step_time.cv, result.efficiency)
 
 
@@ -133,6 +134,9 @@ def _ranks(scenario: Scenario) -> Axis | str:
         if more > 0:
             data["cluster"]["nodes"] = cluster.nodes + more
             data["job"]["ranks"] = (first + more) * cluster.gpus_per_node
+            if "collectives" in data and "servers" in data["collectives"]:
+                servers = scenario.collectives.servers * (first + more) // first
+                data["collectives"]["servers"] = min(servers, MOST_SERVERS)
         return data
 
     most = max(MOST_RANKS, 2 * scenario.ranks) // unit * unit

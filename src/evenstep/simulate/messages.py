@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.flows import Flow, Stage
-from evenstep.simulate.sharing import flow_rates
+from evenstep.simulate.sharing import LEAST_SHARE, flow_rates
 
 Array = npt.NDArray[Any]
 
@@ -31,13 +31,25 @@ class Party:
 
     `program` holds (stage, collective) for every round; `ready` says when ranks may enter a
     collective. `ends` is (collectives, ranks): when each was over. `then` is called when all ranks
-    are through.
+    are through. Its messages are `scale` times as large as their rounds say, and take `steady` GB/s
+    whatever others do; 0: their fair share.
     """
 
     then: Callable[[], None] | None = None
+    number = -1  # in the network it is on
 
-    def __init__(self, program: Sequence[tuple[Stage, int]], ready: Array, *, ranks: int) -> None:
+    def __init__(
+        self,
+        program: Sequence[tuple[Stage, int]],
+        ready: Array,
+        *,
+        ranks: int,
+        scale: float = 1.0,
+        steady: float = 0.0,
+    ) -> None:
         self.program = program
+        self.scale = scale
+        self.steady = steady
         self.ready = ready
         self.at = np.full(ranks, -1)  # round each rank is in
         self.ends = ready.astype(float).copy()
@@ -68,8 +80,9 @@ def program_of(flows: Sequence[Flow]) -> list[tuple[Stage, int]]:
 class Fluid:
     """The network with everything that is on it at one moment."""
 
-    def __init__(self, capacity: Array) -> None:
+    def __init__(self, capacity: Array, incast_goodput: float = 1.0) -> None:
         self._capacity = capacity
+        self._incast_goodput = incast_goodput  # of a link, for each further party on it
         self.now = 0.0
         self._events: list[tuple[float, int, Any]] = []
         self._numbers = count()
@@ -78,7 +91,8 @@ class Fluid:
         self._latency = np.zeros(0)
         self._rows = np.zeros(0, np.int64)  # messages under way
         self._bytes_left = np.zeros(0)
-        self._owner: list[Party] = []
+        self._parties: dict[int, Party] = {}
+        self._party_numbers = count()
         self._party = np.zeros(0, np.int64)
         self._round = np.zeros(0, np.int64)
         self._rates = np.zeros(0)
@@ -88,14 +102,13 @@ class Fluid:
 
     def start(self, party: Party) -> None:
         """Let a party's ranks begin as they become ready."""
-        if party not in self._owner:
-            self._owner.append(party)
-        number = self._owner.index(party)
-        self._enter(number, np.arange(len(party.at)), 0)
+        party.number = next(self._party_numbers)
+        self._parties[party.number] = party
+        self._enter(party.number, np.arange(len(party.at)), 0)
 
     def forget(self, party: Party) -> None:
         """A party that is through leaves no trace."""
-        self._owner[self._owner.index(party)] = Party([], np.zeros((0, 0)), ranks=0)
+        del self._parties[party.number]
 
     def run(self, done: Callable[[], bool]) -> None:
         """Go from event to event until `done` says so."""
@@ -107,7 +120,7 @@ class Fluid:
 
     def _enter(self, number: int, ranks: Array, collective: int) -> None:
         """Ranks wait until they are ready for a collective."""
-        times = np.maximum(self._owner[number].ready[collective, ranks], self.now)
+        times = np.maximum(self._parties[number].ready[collective, ranks], self.now)
         for moment in np.unique(times):
             self._at(float(moment), ("begin", number, ranks[times == moment]))
 
@@ -147,7 +160,7 @@ class Fluid:
         """The last byte has left: delivery follows after the route's latency."""
         rows, party, number = self._rows[over], self._party[over], self._round[over]
         latency = self._latency[rows]
-        for delay in np.unique(latency):
+        for delay in sorted(set(latency.tolist())):
             mine = latency == delay
             self._at(self.now + float(delay), ("deliver", rows[mine], party[mine], number[mine]))
         keep = ~over
@@ -159,35 +172,33 @@ class Fluid:
             self._resume(event[1], event[2])
             return True
         _, rows, parties, rounds = event
-        for party in np.unique(parties):
-            for number in np.unique(rounds[parties == party]):
-                mine = (parties == party) & (rounds == number)
-                self._deliver(int(party), int(number), rows[mine])
+        for party, number in sorted(set(zip(parties.tolist(), rounds.tolist(), strict=True))):
+            self._deliver(party, number, rows[(parties == party) & (rounds == number)])
         return True
 
     def _deliver(self, number: int, index: int, rows: Array) -> None:
-        party = self._owner[number]
+        party = self._parties[number]
         stage, _ = party.program[index]
         message = rows - self._stages[id(stage)][1]
         ends = np.concatenate([stage.round.source[message], stage.round.target[message]])
         needs = party.needs(index)
-        np.subtract.at(needs, ends, 1)
-        through = np.unique(ends)
-        through = through[(needs[through] == 0) & (party.at[through] == index)]
+        served = np.bincount(ends, minlength=len(needs))
+        needs -= served
+        through = np.flatnonzero((served > 0) & (needs == 0) & (party.at == index))
         self._begin(number, index + 1, self._passed(number, index, through))
 
     # -- ranks -------------------------------------------------------------------------------------
 
     def _resume(self, number: int, ranks: Array) -> None:
         """Ranks that were not ready for their next collective begin it."""
-        at = self._owner[number].at
+        at = self._parties[number].at
         at[ranks] += 1
         for index in np.unique(at[ranks]):
             self._begin(number, int(index), ranks[at[ranks] == index])
 
     def _passed(self, number: int, index: int, ranks: Array) -> Array:
         """Ranks are through a round; returns those that begin the next one now."""
-        party = self._owner[number]
+        party = self._parties[number]
         if not len(ranks):
             return ranks
         collective = party.program[index][1]
@@ -208,8 +219,8 @@ class Fluid:
 
     def _begin(self, number: int, index: int, ranks: Array) -> None:
         """Send what a round has for these ranks; those it has nothing for are through it."""
-        party = self._owner[number]
-        while len(ranks):
+        while len(ranks):  # a party that is through may be gone
+            party = self._parties[number]
             self._send(party, number, index, ranks)
             ranks = self._passed(number, index, ranks[party.needs(index)[ranks] == 0])
             index += 1
@@ -222,7 +233,7 @@ class Fluid:
         message = np.flatnonzero(begins[stage.round.source])
         sizes = np.broadcast_to(stage.round.bytes, stage.round.source.shape)[message]
         self._rows = np.concatenate([self._rows, first + message])
-        self._bytes_left = np.concatenate([self._bytes_left, sizes.astype(float)])
+        self._bytes_left = np.concatenate([self._bytes_left, sizes * party.scale])
         self._party = np.concatenate([self._party, np.full(len(message), number)])
         self._round = np.concatenate([self._round, np.full(len(message), index)])
 
@@ -246,10 +257,31 @@ class Fluid:
         """Rates of all messages under way."""
         key = self._rows.tobytes()
         if key not in self._known:
-            links = self._table[self._rows]
-            used = links >= 0
-            flow = np.repeat(np.arange(len(links)), used.sum(axis=1))
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[key] = flow_rates(flow, links[used], self._capacity, len(links))
+            self._known[key] = self._shared()
         return self._known[key]
+
+    def _shared(self) -> Array:
+        """Max-min fair rates of what is left by those that take a steady rate."""
+        links = self._table[self._rows]
+        used = links >= 0
+        flow, link = np.repeat(np.arange(len(links)), used.sum(axis=1)), links[used]
+        capacity = self._with_incast(self._party[flow], link)
+        present = {int(number) for number in np.unique(self._party)}
+        if not any(self._parties[number].steady for number in present):
+            return flow_rates(flow, link, capacity, len(links))
+        steady = np.array([self._parties[int(number)].steady for number in self._party])
+        taken = np.bincount(link, weights=steady[flow], minlength=len(capacity))
+        left = np.where(taken > 0, np.maximum(capacity - taken, LEAST_SHARE * capacity), capacity)
+        fair = (steady == 0)[flow]
+        rates = flow_rates(flow[fair], link[fair], left, len(links))
+        return np.where(steady > 0, steady, rates)
+
+    def _with_incast(self, party: Array, link: Array) -> Array:
+        """What links carry with so many parties on each."""
+        if self._incast_goodput == 1:
+            return self._capacity
+        pairs = np.unique(np.stack([party, link]), axis=1)
+        present = np.bincount(pairs[1], minlength=len(self._capacity))
+        return np.asarray(self._capacity * self._incast_goodput ** np.maximum(present - 1, 0))

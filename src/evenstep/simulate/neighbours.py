@@ -158,6 +158,15 @@ class Timeline:
         card = self._network.cluster.nic_gBps
         return min(other.steady, card) if other.steady else 0.0
 
+    def messages(self, length_ns: float) -> float:
+        """About how many the neighbours send in that time, alone on the network."""
+        total = 0.0
+        for other in self.others:
+            stage = other.stage
+            period = other.settings.compute_ms * 1e6 + stage.duration_ns
+            total += length_ns / period * len(stage.round.source) * stage.round.repeats
+        return total
+
     @property
     def link_bytes(self) -> Array:
         """What the neighbours have put on each link."""

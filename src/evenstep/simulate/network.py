@@ -7,7 +7,6 @@ the fabric. A link carries one direction.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from fnmatch import translate
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,8 +16,8 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.simulate import fabrics
-from evenstep.simulate.fabrics import Block
 from evenstep.simulate.hardware import Cluster, Fabric, LinkChange
+from evenstep.simulate.machines import Machines, parts_of, pcie_switches
 
 Array = npt.NDArray[Any]
 
@@ -60,12 +59,20 @@ class Network:
         self.fabric = fabric
         self.core = fabrics.build(cluster, fabric)
         self._seed = seed
-        blocks = _inside(cluster, injects=self.core.injects) + self.core.blocks
+        self.machines = Machines(cluster)
+        parts = parts_of(self.machines, injects=self.core.injects)
+        blocks = [block for part in parts for block in part.blocks(cluster.nodes)]
+        blocks += self.core.blocks
         self._blocks = blocks
+        self._numa = max((part.each for part in parts if part.name == "numa"), default=0)
         self._first = np.cumsum([0, *(block.links for block in blocks)])
         self._core_first = int(self._first[len(blocks) - len(self.core.blocks)])
         self.capacity = np.repeat([b.capacity for b in blocks], [b.links for b in blocks])
         self.latency_ns = np.repeat([b.latency_ns for b in blocks], [b.links for b in blocks])
+        for index, part in enumerate(parts):
+            first, last = self._first[2 * index], self._first[2 * index + 2]
+            each = np.repeat(self.machines.capacities(part.setting), part.each)
+            self.capacity[first:last] = np.tile(each, 2)
         for index, change in enumerate(fabric.changes):
             self._change(change, f"fabric.changes[{index}]")
 
@@ -131,21 +138,27 @@ class Network:
 
     def _between(self, source: Array, target: Array, card: Array | None) -> Array:
         cluster = self.cluster
-        own = _cards(cluster)
-        ends = []
-        for gpu in (source, target):
-            mine = own[gpu % cluster.gpus_per_node]
-            chosen = mine if card is None else np.where(card >= 0, card, mine)
-            ends.append(gpu // cluster.gpus_per_node * cluster.nics_per_node + chosen)
+        chosen = [self._card(gpu, card) for gpu in (source, target)]
+        ends = [
+            gpu // cluster.gpus_per_node * cluster.nics_per_node + mine
+            for gpu, mine in zip((source, target), chosen, strict=True)
+        ]
         middle = self._through(ends[0], ends[1])
         if not self.core.injects:
             return middle
         first = 2 * cluster.nodes * cluster.gpus_per_node if cluster.gpus_per_node > 1 else 0
         ports = cluster.nodes * cluster.nics_per_node
         columns = [first + ends[0], middle, first + ports + ends[1]]
+        at = first + 2 * ports
+        if self._numa:
+            links = cluster.nodes * self._numa
+            out, back = self._crossing(source, chosen[0]), self._crossing(target, chosen[1])
+            out[out >= 0] += at
+            back[back >= 0] += at + links
+            columns = [out, *columns, back]
+            at += 2 * links
         if cluster.gpus_per_pcie_switch:
-            switches = _switches(cluster)
-            at = first + 2 * ports
+            switches = pcie_switches(cluster)
             near, far = (
                 gpu // cluster.gpus_per_node * switches
                 + gpu % cluster.gpus_per_node // cluster.gpus_per_pcie_switch
@@ -155,6 +168,24 @@ class Network:
         return np.concatenate(
             [part if part.ndim == 2 else part[:, None] for part in columns], axis=1
         )
+
+    def _kind(self, gpu: Array) -> Array:
+        return np.asarray(self.machines.kind[gpu // self.cluster.gpus_per_node])
+
+    def _card(self, gpu: Array, asked: Array | None) -> Array:
+        """The card each GPU's message takes: its own, where it is said which that is."""
+        own = np.asarray(self.machines.card[self._kind(gpu), gpu % self.cluster.gpus_per_node])
+        if asked is None or self.machines.maps_cards:
+            return own
+        return np.where(asked >= 0, asked, own)
+
+    def _crossing(self, gpu: Array, card: Array) -> Array:
+        """The NUMA node that a GPU's message to a card leaves, counted over all machines; -1 where
+        both are at the same one."""
+        kind, machines = self._kind(gpu), self.machines
+        here = machines.gpu_numa[kind, gpu % self.cluster.gpus_per_node]
+        place = gpu // self.cluster.gpus_per_node * self._numa + here
+        return np.where(here != machines.nic_numa[kind, card], place, -1)
 
     def _through(self, source: Array, target: Array) -> Array:
         """Links of the fabric, around those that failed."""
@@ -237,37 +268,3 @@ def _in_turn(place: Array) -> Array:
 
 def _widened(path: Array, width: int) -> Array:
     return np.pad(path, ((0, 0), (0, width - path.shape[1])), constant_values=-1)
-
-
-def _cards(cluster: Cluster) -> Array:
-    """The card of each GPU of a node."""
-    if cluster.gpu_nics:
-        return np.array(cluster.gpu_nics, np.int64)
-    return np.arange(cluster.gpus_per_node) * cluster.nics_per_node // cluster.gpus_per_node
-
-
-def _switches(cluster: Cluster) -> int:
-    """PCIe switches of a node."""
-    return -(-cluster.gpus_per_node // cluster.gpus_per_pcie_switch)
-
-
-def _inside(cluster: Cluster, *, injects: bool) -> list[Block]:
-    """Links of the nodes: GPUs, then cards, then PCIe switches; each sends, then receives."""
-    parts: list[tuple[str, int, float, float]] = []
-    if cluster.gpus_per_node > 1:
-        half = cluster.gpu_link_latency_us * 500
-        parts.append(("gpu", cluster.gpus_per_node, cluster.gpu_link_gBps, half))
-    if injects:
-        latency = cluster.nic_latency_us * 1e3
-        parts.append(("nic", cluster.nics_per_node, cluster.nic_gBps, latency))
-        if cluster.gpus_per_pcie_switch:
-            parts.append(("pcie", _switches(cluster), cluster.pcie_gBps, 0.0))
-    return [
-        Block(cluster.nodes * each, _named(kind, each, way), capacity, latency)
-        for kind, each, capacity, latency in parts
-        for way in ("send", "receive")
-    ]
-
-
-def _named(kind: str, each: int, way: str) -> Callable[[int], str]:
-    return lambda i: f"node{i // each}.{kind}{i % each}.{way}"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.simulate.machines import Machines
 from evenstep.simulate.placement import Placement
-from evenstep.simulate.scenario import Noise, Scenario, nodes_in
+from evenstep.simulate.scenario import Noise, Scenario, Work, nodes_in
 from evenstep.trace.layout import Phase
 
 Array = npt.NDArray[Any]
@@ -24,6 +25,7 @@ _FIRST_STREAM = 1000
 _SMALLEST = 0.05  # no noise makes a phase shorter than this share of it
 _AFFECTED = {
     "compute": (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER),
+    "model": (Phase.FORWARD, Phase.BACKWARD),
     "input": (Phase.INPUT,),
     "forward": (Phase.FORWARD,),
     "backward": (Phase.BACKWARD,),
@@ -176,8 +178,10 @@ def _collector(setting: Setting) -> Draw:
 
 
 def _recorded(setting: Setting) -> Draw:
-    values = np.array(setting.noise.values)
-    return lambda step, _: values[setting.random(step).integers(0, len(values), setting.units)]
+    values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
+    return lambda step, _: np.asarray(
+        values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
+    )
 
 
 SOURCES: dict[str, Callable[[Setting], Draw]] = {
@@ -257,15 +261,32 @@ def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Sett
 
 def _implied(scenario: Scenario) -> list[Noise]:
     """Unequal batches: more work in forward and backward for some, others in every step."""
-    spread = scenario.work.batch_spread
-    one = Noise(kind="normal", sigma=spread, phase="forward")
-    return [one, replace(one, phase="backward")] if spread else []
+    work = scenario.work
+    found = []
+    if work.batch_spread:
+        found.append(Noise(kind="normal", sigma=work.batch_spread, phase="model"))
+    if work.sequence_lengths:
+        values, samples = tuple(_lengthened(work).tolist()), max(work.samples_per_rank, 1)
+        found.append(Noise(kind="recorded", values=values, draws=samples, phase="model"))
+    return found
+
+
+def _lengthened(work: Work) -> Array:
+    """What a sample of each length takes, over the mean of them all: a part with the length, a part
+    with its square."""
+    lengths = np.array(work.sequence_lengths, float)
+    square = lengths**2 / (lengths**2).mean()
+    return np.asarray(
+        (1 - work.attention_share) * lengths / lengths.mean() + work.attention_share * square
+    )
 
 
 def _fixed(scenario: Scenario, placement: Placement) -> dict[Phase, Array | float]:
-    """What slower nodes are slower by, in every step."""
-    nodes = nodes_in(scenario.cluster.slow_nodes, "cluster.slow_nodes")
-    if not nodes:
+    """What ranks are slower by in every step, for the machines they are on."""
+    cluster = scenario.cluster
+    factor = Machines(cluster).factor(placement.gpu)
+    slow = np.isin(placement.node, nodes_in(cluster.slow_nodes, "cluster.slow_nodes"))
+    factor = np.where(slow, factor * cluster.slow_nodes_factor, factor)
+    if bool((factor == 1).all()):
         return {}
-    factor = np.where(np.isin(placement.node, nodes), scenario.cluster.slow_nodes_factor, 1.0)
     return dict.fromkeys(_AFFECTED["compute"], factor)

@@ -32,12 +32,23 @@ class Compute:
 class Burst:
     """A phase in chunks; behind each a collective is issued, and compute goes on.
 
-    `flows` has one for each chunk, or None.
+    `flows` has one for each chunk, or None. With `urgent`, nobody waits for them at the end of the
+    step: the later ones go first, and the next `Layers` waits for each where it needs it.
     """
 
     phase: Phase
     chunk_ns: Array
     flows: tuple[Flow | None, ...]
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """A phase in layers, each of which needs a collective of the last urgent `Burst`, the last one
+    first (Peng et al. 2019)."""
+
+    phase: Phase
+    chunk_ns: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +98,19 @@ class Drain:
     """Wait for all collectives in flight."""
 
 
-Item = Compute | Burst | Blocking | Gathered | Piped | Drain
+Item = Compute | Burst | Blocking | Gathered | Piped | Layers | Drain
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Items in order, and the partitions of the ranks into groups that its collectives use."""
+    """Items in order, and the partitions of the ranks into groups that its collectives use.
+
+    With `together`, all ranks begin the next step when the last is through, as benchmarks do.
+    """
 
     items: tuple[Item, ...]
     partitions: tuple[tuple[str, Array], ...]  # name, (groups, size)
+    together: bool = False
 
     @property
     def flows(self) -> list[Flow]:
@@ -182,10 +197,30 @@ def _reduced(scenario: Scenario, library: Library, members: Array, total: float)
 def _ddp(scenario: Scenario, library: Library) -> Program:
     """Data parallel: gradients in buckets, all-reduced behind backward."""
     members = _everybody(scenario)
+    if scenario.strategy.kind == "priority":
+        return _urgent(scenario, library, members)
     items = [
         *_before(scenario),
         Compute(Phase.FORWARD, scenario.work.forward_ms * 1e6),
         *_reduced(scenario, library, members, _sent_bytes(scenario)),
+        *_after(scenario),
+    ]
+    return Program(tuple(items), (("world", members),))
+
+
+def _urgent(scenario: Scenario, library: Library, members: Array) -> Program:
+    """Data parallel: what the next forward needs first is sent first, and awaited only there."""
+    work = scenario.work
+    flow = library.flow("all_reduce", _sent_bytes(scenario) / work.buckets, members)
+    flows = (flow if flow.stages else None,) * work.buckets
+
+    def chunks(length_ms: float) -> Array:
+        return np.full(work.buckets, length_ms * 1e6 / work.buckets)
+
+    items = [
+        *_before(scenario),
+        Layers(Phase.FORWARD, chunks(work.forward_ms)),
+        Burst(Phase.BACKWARD, chunks(work.backward_ms), flows, urgent=True),
         *_after(scenario),
     ]
     return Program(tuple(items), (("world", members),))
@@ -197,7 +232,8 @@ def _collective(scenario: Scenario, library: Library) -> Program:
     flow = library.flow(work.operation, _sent_bytes(scenario), members)
     flows = (flow,) * work.buckets if flow.stages else ()
     chunks = np.full(len(flows), work.forward_ms * 1e6 / max(len(flows), 1))
-    return Program((Blocking(Phase.FORWARD, chunks, flows),), (("world", members),))
+    items = (Blocking(Phase.FORWARD, chunks, flows),)
+    return Program(items, (("world", members),), together=True)
 
 
 def _fsdp(scenario: Scenario, library: Library) -> Program:

@@ -28,6 +28,8 @@ OPERATIONS = {
     "all_to_all": Op.ALL_TO_ALL,
     "broadcast": Op.BROADCAST,
 }
+#: Operations of which each rank puts in or gets out one part, and which it is.
+PARTED: dict[int, str] = {Op.ALL_GATHER: "bytes_in", Op.REDUCE_SCATTER: "bytes_out"}
 
 
 class Row(NamedTuple):
@@ -43,6 +45,7 @@ class Row(NamedTuple):
     group: int = 0  # number of the partition, from 1
     flags: int = 0
     payload: int = 0
+    parts: int = 1  # of the bytes, one on each rank: before a gather, behind a scatter
 
 
 class Extra(NamedTuple):
@@ -121,11 +124,13 @@ class Recorder:
 
     def _template(self, row: Row) -> Array:
         """What is the same on all ranks and in all steps."""
-        key = (int(row.kind), row.op, row.bytes, row.group, row.flags, row.payload)
+        key = (int(row.kind), row.op, row.bytes, row.group, row.flags, row.payload, row.parts)
         if key not in self._templates:
             record = np.zeros(1, RECORD)
             record["kind"], record["op"] = row.kind, row.op
             record["bytes_in"] = record["bytes_out"] = row.bytes
+            if row.kind is Kind.COLLECTIVE and row.op in PARTED:
+                record[PARTED[row.op]] = row.bytes // row.parts
             record["group"], record["flags"], record["payload"] = row.group, row.flags, row.payload
             record["device"] = layout.HOST_DEVICE
             record["peer_or_root"] = 0 if row.kind is Kind.STEP else layout.NO_PEER
@@ -209,6 +214,7 @@ def phase_row(phase: Phase, enter_ns: Array, exit_ns: Array, leaf_ns: Array) -> 
 def collective_row(
     operation: str,
     size_bytes: float,
+    members: int,
     group: int,
     enter_ns: Array,
     exit_ns: Array,
@@ -225,6 +231,7 @@ def collective_row(
         enter_ns,
         exit_ns,
         bytes=int(size_bytes),
+        parts=members,
         group=group,
         flags=int(flags),
     )

@@ -13,10 +13,11 @@ from typing import Any
 from evenstep.errors import ConfigError
 from evenstep.simulate import schema
 from evenstep.simulate import sweep as sweeps
+from evenstep.simulate.result import SPARING
 from evenstep.simulate.scaling_bandwidth import parts
 from evenstep.simulate.scaling_sizes import resized
 from evenstep.simulate.scenario import Scenario
-from evenstep.simulate.simulation import set_up
+from evenstep.simulate.simulation import set_up, simulate_set_up
 from evenstep.simulate.sweep import Unit
 from evenstep.simulate.sweep_summary import interval
 
@@ -32,6 +33,7 @@ CAUSES = {
     "shared_ns": "the job's own messages share links of the fabric",
     "others_ns": "neighbours and collectives that are out of step take the links",
 }
+_SHARED = "compute_ns"  # what strong scaling divides among the ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,10 @@ def _unit(samples: int, otherwise: str) -> str:
 
 def measured(unit: Unit) -> dict[str, Any] | None:
     """A row of `sweep.outcome`, and what the step's communication consists of."""
-    row = sweeps.outcome(unit)
+    setup = set_up(schema.read(Scenario, unit.scenario), coflows=True)
+    row = sweeps.row_of(unit, simulate_set_up(setup))
     if row is not None:
-        found = parts(set_up(schema.read(Scenario, unit.scenario)))
-        row.update(found._asdict())
+        row.update(parts(setup)._asdict())
     return row
 
 
@@ -183,14 +185,15 @@ def _ratio(after: float | None, before: float | None) -> float | None:
 # -- what it says ----------------------------------------------------------------------------------
 
 
-def peak(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[str, Any]:
     """Where throughput is highest, whether it still rises there, and what eats the efficiency."""
     best = max(points, key=lambda point: float(point["effective"]))
     last = points[-1]
     inside = best is not last
     first, compared = (best, last) if inside else (points[0], last)
+    ideal = first["ranks"] / last["ranks"] if strong else 1.0
     grown = {
-        name: last["parts_ns"][name] - first["parts_ns"][name] * _shrunk(first, last, name)
+        name: last["parts_ns"][name] - first["parts_ns"][name] * (ideal if name == _SHARED else 1.0)
         for name in CAUSES
     }
     name = max(grown, key=lambda key: grown[key])
@@ -207,13 +210,6 @@ def peak(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "grown_ns": None if failing else grown[name],
         "share": None if failing or total <= 0 else grown[name] / total,
     }
-
-
-def _shrunk(first: Mapping[str, Any], last: Mapping[str, Any], name: str) -> float:
-    """In strong scaling compute should shrink as ranks are added: measured against that."""
-    if name != "compute_ns" or last["parts_ns"][name] >= first["parts_ns"][name]:
-        return 1.0
-    return float(first["ranks"] / last["ranks"])
 
 
 def _goodput_lost(first: Mapping[str, Any], last: Mapping[str, Any]) -> float | None:

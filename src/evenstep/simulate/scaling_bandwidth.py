@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.flows import Flow
-from evenstep.simulate.program import Blocking, Burst, Gathered, Item
 from evenstep.simulate.hardware import Cluster
+from evenstep.simulate.program import Blocking, Burst, Gathered, Item
 from evenstep.simulate.simulation import Setup
 
 Array = npt.NDArray[Any]

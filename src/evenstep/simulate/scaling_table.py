@@ -25,7 +25,8 @@ def page(document: dict[str, Any]) -> Iterator[str]:
     yield from textwrap.wrap(verdict(document), WIDEST)
     if document["control"]:
         yield ""
-        yield f"With {', '.join(document['control'])}, over without (below 1 is less):"
+        changes = ", ".join(document["control"])
+        yield from textwrap.wrap(f"With {changes}, over without (below 1 is less):", WIDEST)
         yield from _table(_ratio_rows(points))
     if document["outlay"]:
         yield ""

@@ -33,14 +33,14 @@ ALGORITHMS = (
 )
 WORKS = ("ddp", "fsdp", "collective", "tensor", "experts", "pipeline")
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
-PHASES = ("compute", "input", "forward", "backward", "optimizer")
+PHASES = ("compute", "model", "input", "forward", "backward", "optimizer")
 NOISES = (
     *("normal", "lognormal", "pareto", "hits", "daemon", "drift", "thermal"),
     *("slow", "rotating", "collector", "recorded"),
 )
 STRATEGIES = (
     *("synchronous", "paced", "local_sgd", "stale_synchronous", "asynchronous"),
-    *("backup_workers", "partial_reduce"),
+    *("backup_workers", "partial_reduce", "priority"),
 )
 
 
@@ -89,6 +89,12 @@ class Work:
     batch_spread: float = number(
         0.0, "standard deviation of a rank's share of the work, as sequence lengths cause it"
     )
+    sequence_lengths: tuple[float, ...] = numbers(
+        "lengths that samples have, each as often; every rank draws its samples anew in each step"
+    )
+    attention_share: float = number(
+        0.0, "share of forward and backward that grows with the square of the length", high=1.0
+    )
     samples_per_rank: int = count(0, "samples a rank works through in a step; 0: not known")
 
 
@@ -108,7 +114,7 @@ class Noise:
     """One thing that makes steps differ. Delays add up, factors multiply."""
 
     kind: str = choice("normal", "where the time goes", NOISES)
-    phase: str = choice("compute", "what it makes longer", PHASES)
+    phase: str = choice("compute", "what it makes longer; model: forward and backward", PHASES)
     scope: str = choice("rank", "who has it in common", ("rank", "node", "rack"))
     sigma: float = number(0.02, "of normal, lognormal and drift: relative standard deviation")
     alpha: float = number(2.5, "of pareto: tail index", low=1.0, above=True)
@@ -124,6 +130,7 @@ class Noise:
     first_step: int = count(0, "begins here")
     last_step: int = count(0, "ends after this step; 0: never")
     values: tuple[float, ...] = numbers("of recorded: factors, drawn in any order")
+    draws: int = count(1, "of recorded: factors drawn in a step; their mean counts", least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

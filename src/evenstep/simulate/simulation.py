@@ -17,13 +17,20 @@ from evenstep.simulate.archive import Cast, FolderArchive, MemoryArchive
 from evenstep.simulate.engine import Engine
 from evenstep.simulate.exact import ExactWire
 from evenstep.simulate.flows import Library
+from evenstep.simulate.learning import LearningWire
 from evenstep.simulate.neighbours import Timeline, timeline
 from evenstep.simulate.network import Network
 from evenstep.simulate.noise import Weather
 from evenstep.simulate.placement import Placement, place
 from evenstep.simulate.program import Program, build, without_exchange
 from evenstep.simulate.recording import Recorder
-from evenstep.simulate.rehearsal import rehearsed
+from evenstep.simulate.rehearsal import (
+    MOST_LEARNED_FROM,
+    affordable,
+    is_unshared,
+    rehearsed,
+    teachable,
+)
 from evenstep.simulate.result import SPARING, Result, summed_up
 from evenstep.simulate.scenario import Scenario
 from evenstep.simulate.strategies import Pace
@@ -36,8 +43,8 @@ Array = npt.NDArray[Any]
 #: told the number of finished steps and of all steps
 Progress = Callable[[int, int], None]
 
+SETTLING = 8  # steps at most
 EXACT_STRATEGIES = ("synchronous", "paced", "local_sgd")
-_FACTS = {"closed": "simulated"}
 
 
 @dataclass(frozen=True)
@@ -50,9 +57,10 @@ class Setup:
     library: Library
     program: Program
     cast: Cast
+    coflows: bool = False  # every collective is one coflow, however few messages there are
 
 
-def set_up(scenario: Scenario) -> Setup:
+def set_up(scenario: Scenario, *, coflows: bool = False) -> Setup:
     """Build network, placement and program. Raises `ConfigError` for what does not fit."""
     network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
     placement = place(scenario, network)
@@ -66,14 +74,26 @@ def set_up(scenario: Scenario) -> Setup:
         library,
         program,
         Cast(scenario, placement, program.partitions, names),
+        coflows,
     )
 
 
 def simulate(
-    scenario: Scenario, *, exact: bool = False, progress: Progress | None = None
+    scenario: Scenario,
+    *,
+    exact: bool = False,
+    coflows: bool = False,
+    progress: Progress | None = None,
 ) -> Result:
-    """Run a scenario without keeping a trace."""
-    setup = set_up(scenario)
+    """Run a scenario without keeping a trace. `coflows` is for many runs that are compared: none
+    is followed message by message, whatever its length and strategy."""
+    return simulate_set_up(set_up(scenario, coflows=coflows), exact=exact, progress=progress)
+
+
+def simulate_set_up(
+    setup: Setup, *, exact: bool = False, progress: Progress | None = None
+) -> Result:
+    """Run a scenario that is set up, without keeping a trace."""
     return _run(setup, None, exact=exact, progress=progress)
 
 
@@ -83,7 +103,7 @@ def simulate_trace(scenario: Scenario, *, exact: bool = False) -> tuple[Result, 
     archive = MemoryArchive()
     recorder = Recorder(scenario.ranks, archive)
     result = _run(setup, recorder, exact=exact, progress=None)
-    return result, archive.trace(setup.cast, recorder, _FACTS)
+    return result, archive.trace(setup.cast, recorder)
 
 
 def simulate_to(
@@ -101,7 +121,7 @@ def simulate_to(
     )
     recorder = Recorder(scenario.ranks, archive)
     result = _run(setup, recorder, exact=exact, progress=progress)
-    archive.close(recorder, _FACTS)
+    archive.close(setup.cast, recorder)
     return result
 
 
@@ -113,7 +133,16 @@ def _run(
     account = Account(steps, ranks, scenario.run.warm_up)
     others = timeline(scenario, setup.network, setup.placement)
     pace = strategies.pace_of(scenario, setup.cast.run_id)
-    engine = _engine(setup, _wire(setup, others, exact=exact), pace, recorder)
+    calm = _is_calm(scenario)
+    begin_ns = _stride(setup, exact=exact) if calm else None
+    engine = _engine(
+        setup,
+        _wire(setup, others, exact=exact),
+        pace,
+        recorder=recorder,
+        begin_ns=begin_ns,
+        together=calm and begin_ns is None,
+    )
     try:
         for number in engine.run(steps, account):
             if progress is not None:
@@ -148,13 +177,60 @@ def _wire(setup: Setup, others: Timeline | None, *, exact: bool) -> Wire:
         )
     if strategy.kind in ("asynchronous", "stale_synchronous"):
         return LooseWire(ranks)
-    if exact:
+    if exact or (strategy.kind in EXACT_STRATEGIES and _is_followed(setup, others)):
         return ExactWire(setup.network, ranks, others)
     spared = strategy.backups if strategy.kind in SPARING else 0
-    return FastWire(setup.network, ranks, others, spared=spared)
+    fast = FastWire(setup.network, ranks, others, spared=spared)
+    learns = others is None and strategy.kind in EXACT_STRATEGIES and _differs(setup)
+    if learns and teachable(setup.program.flows):
+        followed = ExactWire(setup.network, ranks, None)
+        return LearningWire(followed, fast, MOST_LEARNED_FROM)
+    return fast
 
 
-def _engine(setup: Setup, wire: Wire, pace: Pace, recorder: Recorder | None) -> Engine:
+def _is_followed(setup: Setup, others: Timeline | None) -> bool:
+    """Whether the fast engine, too, takes message by message: where that is cheap and differs."""
+    if setup.coflows:
+        return False
+    program = setup.program
+    if others is None and not _differs(setup):
+        return False
+    return affordable(program.flows, setup.scenario.run.steps, program.compute_ns, others)
+
+
+def _differs(setup: Setup) -> bool:
+    """Whether messages do not just add up to coflows: those of one ring without shared links do."""
+    flows = [flow for flow in setup.program.flows if flow.stages]
+    return not all(is_unshared(flow) and len(flow.members) == 1 for flow in flows)
+
+
+def _stride(setup: Setup, *, exact: bool) -> Array | None:
+    """When ranks begin the first step of a calm job: as they come out of a step like it.
+
+    Not all leave a collective at once, so a job whose ranks begin together takes a few steps until
+    all are alike. None where they never are.
+    """
+    pace = strategies.pace_of(setup.scenario, setup.cast.run_id)
+    return _engine(setup, _wire(setup, None, exact=exact), pace).settle(SETTLING)
+
+
+def _is_calm(scenario: Scenario) -> bool:
+    """Whether steps should be like each other: nothing disturbs them, and ranks keep together."""
+    work = scenario.work
+    unequal = work.batch_spread or work.sequence_lengths
+    disturbed = scenario.noise or scenario.neighbours or unequal
+    return not disturbed and scenario.strategy.kind == "synchronous"
+
+
+def _engine(
+    setup: Setup,
+    wire: Wire,
+    pace: Pace,
+    *,
+    recorder: Recorder | None = None,
+    begin_ns: Array | None = None,
+    together: bool = False,
+) -> Engine:
     scenario = setup.scenario
     storage = scenario.cluster.storage_gBps
     return Engine(
@@ -168,6 +244,8 @@ def _engine(setup: Setup, wire: Wire, pace: Pace, recorder: Recorder | None) -> 
         samples=scenario.work.samples_per_rank,
         overlap_slowdown=scenario.work.overlap_slowdown,
         dropping=scenario.strategy.kind == "backup_workers",
+        begin_ns=begin_ns,
+        together=together,
         recorder=recorder,
     )
 

@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.errors import ConfigError, UsageError
 from evenstep.simulate import scenario as scenarios
 from evenstep.simulate import schema
 from evenstep.simulate.scenario import Scenario
+
+if TYPE_CHECKING:
+    from evenstep.simulate.result import Result
 
 #: Short names of fields that are often varied; any other is named in full.
 SHORT = {
@@ -174,7 +177,11 @@ def outcome(unit: Unit) -> dict[str, Any] | None:
     """The row of a unit; None where it was interrupted."""
     from evenstep.simulate.simulation import simulate
 
-    result = simulate(schema.read(Scenario, unit.scenario), exact=unit.exact)
+    return row_of(unit, simulate(schema.read(Scenario, unit.scenario), exact=unit.exact))
+
+
+def row_of(unit: Unit, result: Result) -> dict[str, Any] | None:
+    """A result as a flat row; None for a partial one."""
     if result.partial:
         return None
     told = result.to_json()

@@ -42,6 +42,9 @@ class Wire(Protocol):
     def carry(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
         """Collectives issued in this order; `ready_ns` is (collectives, ranks)."""
 
+    def carry_urgent(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
+        """The same, of which later ones go first where they can."""
+
 
 class FastWire:
     """Every collective as one coflow. It does not wait for the `spared` last ranks of a group."""
@@ -56,7 +59,7 @@ class FastWire:
         self._skews: dict[int, Skew] = {}
         self._timeline = timeline
         self._spared = spared
-        self._free = np.zeros(ranks)  # end of the last collective of each rank
+        self.free = np.zeros(ranks)  # end of the last collective of each rank
 
     def carry(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
         """Ends of collectives: max over the group of (entry + longest way from there)."""
@@ -71,7 +74,7 @@ class FastWire:
     def _together(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
         """One group of all ranks: everything but the order of the ends is one reduction."""
         entries = ready_ns.copy()
-        behind = self._free + flows[0].following_ns - flows[0].duration_ns
+        behind = self.free + flows[0].following_ns - flows[0].duration_ns
         entries[0] = np.maximum(entries[0], behind)
         last, begins = self._arrivals(flows, entries)
         ends: list[float] = []
@@ -85,12 +88,29 @@ class FastWire:
         end_ns = np.array(ends)[:, None]
         profile = None if self._spared else flows[-1].ring
         if profile is None or any(flow is not flows[-1] for flow in flows[opened:]):
-            self._free[:] = ends[-1]
+            self.free[:] = ends[-1]
             return Carried(ready_ns, last[:, None], end_ns)
-        end_ns = np.repeat(end_ns, len(self._free), axis=1)
+        end_ns = np.repeat(end_ns, len(self.free), axis=1)
         end_ns[-1] = self._spread(flows, entries[opened], len(flows) - opened, ends[-1])
-        self._free = end_ns[-1].copy()
+        self.free = end_ns[-1].copy()
         return Carried(ready_ns, last[:, None], end_ns)
+
+    def carry_urgent(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
+        """One at a time; of those that all ranks are ready for, the last first."""
+        last, begins = self._arrivals(flows, ready_ns)
+        waiting = set(range(len(flows)))
+        ends = np.zeros((len(flows), 1))
+        free = float(self.free.max())
+        while waiting:
+            now = max(free, min(begins[index] for index in waiting))
+            index = max(index for index in waiting if begins[index] <= now)
+            flow = flows[index]
+            queued = free + flow.following_ns - flow.duration_ns
+            free = self._end(flow, max(float(begins[index]), queued))
+            ends[index] = free
+            waiting.remove(index)
+        self.free[:] = free
+        return Carried(ready_ns, last[:, None], ends)
 
     def _arrivals(self, flows: Sequence[Flow], entries: Array) -> tuple[Array, Array]:
         """When the last awaited rank enters each collective, and when it begins by that."""
@@ -129,7 +149,7 @@ class FastWire:
 
     def _in_groups(self, flow: Flow, ready: Array) -> tuple[Array, Array]:
         members = flow.members
-        behind = self._free + flow.following_ns - flow.tail_ns
+        behind = self.free + flow.following_ns - flow.tail_ns
         ends = (np.maximum(ready, behind) + flow.tail_ns)[members]
         waited = ready[members]
         keep = members.shape[1] - 1 - min(self._spared, members.shape[1] - 1)
@@ -150,7 +170,7 @@ class FastWire:
         end, last = ready.copy(), ready.copy()
         end[members] = finish[:, None]
         last[members] = late[:, None]
-        self._free = np.maximum(self._free, end)
+        self.free = np.maximum(self.free, end)
         return last, end
 
 
@@ -165,6 +185,10 @@ class LooseWire:
 
     def __init__(self, ranks: int) -> None:
         self._free = np.zeros(ranks)
+
+    def carry_urgent(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
+        """In order: nobody else is waited for."""
+        return self.carry(flows, ready_ns)
 
     def carry(self, flows: Sequence[Flow], ready_ns: Array) -> Carried:
         """Each rank's exchanges follow each other."""

@@ -36,16 +36,17 @@ def merged(data: Mapping[str, Any]) -> dict[str, Any]:
         raise schema.refused("preset", "a name or a list of names", named)
     found: dict[str, Any] = {}
     for name in named:
-        found = _over(found, merged(tomllib.loads(_text(name))))
+        found = _over(found, merged(tomllib.loads(text(name))))
     return _over(found, own)
 
 
 def summaries() -> dict[str, str]:
     """What each preset is, in its own first line."""
-    return {name: _text(name).partition("\n")[0].removeprefix("# ") for name in names()}
+    return {name: text(name).partition("\n")[0].removeprefix("# ") for name in names()}
 
 
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """A preset as it stands in its file. Raises `ConfigError` for one that does not exist."""
     if name not in names():
         raise ConfigError(schema.unknown(f"preset {name!r}", name, names()))
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")

@@ -1,0 +1,176 @@
+"""What one rank's bucket durations say about others on its links.
+
+The reference is how long a bucket of mean size takes alone: the 10 % quantile over 300 steps of
+each step's quickest bucket. What lies clearly above it is contended. Noise of the buckets
+themselves is read from the quicker half of each step and widens the threshold.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from evenstep.pacing.window import RollingWindow
+
+FEWEST_BUCKETS = 4
+WINDOW = 300  # steps
+FEWEST_STEPS = 32  # before the reference is believed
+QUIET = (
+    0.10  # θ: contended above (1 + θ) times the reference; wider where buckets vary by themselves
+)
+LOUD = 0.35
+NOISE_FACTOR = 3.0
+LARGE = 0.5  # smaller buckets than this share of the mean are mostly latency: they tell nothing
+MEMORY = 1 / 64  # weight of the newest step where the first bucket is judged
+CONFIRMED = 0.5
+SAMPLE = 8  # one step in so many counts for the reference, once there is one
+
+Sizes = tuple[int, ...]
+
+
+class Contended(NamedTuple):
+    """One step's buckets against the reference."""
+
+    total_ns: int  # all buckets that tell something, as they were
+    excess_ns: int  # over all contended buckets
+    lead_ns: int  # over the leading run of contended buckets
+    whole: bool  # every bucket was contended
+    alone_ns: int  # what all buckets take alone
+
+
+class Buckets:
+    """The reference of one rank's buckets, and what each step's exceed it by."""
+
+    __slots__ = (
+        "_age", "_count", "_even", "_first", "_first_two", "_later", "_least", "_middle",
+        "_sizes", "_spread", "_weights", "reference_ns", "threshold_ns",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._least = RollingWindow(WINDOW // SAMPLE)
+        self._middle = RollingWindow(WINDOW // SAMPLE)
+        self._spread = RollingWindow(WINDOW // SAMPLE)  # of the quicker half above the quickest
+        self._sizes: Sizes = ()
+        self._weights: tuple[float, ...] = ()
+        self._first = self._first_two = 0.0  # recent excess of the first bucket, and what the
+        #                                      second one confirms of it
+        self._later = 0.0  # what the first one takes longer than the second
+        self._count = 0  # buckets that tell something
+        self._even = True  # all of one size
+        self._age = 0
+        self.reference_ns = 0  # of a bucket of mean size; 0: not known yet
+        self.threshold_ns = 0
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Size of each bucket over the mean; 0 for one too small to tell anything."""
+        return self._weights
+
+    def learn(
+        self, durations_ns: tuple[int | None, ...], sizes: Sizes, *, free: bool = True
+    ) -> Contended | None:
+        """Take a finished step; None where its buckets cannot be judged.
+
+        `free`: nothing was done about contention. Only then does it sweep over all buckets, and the
+        first one can be told from wait by the second.
+        """
+        if None in durations_ns:
+            return None
+        told = cast("tuple[int, ...]", durations_ns)
+        if len(told) != len(self._weights) or sizes != self._sizes:
+            self._restart(len(told), sizes)
+        if self._count < FEWEST_BUCKETS:
+            return None
+        self._age += 1
+        if self._age <= FEWEST_STEPS or self._age % SAMPLE == 0:
+            self._sample(told)
+        if not self.reference_ns:
+            return None
+        return self._quiet(told, free) or self._judge(told, free)
+
+    def _sample(self, durations_ns: tuple[int, ...]) -> None:
+        """Let a step count for the reference: every so many, since the quantiles move slowly."""
+        ordered = sorted(self._normalised(durations_ns))
+        middle = ordered[len(ordered) // 2]
+        self._least.push(ordered[0])
+        self._middle.push(middle)
+        self._spread.push(middle - ordered[0])
+        if len(self._least) >= FEWEST_STEPS:
+            self._renew()
+
+    def _quiet(self, durations_ns: tuple[int, ...], free: bool) -> Contended | None:
+        """The verdict on a step without contention; None where there is some."""
+        if not self._even or max(durations_ns) > self.threshold_ns:
+            return None
+        if free:
+            self._first *= 1 - MEMORY
+            self._first_two *= 1 - MEMORY
+            self._later += MEMORY * (durations_ns[0] - durations_ns[1] - self._later)
+        return Contended(sum(durations_ns), 0, 0, False, self._count * self.reference_ns)
+
+    def _restart(self, count: int, sizes: Sizes) -> None:
+        self._sizes, self._age, self.reference_ns = sizes, 0, 0
+        self._least.clear()
+        self._middle.clear()
+        self._spread.clear()
+        if len(sizes) == count and sum(sizes) > 0:
+            mean = sum(sizes) / count
+            self._weights = tuple(size / mean if size >= LARGE * mean else 0.0 for size in sizes)
+        else:
+            self._weights = (1.0,) * count
+        self._count = sum(weight > 0 for weight in self._weights)
+        self._even = min(self._weights, default=0) == max(self._weights, default=0)
+
+    def _normalised(self, durations_ns: tuple[int, ...]) -> list[int]:
+        """Durations of buckets that tell something, as if of mean size."""
+        return [int(t / w) for t, w in zip(durations_ns, self._weights, strict=True) if w]
+
+    def _renew(self) -> None:
+        noise = self._spread.quantile(0.25)
+        quick = self._least.quantile(0.1) + noise
+        self.reference_ns = max(1, min(quick, self._middle.quantile(0.03)))
+        theta = min(LOUD, max(QUIET, NOISE_FACTOR * noise / self.reference_ns))
+        self.threshold_ns = int((1 + theta) * self.reference_ns)
+
+    def _judge(self, durations_ns: tuple[int, ...], free: bool) -> Contended:
+        reference, threshold = self.reference_ns, self.threshold_ns
+        took = weights = 0.0
+        over: list[float] = []  # of every bucket that tells something
+        each: list[float] = []
+        for t, w in zip(durations_ns, self._weights, strict=True):
+            if w:
+                took += t
+                weights += w
+                each.append(t / w)
+                over.append(t - reference * w if t > threshold * w else 0.0)
+        self._judge_first(over, each[0] - each[1], free)
+        clean = over.index(0.0) if 0.0 in over else len(over)
+        return Contended(
+            int(took),
+            int(sum(over)),
+            int(sum(over[:clean])),
+            clean == len(over),
+            int(weights * reference),
+        )
+
+    def _judge_first(self, over: list[float], later_ns: float, free: bool) -> None:
+        """Take the wait for late ranks out of the first bucket's excess, as far as it can be told.
+
+        Its mean is what the first bucket takes longer than the second: contention that comes and
+        goes lengthens either as often.
+        """
+        confirmed = min(over[0], over[1])
+        if free:
+            self._first += MEMORY * (over[0] - self._first)
+            self._first_two += MEMORY * (confirmed - self._first_two)
+            self._later += MEMORY * (later_ns - self._later)
+        over[0] = max(0.0, over[0] - self.first_wait_ns) if self.first_is_trusted else confirmed
+
+    @property
+    def first_wait_ns(self) -> int:
+        """What of the first bucket is wait for late ranks, on average."""
+        return max(0, int(self._later))
+
+    @property
+    def first_is_trusted(self) -> bool:
+        """Whether an excess of the first bucket is contention rather than wait for late ranks."""
+        return self._first_two >= CONFIRMED * self._first

@@ -1,0 +1,228 @@
+"""What a step's collectives say: the kind of work, and the links that make them as long as seen.
+
+A ring of n ranks takes t = r α + w/B, with r = 2(n-1) rounds and w = 2S(n-1)/n bytes for an
+all-reduce, half of both for a half. α and B are fitted to the means of all kinds of collective,
+neither negative; groups within a node and groups between nodes each have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+HALVES = ("all_gather", "reduce_scatter")
+OFTEN = 0.5  # in a step: what is rarer is not part of it
+FASTEST_GBPS = 10_000.0  # where no bytes show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Collectives of one group, operation and size. Times from the last entry to the end."""
+
+    operation: str
+    members: tuple[int, ...]  # ranks, by index
+    bytes: float  # as nccl-tests counts them: of the whole
+    per_step: float
+    transfer_ns: float  # mean
+    floor_ns: float  # of those nothing disturbed
+    blocking: bool
+
+    @property
+    def rounds(self) -> float:
+        """Messages that follow each other in a ring."""
+        return (len(self.members) - 1) * (2.0 if self.operation == "all_reduce" else 1.0)
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that each rank sends in a ring."""
+        return self.rounds * self.bytes / len(self.members)
+
+    def described(self) -> dict[str, Any]:
+        """For people and JSON."""
+        return {
+            "operation": self.operation, "ranks": len(self.members), "bytes": self.bytes,
+            "per_step": self.per_step, "transfer_ns": self.transfer_ns, "floor_ns": self.floor_ns,
+        }  # fmt: skip
+
+
+# -- the kind of work ------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """The kind of work, its fields, the collectives it is made of, and what it leaves out."""
+
+    kind: str
+    fields: dict[str, Any]
+    used: tuple[Seen, ...]
+    algorithm: str
+    limits: tuple[str, ...]
+
+
+def work_of(seen: Sequence[Seen], ranks: int, *, overlapped: bool, phased: bool = True) -> Plan:
+    """The work that has these collectives; not `phased`: a step has no backward of its own."""
+    usual = [one for one in seen if one.per_step >= OFTEN and one.bytes > 0]
+    inner = [one for one in usual if one.blocking and len(one.members) < ranks]
+    mixed = [one for one in usual if one.operation == "all_to_all"]
+    sharded = [one for one in usual if one.operation in HALVES]
+    reduced = [one for one in usual if one.operation == "all_reduce"]
+    if not phased and usual and all(one.blocking for one in usual):
+        return _repeated(usual)
+    if mixed:
+        return _layered("experts", mixed, reduced)
+    if [one for one in inner if one.operation == "all_reduce"]:
+        outer = [one for one in reduced if one not in inner]
+        return _layered("tensor", [one for one in inner if one in reduced], outer)
+    if _total(sharded) > _total(reduced):
+        return _sharded(sharded, reduced)
+    return _reduced(usual, reduced, ranks, overlapped=overlapped)
+
+
+def _repeated(usual: Sequence[Seen]) -> Plan:
+    """One collective after another, as a benchmark does."""
+    main = max(usual, key=lambda one: one.per_step * one.bytes)
+    fields = {
+        "operation": main.operation,
+        "gradient_bytes": round(main.bytes),
+        "buckets": max(1, round(main.per_step)),
+    }
+    limits = ("only the collective that moves most is in it",) if len(usual) > 1 else ()
+    return Plan("collective", fields, (main,), "ring", limits)
+
+
+def _total(seen: Sequence[Seen]) -> float:
+    """Bytes of a step, of one group of each operation."""
+    return sum(one.bytes * one.per_step for one in _one_group(seen))
+
+
+def _one_group(seen: Sequence[Seen]) -> list[Seen]:
+    """Of groups that do the same side by side, the first."""
+    first: dict[tuple[str, float], Seen] = {}
+    for one in seen:
+        first.setdefault((one.operation, one.bytes), one)
+    return list(first.values())
+
+
+def _layered(kind: str, inner: Sequence[Seen], outer: Sequence[Seen]) -> Plan:
+    """Layers with collectives among few ranks, and gradients among the others."""
+    mine = _one_group(inner)
+    calls = sum(one.per_step for one in mine)
+    layers = max(1, round(calls / 4))
+    fields = {
+        "tensor_parallel": len(mine[0].members),
+        "buckets": layers,
+        "message_bytes": round(_total(inner) / (4 * layers)),
+        "gradient_bytes": round(_total(outer)),
+    }
+    limits = () if calls >= 4 else ("fewer than four collectives in a layer: taken as one layer",)
+    return Plan(kind, fields, (*mine, *_one_group(outer)), "ring", limits)
+
+
+def _sharded(sharded: Sequence[Seen], reduced: Sequence[Seen]) -> Plan:
+    scatters = [one for one in _one_group(sharded) if one.operation == "reduce_scatter"]
+    gathers = [one for one in _one_group(sharded) if one.operation == "all_gather"]
+    parts = scatters or gathers
+    calls = sum(one.per_step for one in parts) / (1 if scatters else 2)
+    total = _total(parts) / (1 if scatters else 2)
+    fields = {"gradient_bytes": round(total), "buckets": max(1, round(calls))}
+    limits = ("all-reduces beside the sharded layers are left out",) if reduced else ()
+    return Plan("fsdp", fields, (*scatters, *gathers), "ring", limits)
+
+
+def _reduced(
+    usual: Sequence[Seen], reduced: Sequence[Seen], ranks: int, *, overlapped: bool
+) -> Plan:
+    mine = _one_group(reduced)
+    left = len(_one_group(usual)) - len(mine)
+    limits = ("collectives other than all-reduces are left out",) if left else ()
+    if not mine:
+        quiet = ("no gradients are exchanged: ranks do not wait for one another here",)
+        return Plan("ddp", {"gradient_bytes": 0}, (), "ring", quiet)
+    fields: dict[str, Any] = {"gradient_bytes": round(_total(reduced))}
+    if len(mine[0].members) < ranks:
+        fields["tensor_parallel"] = ranks // len(mine[0].members)
+        return Plan("tensor", fields, tuple(mine), "ring", limits)
+    fields["buckets"] = max(1, round(sum(one.per_step for one in mine)))
+    fields["overlap"] = overlapped
+    return Plan("ddp", fields, tuple(mine), "ring", limits)
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Latency and bandwidth within nodes and between them; None where nothing was seen."""
+
+    within: tuple[float, float] | None  # ns of a message, GB/s
+    between: tuple[float, float] | None
+    limits: list[str] = field(default_factory=list)
+
+    @property
+    def cluster(self) -> dict[str, Any]:
+        """Fields of the cluster."""
+        near = self.within or self.between or (0.0, FASTEST_GBPS)
+        far = self.between or near
+        return {
+            "gpu_link_gBps": near[1],
+            "gpu_link_latency_us": near[0] / 1e3,
+            "nic_gBps": far[1],
+            "nic_latency_us": far[0] / 2e3,  # on each end
+        }
+
+    def described(self) -> dict[str, Any]:
+        """For people and JSON."""
+        pairs = {"within_node": self.within, "between_nodes": self.between}
+        return {
+            name: None if pair is None else {"latency_ns": pair[0], "bandwidth_gBps": pair[1]}
+            for name, pair in pairs.items()
+        }
+
+
+def fit_links(seen: Sequence[Seen], node: Array) -> Links:
+    """α and B within nodes and between them."""
+    inside = [one for one in seen if len(set(node[list(one.members)].tolist())) == 1]
+    across = [one for one in seen if one not in inside]
+    limits = []
+    if any(len({one.bytes for one in part}) == 1 for part in (inside, across)):
+        limits.append(
+            "collectives are of one size: latency and bandwidth cannot be told apart, and all of "
+            "the time is taken as bandwidth"
+        )
+    disturbed = [one for one in seen if one.transfer_ns > 1.5 * one.floor_ns > 0]
+    if disturbed:
+        limits.append(
+            "transfers take half as long again as undisturbed ones, or more: the links are fitted "
+            "to the mean, and that transfers vary is not in the scenario"
+        )
+    return Links(fit_line(inside), fit_line(across), limits)
+
+
+def fit_line(seen: Sequence[Seen]) -> tuple[float, float] | None:
+    """α in ns and B in GB/s with t = rα + w/B, least squares of the relative error, none negative.
+
+    With one kind alone α is 0.
+    """
+    if not seen:
+        return None
+    time = np.array([max(one.transfer_ns, 1.0) for one in seen])
+    weight = np.sqrt([one.per_step for one in seen]) / time
+    columns = np.array([[one.rounds, one.wire_bytes] for one in seen]) * weight[:, None]
+    target = time * weight
+    distinct = len({one.bytes for one in seen}) > 1
+    alpha, slope = np.linalg.lstsq(columns, target, rcond=None)[0]
+    if not distinct:
+        alpha, slope = 0.0, float(target @ columns[:, 1] / (columns[:, 1] @ columns[:, 1]))
+    elif alpha < 0 or slope <= 0:
+        one_each = [float(target @ c / (c @ c)) for c in columns.T]
+        left = [
+            float(np.square(target - v * c).sum()) for v, c in zip(one_each, columns.T, strict=True)
+        ]
+        alpha, slope = (0.0, one_each[1]) if left[1] <= left[0] else (one_each[0], 0.0)
+    speed = 1 / float(slope) if slope > 0 else FASTEST_GBPS
+    return float(f"{alpha:.6g}"), float(f"{min(speed, FASTEST_GBPS):.6g}")

@@ -1,0 +1,163 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.cli.calibrate import observed
+from evenstep.errors import TraceError
+from evenstep.simulate import schema
+from evenstep.simulate.calibrate import calibrate
+from evenstep.simulate.calibrate_links import Seen, fit_line, work_of
+from evenstep.simulate.calibrate_noise import common_part, fit_noise, lasting_part
+from evenstep.simulate.scenario import parse
+from evenstep.simulate.simulation import simulate, simulate_trace
+from tests.simulate.worlds import scenario
+
+BASE = ("cluster.nodes=8", "cluster.gpus_per_node=2", "cluster.nics_per_node=2",
+        "work.input_ms=3", "work.forward_ms=30", "work.backward_ms=60", "work.optimizer_ms=5",
+        "work.gradient_bytes=100MB", "work.buckets=8", "collectives.algorithm=ring",
+        "run.steps=150")  # fmt: skip
+CALM = {"kind": "normal", "sigma": 0.01}
+
+#: What is asked, the noise in it, the kind of work found, how far the CV may be off.
+ROUND_TRIPS = {
+    "calm": ((), [], "ddp", 0.0),
+    "normal": ((), [{"kind": "normal", "sigma": 0.03}], "ddp", 0.2),
+    "lognormal": ((), [{"kind": "lognormal", "sigma": 0.15}], "ddp", 0.2),
+    "hits": ((), [CALM, {"kind": "hits", "probability": 0.01, "delay_ms": 40}], "ddp", 0.1),
+    "together": ((), [CALM, {"kind": "normal", "sigma": 0.03, "scope": "rack"}], "ddp", 0.2),
+    "slow": ((), [CALM, {"kind": "slow", "ranks": "3,5", "factor": 1.2}], "ddp", 0.2),
+    "collector": ((), [CALM, {"kind": "collector", "every": 20, "delay_ms": 30}], "ddp", 0.1),
+    "input": ((), [{"kind": "lognormal", "sigma": 0.8, "phase": "input"}], "ddp", 0.2),
+    "exposed": (("work.gradient_bytes=2GB",), [CALM], "ddp", 0.5),
+    "serial": (("work.overlap=false", "work.gradient_bytes=400MB"), [CALM], "ddp", 0.3),
+    "sharded": (("work.kind=fsdp", "work.gradient_bytes=600MB", "run.steps=60"), [CALM],
+                "fsdp", 0.4),
+    "tensor": (("work.kind=tensor", "work.tensor_parallel=2", "work.message_bytes=20MB"), [CALM],
+               "tensor", 0.4),
+    "benchmark": (("work.kind=collective", "work.input_ms=0"), [CALM], "collective", 0.5),
+}  # fmt: skip
+
+
+def calibrated(*sets, noise=()):
+    asked = scenario(*BASE, *sets, noise=list(noise))
+    result, trace = simulate_trace(asked)
+    return result, calibrate(observed(trace))
+
+
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_what_was_simulated_is_found_again(name):
+    sets, noise, kind, off = ROUND_TRIPS[name]
+    result, found = calibrated(*sets, noise=noise)
+    again = simulate(parse(schema.plain(found.scenario))).step_time
+    assert found.scenario.work.kind == kind
+    assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
+    assert again.cv == pytest.approx(result.step_time.cv, rel=off, abs=1e-4)
+
+
+def test_work_is_found_as_it_was_asked():
+    work = calibrated()[1].scenario.work
+    assert (work.forward_ms, work.backward_ms, work.optimizer_ms, work.input_ms) == pytest.approx(
+        (30, 60, 5, 3), rel=1e-3
+    )
+    assert (work.gradient_bytes, work.buckets, work.overlap) == (100_000_000, 8, True)
+
+
+def test_sharded_parameters_are_counted_once():
+    work = calibrated("work.kind=fsdp", "run.steps=20")[1].scenario.work
+    assert (work.kind, work.gradient_bytes, work.buckets) == ("fsdp", 100_000_000, 8)
+
+
+def test_slow_ranks_are_found():
+    noise = [CALM, {"kind": "slow", "ranks": "3,5", "factor": 1.2}]
+    slow = [one for one in calibrated(noise=noise)[1].scenario.noise if one.kind == "slow"]
+    assert [(one.ranks, round(one.factor, 2)) for one in slow] == [("3,5", 1.2)]
+
+
+def test_too_few_steps_are_refused():
+    _, trace = simulate_trace(scenario(*BASE, "run.steps=5"))
+    with pytest.raises(TraceError, match="needs 8 steps that all ranks finished, found 5"):
+        calibrate(observed(trace))
+
+
+# -- noise -----------------------------------------------------------------------------------------
+
+
+def drawn(seed, shape=(400, 8)):
+    return np.random.default_rng(seed), shape
+
+
+@pytest.mark.parametrize("kind", ["normal", "lognormal", "pareto"])
+def test_the_family_is_recognised(kind):
+    random, shape = drawn(1)
+    factors = {
+        "normal": 1 + 0.05 * random.standard_normal(shape),
+        "lognormal": np.exp(0.3 * random.standard_normal(shape)),
+        "pareto": 1 + 0.05 * random.pareto(2.5, shape),
+    }
+    assert [noise.kind for noise in fit_noise(factors[kind]).noises] == [kind]
+
+
+def test_what_fits_no_family_is_kept_as_it_is():
+    """Two equal peaks: neither is rare."""
+    random, shape = drawn(2)
+    factor = np.where(random.random(shape) < 0.5, 0.9, 1.1) + 0.01 * random.standard_normal(shape)
+    (noise,) = fit_noise(factor).noises
+    assert noise.kind == "recorded"
+    assert np.std(noise.values) == pytest.approx(0.1, rel=0.05)
+
+
+def test_nothing_is_no_noise():
+    assert fit_noise(np.ones((100, 4))).noises == []
+
+
+def test_what_all_share_is_told_from_what_each_has():
+    random, shape = drawn(3)
+    own = 1 + 0.02 * random.standard_normal(shape)
+    assert common_part(own) is None
+    shared = common_part(own * (1 + 0.05 * random.standard_normal((shape[0], 1))))
+    assert shared.std() == pytest.approx(0.05, rel=0.15)
+
+
+def test_what_lasts_is_told_from_what_does_not():
+    """An autoregression of σ = .05 and 10 steps, and noise of the same size beside it."""
+    random, shape = drawn(4, (2000, 4))
+    keep, state = np.exp(-1 / 10), np.zeros(shape)
+    for step in range(1, shape[0]):
+        fresh = random.standard_normal(shape[1])
+        state[step] = keep * state[step - 1] + np.sqrt(1 - keep**2) * fresh
+    noise = 0.05 * random.standard_normal(shape)
+    assert lasting_part(1 + noise) is None
+    sigma, steps = lasting_part(1 + noise + 0.05 * state)
+    assert (sigma, steps) == pytest.approx((0.05, 10), rel=0.2)
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+def seen(size_bytes, ranks=8, operation="all_reduce", transfer_ns=1.0, blocking=False):
+    return Seen(operation=operation, members=tuple(range(ranks)), bytes=size_bytes, per_step=1.0,
+                transfer_ns=transfer_ns, floor_ns=transfer_ns, blocking=blocking)  # fmt: skip
+
+
+@given(st.floats(100, 1e5), st.floats(0.1, 400))
+def test_latency_and_bandwidth_are_found_from_two_sizes(alpha, speed):
+    """t = 2(n-1)(α + S/(nB))."""
+    pair = [seen(size, transfer_ns=14 * (alpha + size / (8 * speed))) for size in (1e4, 1e8)]
+    assert fit_line(pair) == pytest.approx((alpha, speed), rel=1e-3)
+
+
+def test_one_size_is_all_bandwidth():
+    assert fit_line([seen(8e6, transfer_ns=14e6)]) == (0.0, pytest.approx(1.0))
+
+
+def test_a_group_of_everybody_beside_small_ones_is_tensor_parallel():
+    inner = [seen(1e6, ranks=2, blocking=True)]
+    plan = work_of([*inner, seen(4e6)], 8, overlapped=False)
+    assert (plan.kind, plan.fields["tensor_parallel"]) == ("tensor", 2)
+
+
+def test_without_collectives_nobody_waits():
+    plan = work_of([], 8, overlapped=False)
+    assert plan.fields == {"gradient_bytes": 0}
+    assert "do not wait" in plan.limits[0]

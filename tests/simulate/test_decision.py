@@ -1,0 +1,135 @@
+import pytest
+
+from evenstep.agent import config
+from evenstep.simulate import decision_table
+from evenstep.simulate.decision import Limits, Row, choose, compare
+from evenstep.simulate.decision_options import Option, changed, neutral, options
+from evenstep.simulate.simulation import simulate
+from tests.simulate.worlds import scenario
+
+JOB = (
+    "cluster.nodes=12", "work.forward_ms=30", "work.backward_ms=60", "work.gradient_bytes=200MB",
+    "work.buckets=4", "collectives.algorithm=halving_doubling", "work.samples_per_rank=8",
+    "run.steps=20",
+)  # fmt: skip
+SLOW = [{"kind": "slow", "ranks": "3", "factor": 1.5}]
+
+
+def row(name, throughput, *, cv=0.0, p99_ns=1.0, training=False, staleness=0.0, by="the launch"):
+    option = Option(name, "strategy", (), training, by)
+    return Row(
+        option, throughput, "samples/s", 1.0, cv, p99_ns, 0.9, staleness, None, None, None, 0.0, {}
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    return compare(scenario(*JOB, noise=SLOW), Limits(cv=0.1), axes=())
+
+
+def test_the_most_throughput_within_the_limit_is_taken():
+    rows = [row("a", 100), row("b", 130, cv=0.2), row("c", 120, cv=0.05)]
+    found = choose(rows, Limits(cv=0.1))
+    assert (found.row.option.name, found.within) == ("c", True)
+    assert "b is faster (+8.3 %) but breaks cv" in found.reason
+
+
+def test_among_equals_the_simpler_one_is_taken():
+    rows = [row("plain", 100), row("fancy", 100.05)]
+    assert choose(rows, Limits(cv=0.1)).row.option.name == "plain"
+
+
+def test_what_changes_the_training_names_the_best_that_does_not():
+    rows = [row("a", 100), row("b", 105), row("loose", 150, training=True)]
+    found = choose(rows, Limits(cv=0.1))
+    assert (found.row.option.name, found.same_training.option.name) == ("loose", "b")
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(p99_ns=5.0), Limits(staleness=3.0), Limits(efficiency=0.95)]
+)
+def test_where_no_option_fits_the_nearest_is_named_as_breaking_it(limits):
+    rows = [row("a", 100, p99_ns=20, staleness=9), row("b", 90, p99_ns=10, staleness=6)]
+    found = choose(rows, limits)
+    assert not found.within
+    assert found.reason.startswith("no option keeps")
+
+
+def test_every_strategy_is_a_row(table):
+    kinds = {text for found in table.rows for text in found.option.sets}
+    for kind in ("paced", "local_sgd", "stale_synchronous", "asynchronous", "backup_workers",
+                 "partial_reduce", "priority"):  # fmt: skip
+        assert f"strategy.kind={kind}" in kinds
+
+
+def test_one_that_is_slow_for_good_is_best_left_behind(table):
+    """Asynchronous: the mean of the rates, 11/12 + 1/12/1.5; waiting for all: 1/1.5."""
+    first = table.rows[0]
+    free = next(found for found in table.rows if found.option.name == "asynchronous")
+    assert free.throughput > 1.2 * first.throughput
+    assert table.choice.row.option.training
+    assert free.staleness == pytest.approx(11, rel=0.05)
+
+
+def test_a_row_is_what_simulate_says_of_its_assignments(table):
+    data = neutral(scenario(*JOB, noise=SLOW))
+    for found in table.rows[:6]:
+        again = simulate(changed(data, found.option.sets), coflows=True)
+        assert again.throughput == found.throughput
+
+
+def test_the_scenarios_own_strategy_is_compared_too():
+    asked = scenario(*JOB, "strategy.kind=local_sgd", "strategy.every=7")
+    names = [option.name for option in options(asked)[0]]
+    assert "as written" in names
+    assert "strategy" not in neutral(asked)
+
+
+def test_layouts_keep_compute_and_batch_and_spread_the_parameters():
+    sets = ("cluster.gpus_per_node=4", "work.message_bytes=10MB", "work.layers=8")
+    found = [option for option in options(scenario(*JOB, *sets))[0] if option.family == "layout"]
+    assert {option.name for option in found} >= {"dp 24 × tp 2 × pp 1", "dp 12 × tp 2 × pp 2"}
+    data = neutral(scenario(*JOB, *sets))
+    for option in found:
+        work = changed(data, option.sets).work
+        split = work.tensor_parallel * work.pipeline_parallel
+        assert work.gradient_bytes * split == pytest.approx(200e6, rel=1e-6)
+        assert work.message_bytes * work.micro_batches == pytest.approx(10e6 * split, rel=1e-6)
+
+
+def test_without_activations_layouts_are_not_guessed():
+    notes = options(scenario(*JOB))[1]
+    assert any("work.message_bytes" in note for note in notes)
+
+
+def test_tensor_parallel_stages_exchange_in_every_layer():
+    """Two all-reduces each way in each of 8 / 2 layers of a stage, for each of m + p - 1 turns."""
+    sets = ("cluster.nodes=2", "cluster.gpus_per_node=2", "work.kind=pipeline", "run.steps=1",
+            "work.tensor_parallel=2", "work.pipeline_parallel=2", "work.micro_batches=4",
+            "work.forward_ms=40", "work.backward_ms=80", "work.gradient_bytes=0",
+            "work.message_bytes=3MB")  # fmt: skip
+    without, with_them = (
+        simulate(scenario(*sets, f"work.layers={layers}")).step_time.mean_ns for layers in (0, 8)
+    )
+    one = 3e6 / 300 + 2 * 1e3  # ring of two at 300 GB/s: 2 (S/2)/B + 2 latencies
+    assert with_them - without == pytest.approx((4 + 2 - 1) * 2 * 2 * 4 * one, rel=0.02)
+
+
+def test_pacing_that_is_recommended_becomes_settings_the_agent_takes(tmp_path, table):
+    sets = ("strategy.kind=paced", "strategy.controller=slack", "strategy.max_delay=0.05",
+            "strategy.sharing=true")  # fmt: skip
+    best = row("paced, slack", 200, by="the agent")
+    best = best._replace(option=Option("paced, slack", "strategy", sets, False, "the agent"))
+    chosen = choose([row("a", 100), best], Limits(cv=0.1))
+    text = decision_table.settings(type(table)(table.scenario, Limits(), (best,), chosen, ()))
+    (tmp_path / "evenstep.toml").write_text(text)
+    found = config.load(environ={}, folder=tmp_path)
+    assert (found.pace_mode, found.pace_controller) == ("on", "slack")
+    assert (found.pace_max_delay, found.pace_sharing) == (0.05, True)
+
+
+def test_what_the_agent_cannot_do_is_left_to_words(tmp_path, table):
+    text = decision_table.settings(table)
+    (tmp_path / "evenstep.toml").write_text(text)
+    assert config.load(environ={}, folder=tmp_path).pace_mode == "observe"
+    assert "To be applied by the training code" in text
