@@ -212,7 +212,8 @@ def _job(
     work: Work, seed: int, steps: int, *, ranks: int = 8, read_ms: float = 0.0, **settings: Any
 ) -> float:
     """Mean step, in ms, of ranks that read, compute, and meet in 8 buckets of 2 ms each."""
-    chosen = {"mode": "on", "run_id": f"lone-{seed}", "world": ranks, **settings}
+    named = {"mode": "on", "controller": "auto", "run_id": f"lone-{seed}", "world": ranks}
+    chosen = {**named, **settings}
     pacers = [Pacer(PacerSettings(rank=rank, **chosen)) for rank in range(ranks)]
     shared: Slowest | None = None
     total = 0.0
@@ -285,7 +286,7 @@ def _decision_cost() -> Row:
     """What a rank's pacer takes a step, told and asked, at eight buckets; best of several runs."""
     costs = []
     for _ in range(7):
-        pacer = Pacer(PacerSettings(mode="on", run_id="cost", world=4))
+        pacer = Pacer(PacerSettings(mode="on", controller="auto", run_id="cost", world=4))
         draw = random.Random(1)
         seen = [
             StepObservation(

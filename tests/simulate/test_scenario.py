@@ -23,6 +23,14 @@ from tests.simulate.worlds import scenario
         ("fabric.kind=torus", "fabric.shape must be two or three lengths"),
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
         ("work.tensor_parallel=2", "which does not divide 1 ranks"),
+        ("cluster.nodes=2000000", "a cluster may have 1,000,000 of either"),
+        ("cluster.nodes=1e30", "cluster.nodes must be a whole number of at least 1, at most"),
+        ("run.steps=1000000000000", "run.steps must be a whole number of at least 1, at most"),
+        ("run.seed=99999999999999999999", "run.seed must be a whole number of at least 0, at most"),
+        ("work.gradient_bytes=1e30", "at least 0, at most 1e+18, found"),
+        ("cluster.nic_gBps=1e-300", "cluster.nic_gBps must be a number above 0, at least 1e-09"),
+        ("cluster.nic_gBps=1e300", "at most 1,000,000,000,000, found 1e+300"),
+        ("job.placement=given", "needs job.nodes: which nodes, in order"),
         ("cluster.slow_nodes=5", "cluster.slow_nodes names 5, but nodes are 0 to 0"),
         ("cluster.gpu_nics=[0, 1]", "has 2 entries for 1 GPUs of a node; give one for each"),
     ],
@@ -31,6 +39,12 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
     with pytest.raises(ConfigError) as refused:
         scenario(setting)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("shape", ["[-2, -2]", "[2.5, 2]", "[0, 4]", "[4]"])
+def test_a_torus_has_whole_lengths(shape):
+    with pytest.raises(ConfigError, match=r"fabric\.shape must be two or three lengths"):
+        scenario("cluster.nodes=4", "fabric.kind=torus", f"fabric.shape={shape}")
 
 
 def test_a_fabric_with_all_its_uplinks_failed_is_called_disconnected():

@@ -71,3 +71,14 @@ def test_a_gibibyte_is_not_called_a_gigabyte():
     small = ring(8, "work.gradient_bytes=1GB")
     large = ring(8, "work.gradient_bytes=1GiB")
     assert large.work.gradient_bytes / small.work.gradient_bytes == 2**30 / 10**9
+
+
+@EXACT
+@pytest.mark.parametrize(("ranks", "power"), [(12, 8), (24, 16), (64, 64), (100, 64)])
+def test_halving_doubling_takes_its_closed_form_and_twice_the_whole_to_fold_in(ranks, power, exact):
+    whole_ms, latency_ms = 8, 2e-3  # 100 MB at 12.5 GB/s
+    folds = 2 * (ranks > power)
+    rounds = 2 * (power.bit_length() - 1)
+    expected = (folds + 2 * (1 - 1 / power)) * whole_ms + (folds + rounds) * latency_ms
+    asked = ring(ranks, "collectives.algorithm=halving_doubling")
+    assert step_ms(asked, exact) == pytest.approx(expected, rel=1e-3)

@@ -49,6 +49,10 @@ def main(args: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] != "numpy":
             raise
         raise MissingExtra("numpy", extra="analyze", purpose="a simulation") from error
+    except MemoryError as error:
+        raise UsageError(
+            f"{args.scenario} needs more memory than there is; take fewer cluster.nodes or run.steps"
+        ) from error
 
 
 def _main(args: argparse.Namespace) -> int:

@@ -26,7 +26,8 @@ class Round(NamedTuple):
     """Messages that are under way together; `repeats` of it follow each other.
 
     `bytes` is the size of one message (a number, or one for each). `card` is the card of both
-    nodes a message takes, -1 for each GPU's own.
+    nodes a message takes, -1 for each GPU's own. A `posted` message leaves when its target, too, is
+    in the round: large messages wait for the buffer that they go to.
     """
 
     source: Array
@@ -35,6 +36,7 @@ class Round(NamedTuple):
     repeats: int = 1
     card: Array | None = None
     ring: tuple[int, int] | None = None  # rows × length, where it is rings in that layout
+    posted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,11 @@ def _per_node(request: Request) -> int:
 
 
 def halving_doubling(request: Request) -> Pattern:
-    """Recursive halving, then doubling: 2 log2(n) rounds (Thakur et al. 2005). Others fold in."""
+    """Recursive halving, then doubling: 2 log2(n) rounds (Thakur et al. 2005).
+
+    Ranks beyond a power of two fold in before and are told after; who they fold into takes nothing
+    else meanwhile.
+    """
     if request.operation not in ("all_reduce", "reduce_scatter", "all_gather"):
         return ring(request)
     n = request.size
@@ -133,7 +139,10 @@ def halving_doubling(request: Request) -> Pattern:
 
 def _exchange(request: Request, power: int, distance: int, message_bytes: float) -> Round:
     index = np.arange(power)
-    return _messages(request.members[:, index], request.members[:, index ^ distance], message_bytes)
+    partners = _messages(
+        request.members[:, index], request.members[:, index ^ distance], message_bytes
+    )
+    return partners._replace(posted=request.size > power)
 
 
 def _messages(source: Array, target: Array, message_bytes: float, repeats: int = 1) -> Round:

@@ -8,6 +8,7 @@ from evenstep.simulate.hardware import Cluster, NodeKind
 from evenstep.simulate.scenario import Scenario, nodes_in
 
 MOST_NUMA_NODES = 64  # of a machine
+MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
 
 
 def check(scenario: Scenario) -> None:
@@ -22,6 +23,12 @@ def check(scenario: Scenario) -> None:
 
 
 def _check_cluster(cluster: Cluster) -> None:
+    gpus = cluster.nodes * cluster.gpus_per_node
+    if gpus > MOST_GPUS or cluster.nodes * cluster.nics_per_node > MOST_GPUS:
+        raise ConfigError(
+            f"cluster.nodes is {cluster.nodes} with {cluster.gpus_per_node} GPUs and "
+            f"{cluster.nics_per_node} cards each; a cluster may have {MOST_GPUS:,} of either"
+        )
     _check_layout(cluster, cluster, "cluster")
     for index, kind in enumerate(cluster.kinds):
         place = f"cluster.kinds[{index}]"
@@ -68,7 +75,8 @@ def _check_fabric(scenario: Scenario) -> None:
         product = 1
         for length in fabric.shape:
             product *= int(length)
-        if len(fabric.shape) not in (2, 3) or product != nodes:
+        whole = all(length >= 1 and length == int(length) for length in fabric.shape)
+        if len(fabric.shape) not in (2, 3) or product != nodes or not whole:
             raise ConfigError(
                 f"fabric.shape must be two or three lengths whose product is cluster.nodes "
                 f"({nodes}), found {list(fabric.shape)}"
@@ -78,6 +86,10 @@ def _check_fabric(scenario: Scenario) -> None:
 def _check_job(scenario: Scenario) -> None:
     cluster, job = scenario.cluster, scenario.job
     gpus = cluster.nodes * cluster.gpus_per_node
+    if job.placement == "given" and not job.nodes:
+        raise ConfigError(
+            'job.placement "given" needs job.nodes: which nodes, in order, as in "0-3,8"'
+        )
     if scenario.ranks > gpus:
         raise ConfigError(
             f"job.ranks is {scenario.ranks}, but the cluster has {gpus} GPUs "

@@ -212,6 +212,8 @@ def _tails(stages: tuple[Stage, ...], ranks: int) -> Array:
         for _ in range(part.round.repeats):
             onwards = part.hop_ns + np.maximum(tail[source], tail[target])
             np.maximum.at(tail, source, onwards)
+            if part.round.posted:
+                np.maximum.at(tail, target, onwards)
     return tail
 
 

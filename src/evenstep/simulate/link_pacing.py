@@ -17,11 +17,15 @@ MARGIN = 0.1  # of the floor: how far above it a bucket without wait may lie
 
 
 class PacedRanks:
-    """The pacers of one job."""
+    """The pacers of one job; their controller is `auto`, the only one with all actuators."""
 
     def __init__(self, ranks: int, **settings: Any) -> None:
         self.pacers = [
-            Pacer(PacerSettings(rank=rank, world=ranks, **{"mode": "on", **settings}))
+            Pacer(
+                PacerSettings(
+                    rank=rank, world=ranks, **{"mode": "on", "controller": "auto", **settings}
+                )
+            )
             for rank in range(ranks)
         ]
         self._decisions: list[Decision] = []

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.simulate.collectives import Round
 from evenstep.simulate.flows import Flow, Stage
 from evenstep.simulate.sharing import LEAST_SHARE, flow_rates
 
@@ -230,7 +231,7 @@ class Fluid:
         first = self._laid(stage)
         begins = np.zeros(len(party.at), bool)
         begins[ranks] = True
-        message = np.flatnonzero(begins[stage.round.source])
+        message = np.flatnonzero(_leaving(stage.round, begins, party.at == index))
         sizes = np.broadcast_to(stage.round.bytes, stage.round.source.shape)[message]
         self._rows = np.concatenate([self._rows, first + message])
         self._bytes_left = np.concatenate([self._bytes_left, sizes * party.scale])
@@ -285,3 +286,11 @@ class Fluid:
         pairs = np.unique(np.stack([party, link]), axis=1)
         present = np.bincount(pairs[1], minlength=len(self._capacity))
         return np.asarray(self._capacity * self._incast_goodput ** np.maximum(present - 1, 0))
+
+
+def _leaving(item: Round, begins: Array, present: Array) -> Array:
+    """Which messages of a round leave now that some ranks begin it."""
+    if not item.posted:
+        return np.asarray(begins[item.source])
+    both = present[item.source] & present[item.target]
+    return np.asarray(both & (begins[item.source] | begins[item.target]))

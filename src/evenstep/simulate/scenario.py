@@ -68,7 +68,9 @@ class Work:
     backward_ms: float = number(0.0, "backward")
     optimizer_ms: float = number(0.0, "optimizer")
     gradient_bytes: int = size(0, "gradients (of fsdp: parameters) exchanged in a step")
-    buckets: int = count(1, "parts they are exchanged in; of fsdp and tensor: layers", least=1)
+    buckets: int = count(
+        1, "parts they are exchanged in; of fsdp and tensor: layers", least=1, most=100_000
+    )
     overlap: bool = flag(True, "exchange while backward goes on; else after it")
     overlap_slowdown: float = number(
         0.0, "how much longer compute takes while a collective is in flight"
@@ -80,7 +82,9 @@ class Work:
     layers: int = count(
         0, "of the model, for tensor parallel collectives of a pipeline; 0: not known, none"
     )
-    micro_batches: int = count(1, "micro-batches of a step, of a pipeline", least=1)
+    micro_batches: int = count(
+        1, "micro-batches of a step, of a pipeline", least=1, most=100_000
+    )
     interleaved: int = count(
         1,
         "chunks of layers of a stage; above 1, micro-batches come in multiples of stages",
@@ -218,8 +222,8 @@ class Reliability:
 class Run:
     """How long, and from which seed."""
 
-    steps: int = count(100, "steps", least=1)
-    seed: int = count(0, "of everything random")
+    steps: int = count(100, "steps", least=1, most=10_000_000)
+    seed: int = count(0, "of everything random", most=2**63 - 1)
     warm_up: int = count(0, "steps left out of the numbers")
 
 

@@ -18,6 +18,8 @@ from evenstep.errors import ConfigError
 Settings = TypeVar("Settings")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B")
+MOST_COUNT, MOST_NUMBER, MOST_BYTES = 2**31 - 1, 1e12, 10**18
+LEAST_ABOVE = 1e-9  # of a number that must be above 0
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -31,6 +33,7 @@ class Check(NamedTuple):
     above: bool = False  # the low bound itself is excluded
     options: tuple[str, ...] = ()
     settings: Any = None  # the class of a table
+    most: float = math.inf  # beyond it, a unit is mistaken or no memory would do
 
     @property
     def allowed(self) -> str:
@@ -60,21 +63,21 @@ def _field(default: Any, check: Check) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def count(default: int, meaning: str, *, least: int = 0) -> Any:
+def count(default: int, meaning: str, *, least: int = 0, most: int = MOST_COUNT) -> Any:
     """A whole number."""
-    return _field(default, Check("count", meaning, least))
+    return _field(default, Check("count", meaning, least, most=most))
 
 
 def number(
     default: float, meaning: str, *, low: float = 0.0, high: float = math.inf, above: bool = False
 ) -> Any:
     """A number; not negative unless `low` says so."""
-    return _field(default, Check("number", meaning, low, high, above))
+    return _field(default, Check("number", meaning, low, high, above, most=MOST_NUMBER))
 
 
 def size(default: int, meaning: str) -> Any:
     """A number of bytes; kB, MB … are powers of 1,000, KiB, MiB … of 1,024."""
-    return _field(default, Check("size", meaning, 0))
+    return _field(default, Check("size", meaning, 0, most=MOST_BYTES))
 
 
 def choice(default: str, meaning: str, options: Sequence[str]) -> Any:
@@ -174,6 +177,10 @@ def _scalar(check: Check, value: Any, place: str) -> Any:
         raise refused(place, check.allowed, value)
     if not check.low <= value <= check.high or (check.above and value == check.low):
         raise refused(place, check.allowed, value)
+    if abs(value) > check.most:
+        raise refused(place, f"{check.allowed}, at most {check.most:,.16g}", value)
+    if check.above and check.low == 0 and value < LEAST_ABOVE:
+        raise refused(place, f"{check.allowed}, at least {LEAST_ABOVE:g}", value)
     return value if whole else float(value)
 
 

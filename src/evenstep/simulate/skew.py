@@ -53,10 +53,20 @@ class Skew:
         if not len(rounds):
             return 0.0
         active = lead[None, :] <= rounds[:, None]
-        busy = active.astype(float) @ self._time_ns
+        busy = self._busy(lead, rounds)
         hop = self._latency_ns + busy[:, self._links].max(axis=2)
         pace = np.where(active, hop, 0.0).max(axis=1)
         return float((self._hop_ns - pace).sum()) * self._factor
+
+    def _busy(self, lead: Array, rounds: Array) -> Array:
+        """Time of each link in each round, by the messages under way: (rounds, links).
+
+        Sums in one order, whatever the number of threads of a matrix product would be.
+        """
+        order = np.argsort(lead, kind="stable")
+        summed = np.cumsum(self._time_ns[order], axis=0)
+        under_way = np.searchsorted(lead[order], rounds, side="right")
+        return np.where(under_way[:, None] > 0, summed[np.maximum(under_way, 1) - 1], 0.0)
 
     def _leads(self, entry_ns: Array, late: int) -> Array:
         """Rounds each message's sender is ahead of the late rank when that enters."""

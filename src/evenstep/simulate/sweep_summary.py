@@ -41,10 +41,13 @@ def _combination(rows: list[Row], axes: list[str]) -> dict[str, Any]:
 
 
 def interval(values: list[float]) -> dict[str, float | None]:
-    """Mean and its 95 % interval (Student's t); of a single value the bounds are unknown."""
+    """Mean and its 95 % interval (Student's t); of a single value the bounds are unknown.
+
+    What is measured is never negative, nor is the lower bound.
+    """
     mean = fmean(values)
     if len(values) < 2:
         return {"value": mean, "low": None, "high": None}
     quantile = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else NORMAL
     half = quantile * stdev(values) / math.sqrt(len(values))
-    return {"value": mean, "low": mean - half, "high": mean + half}
+    return {"value": mean, "low": max(mean - half, 0.0) if mean >= 0 else mean - half, "high": mean + half}

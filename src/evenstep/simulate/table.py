@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from evenstep.simulate.result import Result
 
+WIDTH, LABEL = 80, 15  # columns of a line, and of what comes before what it says
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
@@ -49,7 +51,14 @@ def render(result: Result) -> str:
     lines += [*_converges(result), *_uses(result), *_lasts(result)]
     if result.pacing is not None:
         lines.append(f"  pacing       {result.pacing['verdict']}")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for long in lines for line in _folded(long))
+
+
+def _folded(line: str) -> list[str]:
+    """A line in as many as it needs, those after the first below what it says."""
+    if len(line) <= WIDTH:
+        return [line]
+    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * LABEL, break_long_words=False)
 
 
 def _converges(result: Result) -> Iterator[str]:
