@@ -23,14 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-seed", type=int, default=1000, help="below: used while tuning")
     parser.add_argument("--only", default="", help="causes whose name has this in it")
     parser.add_argument("--real", action="store_true", help="real gloo jobs instead: ten minutes")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[2, 4], help="sizes of the real jobs"
+    )
     parser.add_argument("--wrong", action="store_true", help="list what was judged wrongly")
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Traces disturbed and healthy; the confusion matrix goes to standard error."""
     if args.real:
-        corpus = "real gloo jobs"
-        return _judged(faults.disturbed((2, 4)), faults.healthy((2, 4), 3), corpus, args)
+        sizes = tuple(args.ranks)
+        corpus = f"real gloo jobs of {' and '.join(map(str, sizes))} ranks"
+        return _judged(faults.disturbed(sizes), faults.healthy(sizes, 3), corpus, args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     more = range(args.first_seed, args.first_seed + HEALTHY * args.seeds)
     found = _judged(
