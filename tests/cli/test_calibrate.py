@@ -50,3 +50,8 @@ def test_a_scenario_is_not_overwritten_unless_asked(run, tmp_path, capsys):
 def test_a_missing_trace_is_named(tmp_path, capsys):
     assert main(["calibrate", str(tmp_path / "nowhere")]) == 2
     assert "nowhere; give a run's folder" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named(run, tmp_path, capsys):
+    assert main(["calibrate", str(run), "-o", str(tmp_path / "missing" / "a.toml")]) == 2
+    assert "a.toml: No such file or directory" in capsys.readouterr().err

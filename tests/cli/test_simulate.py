@@ -110,3 +110,11 @@ def test_the_presets_are_listed_without_a_scenario(capsys):
     listed = capsys.readouterr().out
     assert "dgx-h100               DGX H100 on a rail-optimised fabric.\n" in listed
     assert max(map(len, listed.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("ranks", [2, 1024])
+def test_every_line_fits_80_columns(ranks, tmp_path, capsys):
+    file = tmp_path / "wide.toml"
+    file.write_text('[work]\ngradient_bytes = "123MB"\nforward_ms = 1.2345\n')
+    assert main(["simulate", str(file), "--set", f"cluster.nodes={ranks}"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

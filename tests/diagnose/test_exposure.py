@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.grid import step_grid
 from evenstep.diagnose.intervals import Intervals, difference
+from evenstep.diagnose.overview import time_shares
 from evenstep.trace.layout import Flag, Kind, Op, Phase
 from tests.diagnose.synthetic import BOOT_NS, MS, World, with_missing, with_rows
 
@@ -98,6 +99,14 @@ def test_on_a_device_what_is_not_behind_compute_is_exposed():
     assert grid.exposure_known
     assert np.abs(grid.blocked_ns - 6.2 * MS).max() <= 2
     assert np.abs(grid.hidden_ns - 3.8 * MS).max() <= 2
+
+
+def test_without_phases_compute_is_what_the_device_computed():
+    # Kernels run from 0 to 64 ms of every step, whatever its length.
+    world = World(on_device=True, buckets=1, steps=STEPS, transfer_ns=10 * MS, phases=False)
+    grid = step_grid(computing(world, 0, 64))
+    expected = 64 * MS / grid.duration_ns.mean()
+    assert time_shares(grid)["compute"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_profile_of_one_rank_alone_still_shows_what_was_exposed():

@@ -18,6 +18,7 @@ def late(steps: int, ranks: int, *cells: tuple[int, int]):
         ("chronic", [(step, rank) for step in range(0, 100) for rank in (1, 3)]),
         ("chronic", [(step, 1) for step in range(0, 100, 2)]),
         ("rotating", [(step, step % 4) for step in range(100)]),
+        ("rotating", [(step, step % 2) for step in range(100)]),
         ("bursty", [(step, 1) for step in (*range(10, 20), *range(50, 60))]),
         ("transient", [(step, step % 4) for step in (3, 40, 77)]),
     ],

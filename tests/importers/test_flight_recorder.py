@@ -118,6 +118,13 @@ def test_a_dump_of_another_day_is_left_out(tmp_path):
     assert any("24 h away" in limit for limit in trace.limits)
 
 
+def test_a_dump_of_a_run_of_another_size_is_left_out_and_accuses_nobody(tmp_path):
+    stuck, other = dump([entry(0), in_flight(1)], world=3), dump([entry(0)], world=2)
+    trace = read(write(tmp_path, {0: stuck, 2: stuck, 1: other}))
+    assert list(trace.ranks) == [0, 2]
+    assert any("of a run of 2 ranks" in limit for limit in trace.limits)
+
+
 def test_a_malicious_dump_is_refused_with_a_sentence_and_runs_nothing(tmp_path, both):
     trap = tmp_path / "sprung"
     code = f"cos\nsystem\n(S'touch {trap}'\ntR."  # protocol 0
@@ -168,6 +175,7 @@ def test_the_rank_that_never_came_is_named_though_nobody_knows_for_how_long(tmp_
     assert finding.where.ranks == [1]
     assert "rank 1 never entered it; the last it entered was all_reduce 1" in finding.cause
     assert finding.severity == 1.0
+    assert finding.evidence[0].measured is None
 
 
 def test_a_timeout_says_for_how_long(tmp_path):
@@ -237,6 +245,7 @@ def test_a_member_without_a_dump_is_suspected_where_all_others_entered(tmp_path)
     finding = hang_of(write(tmp_path, {0: stuck, 1: stuck}))
     assert finding.where.ranks == [2]
     assert "rank 2 left no trace" in finding.cause
+    assert finding.options[0].action.endswith("of rank 2")
 
 
 def test_a_receive_waits_for_the_rank_that_never_sent(tmp_path):

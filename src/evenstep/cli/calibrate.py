@@ -60,7 +60,7 @@ def _main(args: argparse.Namespace) -> int:
     plain = document["scenario"]
     text = f"# Fitted to {args.trace} by evenstep calibrate.\n{schema.to_toml(plain)}"
     if args.out is not None:
-        args.out.write_text(text)
+        _write(args.out, text)
     if args.json:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
@@ -70,6 +70,13 @@ def _main(args: argparse.Namespace) -> int:
     if args.out is not None:
         print(f"Wrote {args.out}", file=sys.stderr)
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _document(trace: Trace, found: Calibration) -> dict[str, Any]:

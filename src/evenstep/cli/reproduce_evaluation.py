@@ -104,19 +104,19 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     yield f"{document['repeats']} repeats of {document['steps']} steps; ± half a 95 % interval"
     yield ""
     yield (
-        f"{'nodes':>5} {'oversub.':>8} {'placement':10}{'coordination':13}{'samples/s':>16}"
-        f"{'CV':>15}{'gain':>16}"
+        f"{'nodes':>5} {'oversub.':>8} {'placement':10}{'coordination':12}{'samples/s':>13}"
+        f"{'CV':>14}{'gain':>15}"
     )
     for row in document["rows"]:
         gain = "" if row["gain"] is None else _amount(row["gain"], 100, "+.1f", " %")
         yield (
-            f"{row['nodes']:5d} {row['oversubscription']:7g}:1 {row['placement']:10}"
-            f"{row['coordination']:13}{_amount(row['throughput'], 1, '.0f', ''):>16}"
-            f"{_amount(row['cv'], 1, '.3f', ''):>15}{gain:>16}"
+            f"{row['nodes']:5d} {row['oversubscription']:6g}:1 {row['placement']:10}"
+            f"{row['coordination']:12}{_amount(row['throughput'], 1, '.0f', ''):>13}"
+            f"{_amount(row['cv'], 1, '.3f', ''):>14}{gain:>15}"
         )
     yield ""
     for limit in document["limits"]:
-        yield from textwrap.wrap(limit, 100, initial_indent="- ", subsequent_indent="  ")
+        yield from textwrap.wrap(limit, 80, initial_indent="- ", subsequent_indent="  ")
 
 
 def _amount(found: dict[str, float | None], scale: float, form: str, unit: str) -> str:

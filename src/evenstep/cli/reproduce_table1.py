@@ -16,7 +16,7 @@ from evenstep.errors import UsageError
 
 SCHEMA = "evenstep-reproduction-1"
 SEEDS, STEPS = 3, 4000
-WIDTH = 100
+WIDTH = 80
 ARMS = ("paper", "auto")
 TITLES = {"paper": "the paper's rule", "auto": "auto"}
 LIMITS = (
@@ -117,10 +117,11 @@ def _family_text(family: Mapping[str, Any]) -> Iterator[str]:
         f"{100 * error['throughput_worst']:+.1f} %), CV by {error['cv_rms']:.3f} (worst "
         f"{error['cv_worst']:+.3f})"
     )
-    heads = ["baseline printed", "fitted", "pacing printed", *(TITLES[arm] for arm in ARMS)]
-    yield "  nodes" + "".join(f"{head:>20}" for head in heads)
-    for row in family["rows"]:
-        yield f"  {row['nodes']:5}" + "".join(f"{cell:>20}" for cell in _cells(row))
+    heads = ("baseline", "fitted", "printed gain", *(TITLES[arm] for arm in ARMS))
+    rows = [("nodes", *heads), *((str(row["nodes"]), *_cells(row)) for row in family["rows"])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        yield " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:

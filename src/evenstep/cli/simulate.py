@@ -51,7 +51,8 @@ def main(args: argparse.Namespace) -> int:
         raise MissingExtra("numpy", extra="analyze", purpose="a simulation") from error
     except MemoryError as error:
         raise UsageError(
-            f"{args.scenario} needs more memory than there is; take fewer cluster.nodes or run.steps"
+            f"{args.scenario} needs more memory than there is; take fewer cluster.nodes "
+            "or run.steps"
         ) from error
 
 

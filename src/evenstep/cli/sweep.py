@@ -155,7 +155,7 @@ def _cells(entry: dict[str, Any]) -> list[str]:
     from evenstep.simulate.table import duration
 
     rate, cv = entry["throughput"], entry["step_cv"]
-    spread = "" if rate["low"] is None else f" ±{(rate['high'] - rate['low']) / 2:.2g}"
+    spread = "" if rate["low"] is None else f" ±{rate['high'] - rate['value']:.2g}"
     return [
         *(str(value) for value in entry["varied"].values()),
         f"{entry['ranks']:,}",

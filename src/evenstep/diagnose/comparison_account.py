@@ -17,6 +17,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.grid import StepGrid, step_grid
 from evenstep.diagnose.interval import BLOCK_STEPS, RESAMPLES, SEED
+from evenstep.diagnose.overview import compute_ns
 from evenstep.diagnose.transfer import LOW, transfers
 from evenstep.diagnose.workload import script
 from evenstep.trace.layout import Phase
@@ -24,7 +25,6 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-_COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _Z = 1.959964  # z(.975)
 SHARES = ("compute", "exposed_communication", "wait", "input", "other")
 
@@ -129,7 +129,7 @@ def account(name: str, trace: Trace, diagnosis: Diagnosis) -> Account:
         bytes_per_step=float(trace.summaries["bytes"].sum()) / counted if counted else 0.0,
         step_ns=grid.step_ns,
         length_ns=_mean(grid, grid.duration_ns),
-        compute_ns=_mean(grid, *(grid.phase_ns[phase] for phase in _COMPUTE)),
+        compute_ns=_mean(grid, compute_ns(grid)),
         blocked_ns=_mean(grid, grid.blocked_ns),
         wait_ns=_mean(grid, grid.wait_ns),
         input_ns=_mean(grid, grid.phase_ns[Phase.INPUT]),

@@ -135,7 +135,8 @@ def _limits(case: Case) -> list[str]:
         for rank in grid.clocks.unplaced
     ]
     if steps and not case.phases_known:
-        limits.append("no phases were recorded: compute and input cannot be told from other time")
+        unseen = "input" if grid.device_ns.any() else "compute and input"
+        limits.append(f"no phases were recorded: {unseen} cannot be told from other time")
     if not grid.exposure_known:
         limits.append(
             "collectives ran on a device, or waits for them were not recorded: one counts as "
@@ -143,8 +144,8 @@ def _limits(case: Case) -> list[str]:
         )
     if grid.arrivals.incomplete:
         limits.append(
-            f"{grid.arrivals.incomplete} collectives are not recorded on every member and were "
-            "left out"
+            "collectives that are not recorded on every member and were left out: "
+            f"{grid.arrivals.incomplete}"
         )
     if steps and not grid.arrivals.rows["rank"].size and len(trace.ranks) > 1:
         limits.append("no collective that all traced ranks took part in was recorded")

@@ -59,6 +59,7 @@ def fill(grid: StepGrid, trace: Trace) -> None:
     exposed = transfer + blocked_ns - union_length(moving + grid.blocked, cells)
     grid.hidden_ns = grid.shaped(np.maximum(transfer - exposed, 0))
     grid.blocked_ns = grid.shaped(blocked_ns)
+    grid.device_ns = grid.shaped(union_length(compute, cells))
     cell, inside = grid.cell(grid.arrivals.rows)
     grid.collectives = grid.shaped(np.bincount(cell[inside], minlength=cells))
 

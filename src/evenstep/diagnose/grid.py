@@ -31,7 +31,7 @@ FEWEST_STEPS = 12
 
 _CELLS = (
     *("start_ns", "end_ns", "held_ns", "blocked_ns", "wait_ns", "hidden_ns", "pause_ns"),
-    *("cpu_ns", "switches", "run_delay_ns", "samples", "collectives"),
+    *("cpu_ns", "switches", "run_delay_ns", "samples", "collectives", "device_ns"),
 )
 
 
@@ -54,6 +54,7 @@ class StepGrid:
     run_delay_ns: Array  # the training thread was ready but had no core
     samples: Array
     collectives: Array
+    device_ns: Array  # its device computed, where that was recorded
     arrivals: Arrivals
     clocks: Clocks
     exposure_known: bool

@@ -57,7 +57,7 @@ def _finding(case: Case, place: Stuck) -> Finding:
         effect=Effect(share),
         options=[_option(place)],
         evidence=[
-            Evidence("in_flight_at_the_end", place.since_ns, 0, "ns"),
+            Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
             Evidence("ranks_waiting", len(place.waiting), 0, "ranks"),
         ],
     )
@@ -188,7 +188,8 @@ def _option(place: Stuck) -> Option:
             "compare what leads to the calls named here"
         )
     elif not place.missing and place.untraced:
-        action = "look for the exit code, out-of-memory kills and GPU errors (Xid) of that rank"
+        who = words.ranks(place.untraced)
+        action = f"look for the exit code, out-of-memory kills and GPU errors (Xid) of {who}"
     elif not place.missing:
         action = "look at the transport: NCCL_DEBUG=INFO, link counters, and ranks without a trace"
     return Option(action, None, None, None, "none", "the last records of every rank")

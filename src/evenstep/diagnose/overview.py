@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.diagnose.grid import StepGrid
 from evenstep.trace.layout import Phase
@@ -68,7 +69,7 @@ def step_time(grid: StepGrid) -> dict[str, Any]:
 def time_shares(grid: StepGrid) -> dict[str, float]:
     """Exposed time only, summing to 1 over compute, communication, wait, input and the rest."""
     total = float(grid.duration_ns.sum())
-    compute = sum(float(grid.phase_ns[phase].sum()) for phase in _COMPUTE)
+    compute = float(compute_ns(grid).sum())
     if not grid.exposure_known:  # compute and waiting share the device's time
         compute = max(0.0, compute - float(grid.blocked_ns.sum()))
     wait = float(grid.wait_ns.sum())
@@ -82,6 +83,15 @@ def time_shares(grid: StepGrid) -> dict[str, float]:
     shares = {name: value / scale for name, value in parts.items()}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
     return shares
+
+
+def compute_ns(grid: StepGrid) -> npt.NDArray[Any]:
+    """Time in forward, backward and optimizer by step and rank; without a phase, of kernels.
+
+    A profile of a device alone has no phases: what its kernels computed stands for them.
+    """
+    phases = np.sum([grid.phase_ns[phase] for phase in _COMPUTE], axis=0)
+    return np.where(phases > 0, phases, grid.device_ns)
 
 
 def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:

@@ -29,8 +29,10 @@ def pattern_of(late: Array) -> str | None:
     if not any_late.any() or len(late) < FEWEST:
         return None
     share = float(any_late.mean())
-    chronic_cells = per_rank[per_rank >= MANY * len(late)].sum()
-    if chronic_cells >= DOMINANT * per_rank.sum():
+    usual = per_rank >= MANY * len(late)
+    at_once = late[:, usual].sum(axis=1)
+    in_turns = usual.sum() > 1 and (at_once == 1).sum() >= DOMINANT * (at_once > 0).sum()
+    if per_rank[usual].sum() >= DOMINANT * per_rank.sum() and not in_turns:
         return "chronic"
     if share >= MANY and per_rank.max() < DOMINANT * per_rank.sum():
         return "rotating"

@@ -33,7 +33,7 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
     """
     points = [workload.point(trace, diagnosis) for trace, diagnosis in runs]
     usable = sorted((one for one in points if len(one.step_ns)), key=lambda one: one.ranks)
-    limits = [f"{len(points) - len(usable)} runs have no finished step"] * (
+    limits = [f"runs without a finished step: {len(points) - len(usable)}"] * (
         len(usable) < len(points)
     )
     sizes = sorted({one.ranks for one in usable})

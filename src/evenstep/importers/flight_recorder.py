@@ -19,7 +19,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import reported
 from evenstep.importers.draft import LATEST_NS, Draft
-from evenstep.importers.flight_recorder_dump import PICKLE, Dump, read_dump
+from evenstep.importers.flight_recorder_dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder_entries import Entry
 from evenstep.importers.format import Progress, Source, TraceFormat
 from evenstep.importers.repetition import with_steps
@@ -74,7 +74,14 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _leave_out_other_runs(draft: Draft, dumps: dict[int, Dump]) -> None:
-    """Dumps that end hours before or after most others are of another hang."""
+    """Dumps of another number of ranks are of another run; those that end hours before or after
+    most others are of another hang."""
+    for dump in of_other_worlds(dumps):
+        draft.limits.append(
+            f"left out: {dump.path} is of a run of {dump.world} ranks, unlike most other "
+            "dumps; diagnose it by itself"
+        )
+        del dumps[dump.rank]
     ends = sorted(dump.last_ns for dump in dumps.values() if dump.entries)
     if not ends:
         return
@@ -281,7 +288,7 @@ def _overall(dumps: Mapping[int, Dump]) -> list[str]:
         )
     listed = {rank for dump in dumps.values() for ranks in dump.config.values() for rank in ranks}
     if absent := sorted(listed - set(dumps)):
-        limits.append(f"there is no dump of ranks {format_ranks(absent)}")
+        limits.append(f"there is no dump of these ranks: {format_ranks(absent)}")
     return limits
 
 

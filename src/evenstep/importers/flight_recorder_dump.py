@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,12 @@ class Dump:
     entries: list[Entry]
     written_ns: int  # wall clock; 0 unknown
     limits: list[str] = field(default_factory=list)
+
+    @property
+    def world(self) -> int:
+        """Members of the default group; 0 where the file does not say."""
+        names = {name for name, said in (one.group for one in self.entries) if said == "default_pg"}
+        return max((len(self.config.get(name, ())) for name in names), default=0)
 
     @property
     def last_ns(self) -> int:
@@ -82,6 +89,13 @@ def read_dump(path: Path, taken: Mapping[int, Dump]) -> Dump:
     )
     dump.written_ns = _written(dump)
     return dump
+
+
+def of_other_worlds(dumps: Mapping[int, Dump]) -> list[Dump]:
+    """Those whose default group is of another size than that of most; of a tie, than the first."""
+    worlds = Counter(dump.world for dump in dumps.values() if dump.world)
+    usual = worlds.most_common(1)[0][0] if worlds else 0
+    return [dump for dump in dumps.values() if dump.world not in (0, usual)]
 
 
 def _value(path: Path) -> Any:

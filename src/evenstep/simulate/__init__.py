@@ -29,6 +29,7 @@ capacities need no conversion.
 
 How messages move, in both engines. A collective is a list of rounds. In a round a rank sends and
 receives what its pattern says; it begins the next round when all of that is delivered. A message
+leaves when its source is in the round; where ranks fold into halving-doubling, its target, too. It
 takes the latencies of its links plus its bytes over its rate; rates are max-min fair over the
 links. `exact` simulates every message. The fast engine takes a collective as one coflow: each hop
 has the time it takes under the collective's own load, and the collective ends at

@@ -10,7 +10,7 @@ from evenstep.simulate.decision_options import AGENT
 from evenstep.simulate.margin import Margin
 from evenstep.simulate.table import duration
 
-WIDTH = 100
+WIDTH = 80
 MODE_OFF = "observe"
 #: Fields of a scenario's strategy and the agent's settings they are.
 SETTINGS = {
@@ -107,7 +107,7 @@ def settings(table: Table) -> str:
     """
     row = table.choice.row
     lines = [f"# {row.option.name}: recommended for {table.scenario.name or 'this scenario'}"]
-    lines += [f"# {text}" for text in textwrap.wrap(table.choice.reason, 96)]
+    lines += [f"# {text}" for text in textwrap.wrap(table.choice.reason, 78)]
     if row.option.by != AGENT:
         lines += [
             f"# To be applied by {row.option.by}, not by the agent, which only observes:",

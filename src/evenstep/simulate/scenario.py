@@ -82,9 +82,7 @@ class Work:
     layers: int = count(
         0, "of the model, for tensor parallel collectives of a pipeline; 0: not known, none"
     )
-    micro_batches: int = count(
-        1, "micro-batches of a step, of a pipeline", least=1, most=100_000
-    )
+    micro_batches: int = count(1, "micro-batches of a step, of a pipeline", least=1, most=100_000)
     interleaved: int = count(
         1,
         "chunks of layers of a stage; above 1, micro-batches come in multiples of stages",

@@ -41,7 +41,10 @@ class SweepFolder:
                     "replace it with --force"
                 )
             held = None
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot create {self.path}: {error.strerror}") from error
         if held is None:
             self._journal.unlink(missing_ok=True)
             _replace(self._plan, (json.dumps(asked, indent=2) + "\n").encode())
@@ -113,7 +116,7 @@ def _quoted(text: str) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         text = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return _parsed(text) or {}
 

@@ -36,18 +36,20 @@ def _combination(rows: list[Row], axes: list[str]) -> dict[str, Any]:
     found["repeats"] = len(rows)
     for name in MEASURES:
         values = [float(row[name]) for row in rows if row[name] is not None]
-        found[name] = interval(values) if values else None
+        found[name] = _not_negative(interval(values)) if values else None
     return found
 
 
-def interval(values: list[float]) -> dict[str, float | None]:
-    """Mean and its 95 % interval (Student's t); of a single value the bounds are unknown.
+def _not_negative(found: dict[str, float | None]) -> dict[str, float | None]:
+    """The interval of what is measured: never below 0."""
+    return found | {"low": None if found["low"] is None else max(found["low"], 0.0)}
 
-    What is measured is never negative, nor is the lower bound.
-    """
+
+def interval(values: list[float]) -> dict[str, float | None]:
+    """Mean and its 95 % interval (Student's t); of a single value the bounds are unknown."""
     mean = fmean(values)
     if len(values) < 2:
         return {"value": mean, "low": None, "high": None}
     quantile = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else NORMAL
     half = quantile * stdev(values) / math.sqrt(len(values))
-    return {"value": mean, "low": max(mean - half, 0.0) if mean >= 0 else mean - half, "high": mean + half}
+    return {"value": mean, "low": mean - half, "high": mean + half}

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-WIDTH = 100
+WIDTH = 80
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
@@ -60,7 +60,7 @@ def answer(data: Mapping[str, Any]) -> Iterator[str]:
 def published(data: Mapping[str, Any]) -> Iterator[str]:
     """Lines of the comparison, as `shown.published` gives it."""
     for system in data["systems"]:
-        yield f"{system['name']}   [{system['source']}]"
+        yield from wrapped(f"{system['name']}   [{system['source']}]")
         yield from wrapped(system["model"], 2)
         yield from wrapped("from: " + "; ".join(system["inputs"]), 2)
         numbers = [f"{n['name']} {shown(n['value'], n['unit'])}" for n in system["fitted"]]
@@ -76,19 +76,23 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
     yield "Claims with a preset (`evenstep explain TOPIC --preset NAME`):"
     for claim in data["claims"]:
         error = f"{100 * claim['error']:+6.1f} %"
-        yield f"  {claim['topic']:<12}{claim['name']:<20}{error}  {claim['says']}"
+        head = f"  {claim['topic']:<12}{claim['name']:<20}{error}  "
+        yield from textwrap.wrap(
+            claim["says"], WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
+        )
 
 
 def _measured(row: Mapping[str, Any]) -> str:
     unit = row["unit"]
     how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
     bound = "more than " if row["bound"] else ""
-    numbers = f"{bound + shown(row['measured'], unit):>22}{shown(row['predicted'], unit):>22}"
-    return f"    {row['what']:<38}{numbers}{how:>10}"
+    measured = bound + shown(row["measured"], unit)
+    predicted = shown(row["predicted"], unit.partition(" ")[0])  # of what was said beside it
+    return f"  {row['what']:<34}{measured:>22}{predicted:>12}{how:>10}"
 
 
 def wrapped(text: str, indent: int = 0) -> list[str]:
-    """Lines of at most 100 columns."""
+    """Lines of at most 80 columns."""
     space = " " * indent
     return textwrap.wrap(text, WIDTH, initial_indent=space, subsequent_indent=space)
 
