@@ -18,8 +18,8 @@ test: $(VENV)/.ready
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.ready
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
 
 # The property tests on a thousand new cases each: minutes, and in no CI.
