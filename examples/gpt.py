@@ -140,6 +140,7 @@ def main() -> None:
     torch.set_num_threads(1)  # ranks are processes: more threads would only compete with them
     dist.init_process_group("gloo")
     train(args)
+    gc.collect()  # the model goes before its group: else gloo may abort the process at its end
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 import evenstep
-from tests.agent.training import model_and_optimizer, train
+from tests.agent.training import leave, model_and_optimizer, train
 
 STEPS = 40
 SHARED_STEPS = 224
@@ -38,7 +38,7 @@ def rank_main(rank, folder):
     train(2, rank=rank)
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
-    dist.destroy_process_group()  # else gloo's own threads abort one process in five at its exit
+    leave()
 
 
 def together(rank, folder):

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 import evenstep
-from tests.agent.training import model_and_optimizer, train
+from tests.agent.training import leave, model_and_optimizer, train
 
 MOST_STEPS = 6000
 SLOW_S = 0.01
@@ -39,7 +39,7 @@ def rank_main(rank, folder):
     results["without"] = train(steps, rank=rank)
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
-    dist.destroy_process_group()
+    leave()
 
 
 def until(stop, rank):

@@ -93,7 +93,7 @@ class Observer:
         )
         if mark is not None:
             self._marks[seq] = mark
-        if seq % COST_SAMPLE:
+        if state.sequence % COST_SAMPLE:
             return seq, flags, 0
         return self._sampled(seq, flags, enter_ns)
 

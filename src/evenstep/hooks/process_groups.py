@@ -159,7 +159,7 @@ class ProcessGroupHooks:
                 seq = recorder.collective(  # what `begin` does on a host, a frame shorter
                     enter_ns, state, op, nbytes, bytes_out, flags, peer, dtype
                 )
-                sampled = 0 if seq % COST_SAMPLE else monotonic_ns() - enter_ns
+                sampled = 0 if state.sequence % COST_SAMPLE else monotonic_ns() - enter_ns
                 begun[ident] = seq, flags, sampled
             except Exception as error:
                 give_up(error)
