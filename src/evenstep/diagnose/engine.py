@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from evenstep.diagnose import dynamics, hang, words
@@ -15,6 +16,7 @@ from evenstep.trace.trace import Trace
 
 NAMED = 0.05  # severity from which a finding makes the headline
 FEW_STEPS = 30
+GUESSED = 0.5  # no finding is surer than this where exposure is a guess
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -26,11 +28,22 @@ def diagnose(trace: Trace) -> Diagnosis:
             case.claims.asking = mode.name
             findings += mode.find(case)
     findings.sort(key=lambda finding: -finding.severity)
-    findings = with_interactions(case, findings)
+    findings = [_as_sure_as_exposure(case, one) for one in with_interactions(case, findings)]
     numbers = summary(trace, case.grid) | dynamics.summary(case)
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
     numbers["regimes"] = regimes(case.grid)
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
+
+
+def _as_sure_as_exposure(case: Case, finding: Finding) -> Finding:
+    """The finding, no surer than what it rests on.
+
+    On devices that are not seen computing, a delay behind overlapped buckets may be counted once
+    for each of them, or hidden altogether.
+    """
+    if case.grid.exposure_known:
+        return finding
+    return replace(finding, confidence=min(finding.confidence, GUESSED))
 
 
 def _run(trace: Trace) -> dict[str, Any]:
