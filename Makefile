@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 TOOLS := pytest hypothesis mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto
+# What the integrations are tested against; the tests of one that is absent skip and say so.
+STACKS := mpi4py mpich ray lightning transformers accelerate deepspeed jax
 LATEST := .venv-latest
 
 .PHONY: demo test check fuzz fuzz-importers corpus bench test-latest-torch clean
@@ -45,6 +47,9 @@ $(VENV)/.ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable ".[all]" $(TOOLS)
+	for stack in $(STACKS); do \
+		$(BIN)/python -m pip install --quiet $(TORCH) $$stack \
+			|| echo "$$stack could not be installed: its tests will skip"; done
 	touch $@
 
 # About 5 GB: the newest torch has the process-group hooks that the pinned build lacks.
