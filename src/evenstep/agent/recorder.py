@@ -112,8 +112,10 @@ class Recorder:
     def host_waited(self, enter_ns: int, exit_ns: int, *, ident: int) -> None:
         """A thread was blocked in `Work.wait`. Its own blocking collective ends with it."""
         seq = self.blocking.pop(ident, 0)
-        if not seq and exit_ns - enter_ns < SHORTEST_WAIT_NS:
-            return  # what it waited for had ended
+        if not seq and exit_ns - enter_ns < SHORTEST_WAIT_NS:  # what it waited for had ended
+            if ident == self.ident:
+                self.clock.last_entry_ns = 0
+            return
         if seq:
             self.spool.add_flags(seq, _HOST_BLOCKED)
             self.spool.close(seq, exit_ns)

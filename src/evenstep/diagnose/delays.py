@@ -266,8 +266,9 @@ def _taken_out(plan: Program, excess: Array, late: Array) -> Removed:
     rows = np.zeros(len(plan.rows))
     tail = np.where(late, np.maximum(above_others(plan.tail_ns), 0), 0.0)
     for part, own in by_layer(plan, late.shape):
-        more = np.maximum(above_others(own), 0)
-        rows[part] = np.where(late & np.isfinite(more), more, 0.0).reshape(-1)[plan.rows.cell[part]]
+        # who has no part in it does nothing then: the two ends of a message are not all ranks
+        more = np.maximum(above_others(np.nan_to_num(own)), 0)
+        rows[part] = np.where(late, more, 0.0).reshape(-1)[plan.rows.cell[part]]
     found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
     wanted = np.where(late, np.maximum(excess, 0), 0.0).reshape(-1)
     hidden = (wanted > 2 * found).reshape(late.shape)

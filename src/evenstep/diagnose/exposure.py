@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.intervals import Intervals, by_cell, difference, union_length
-from evenstep.diagnose.received import device_clock_is_hosts, received
+from evenstep.diagnose.received import device_clock_is_hosts, exchanged, received
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
@@ -44,6 +44,7 @@ def fill(grid: StepGrid, trace: Trace) -> None:
     """Blocked, waiting and hidden time of every cell, and its collectives."""
     cells = grid.start_ns.size
     messages = received(trace, grid.clocks)
+    grid.messages = exchanged(trace, grid.clocks)
     flights = _all_flights(grid, trace, messages)
     compute, computing = _compute(grid, trace)
     device_ranks = np.unique(flights.cell[flights.on_device] % len(grid.ranks))

@@ -18,6 +18,7 @@ from evenstep.diagnose import exposure, stretches
 from evenstep.diagnose.arrivals import Arrivals, arrivals
 from evenstep.diagnose.intervals import Intervals
 from evenstep.diagnose.leaving import sharpened
+from evenstep.diagnose.received import exchanged
 from evenstep.trace.clocks import Clocks, align
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
@@ -59,6 +60,7 @@ class StepGrid:
     clocks: Clocks
     exposure_known: bool
     blocked: Intervals  # of cells (step index × ranks + rank index), relative to the cell's start
+    messages: Columns | None = None  # see `received.exchanged`
     limits: list[str] = field(default_factory=list)
     sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): see `piece`
     pieces: Sequence[tuple[int, int]] = ()  # index of the first step, and of the one after the last
@@ -129,6 +131,7 @@ class StepGrid:
             **{name: getattr(self, name)[first:last] for name in _CELLS},
         )
         piece.blocked = exposure.blocked(piece, trace)
+        piece.messages = exchanged(trace, self.clocks)
         return piece
 
     def spread(self, per_step: Array) -> Array:
@@ -155,10 +158,10 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     grid = grid_of(sample, clocks, numbers, ranks)
     grid.trace, grid.pieces, grid.sampled = trace, pieces, sampled
     parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
-    for name in parts[0].arrays:
-        setattr(grid, name, np.concatenate([part.arrays[name] for part in parts]))
+    for name in list(parts[0].arrays):  # each piece is let go of: both would be twice the memory
+        setattr(grid, name, np.concatenate([part.arrays.pop(name) for part in parts]))
     for phase in Phase:
-        grid.phase_ns[phase] = np.concatenate([part.phase_ns[phase] for part in parts])
+        grid.phase_ns[phase] = np.concatenate([part.phase_ns.pop(phase) for part in parts])
     grid.exposure_known = all(part.exposure_known for part in parts)
     incomplete = sum(part.incomplete for part in parts)
     grid.arrivals = grid.arrivals._replace(incomplete=incomplete)

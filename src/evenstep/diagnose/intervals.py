@@ -100,6 +100,20 @@ def difference(one: Intervals, other: Intervals) -> Intervals:
     return Intervals(cell, place[kept] - base, place[kept + 1] - base)
 
 
+def begun(intervals: Intervals, cell: Array, time: Array) -> Array:
+    """Start of the latest interval that reaches each (cell, time); the time where none does."""
+    kept = intervals.where(intervals.end > intervals.start)
+    if not len(kept.cell) or not len(cell):
+        return time
+    low = min(int(kept.start.min()), int(time.min()))
+    width = max(int(kept.end.max()), int(time.max())) - low + 1
+    start, end, owner = _laid_out(kept, low, width)
+    place = cell.astype(np.int64) * width + (time - low)
+    at = np.maximum(np.searchsorted(start, place) - 1, 0)
+    inside = (start[at] < place) & (end[at] >= place) & (owner[at] == cell)
+    return np.asarray(np.where(inside, start[at] - cell.astype(np.int64) * width + low, time))
+
+
 def length_before(intervals: Intervals, cell: Array, time: Array) -> Array:
     """Length covered in a cell before a time, for many (cell, time) at once."""
     kept = intervals.where(intervals.end > intervals.start)

@@ -41,6 +41,39 @@ def received(trace: Trace, clocks: Clocks) -> Columns:
     return rows.select(~sending | ((rows.flags & _BLOCKED) != 0))
 
 
+def exchanged(trace: Trace, clocks: Clocks) -> Columns:
+    """Both ends of every message between hosts, as of a broadcast of two from the sender.
+
+    The columns are those of `Arrivals.rows` that a replay uses, and `receives`.
+    """
+    rows = trace.of_kind(Kind.POINT_TO_POINT)
+    rows = rows.select((rows.flags & _DEVICE) == 0)
+    pairs = matched(rows)
+    here = clocks.common(rows["rank"], rows.enter_ns)
+    leave = np.where(rows.exit_ns > 0, clocks.common(rows["rank"], rows.exit_ns), 0)
+    placed = ~np.isin(rows["rank"], list(clocks.unplaced))
+    known = placed[pairs.send] & placed[pairs.receive] & (leave[pairs.receive] > 0)
+    send, receive = pairs.send[known], pairs.receive[known]
+    both = np.concatenate([send, receive])
+    sender = rows["rank"][send].astype(np.int64)
+    return Columns(
+        {
+            "rank": rows["rank"][both],
+            "step": rows.step[both],
+            "instance": np.tile(np.arange(len(send)), 2),
+            "op": np.full(len(both), int(Op.BROADCAST), np.uint8),
+            "group": rows.group[both],
+            "bytes_in": rows.bytes_in[both],
+            "peer_or_root": np.tile(sender, 2),
+            "here_ns": here[both],
+            "arrival_ns": here[both],
+            "leave_ns": leave[both],
+            "relative": np.zeros(len(both), bool),
+            "receives": np.repeat([False, True], len(send)),
+        }
+    )
+
+
 def device_clock_is_hosts(trace: Trace) -> list[int]:
     """Ranks whose device stamps are on the clock of their host."""
     return [rank for rank, info in trace.ranks.items() if info.facts.get("device_clock") == "host"]

@@ -1,9 +1,10 @@
 """A step's collectives replayed in order, with ranks that arrive earlier than they did.
 
-Each rank's step is a row of collectives with own work between them. Work taken out of it makes the
-rank arrive earlier; a collective ends its own transfer after the last arrival, and not before the
-one in flight before it has ended; who was blocked in it goes on that much earlier. Everything is
-kept as time saved against what happened, so nothing but differences is ever computed.
+Each rank's step is a row of collectives with own work between them; a message is a broadcast of
+two. Work taken out makes the rank arrive earlier; a collective ends its own transfer after the last
+arrival, and not before the one in flight before it has ended; who was blocked in it goes on that
+much earlier. Everything is kept as time saved against what happened, so nothing but differences is
+ever computed.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy.typing as npt
 
 from evenstep.diagnose.arrivals import FROM_ROOT
 from evenstep.diagnose.grid import StepGrid
-from evenstep.diagnose.intervals import by_cell, length_before
+from evenstep.diagnose.intervals import begun, by_cell, length_before
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import SYNCHRONIZING_OPS
 
 Array = npt.NDArray[Any]
 
-LAYERINGS = 64  # rounds until every collective comes after all that its members did before
+LAYERINGS = 256  # rounds until every collective comes after all that its members did before
 PASSES = 8  # of the replay: differences between ranks travel from group to group over steps
 NEAR_NS = 1000  # leads that agree
 NEVER = -(2**62)
@@ -51,14 +52,11 @@ class Program(NamedTuple):
 
 
 def program(grid: StepGrid) -> Program:
-    """Lay out the grid's collectives for replay."""
-    rows = grid.arrivals.rows
-    cell, inside = grid.cell(rows)
-    awaited = np.isin(rows.op, [int(op) for op in SYNCHRONIZING_OPS | FROM_ROOT])
-    picked = np.flatnonzero(inside & awaited)
-    since = rows.here_ns[picked] - grid.start_ns.reshape(-1)[cell[picked]]
-    picked = picked[by_cell(cell[picked], since)]
-    rows, cell = rows.only(*USED).select(picked), cell[picked]
+    """Lay out the grid's collectives and messages for replay."""
+    rows = _awaited(grid)
+    cell, _ = grid.cell(rows)
+    order = by_cell(cell, rows.here_ns - grid.start_ns.reshape(-1)[cell])
+    rows, cell = rows.select(order), cell[order]
     present = np.bincount(rows.instance) > 0
     instance = (np.cumsum(present) - 1)[rows.instance]
     count = int(np.count_nonzero(present))
@@ -66,8 +64,7 @@ def program(grid: StepGrid) -> Program:
     deciding = ~np.isin(rows.op, [int(op) for op in FROM_ROOT]) | (
         rows["rank"] == rows.peer_or_root
     )
-    alone = np.bincount(instance, deciding, count) == 0  # the root is not known, or not traced
-    deciding = deciding | alone[instance]
+    deciding |= _alone(deciding, instance)
     last = _largest(rows.arrival_ns, instance, count, deciding)
     paused = grid.pause_ns.reshape(-1)[cell] > 0
     ended, queued = _ends(rows, cell, instance, last, paused)
@@ -86,9 +83,41 @@ def program(grid: StepGrid) -> Program:
             "deciding": deciding,
         }
     ).select(by_layer)
+    # records that contradict each other may tear an instance apart: each part goes on by itself
+    opens = (np.diff(layer[by_layer], prepend=-1) != 0) | (np.diff(table.instance, prepend=-1) != 0)
+    torn = _alone(table.deciding, np.cumsum(opens) - 1)
+    table = table.with_column("deciding", table.deciding | torn)
     edges = np.flatnonzero(np.diff(layer[by_layer], prepend=-1, append=-1))
     layers = [slice(int(first), int(end)) for first, end in pairwise(edges)]
     return Program(table, layers, tail, count)
+
+
+def _awaited(grid: StepGrid) -> Columns:
+    """What somebody may wait in: the grid's collectives, then its messages. The columns `USED`."""
+    rows = grid.arrivals.rows
+    _, inside = grid.cell(rows)
+    inside = inside & np.isin(rows.op, [int(op) for op in SYNCHRONIZING_OPS | FROM_ROOT])
+    rows = rows.only(*USED, "step").select(inside)
+    sent = grid.messages
+    if sent is None or not len(sent):
+        return rows
+    sent = sent.select(grid.cell(sent)[1])
+    sent = sent.with_column("here_ns", np.where(sent.receives, _needed(grid, sent), sent.here_ns))
+    sent = sent.with_column("instance", sent.instance + rows.instance.max(initial=-1) + 1)
+    return Columns.concatenate([rows, sent.only(*USED, "step")])
+
+
+def _alone(deciding: Array, number: Array) -> Array:
+    """Rows of instances in which nobody decides: the root is not known, or not traced."""
+    return np.asarray((np.bincount(number, deciding) == 0)[number])
+
+
+def _needed(grid: StepGrid, rows: Columns) -> Array:
+    """When each receive was needed: it may be posted long before its rank is blocked in it."""
+    cell, _ = grid.cell(rows)
+    start = grid.start_ns.reshape(-1)[cell]
+    since = start + begun(grid.blocked, cell, rows.leave_ns - start)
+    return np.asarray(np.maximum(rows.here_ns, since))
 
 
 def _between(grid: StepGrid, rows: Columns, cell: Array) -> tuple[Array, Array, Array]:

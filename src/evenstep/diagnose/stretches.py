@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Kind
-from evenstep.trace.spooled import EVENT_COLUMNS, ByKind, Spooled
+from evenstep.trace.spooled import EVENT_COLUMNS, ByKind, OnDisk
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -34,7 +34,7 @@ NEEDED: dict[Kind, tuple[str, ...]] = {
     ),
     Kind.POINT_TO_POINT: (
         *("step", "op", "flags", "thread", "group", "group_seq", "payload", "peer_or_root"),
-        *("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"),
+        *("bytes_in", "enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"),
     ),
     Kind.SPAN: (
         *("step", "name", "flags", "device", "enter_ns", "exit_ns"),
@@ -58,7 +58,7 @@ def around(trace: Trace, numbers: Array) -> Trace:
     A collective on the edge of a step may stand in the next one on some ranks.
     """
     wanted = dict(NEEDED)
-    if not isinstance(trace.events, Spooled) or trace.events.on_device:
+    if not isinstance(trace.events, OnDisk) or trace.events.on_device:
         wanted[Kind.COLLECTIVE] = (*NEEDED[Kind.COLLECTIVE], "device_enter_ns", "device_exit_ns")
     return trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, wanted)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks import process_groups
+from evenstep.hooks import dynamo, process_groups
 from evenstep.hooks.device import CaptureGate, DeviceTimer
 from evenstep.hooks.dispatcher import DispatcherHooks
+from evenstep.hooks.functional import FunctionalWaits
 from evenstep.hooks.groups import Groups, watch_groups
 from evenstep.hooks.observer import Observer
 from evenstep.hooks.operations import MONITORED_BARRIER
@@ -43,6 +44,7 @@ class TorchHooks:
         self._groups = groups
         self._observer = Observer(torch, recorder, groups, on_failure, gate)
         self._hooks, self._kernels = self._mechanism(mechanism)
+        self._waits = FunctionalWaits(torch, self._observer)
         self._phases = PhaseHooks(torch, recorder.clock, recorder.ident, on_step, on_failure)
         self._undo: list[Callable[[], None]] = []
         self._timers: dict[int, DeviceTimer] = {}
@@ -63,12 +65,15 @@ class TorchHooks:
         """Put everything in place, or raise and leave nothing behind but pass-through."""
         self._observer.device_timer = self._device_timer
         c10d = self._torch.distributed.distributed_c10d
+        self._undo.append(dynamo.keep_out())
         self._undo.append(watch_groups(c10d, self._group_made))
         if self._hooks is not None:
             self._undo.append(self._hooks.remove)
             self._hooks.install()
         self._undo.append(self._kernels.remove)
         self._kernels.install()
+        self._undo.append(self._waits.remove)
+        self._waits.install()
         self._undo.append(self._observer.patch_wait(self._torch._C._distributed_c10d.Work))
         self._phases.install()
 
@@ -88,6 +93,13 @@ class TorchHooks:
         """Read what the devices have finished; for the background thread."""
         for timer in list(self._timers.values()):
             timer.poll()
+
+    def hold_device(self, delay_ns: int, seq: int) -> bool:
+        """Put a delay on the current stream; False where no device was seen at work yet."""
+        if not (self._timers and self.on_device):
+            return False
+        timer = self._timers.get(int(self._torch.cuda.current_device()))
+        return timer is not None and timer.hold(delay_ns, seq)
 
     def describe(self) -> dict[str, Any]:
         """How collectives are seen, and which operations are not, for the trace."""

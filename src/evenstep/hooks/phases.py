@@ -62,6 +62,7 @@ class PhaseHooks:
         self._when_imported(
             "torch.distributed.fsdp.fully_sharded_data_parallel", self._fully_sharded
         )
+        self._when_imported("torch.distributed.pipelining.stage", self._stages)
         self._when_imported("torch.distributed.checkpoint", self._checkpoints)
 
     def remove(self) -> None:
@@ -105,6 +106,12 @@ class PhaseHooks:
 
         self._around(FullyShardedDataParallel, "forward", self._forward_in, self._forward_out)
 
+    def _stages(self) -> None:
+        from torch.distributed.pipelining.stage import _PipelineStageBase
+
+        name = "forward_one_chunk"
+        self._around(_PipelineStageBase, name, self._forward_in_stage, self._forward_out)
+
     def _checkpoints(self) -> None:
         from torch.distributed import checkpoint
 
@@ -138,6 +145,9 @@ class PhaseHooks:
 
     def _forward_in_module(self, args: tuple[Any, ...]) -> None:
         self.clock.forward_begins(monotonic_ns(), training=self._trains(args[1]))
+
+    def _forward_in_stage(self, args: tuple[Any, ...]) -> None:
+        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[0].submod))
 
     def _trains(self, module: Any) -> bool:
         """Whether a forward may be followed by backward; fine-tuning may run in eval mode."""

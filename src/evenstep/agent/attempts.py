@@ -1,0 +1,67 @@
+"""Which attempt a rank belongs to, where its launcher counts crashes only.
+
+When nodes join or leave, torchrun starts all ranks anew, as many as there are now, with the restart
+count it had. Without this their traces would meet those of the ranks before. Every rank finds out
+alone: its own spool tells by its writer, rank 0's by its age to a rank that is new to the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evenstep.trace import layout
+from evenstep.trace.folder import RunFolder, process_start_s
+from evenstep.trace.identity import Identity, boot_id, hostname
+
+APART_S = 10.0  # ranks of one start begin closer together than a start and the one before
+
+
+def renumbered(identity: Identity, folder: RunFolder) -> Identity:
+    """The identity with the first attempt, from its own on, that no earlier start has used."""
+    if identity.launcher != "torchrun":
+        return identity
+    began_s = process_start_s(os.getpid()) or time.time()
+    attempt = identity.attempt
+    while used_before(identity, folder, attempt, began_s):
+        attempt += 1
+    return replace(identity, attempt=attempt)
+
+
+def used_before(identity: Identity, folder: RunFolder, attempt: int, began_s: float) -> bool:
+    """Whether an earlier start of this very run has written this attempt.
+
+    `began_s` is when this process began, in seconds since the epoch.
+    """
+    own = header(folder.spool_path(attempt, identity.rank))
+    if own is not None:  # of a living process we are a child, which is to stay passive
+        return own.get("run_id") == identity.run_id and not lives(own)
+    first = header(folder.spool_path(attempt, 0))
+    if first is None or first.get("run_id") != identity.run_id:
+        return False
+    return float(first.get("anchor_realtime_ns", began_s * 1e9)) / 1e9 < began_s - APART_S
+
+
+def header(path: Path) -> Mapping[str, Any] | None:
+    """What a spool says of its writer; None where there is no readable spool."""
+    try:
+        with path.open("rb") as spool:
+            page = spool.read(layout.PAGE_BYTES)
+        fields = layout.HEADER.unpack_from(page)
+        found = json.loads(page[layout.HEADER_TEXT_OFFSET :][: fields[-1]])
+    except (OSError, ValueError, struct.error):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def lives(writer: Mapping[str, Any]) -> bool:
+    """Whether the process that a header names still runs on this machine."""
+    if (writer.get("boot_id"), writer.get("hostname")) != (boot_id(), hostname()):
+        return False
+    return Path(f"/proc/{writer.get('pid')}").exists()

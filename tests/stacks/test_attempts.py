@@ -1,0 +1,85 @@
+"""Ranks whose number changes: torchrun starts them anew with the restart count they had."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from evenstep.agent.attempts import APART_S, renumbered
+from evenstep.trace.folder import RunFolder
+from evenstep.trace.identity import Identity
+from evenstep.trace.spool import Spool
+
+NOBODY = 2**22 + 1  # above the largest process id there can be (proc(5), pid_max)
+ME = Identity("job", 0, rank=1, local_rank=1, world=2, node=0, launcher="torchrun")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def leave(folder, identity, *, pid=NOBODY, age_s=60.0):
+    """A spool as `identity` has written it, `age_s` ago."""
+    path = folder.spool_path(identity.attempt, identity.rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    began_ns = time.time_ns() - round(age_s * 1e9)
+    header = identity.header() | {"pid": pid, "anchor_realtime_ns": began_ns}
+    Spool.create(path, header, ring_bytes=20_000, summary_bytes=10_000).shut()
+
+
+def test_the_first_start_keeps_its_number(folder):
+    assert renumbered(ME, folder) == ME
+
+
+def test_a_rank_that_was_here_before_and_died_is_a_new_attempt(folder):
+    leave(folder, ME)
+    assert renumbered(ME, folder).attempt == 1
+
+
+def test_a_child_of_a_living_rank_is_none(folder):
+    leave(folder, ME, pid=os.getpid())
+    assert renumbered(ME, folder).attempt == 0
+
+
+def test_a_rank_that_moved_to_another_node_left_its_spool_to_the_dead(folder, monkeypatch):
+    leave(folder, ME, pid=os.getpid())
+    monkeypatch.setattr("evenstep.agent.attempts.hostname", lambda: "another")
+    assert renumbered(ME, folder).attempt == 1
+
+
+def test_a_rank_new_to_the_job_joins_the_attempt_of_the_others(folder):
+    leave(folder, replace(ME, rank=0, world=1))
+    assert renumbered(ME, folder).attempt == 1
+
+
+def test_ranks_of_one_start_need_not_begin_at_once(folder):
+    leave(folder, replace(ME, rank=0), pid=os.getpid(), age_s=APART_S / 2)
+    assert renumbered(ME, folder).attempt == 0
+
+
+def test_every_start_has_its_own_attempt(folder):
+    for attempt in range(3):
+        assert renumbered(ME, folder).attempt == attempt
+        leave(folder, replace(ME, attempt=attempt))
+
+
+def test_another_runs_folder_is_left_alone(folder):
+    leave(folder, replace(ME, run_id="another"))
+    assert renumbered(ME, folder).attempt == 0
+
+
+def test_only_torchrun_forgets_to_count(folder):
+    slurm = replace(ME, launcher="slurm")
+    leave(folder, slurm)
+    assert renumbered(slurm, folder) == slurm
+
+
+def test_a_damaged_spool_says_nothing(folder):
+    path = folder.spool_path(0, 1)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"EVNSTEP")
+    assert renumbered(ME, folder).attempt == 0
