@@ -36,13 +36,14 @@ class Toggle:
         self.on = on
         attached = self._agent
         if not on:
-            attached._hooks.remove()
+            attached._hooks["torch"].remove()
             attached._pauses.remove()
             return
-        attached._hooks = TorchHooks(
-            self._torch, attached.recorder, attached._groups, attached.end_step, attached.give_up
+        groups = attached._hooks["torch"]._groups
+        attached._hooks["torch"] = TorchHooks(
+            self._torch, attached.recorder, groups, attached.end_step, attached.give_up
         )
-        attached._hooks.install()
+        attached._hooks["torch"].install()
         attached._pauses.install()
 
     @property

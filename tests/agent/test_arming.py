@@ -70,7 +70,7 @@ def test_isolating_options_keep_the_bootstrap_out(place, option):
 def test_the_hook_takes_itself_out_and_leaves_the_module_untouched(place):
     script = (
         "import sys, torch.distributed as d\n"
-        "print([f for f in sys.meta_path if type(f).__module__ == 'evenstep_arming'])\n"
+        "print([f for f in sys.meta_path if getattr(f, 'awaited', '') == 'torch.distributed'])\n"
         "print(type(d.__loader__).__name__, d.__spec__.loader is d.__loader__)"
     )
     assert python(place, "-c", script)[0][2:] == ["[]", "SourceFileLoader True"]

@@ -74,7 +74,9 @@ class FakeCuda:
         self.now_ms = now_ms
         self.queries = 0
         self.capturing = False
-        self.stream = FakeStream()
+        self.ghz = 1.7
+        self.loading_ms = 0.0  # what the first kernel takes longer
+        self.current = FakeStream()
 
     def Event(self, enable_timing: bool) -> FakeEvent:  # noqa: N802
         assert enable_timing
@@ -84,7 +86,7 @@ class FakeCuda:
         return FakeStream()
 
     def current_stream(self, device: int) -> FakeStream:
-        return self.stream
+        return self.current
 
     def is_current_stream_capturing(self) -> bool:
         return self.capturing
@@ -92,12 +94,21 @@ class FakeCuda:
     def synchronize(self) -> None:
         raise HostWaitedError
 
+    def _sleep(self, cycles: int) -> None:
+        """A kernel that waits, behind what the current stream holds already."""
+        began_ms = max(self.now_ms, self.current.busy_until_ms)
+        self.current.busy_until_ms = began_ms + cycles / self.ghz / 1e6 + self.loading_ms
+        self.loading_ms = 0.0
+
+    def stream(self, stream: FakeStream) -> Any:
+        return self.on(stream)
+
     @contextmanager
     def on(self, stream: FakeStream) -> Iterator[None]:
         """Make another stream the current one."""
-        held, self.stream = self.stream, stream
+        held, self.current = self.current, stream
         yield
-        self.stream = held
+        self.current = held
 
 
 class FakeWork:

@@ -60,7 +60,7 @@ def bench(spool):
 
 
 def test_arrival_and_end_are_those_of_the_device_not_of_the_host(bench):
-    bench.cuda.stream.busy_until_ms = 3.0  # the host runs 3 ms ahead
+    bench.cuda.current.busy_until_ms = 3.0  # the host runs 3 ms ahead
     seq = bench.issue(end_ms=5.0)
     bench.pass_ms(10.0)
     assert bench.stamps(seq) == (3 * MS, 5 * MS)
@@ -69,7 +69,7 @@ def test_arrival_and_end_are_those_of_the_device_not_of_the_host(bench):
 def test_without_a_work_the_collective_ran_on_the_current_stream(bench):
     seq = bench.spool.put(1, 0, Kind.COLLECTIVE)
     mark = bench.timer.begin()
-    bench.cuda.stream.busy_until_ms = 2.0  # the call queued 2 ms
+    bench.cuda.current.busy_until_ms = 2.0  # the call queued 2 ms
     bench.timer.end(seq, mark, None)
     bench.pass_ms(2.0)
     assert bench.stamps(seq) == (1, 2 * MS)  # 0 would say unknown
@@ -151,7 +151,7 @@ def test_after_an_hour_a_duration_is_still_told_to_a_tenth_of_a_microsecond(benc
     # From one reference an hour is 3.6e6 ms, where a 32-bit float has steps of a quarter of a ms.
     for _ in range(3600):
         bench.pass_ms(999.7)
-    bench.cuda.stream.busy_until_ms = bench.cuda.now_ms + 700.0
+    bench.cuda.current.busy_until_ms = bench.cuda.now_ms + 700.0
     seq = bench.issue(end_ms=bench.cuda.now_ms + 700.123456)
     bench.pass_ms(999.7)
     enter, leave = bench.stamps(seq)
@@ -192,7 +192,7 @@ def test_whatever_the_order_of_ends_every_collective_gets_its_own_times(spool, p
     expected = {}
     for gap_ms, duration_ms, rest_ms in plan:
         start = bench.cuda.now_ms + gap_ms
-        bench.cuda.stream.busy_until_ms = start
+        bench.cuda.current.busy_until_ms = start
         expected[bench.issue(end_ms=start + duration_ms)] = (start * MS, (start + duration_ms) * MS)
         bench.pass_ms(rest_ms)
     bench.pass_ms(10_000.0)

@@ -11,13 +11,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from evenstep.agent import arming
 from evenstep.agent import config as configuration
+from evenstep.agent.attempts import renumbered
 from evenstep.agent.config import Config
 from evenstep.agent.rank import Agent, pacer_settings
+from evenstep.agent.selection import whereabouts
+from evenstep.agent.stacks import Place, Stack, imported, torch_stack
 from evenstep.errors import EvenstepError
 from evenstep.trace.facts import loaded_versions, run_facts
 from evenstep.trace.folder import RunFolder, default_path, starter_pid
@@ -27,7 +29,7 @@ from evenstep.trace.spool import Spool
 log = logging.getLogger("evenstep")
 
 _agent: Agent | None = None
-_armed = False
+_stacks: dict[str, Stack] = {}
 _arguments: dict[str, object] = {}
 _passive = False
 
@@ -38,10 +40,11 @@ def current() -> Agent | None:
 
 
 def attach(**settings: object) -> bool:
-    """Observe this rank from here on; True if it is observed, now or from `init_process_group`.
+    """Observe this rank from here on; True if it is observed, now or once the ranks are known.
 
-    Idempotent, before or after `init_process_group`, and never raises: what goes wrong is one line
-    of log, and training goes on. `settings` are those of the configuration table.
+    Idempotent, before or after `init_process_group` or what takes its place, and never raises: what
+    goes wrong is one line of log, and training goes on. `settings` are those of the configuration
+    table.
     """
     global _agent
     if _agent is not None:
@@ -52,16 +55,19 @@ def attach(**settings: object) -> bool:
         _set_up_log(config)
         if not config.enabled:
             return False
-        import torch
-
-        if not torch.distributed.is_available():
-            log.warning("evenstep: not attached: this torch has no torch.distributed")
+        imported(_stacks)
+        if not _stacks:
+            arming.arm_all()  # for what the script has yet to import
+            if not _torch_found():
+                return True
+        if not _any_usable():
             return False
-        arm()
+        _arm_all()
         identity = from_environment(os.environ)
-        if not torch.distributed.is_initialized() and identity.launcher == "single":
+        place = _place()
+        if place is None and identity.launcher == "single":
             return True  # the rank is known only when the process group is made
-        return _open(config, identity, torch)
+        return _open(config, identity, place)
     except Exception as error:
         _say_not_attached(error)
         return False
@@ -69,11 +75,11 @@ def attach(**settings: object) -> bool:
 
 def detach() -> None:
     """Stop observing and restore everything that was replaced."""
-    global _agent, _armed
+    global _agent
     agent, _agent = _agent, None
     try:
-        _disarm_process_group()
-        _armed = False
+        for stack in _stacks.values():
+            stack.disarm()
         atexit.unregister(_finish)
         if agent is not None:
             agent.stop("detached")
@@ -81,26 +87,59 @@ def detach() -> None:
         log.warning("evenstep: detaching: %s", error)
 
 
-def arm() -> None:
-    """Have the agent attach when the process group is made. Raises nothing torch does not."""
-    global _armed
-    if _armed:
+def arm(stack: str = "torch") -> None:
+    """A stack was imported: attach once it knows the ranks. Raises nothing the stack does not."""
+    imported(_stacks, just=stack)
+    if stack not in _stacks:
         return
-    from torch.distributed import distributed_c10d
+    _arm_all()
+    place = _stacks[stack].place()
+    if place is not None and place.world > 1:
+        _ready()
 
-    _armed = True
-    _wrap(distributed_c10d, "init_process_group", _after_init)
-    _wrap(distributed_c10d, "destroy_process_group", _after_destroy)
+
+def _arm_all() -> None:
+    for stack in _stacks.values():
+        stack.arm(_ready)
 
 
-def _open(config: Config, identity: Identity, torch: Any) -> bool:
+def _torch_found() -> bool:
+    """Import torch, the likeliest, as long as nothing else has been; False where there is none."""
+    try:
+        _stacks["torch"] = torch_stack()
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        log.info("evenstep: waiting for mpi4py or jax: there is no torch")
+        return False
+    return True
+
+
+def _any_usable() -> bool:
+    """Whether a stack can have ranks at all; a torch without torch.distributed cannot."""
+    if all(getattr(stack, "available", True) is False for stack in _stacks.values()):
+        log.warning("evenstep: not attached: this torch has no torch.distributed")
+        return False
+    return True
+
+
+def _place() -> Place | None:
+    places = (stack.place() for stack in _stacks.values())
+    return next((place for place in places if place is not None), None)
+
+
+def _open(config: Config, identity: Identity, place: Place | None) -> bool:
     """Claim the spool and start. Raises `EvenstepError` in one sentence where it cannot."""
     global _agent, _passive
-    distributed = torch.distributed
-    if distributed.is_initialized():
-        identity = identity.at(rank=distributed.get_rank(), world=distributed.get_world_size())
+    if place is not None:
+        identity = identity.at(rank=place.rank, world=place.world)
     pacer_settings(config, identity)  # refused before anything is created
+    part = config.part("record")
+    if not part.holds(whereabouts(identity, os.environ)):
+        log.info("evenstep: rank %d is left alone: only %s are observed", identity.rank, part)
+        return False
     folder = RunFolder(config.out or default_path(Path.cwd(), starter_pid(identity.launcher)))
+    identity = renumbered(identity, folder)
     descriptor = folder.claim(identity.attempt, identity.rank)
     if descriptor is None:
         if not _passive:
@@ -110,9 +149,8 @@ def _open(config: Config, identity: Identity, torch: Any) -> bool:
                 folder.spool_path(identity.attempt, identity.rank),
             )
         return False
-    agent = Agent(
-        config, identity, folder, _make_spool(config, identity, folder, descriptor), torch
-    )
+    spool = _make_spool(config, identity, folder, descriptor)
+    agent = Agent(config, identity, folder, spool, list(_stacks.values()))
     try:
         agent.start()
     except BaseException:
@@ -121,10 +159,19 @@ def _open(config: Config, identity: Identity, torch: Any) -> bool:
     _agent = agent
     if identity.rank == 0:
         _write_run(folder, identity)
-    if distributed.is_initialized():
-        agent.connect()
+    _connect(agent)
+    if "torch" not in sys.modules:  # its optimizers and phases count whoever made the ranks
+        arming.arm(_ready, target="torch")
     _on_exit(agent)
     return True
+
+
+def _connect(agent: Agent) -> None:
+    """Let the agent's ranks reach each other, where a stack has a store and knows its ranks."""
+    for stack in _stacks.values():
+        store = getattr(stack, "store", None)
+        if store is not None and stack.place() is not None:
+            agent.connect(store)
 
 
 def _make_spool(config: Config, identity: Identity, folder: RunFolder, descriptor: int) -> Spool:
@@ -189,53 +236,15 @@ def _finish(agent: Agent) -> None:
         log.warning("evenstep: at exit: %s", error)
 
 
-def _after_init() -> None:
+def _ready() -> None:
+    """A stack knows the ranks now."""
+    imported(_stacks)
     if _agent is None:
         attach()
-    else:
-        _agent.connect()
-
-
-def _after_destroy() -> None:
-    if _agent is not None:
-        _agent.forget_groups()
-
-
-_undo: list[Callable[[], None]] = []
-
-
-def _wrap(module: Any, name: str, after: Callable[[], None]) -> None:
-    """Call `after` whenever `module.name` has returned, whoever in torch holds a reference."""
-    original = getattr(module, name)
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        try:
-            after()
-        except Exception as error:
-            log.warning("evenstep: after %s: %s", name, error)
-        return result
-
-    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
-    wrapper.__name__, wrapper.__doc__ = name, original.__doc__
-    holders = [held for key, held in sys.modules.items() if key.startswith("torch.distributed")]
-    for owner in holders:
-        if getattr(owner, name, None) is original:
-            setattr(owner, name, wrapper)
-            _undo.append(_restorer(owner, name, wrapper, original))
-
-
-def _restorer(owner: Any, name: str, wrapper: Any, original: Any) -> Callable[[], None]:
-    def restore() -> None:
-        if getattr(owner, name, None) is wrapper:
-            setattr(owner, name, original)
-
-    return restore
-
-
-def _disarm_process_group() -> None:
-    while _undo:
-        _undo.pop()()
+        return
+    for stack in _stacks.values():
+        _agent.take_in(stack)
+    _connect(_agent)
 
 
 def _set_up_log(config: Config) -> None:

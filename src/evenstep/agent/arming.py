@@ -1,7 +1,8 @@
-"""Waiting for torch.distributed: the only thing evenstep does in a process it did not start.
+"""Waiting for torch.distributed, mpi4py or JAX: all evenstep does in a process it did not start.
 
-`arm()` puts one finder in front of the import system. When `torch.distributed` has been imported it
-takes itself out again and calls the agent, which opens nothing before `init_process_group`.
+`arm()` puts one finder in front of the import system. When its target has been imported it takes
+itself out again and calls the agent, which opens nothing before the ranks are known: before
+`init_process_group`, `MPI_Init` or `jax.distributed.initialize`.
 
 Most processes that carry the environment (a launcher, a resource tracker, a loader's worker, any
 subprocess) never get that far. So this file imports only what the interpreter has already loaded,
@@ -19,13 +20,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 TARGET = "torch.distributed"
+#: What else makes a process a rank, and what the agent calls it.
+OTHERS = {"mpi4py.MPI": "mpi", "jax.distributed": "jax"}
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 
 
 def arm_when_asked() -> None:
     """Arm where the environment says EVENSTEP=1 (or true, yes, on)."""
     if os.environ.get("EVENSTEP", "").strip().lower() in ("1", "true", "yes", "on"):
-        arm()
+        arm_all()
+
+
+def arm_all() -> None:
+    """Call the agent for everything that makes a process a rank, each when it is imported."""
+    arm()
+    for target, stack in OTHERS.items():
+        arm(_caller(stack), target=target)
 
 
 def arm(action: Callable[[], object] | None = None, *, target: str = TARGET) -> None:
@@ -48,13 +58,17 @@ def disarm(target: str) -> None:
     ]
 
 
-def call_agent() -> None:
+def call_agent(*stack: str) -> None:
     """Hand over to the agent, of this very package whatever else `evenstep` could name."""
     if "evenstep" not in sys.modules:
         _load_package()
     from evenstep.agent import agent
 
-    agent.arm()
+    agent.arm(*stack)
+
+
+def _caller(stack: str) -> Callable[[], object]:
+    return lambda: call_agent(stack)
 
 
 class Waiting:

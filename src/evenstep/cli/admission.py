@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError, UsageError
-from evenstep.trace.folder import RunFolder, process_start_s
-from evenstep.trace.identity import boot_id, given_run_id, hostname
+from evenstep.trace.folder import RunFolder, default_path, process_start_s
+from evenstep.trace.identity import boot_id, from_environment, given_run_id, hostname
 
 _RENDEZVOUS = re.compile(r"--rdzv[-_]id(?:=(.+))?")
 _NODES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=(.+))?")
@@ -36,7 +38,7 @@ def admit(
     folder: RunFolder, command: Sequence[str], environ: Mapping[str, str], *, force: bool
 ) -> Admission:
     """Decide. Raises `UsageError` where the folder holds another run and `force` is not given."""
-    given = given_run_id(environ) or option(command, _RENDEZVOUS)
+    given = given_run_id(environ) or option(command, _RENDEZVOUS) or _siblings(environ)
     alone = not spans_nodes(command, environ)
     fresh = Admission(given or folder.path.name, told=given is not None or alone)
     if not folder.exists():
@@ -59,6 +61,13 @@ def spans_nodes(command: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether other launchers may serve the same job on other nodes."""
     counts = [option(command, _NODES), environ.get("SLURM_NNODES")]
     return any(count not in (None, "1", "1:1") for count in counts)
+
+
+def _siblings(environ: Mapping[str, str]) -> str | None:
+    """What the launchers that one mpiexec started on this node know their run by."""
+    if from_environment(environ).launcher not in ("pmi", "openmpi"):
+        return None
+    return default_path(Path.cwd(), os.getppid()).name
 
 
 def option(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:

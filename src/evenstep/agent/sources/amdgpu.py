@@ -1,7 +1,7 @@
-"""AMD GPUs from sysfs: clocks, temperature, power and how busy they are.
+"""AMD GPUs from sysfs: clocks and what holds them back, temperature, power, how busy they are.
 
-Files and units are those of the kernel's amdgpu documentation (thermal.rst). They do not tell why a
-clock is low: the report cannot name a throttle reason on AMD.
+Files and units are those of the kernel's amdgpu documentation (thermal.rst). Why a clock is low is
+told by models whose `gpu_metrics` has version 1.3 only (see `amd_files`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from evenstep.agent.sources.amd_files import HARDWARE, POWER, THERMAL, highest_mhz, throttled
 from evenstep.agent.sources.source import Reading, Source, SourceUnavailable
 from evenstep.agent.sources.visible import AMD, pick, visible
 from evenstep.agent.sysfs import children, read_int, read_text, target
@@ -50,6 +51,8 @@ class AmdgpuSource(Source):
         self._sysroot = sysroot
         self._environ = environ
         self._files: list[tuple[str, int, str, float]] = []  # metric, device, file, factor
+        self._constant: list[Reading] = []
+        self._throttled: list[tuple[int, Path]] = []  # device, folder: those that tell
 
     def open(self) -> None:
         found = cards(self._sysroot)
@@ -64,6 +67,11 @@ class AmdgpuSource(Source):
 
     def _choose(self, index: int, device: Path) -> None:
         self._add("gpu.busy_percent", index, (device / "gpu_busy_percent",), 1)
+        highest = highest_mhz(device)
+        if highest is not None:
+            self._constant.append(("gpu.sm_clock_max_mhz", index, highest))
+        if throttled(device) is not None:
+            self._throttled.append((index, device))
         for monitor in children(str(device / "hwmon")):
             folder = device / "hwmon" / monitor
             for metric, names, factor in _MONITORED:
@@ -80,4 +88,16 @@ class AmdgpuSource(Source):
 
     def read(self) -> list[Reading]:
         values = ((entry, read_int(entry[2])) for entry in self._files)
-        return [(metric, i, v * factor) for (metric, i, _, factor), v in values if v is not None]
+        found = [(metric, i, v * factor) for (metric, i, _, factor), v in values if v is not None]
+        for index, device in self._throttled:
+            found += throttling(index, throttled(device) or 0)
+        return found + self._constant
+
+
+def throttling(index: int, bits: int) -> list[Reading]:
+    """Whether heat, power or the hardware's own protection hold the clocks, as on NVIDIA."""
+    return [
+        ("gpu.thermal_throttle_flag", index, bool(bits & THERMAL)),
+        ("gpu.power_throttle_flag", index, bool(bits & POWER)),
+        ("gpu.hardware_slowdown_flag", index, bool(bits & HARDWARE)),
+    ]

@@ -1,0 +1,273 @@
+"""mpi4py programs: every call of every communicator, noted and passed on.
+
+The methods of mpi4py's own types are replaced, so communicators that exist already, those made
+later and those a library makes are all seen, and `MPI.COMM_WORLD` stays the object it is.
+
+A blocking call ends when it returns to the thread that made it. One that does not block ends when
+somebody waits or tests successfully: an upper bound. No MPI call is added on any path that
+communicates; naming a communicator, once for each, asks MPI for its members, which is local.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from evenstep.agent.recorder import COST_SAMPLE
+from evenstep.hooks import mpi_calls as calls
+from evenstep.hooks.extension_types import Replacements
+from evenstep.hooks.mpi_calls import Collective, argument, sizes
+from evenstep.hooks.mpi_cycle import MESSAGE
+from evenstep.hooks.mpi_groups import ENDERS, MAKERS, MpiGroups
+from evenstep.hooks.mpi_messages import MpiMessages
+from evenstep.hooks.mpi_methods import Enter, Methods
+from evenstep.hooks.mpi_requests import Requests, Ticket, all_if, all_of, one_of, some_of
+from evenstep.hooks.mpi_steps import MpiSteps
+from evenstep.trace.layout import NO_PEER, Flag
+
+if TYPE_CHECKING:
+    from evenstep.agent.rank import Agent
+
+_NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
+
+_get_ident = threading.get_ident
+
+
+class MpiHooks:
+    """Collectives, messages, requests and communicators of mpi4py."""
+
+    on_device = False
+    device_index: int | None = None
+
+    def __init__(self, mpi: Any, agent: Agent) -> None:
+        self.armed = True
+        self._mpi = mpi
+        self._agent = agent
+        self._recorder = agent.recorder
+        self.groups = MpiGroups(agent.spool, mpi)
+        self._steps = MpiSteps(agent)
+        self._messages = MpiMessages(mpi, agent.recorder, self.groups)
+        self.requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self._give_up)
+        self._methods = Methods(self)
+        self._replaced = Replacements()
+
+    def install(self) -> None:
+        """Replace the methods. Raises TypeError where this Python does not let it."""
+        try:
+            for owner in (self._mpi.Comm, self._mpi.Intracomm, self._mpi.Topocomm):
+                self._communicator(owner)
+            for owner in (self._mpi.Intercomm, self._mpi.Cartcomm):
+                self._makers(owner)
+            self._request(self._mpi.Request)
+            self._prequest(self._mpi.Prequest)
+            self._agent.spool.add_fact("framework", calls.LIMIT)
+        except BaseException:
+            self._replaced.restore()
+            raise
+
+    def hold_device(self, delay_ns: int, seq: int) -> bool:
+        """No stream of this stack is held."""
+        del delay_ns, seq
+        return False
+
+    def disarm(self) -> None:
+        """Pass every call through from now on."""
+        self.armed = False
+
+    def remove(self) -> None:
+        """Put the methods back, and tell the last steps."""
+        armed, self.armed = self.armed, False
+        self._replaced.restore()
+        if armed:
+            self._steps.conclude()
+
+    def poll(self) -> None:
+        """Nothing to do in the background."""
+
+    def describe(self) -> dict[str, Any]:
+        """How calls are seen, and which are not."""
+        return {
+            "mechanism": "mpi4py's communicators",
+            "not_recorded": list(calls.UNSEEN),
+            "tags": True,
+        }
+
+    # -- where it goes ---------------------------------------------------------------------------
+
+    def _communicator(self, owner: type) -> None:
+        own = owner.__dict__
+        for name, call in calls.BLOCKING.items():
+            if name in own:
+                self._replace(
+                    owner, name, self._methods.blocking(own[name], self._collective(call))
+                )
+        for name, call in calls.NONBLOCKING.items():
+            if name in own:
+                enter = self._collective(call, _NOT_BLOCKING)
+                self._replace(owner, name, self._methods.issuing(own[name], enter))
+        for name, call in calls.PERSISTENT.items():
+            if name in own:
+                enter = self._collective(call, _NOT_BLOCKING)
+                self._replace(owner, name, self._methods.preparing(own[name], enter))
+        self._message_methods(owner)
+        self._makers(owner)
+        for name in ENDERS:
+            if name in own:
+                self._replace(owner, name, self._methods.ending(own[name]))
+
+    def _message_methods(self, owner: type) -> None:
+        own, entering = owner.__dict__, self._message
+        for name, call in calls.BLOCKING_MESSAGES.items():
+            if name in own:
+                enter = entering(self._messages.entering(call, blocking=True))
+                self._replace(owner, name, self._messages.receiving(
+                    own[name], call, self._methods.blocking, enter
+                ))  # fmt: skip
+        for name, call in calls.NONBLOCKING_MESSAGES.items():
+            if name in own:
+                enter = entering(self._messages.entering(call, blocking=False))
+                self._replace(owner, name, self._methods.issuing(own[name], enter))
+        for name, call in calls.PERSISTENT_MESSAGES.items():
+            if name in own:
+                enter = entering(self._messages.entering(call, blocking=False))
+                self._replace(owner, name, self._methods.preparing(own[name], enter))
+
+    def _makers(self, owner: type) -> None:
+        for name in MAKERS:
+            if name in owner.__dict__:
+                self._replace(owner, name, self._methods.making(owner.__dict__[name], name))
+
+    def _request(self, owner: type) -> None:
+        own, requests = owner.__dict__, self.requests
+        for name in ("Wait", "wait", "Test", "test"):
+            tests = name in ("Test", "test")
+            self._replace(owner, name, requests.one(own[name], tests=tests))
+        choosers = {"Waitall": all_of, "Testall": all_if, "Waitany": one_of, "Testany": one_of}
+        choosers |= {"Waitsome": some_of, "Testsome": some_of}
+        for name, chosen in choosers.items():
+            for spelling in (name, name.lower()):
+                self._replaced.replace(owner, spelling, requests.several(own[spelling], chosen))
+        for name in ("Free", "free"):
+            if name in own:
+                self._replace(owner, name, self._methods.freeing(own[name]))
+
+    def _prequest(self, owner: type) -> None:
+        start, start_all = owner.__dict__["Start"], owner.__dict__["Startall"]
+
+        def started(request: Any) -> None:
+            if self.armed:
+                self.safely(self.requests.started, request)
+
+        def one(request: Any) -> Any:
+            started(request)
+            return start(request)
+
+        def several(cls: type, requests: Any) -> Any:
+            requests = list(requests)
+            for request in requests:
+                started(request)
+            return start_all.__get__(None, cls)(requests)
+
+        self._replace(owner, "Start", one)
+        self._replaced.replace(owner, "Startall", classmethod(several))
+
+    def _replace(self, owner: type, name: str, method: Any) -> None:
+        original = owner.__dict__[name]
+        method.__name__, method.__doc__ = name, getattr(original, "__doc__", None)
+        method.__qualname__, method.__wrapped__ = f"{owner.__name__}.{name}", original
+        self._replaced.replace(owner, name, method)
+
+    # -- what is recorded ------------------------------------------------------------------------
+
+    def _collective(self, call: Collective, flags: int = 0) -> Enter:
+        """How a call of this kind becomes a record."""
+        record, state_of, op = self._recorder.collective, self.groups.state, int(call.op)
+        sent, received, root, uniform = call.sent, call.received, call.root, call.uniform
+        parameters, gate = call.parameters, self._agent.gate
+
+        def enter(communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ticket:
+            if gate is not None:
+                gate()
+            enter_ns = monotonic_ns()
+            state = state_of(communicator)
+            given = argument(sent, parameters, args, kwargs) if sent else None
+            taken = given
+            if received != sent:
+                taken = argument(received, parameters, args, kwargs) if received else None
+            bytes_in, bytes_out = sizes(call, given, taken, len(state.ranks))
+            at, peer = 0, NO_PEER
+            if root:
+                at = argument(root, parameters, args, kwargs) or 0
+                peer = state.global_rank(at)
+            dtype = calls.dtype(given) or calls.dtype(taken)
+            seq = record(enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype)
+            if len(state.ranks) > 1 and _get_ident() == self._recorder.ident:
+                size = 0 if not uniform else bytes_in if uniform == sent else bytes_out
+                signature = (state.uid, op, size, at)
+                self._steps.entered(seq, len(state.ranks), signature, enter_ns)
+            if not state.sequence % COST_SAMPLE:
+                self._recorder.cost.add(monotonic_ns() - enter_ns)
+            return Ticket(seq)
+
+        return enter
+
+    def _message(self, enter: Callable[..., tuple[Ticket, Any] | None]) -> Enter:
+        """The same of a message, whose entry is told by `MpiMessages`."""
+
+        def entering(
+            communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Ticket | None:
+            enter_ns = monotonic_ns()
+            begun = enter(enter_ns, communicator, args, kwargs)
+            if begun is None:
+                return None
+            ticket, signature = begun
+            if _get_ident() == self._recorder.ident:
+                self._steps.entered(ticket.record, MESSAGE, signature, enter_ns)
+            return ticket
+
+        return entering
+
+    def returned(self, ticket: Ticket, enter_ns: int) -> None:
+        """A blocking call is over: it was the wait."""
+        now = monotonic_ns()
+        self._waited(enter_ns, now, _get_ident())
+        self._ended(ticket, now, None)
+
+    def _waited(self, enter_ns: int, exit_ns: int, ident: int) -> None:
+        self._recorder.host_waited(enter_ns, exit_ns, ident=ident)
+
+    def _ended(self, ticket: Ticket, exit_ns: int, status: Any) -> None:
+        if ticket.wildcard is not None:
+            self._messages.resolve(ticket, status)
+        self._recorder.spool.close(ticket.record, exit_ns)
+        if ticket.also:
+            self._recorder.spool.close(ticket.also, exit_ns)
+        if _get_ident() == self._recorder.ident:
+            self._steps.left(ticket.record, exit_ns)
+
+    def failed(self, ticket: Ticket | None) -> None:
+        """MPI refused a call, or it raised: that, too, is an end."""
+        if ticket is None:
+            return
+        self._recorder.spool.add_flags(ticket.record, int(Flag.FAILED))
+        self._recorder.spool.close(ticket.record, monotonic_ns())
+        blocking, ident = self._recorder.blocking, _get_ident()
+        if blocking.get(ident) == ticket.record:
+            del blocking[ident]
+
+    # -- our own failures ------------------------------------------------------------------------
+
+    def safely(self, action: Callable[..., Any], *args: Any) -> Any:
+        """What our own code gives; where it fails, None, and nothing is observed from then on."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def _give_up(self, error: Exception) -> None:
+        self.armed = False
+        self._agent.give_up(error)

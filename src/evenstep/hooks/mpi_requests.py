@@ -1,0 +1,192 @@
+"""Requests of MPI: what was issued without blocking ends when somebody waits or tests.
+
+A request is known by its handle, which comes back when it is free; MPICH gives all messages that
+are gone at once the same one. So each handle has a queue, first in, first out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import monotonic_ns
+from typing import Any
+
+MOST_OPEN = 4096  # requests remembered; of more, the oldest have been dropped by the program
+
+_get_ident = threading.get_ident
+
+#: Told of what has ended: its ticket, the time, the status where one was at hand.
+Ended = Callable[[Any, int, Any], None]
+
+
+class Ticket:
+    """What was issued and has not ended.
+
+    `wildcard` is the communicator's state, and a status if there is one already, where only a
+    status tells whence a message came;
+    `also` the record of the other half of an exchange, 0 for none.
+    """
+
+    __slots__ = ("also", "record", "wildcard")
+
+    def __init__(self, record: int, wildcard: Any = None, also: int = 0) -> None:
+        self.record = record
+        self.wildcard = wildcard
+        self.also = also
+
+
+class Requests:
+    """Open requests of this process, and the waits for them."""
+
+    def __init__(
+        self,
+        mpi: Any,
+        ended: Ended,
+        waited: Callable[[int, int, int], None],
+        armed: Callable[[], bool],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._mpi = mpi
+        self._ended = ended
+        self._waited = waited
+        self._armed = armed
+        self._on_failure = on_failure
+        self._open: dict[int, deque[Ticket]] = {}
+        self._count = 0
+        self._persistent: dict[int, Callable[[], Ticket | None]] = {}
+
+    def opened(self, request: Any, ticket: Ticket) -> None:
+        """A request was handed to the program."""
+        self._open.setdefault(request.handle, deque()).append(ticket)
+        self._count += 1
+        if self._count > MOST_OPEN:
+            self._taken(next(iter(self._open)))
+
+    def made(self, request: Any, again: Callable[[], Ticket | None]) -> None:
+        """A persistent request was made; `again` records that it is started."""
+        self._persistent[request.handle] = again
+
+    def started(self, request: Any) -> None:
+        """A persistent request is started."""
+        again = self._persistent.get(request.handle)
+        ticket = again() if again is not None else None
+        if ticket is not None:
+            self.opened(request, ticket)
+
+    def freed(self, handle: int) -> None:
+        """A request was given back unwaited for."""
+        self._persistent.pop(handle, None)
+        self._taken(handle)
+
+    def _taken(self, handle: int) -> Ticket | None:
+        """The longest open of a handle's tickets, which is open no more."""
+        queue = self._open.get(handle)
+        if not queue:
+            return None
+        self._count -= 1
+        ticket = queue.popleft()
+        if not queue:
+            del self._open[handle]
+        return ticket
+
+    # -- what replaces the methods ---------------------------------------------------------------
+
+    def one(self, original: Any, *, tests: bool) -> Callable[..., Any]:
+        """`Wait`, `wait`, `Test`, `test` of a request."""
+
+        def method(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._armed():
+                return original(request, *args, **kwargs)
+            handle, enter_ns = request.handle, monotonic_ns()
+            status = args[0] if args else kwargs.get("status")
+            if status is None and self._asks_status(handle):
+                status = self._mpi.Status()
+                args, kwargs = (), {**kwargs, "status": status}
+            result = original(request, *args, **kwargs)
+            if not tests or (result if isinstance(result, bool) else result[0]):
+                self._over([handle], [status], enter_ns)
+            return result
+
+        return method
+
+    def several(self, original: Any, chosen: Callable[[Any, int], Iterable[int]]) -> Any:
+        """`Waitall`, `Testsome` and the like; `chosen` reads from the result which have ended."""
+
+        def method(cls: type, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            bound = original.__get__(None, cls)
+            if not self._armed():
+                return bound(requests, *args, **kwargs)
+            requests = list(requests)
+            handles, enter_ns = [request.handle for request in requests], monotonic_ns()
+            statuses, args, kwargs = self._statuses(bound, handles, args, kwargs)
+            result = bound(requests, *args, **kwargs)
+            ended = list(chosen(result, len(handles)))
+            if ended:
+                told = [_at(statuses, place) for place in range(len(ended))]
+                self._over([handles[index] for index in ended], told, enter_ns)
+            return result
+
+        return classmethod(method)
+
+    def _asks_status(self, handle: int) -> bool:
+        queue = self._open.get(handle)
+        return bool(queue) and queue[0].wildcard is not None  # type: ignore[index]
+
+    def _statuses(
+        self, bound: Any, handles: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Statuses to be filled in: the program's own, else ours where a receive needs one."""
+        given = args[0] if args else kwargs.get("statuses", kwargs.get("status"))
+        if given is not None or not any(self._asks_status(handle) for handle in handles):
+            return given, args, kwargs
+        if bound.__name__.lower().endswith("any"):
+            status = self._mpi.Status()
+            return status, (), {**kwargs, "status": status}
+        statuses = [self._mpi.Status() for _ in handles]
+        return statuses, (), {**kwargs, "statuses": statuses}
+
+    def _over(self, handles: list[int], statuses: list[Any], enter_ns: int) -> None:
+        try:
+            now = monotonic_ns()
+            ended = []
+            for handle, status in zip(handles, statuses, strict=True):
+                ticket = self._taken(handle)
+                if ticket is not None:
+                    ended.append((ticket, status))
+            if ended:
+                self._waited(enter_ns, now, _get_ident())
+            for ticket, status in sorted(ended, key=lambda one: one[0].record):
+                self._ended(ticket, now, status)
+        except Exception as error:
+            self._on_failure(error)
+
+
+def _at(statuses: Any, place: int) -> Any:
+    """The status of the `place`-th that ended; MPI fills them in in that order."""
+    if not isinstance(statuses, list):
+        return statuses
+    return statuses[place] if place < len(statuses) else None
+
+
+def all_of(_: Any, number: int) -> Iterable[int]:
+    """Of `Waitall`."""
+    return range(number)
+
+
+def all_if(result: Any, number: int) -> Iterable[int]:
+    """Of `Testall`: all or none."""
+    done = result if isinstance(result, bool) else result[0]
+    return range(number) if done else ()
+
+
+def one_of(result: Any, number: int) -> Iterable[int]:
+    """Of `Waitany` and `Testany`: an index, perhaps with a flag or a message."""
+    index = result[0] if isinstance(result, tuple) else result
+    return (index,) if 0 <= index < number else ()
+
+
+def some_of(result: Any, number: int) -> Iterable[int]:
+    """Of `Waitsome` and `Testsome`: a list of indices, or None."""
+    indices = result[0] if isinstance(result, tuple) else result
+    return [index for index in indices or () if 0 <= index < number]

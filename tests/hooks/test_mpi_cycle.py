@@ -1,0 +1,105 @@
+"""What repeats in a program's calls, and where its steps end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.hooks.mpi_cycle import FEWEST_CALLS, FEWEST_MESSAGES, MESSAGE, Cycle, repetition
+
+WIDTH = 4
+
+
+def followed(calls, width=WIDTH):
+    """Where steps ended, as numbers of calls; the trace ends after them."""
+    cycle, ends = Cycle(), []
+    for number, call in enumerate(calls):
+        if cycle.known:
+            ends += [number] * cycle.ends(width, call)
+        else:
+            ends += [step[-1] for step in cycle.learn(width, call, number)[:-1]]
+    return ends + [step[-1] for step in cycle.conclude()[:-1]]
+
+
+def test_one_call_a_step_ends_a_step_with_every_call():
+    assert followed("a" * 50) == list(range(50))
+
+
+def test_what_comes_before_the_loop_is_a_step_of_its_own():
+    assert followed("xyz" + "ab" * 30) == [2, *range(4, 63, 2)]
+
+
+def test_an_inner_loop_of_equal_calls_is_no_step():
+    assert followed(("g" * 10 + "l") * 12) == list(range(10, 132, 11))
+
+
+def test_calls_that_come_in_between_lengthen_one_step():
+    ends = followed("ab" * 20 + "ev" + "ab" * 5)
+    assert ends == [*range(1, 40, 2), *range(43, 52, 2)]
+
+
+def test_a_few_steps_are_told_when_the_trace_ends():
+    assert followed("abc" * 3) == [2, 5, 8]
+
+
+def test_two_repetitions_are_a_coincidence():
+    assert followed("abcabc") == []
+
+
+def test_another_loop_is_learnt_after_the_first():
+    *_, before, last = followed("ab" * 20 + "xyz" * 60)
+    assert (last - before, last >= 40 + 180 - 3) == (3, True)
+
+
+def test_messages_count_only_where_nothing_else_repeats():
+    assert followed("sr" * (FEWEST_CALLS // 2 + 1), width=MESSAGE)  # told at the end
+    cycle = Cycle()
+    for number in range(FEWEST_MESSAGES - 1):
+        assert cycle.learn(MESSAGE, "m", number) == []
+    cycle.learn(2, "g", 0)
+    assert cycle.learn(MESSAGE, "m", 1) == []
+    assert not cycle.known
+
+
+def test_a_wider_group_takes_the_lead():
+    cycle = Cycle()
+    told = [cycle.learn(width, width, number) for number, width in enumerate([2, 4] * 40)
+            if not cycle.known]  # fmt: skip
+    steps = next(steps for steps in told if steps)
+    assert all(number % 2 for step in steps for number in step)  # only the wide ones
+
+
+@given(
+    unit=st.lists(st.integers(0, 5), min_size=1, max_size=12),
+    prefix=st.lists(st.integers(6, 9), max_size=10),
+    times=st.integers(5, 20),
+)
+def test_every_repetition_is_found_with_a_period_that_divides_it(unit, prefix, times):
+    start, period = repetition([*prefix, *unit * times], 4)
+    assert start <= len(prefix)
+    assert period
+    assert len(unit) % period == 0
+
+
+@given(st.lists(st.integers(0, 3), max_size=80))
+def test_a_repetition_is_one(calls):
+    start, period = repetition(calls, 3)
+    tail = calls[start:]
+    assert period == 0 or (tail[period:] == tail[:-period] and len(tail) >= 3 * period)
+
+
+@given(st.lists(st.integers(0, 2), max_size=150))
+def test_every_call_is_in_one_step_at_most_and_in_order(calls):
+    ends = followed(calls)
+    assert ends == sorted(set(ends))
+
+
+@pytest.mark.parametrize("period", [1, 3, 7, 40])
+def test_the_period_is_told(period):
+    cycle = Cycle()
+    calls = list(range(period)) * 60
+    for call in calls:
+        if not cycle.known:
+            cycle.learn(WIDTH, call, call)
+    assert cycle.period == period

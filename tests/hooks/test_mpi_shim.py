@@ -1,0 +1,172 @@
+"""An MPI program in C, observed by the preloaded shim; and the shim's files, without MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evenstep
+from evenstep.diagnose.engine import diagnose
+from evenstep.errors import UsageError
+from evenstep.hooks.pmpi import build, collect
+from evenstep.hooks.pmpi.collect import CALL
+from evenstep.hooks.pmpi.communicators import communicators
+from evenstep.trace.layout import Flag, Kind, Op
+from evenstep.trace.messages import matched
+
+SOURCE = Path(__file__).parents[2] / "src"
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+MPICC, MPIEXEC = (shutil.which(name, path=PATH) for name in ("mpicc", "mpiexec"))
+ENVIRON = {**os.environ, "PATH": PATH, "PYTHONPATH": str(SOURCE), "EVENSTEP_VERDICT": "0"}
+LATE_S = 0.03
+PROGRAM = r"""
+#include <mpi.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    int rank, size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    double sent[1000] = {1}, sum[1000], got;
+    MPI_Comm copy;
+    MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+    MPI_Bcast(sent, 10, MPI_DOUBLE, 1, copy);
+    for (int step = 0; step < 40; step++) {
+        usleep(4000 + (rank == 1 ? LATE_US : 0));
+        MPI_Allreduce(sent, sum, 1000, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        MPI_Request both[2];
+        MPI_Isend(sent, 1, MPI_DOUBLE, (rank + 1) % size, 7, MPI_COMM_WORLD, &both[0]);
+        MPI_Irecv(&got, 1, MPI_DOUBLE, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &both[1]);
+        MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+    }
+    MPI_Finalize();
+    return 0;
+}
+""".replace("LATE_US", str(int(LATE_S * 1e6)))
+
+with_mpi = pytest.mark.skipif(
+    MPICC is None or MPIEXEC is None or shutil.which("cc") is None,
+    reason="there is no C compiler for MPI (mpicc, mpiexec)",
+)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """The trace of two ranks of the C program."""
+    folder = tmp_path_factory.mktemp("shim")
+    (folder / "program.c").write_text(PROGRAM)
+    subprocess.run([MPICC, "-o", folder / "program", folder / "program.c"], env=ENVIRON, check=True)
+    wrapped = [sys.executable, "-m", "evenstep", "run", "--mpi-shim", "--out", str(folder / "r")]
+    done = subprocess.run(
+        [*wrapped, "--", MPIEXEC, "-n", "2", str(folder / "program")],
+        env=ENVIRON | {"XDG_CACHE_HOME": str(folder)}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return evenstep.load(folder / "r")
+
+
+@with_mpi
+def test_a_c_program_leaves_its_collectives_with_root_size_and_group(trace):
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    mine = rows.select(rows["rank"] == 0)
+    assert mine.op.tolist() == [Op.BROADCAST, *[Op.ALL_REDUCE] * 40]
+    assert mine.bytes_in.tolist() == [80, *[8000] * 40]  # doubles
+    assert mine.peer_or_root[0] == 1
+    assert len(set(mine.group.tolist())) == 2  # the world and its copy
+
+
+@with_mpi
+def test_its_messages_find_their_other_ends(trace):
+    rows = trace.of_kind(Kind.POINT_TO_POINT)
+    pairs = matched(rows)
+    assert len(rows) == 2 * len(pairs.send) == 160
+    assert set(rows.payload.tolist()) == {7}
+    assert (rows.flags & Flag.ASYNC).all()
+
+
+@with_mpi
+def test_its_steps_are_what_repeats(trace):
+    steps = trace.of_kind(Kind.STEP)
+    counts = [int((steps["rank"] == rank).sum()) for rank in (0, 1)]
+    assert counts == [41, 41]  # what comes before the loop is one, too
+
+
+@with_mpi
+def test_its_late_rank_is_named_with_what_the_other_waits(trace):
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    early = rows.select((rows["rank"] == 0) & (rows.op == Op.ALL_REDUCE))
+    late = rows.select((rows["rank"] == 1) & (rows.op == Op.ALL_REDUCE))
+    assert np.median(late.enter_ns - early.enter_ns) == pytest.approx(LATE_S * 1e9, rel=0.1)
+    found = diagnose(trace).findings[0]
+    assert (found.mode, list(found.where.ranks)) == ("straggler", [1])
+
+
+def test_without_a_compiler_the_message_says_what_to_do():
+    with pytest.raises(UsageError, match="no mpicc on PATH; load your MPI's module"):
+        build.library({"PATH": "/nowhere"})
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path):
+    broken = tmp_path / "mpicc"
+    broken.write_text("#!/bin/sh\necho 'no mpi.h here' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path)}
+    with pytest.raises(UsageError, match=r"cannot compile evenstep_pmpi\.c: no mpi\.h here"):
+        build.library(environ)
+
+
+def put_rank(folder, calls, rank=0):
+    """A rank's two files as the shim leaves them, without an end (as after a kill)."""
+    place = folder / "attempt-000"
+    place.mkdir(exist_ok=True)
+    identity = {"rank": rank, "world": 2, "local_rank": rank, "pid": 1, "hostname": "a",
+                "boot_id": "b", "anchor_monotonic_ns": 1, "anchor_realtime_ns": 1}  # fmt: skip
+    world = {"communicator": 1, "parent": 0, "by": "", "name": "MPI_COMM_WORLD", "ranks": [0, 1]}
+    text = "\n".join(json.dumps(line) for line in (identity, world)) + '\n{"communicator'
+    (place / f"rank-{rank:05d}.ranks").write_text(text)
+    (place / f"rank-{rank:05d}.calls").write_bytes(b"".join(calls) + bytes(640))
+
+
+def call(seq, enter_ns, exit_ns, kind=1, op=int(Op.BARRIER)):
+    """One call on the world."""
+    return CALL.pack(seq, enter_ns, exit_ns, 0, 0, 0, -1, 0, 1, kind, op, 0, 1, 0, 0)
+
+
+def test_a_killed_rank_shows_what_it_hung_in(tmp_path):
+    put_rank(tmp_path, [call(1, 100, 200), call(2, 300, 0)])
+    assert collect.collect(tmp_path, run_id="r") == 1
+    trace = evenstep.load(tmp_path)
+    assert trace.of_kind(Kind.COLLECTIVE).exit_ns.tolist() == [200, 0]
+    assert not trace.ranks[0].closed
+
+
+def test_marked_steps_are_taken_as_they_are(tmp_path):
+    calls = [call(n, 100 * n, 100 * n + 50, kind=6 if n % 3 == 0 else 1) for n in range(1, 10)]
+    put_rank(tmp_path, calls)
+    collect.collect(tmp_path, run_id="r")
+    steps = evenstep.load(tmp_path).of_kind(Kind.STEP)
+    assert steps.exit_ns.tolist() == [350, 650, 950]
+
+
+def test_a_rank_that_has_a_spool_keeps_it(tmp_path):
+    put_rank(tmp_path, [call(1, 100, 200)])
+    spool = tmp_path / "attempt-000/rank-00000.spool"
+    spool.write_text("of the agent")
+    assert collect.collect(tmp_path, run_id="r") == 0
+    assert [file.name for file in spool.parent.iterdir()] == [spool.name]
+
+
+def test_communicators_made_alike_are_numbered_in_their_order():
+    made = [{"communicator": n, "parent": 1, "by": "Split", "name": "", "ranks": ranks}
+            for n, ranks in ((2, [0, 1]), (3, [2, 3]), (4, [0, 1]))]  # fmt: skip
+    world = {"communicator": 1, "parent": 0, "by": "", "name": "world", "ranks": [0, 1, 2, 3]}
+    names = [one.name for one in communicators([world, *made]).values()]
+    assert names == ["world", "world.Split", "world.Split", "world.Split (2)"]
