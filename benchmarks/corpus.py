@@ -6,15 +6,21 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from benchmarks.labelled import faults, simulated, worlds
-from benchmarks.labelled.example import Example, Judged, judged
+from benchmarks.labelled.example import Judged, judged
 from benchmarks.measure import Row
+from evenstep.cli import engine
+from evenstep.simulate.engines import Engine
 
 RIGHT_MODE, RIGHT_CULPRIT, SILENT = 0.95, 0.98, 0.98
 TOLERANCE = 0.10
 HEALTHY = 4  # times as many seeds of every healthy kind
 COMMAND = "python -m benchmarks corpus"
+CORPORA = {"closed-form corpus": worlds, "simulated corpus": simulated}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", type=int, nargs="+", default=[2, 4], help="sizes of the real jobs"
     )
     parser.add_argument("--wrong", action="store_true", help="list what was judged wrongly")
+    engine.add_arguments(parser, workers="one for each core; real jobs need the machine, so 1")
+
+
+class Batch(NamedTuple):
+    """All examples of one corpus and seed, disturbed or healthy: what a worker judges."""
+
+    number: int
+    corpus: str
+    sick: bool
+    seed: int
+    only: str
 
 
 def run(args: argparse.Namespace) -> list[Row]:
@@ -34,28 +51,43 @@ def run(args: argparse.Namespace) -> list[Row]:
     if args.real:
         sizes = tuple(args.ranks)
         corpus = f"real gloo jobs of {' and '.join(map(str, sizes))} ranks"
-        return _judged(faults.disturbed(sizes), faults.healthy(sizes, 3), corpus, args)
-    seeds = range(args.first_seed, args.first_seed + args.seeds)
-    more = range(args.first_seed, args.first_seed + HEALTHY * args.seeds)
-    found = _judged(
-        worlds.disturbed(seeds, only=args.only),
-        worlds.healthy(more, args.only),
-        "closed-form corpus",
-        args,
-    )
-    return found + _judged(
-        simulated.disturbed(seeds, only=args.only),
-        simulated.healthy(more, args.only),
-        "simulated corpus",
-        args,
-    )
+        sick = [judged(example) for example in faults.disturbed(sizes)]
+        return _shown(sick, [judged(example) for example in faults.healthy(sizes, 3)], corpus, args)
+    carrier = engine.chosen(args)
+    return [row for corpus in CORPORA for row in _rows_of(corpus, carrier, args)]
 
 
-def _judged(
-    sick: Iterable[Example], calm: Iterable[Example], corpus: str, args: argparse.Namespace
+def _rows_of(corpus: str, carrier: Engine, args: argparse.Namespace) -> list[Row]:
+    """One corpus: a batch for each seed, judged by the engine's workers."""
+    first = args.first_seed
+    last = {True: first + args.seeds, False: first + HEALTHY * args.seeds}
+    wanted = [(sick, seed) for sick in last for seed in range(first, last[sick])]
+    batches = [Batch(n, corpus, sick, seed, args.only) for n, (sick, seed) in enumerate(wanted)]
+    found = dict(carrier.carried(batches, judged_batch))
+    disturbed, healthy = (
+        [item for batch in batches if batch.sick is sick for item in found[batch.number]]
+        for sick in (True, False)
+    )
+    return _shown(disturbed, healthy, corpus, args)
+
+
+def judged_batch(batch: Batch) -> tuple[int, list[Judged]]:
+    """The batch's number, and its examples judged, without what made their traces."""
+    corpus, seeds = CORPORA[batch.corpus], range(batch.seed, batch.seed + 1)
+    examples = (corpus.disturbed if batch.sick else corpus.healthy)(seeds, only=batch.only)
+    return batch.number, [_without_trace(judged(example)) for example in examples]
+
+
+def _without_trace(item: Judged) -> Judged:
+    """The same without the function that made the trace, which no other process could be sent."""
+    kept = partial(dict, findings=item.findings)
+    return replace(item, example=replace(item.example, diagnosis=kept))
+
+
+def _shown(
+    sick: Sequence[Judged], healthy: Sequence[Judged], corpus: str, args: argparse.Namespace
 ) -> list[Row]:
-    disturbed = [item for item in map(judged, sick) if item.counts]
-    healthy = [judged(example) for example in calm]
+    disturbed = [item for item in sick if item.counts]
     print(f"{corpus}\n{confusion([*disturbed, *healthy])}", file=sys.stderr)
     if args.wrong:
         print("\n".join(mistakes([*disturbed, *healthy])), file=sys.stderr, flush=True)
@@ -103,7 +135,7 @@ def confusion(found: Iterable[Judged]) -> str:
     for item in found:
         injected = item.example.label.mode or "nothing"
         table.setdefault(injected, Counter())[item.first or "nothing"] += 1
-    width = max(map(len, table))
+    width = max(map(len, table), default=0)
     lines = [f"{'injected':{width}}  came first"]
     for injected, counts in table.items():
         shown = ", ".join(f"{mode} {number}" for mode, number in counts.most_common())

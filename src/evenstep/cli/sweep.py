@@ -5,24 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import ConfigError, MissingExtra, UsageError
+from evenstep.cli import engine
+from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from evenstep.simulate.engines import Engine
     from evenstep.simulate.sweep import Plan
     from evenstep.simulate.sweep_folder import SweepFolder
 
-HELP = """Simulate a scenario in every combination of some values, on all cores of this machine.
+HELP = """Simulate a scenario in every combination of some values, on all cores of this machine or,
+with --engine ray, of a cluster.
 
   evenstep sweep job.toml --vary nodes=4,8,16 --vary fabric.oversubscription=1,2,4 \\
       --vary strategy=synchronous,paced --repeats 5 --out sweep
 
 A field is named as in the scenario; nodes, ranks, placement, oversubscription, strategy,
 controller, algorithm, buckets, seed and steps are known without their table. With --out every
-finished simulation is put down at once: the same command goes on where it was stopped. Each repeat
-has a seed of its own; intervals are 95 % of the mean over repeats."""
+finished simulation is put down at once: the same command goes on where it was stopped, whoever
+carries it out; results are the same to the byte. Each repeat has a seed of its own; intervals are
+95 % of the mean over repeats."""
 
 INTERRUPTED = 130
 
@@ -37,32 +42,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field for all"
     )
     parser.add_argument("--repeats", metavar="N", type=int, default=1, help="seeds of each (1)")
-    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
     parser.add_argument("--exact", action="store_true", help="simulate every message")
     parser.add_argument("--out", metavar="DIR", type=Path, help="keep results here, and resume")
-    parser.add_argument("--force", action="store_true", help="replace another sweep in DIR")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at")
+    parser.add_argument(
+        "--force", action="store_true", help="replace another sweep in DIR, or FILE"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    engine.add_arguments(parser, workers="one for each core")
 
 
 def main(args: argparse.Namespace) -> int:
     """Carry the sweep out and say what came of it."""
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="a sweep") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     from evenstep.simulate import scenario, sweep
     from evenstep.simulate.sweep_folder import SweepFolder
     from evenstep.simulate.sweep_summary import summed_up
 
     if not args.vary:
         raise UsageError("name at least one field to --vary, as in --vary nodes=4,8,16")
-    if args.workers is not None and args.workers < 1:
-        raise UsageError(f"--workers must be at least 1, found {args.workers}")
+    if args.html is not None:
+        from evenstep.report.sheet import check_free
+
+        check_free(args.html, force=args.force)
+    carrier = engine.chosen(args)
     axes = [sweep.axis(text) for text in args.vary]
     data = scenario.read(args.scenario)
     try:
@@ -73,31 +75,36 @@ def _main(args: argparse.Namespace) -> int:
     rows = folder.begin(plan, force=args.force) if folder else []
     written: Path | None = None
     try:
-        _carry_out(plan, rows, folder, args.workers)
+        _carry_out(plan, rows, folder, carrier)
     finally:
         if folder is not None and rows:
             written = folder.write_results(rows)
     document = _document(plan, summed_up(rows, [axis.field for axis in axes]), len(rows))
     print(json.dumps(document, indent=2, allow_nan=False) if args.json else _page(document))
+    if args.html is not None:
+        from evenstep.report import sweep_page
+
+        sweep_page.write(document, _name(data, args.scenario), args.html, force=args.force)
+        print(f"Wrote {args.html}", file=sys.stderr)
     if written is not None:
         print(f"Wrote {written}", file=sys.stderr)
     return INTERRUPTED if document["partial"] else 0
 
 
 def _carry_out(
-    plan: Plan, rows: list[dict[str, Any]], folder: SweepFolder | None, workers: int | None
+    plan: Plan, rows: list[dict[str, Any]], folder: SweepFolder | None, carrier: Engine
 ) -> None:
     """Simulate what `rows` does not have yet; Ctrl-C ends it and keeps what is finished."""
     from contextlib import closing
 
-    from evenstep.simulate.sweep_workers import carried, usable_cores
+    from evenstep.simulate.sweep_workers import carried
 
     known = {row["number"] for row in rows}
     left = [unit for unit in plan.units if unit.number not in known]
     if known:
         print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
     try:
-        with closing(carried(left, workers or usable_cores())) as finished:
+        with closing(carried(left, carrier)) as finished:
             for row in finished:
                 rows.append(row)
                 if folder is not None:
@@ -112,6 +119,10 @@ def _tell(done: int, units: int) -> None:
     if sys.stderr.isatty():
         end = "\n" if done == units else ""
         print(f"\rsimulated {done} of {units}", end=end, file=sys.stderr, flush=True)
+
+
+def _name(data: Mapping[str, Any], path: Path) -> str:
+    return str(data.get("name") or path.stem)
 
 
 def _document(plan: Plan, summary: list[dict[str, Any]], finished: int) -> dict[str, Any]:

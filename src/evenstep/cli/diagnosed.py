@@ -1,0 +1,94 @@
+"""One trace diagnosed, here or by a worker: what is printed of it, ready to be printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import chdir
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evenstep.cli import progress
+from evenstep.importers.opening import Bundle, Given, open_bundle, sort_out
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.finding import Diagnosis
+    from evenstep.trace.trace import Trace
+
+
+class Task(NamedTuple):
+    """A trace to diagnose, as a worker is told: which one of those that were given."""
+
+    paths: tuple[Path, ...]
+    folder: Path  # that relative ones begin at
+    number: int
+    price_per_rank_hour: float | None
+    what_if: tuple[str, ...]
+    as_json: bool
+
+
+class Said(NamedTuple):
+    """What a trace's diagnosis is and how it is shown. `shown` is an object, or text."""
+
+    number: int
+    world: int
+    diagnosis: Diagnosis
+    shown: Any
+
+
+def carried_out(task: Task) -> Said:
+    """Read and diagnose one trace, quietly."""
+    with chdir(task.folder):
+        given = sort_out(list(task.paths))
+        trace = opened(given, given.bundles[task.number], task.price_per_rank_hour)
+        return said(trace, task)
+
+
+def said(trace: Trace, task: Task) -> Said:
+    """Diagnose a trace."""
+    from evenstep.diagnose.engine import diagnose
+
+    diagnosis = diagnose(trace)
+    return Said(task.number, trace.world, diagnosis, shown(diagnosis, trace, task))
+
+
+def opened(
+    given: Given,
+    bundle: Bundle,
+    price: float | None,
+    report: Callable[[str, int, int], None] | None = None,
+) -> Trace:
+    """One of the given traces, with what its run's other attempts say."""
+    from evenstep.diagnose.attempts import with_attempts
+
+    trace = open_bundle(bundle, given, progress=report)
+    return with_attempts(trace, bundle.path, price_per_rank_hour=price)
+
+
+def opened_with_progress(given: Given, price: float | None) -> Iterable[Trace]:
+    """All given traces, one after the other, with a bar for those that take long."""
+    for bundle in given.bundles:
+        size = sum(source.path.stat().st_size for source in bundle.sources)
+        with progress.shown(size) as report:
+            trace = opened(given, bundle, price, report)
+        yield trace
+
+
+def shown(diagnosis: Diagnosis, trace: Trace, task: Task) -> Any:
+    """What is printed of a diagnosis and its what-ifs: an object for JSON, or text."""
+    from evenstep.diagnose.what_if import added, answers
+
+    if task.as_json:
+        return added(diagnosis.to_json(), trace, task.what_if)
+    from evenstep.report.terminal import render
+    from evenstep.report.what_if import render as render_answers
+
+    parts = (render(diagnosis), render_answers(answers(trace, task.what_if)))
+    return "\n\n".join(text.rstrip() for text in parts if text)
+
+
+def together(runs: Sequence[tuple[Trace, Diagnosis]]) -> tuple[Trace, Diagnosis]:
+    """What runs of different sizes say together, with the largest of them."""
+    from evenstep.diagnose.several import diagnose_together
+
+    largest = max((trace for trace, _ in runs), key=lambda trace: trace.world)
+    return largest, diagnose_together(runs)

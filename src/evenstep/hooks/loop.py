@@ -1,0 +1,216 @@
+"""A training loop that a framework runs: what its callback may say of it.
+
+The callbacks beside this module (`lightning`, `transformers`, `accelerate`, `deepspeed`) are thin:
+each translates its framework's events into the calls of `Loop`. None of them raises; a failure of
+ours makes the agent give up, and training goes on. On other threads than the training thread
+nothing happens.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from evenstep.agent import agent
+from evenstep.agent.rank import Agent
+from evenstep.trace.layout import Kind, Phase
+
+log = logging.getLogger("evenstep")
+
+
+class Tested(NamedTuple):
+    """Versions of a package that an integration has been tested with, both ends included."""
+
+    package: str
+    first: str  # major.minor, as `last`
+    last: str
+
+    def outside(self, found: str) -> str:
+        """What to say of a version that is not among them; empty for one that is."""
+        if _ordered(self.first) <= _ordered(found) <= _ordered(self.last):
+            return ""
+        tested = self.first if self.first == self.last else f"{self.first} to {self.last}"
+        return (
+            f"found {self.package} {found}, but its callback was tested with {tested}: check that "
+            "steps and phases look right"
+        )
+
+
+def callback(events: type, module: str, base: str) -> type:
+    """`EvenstepCallback`: what a framework's events mean, as a class of the framework's own kind.
+
+    It is kept where its events are, so that it can be pickled. Raises `ImportError` where the
+    framework is not installed.
+    """
+    try:
+        kind = getattr(importlib.import_module(module), base)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f"EvenstepCallback needs {package}; install it with: pip install {package}"
+        ) from error
+    made = type("EvenstepCallback", (events, kind), {"__module__": events.__module__})
+    vars(sys.modules[events.__module__])["EvenstepCallback"] = made
+    return made
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    """Major and minor as numbers; what is no number counts as 0."""
+    parts = [*version.split("."), "0"][:2]
+    return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)
+
+
+class Mark(NamedTuple):
+    """A moment of a step, to which its account can be taken back."""
+
+    step: int
+    now_ns: int
+    leaf_ns: list[int]
+
+
+class Loop:
+    """The loop of one framework, as its callback reports it."""
+
+    def __init__(self, tested: Tested) -> None:
+        self._tested = tested
+        self._complained = False  # of an untested version: once is enough
+        self._samples = (-1, 0)  # step, and samples of this rank in it so far
+        self._undo: list[Callable[[], None]] = []
+
+    def attach(self, settings: Mapping[str, object], *, marks_steps: bool = False) -> bool:
+        """Observe this rank from here on, with settings of `evenstep.attach`; True if it is.
+
+        `marks_steps`: the callback ends the steps, not an optimizer.
+        """
+        attached = agent.attach(**settings)
+        module = sys.modules.get(self._tested.package)
+        complaint = self._tested.outside(str(getattr(module, "__version__", "unknown")))
+        if complaint and not self._complained:
+            self._complained = True
+            log.warning("evenstep: %s", complaint)
+            self._report(lambda observed: observed.spool.add_fact("callback", complaint))
+        if marks_steps:
+            self._report(lambda observed: setattr(observed.recorder.clock, "manual", True))
+        return attached
+
+    def batch(self, samples: int) -> None:
+        """A batch of the running step is about to be computed, whoever loaded it and when."""
+        self._report(lambda observed: self._count(observed, samples))
+
+    def _count(self, observed: Agent, samples: int) -> None:
+        step, so_far = self._samples
+        now = observed.recorder.stack.step
+        self._samples = (now, so_far + samples if step == now else samples)
+        observed.recorder.clock.samples = self._samples[1]
+
+    def step_ends(self, samples: int) -> None:
+        """The parameters have been updated with so many samples of this rank; 0 is unknown."""
+
+        def end(observed: Agent) -> None:
+            if samples:
+                observed.recorder.clock.samples = samples
+            observed.end_step(monotonic_ns())
+
+        self._report(end)
+
+    def evaluation_begins(self) -> None:
+        """From here to `evaluation_ends` everything is evaluation, its input as well."""
+        self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=False))
+
+    def evaluation_ends(self) -> None:
+        """Training goes on; begun at `evaluation_begins` or when the model left training mode."""
+        self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=True))
+
+    def mark(self) -> Mark | None:
+        """This moment, for `was`."""
+        marks: list[Mark] = []
+
+        def take(observed: Agent) -> None:
+            stack = observed.recorder.stack
+            marks.append(Mark(stack.step, monotonic_ns(), list(stack.leaf_ns)))
+
+        self._report(take)
+        return marks[0] if marks else None
+
+    def was(self, phase: Phase, since: Mark | None) -> None:
+        """All since a mark of this step was one phase, as is known only now."""
+        if since is None:
+            return
+
+        def tell(observed: Agent) -> None:
+            stack = observed.recorder.stack
+            if stack.step != since.step or len(stack):
+                return
+            now = monotonic_ns()
+            inside_ns = stack.leaf_ns[phase] - since.leaf_ns[phase]  # has records of its own
+            stack.rewind(list(since.leaf_ns), since.now_ns)
+            leaf_ns = stack.count(phase, since.now_ns, now) - inside_ns
+            kind = int(Kind.PHASE)
+            observed.spool.put(since.now_ns, now, kind, phase, stack.step, stack.parent, 0, leaf_ns)
+
+        self._report(tell)
+
+    def around(self, owner: Any, name: str, phase: Phase) -> None:
+        """From here on, calls of `owner.name` are a phase; `release` ends that."""
+
+        def begins(observed: Agent) -> None:
+            clock = observed.recorder.clock
+            if phase is Phase.FORWARD:
+                clock.forward_begins(monotonic_ns(), training=owner.training)
+            else:
+                clock.begins(phase, monotonic_ns())
+
+        def ends(observed: Agent) -> None:
+            clock = observed.recorder.clock
+            (clock.forward_ends if phase is Phase.FORWARD else clock.ends)(monotonic_ns())
+
+        self.replace(owner, name, lambda: self._report(begins), lambda: self._report(ends))
+
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """Call something before and after an object's method; one it has not is let be."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                before()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if after is not None:
+                    after()
+
+        wrapper.__name__, wrapper.__doc__ = name, original.__doc__
+        try:
+            setattr(owner, name, wrapper)
+        except (AttributeError, TypeError):  # an object that keeps no attributes of ours
+            return
+        self._undo.append(lambda: vars(owner).pop(name, None))
+
+    def release(self) -> None:
+        """Give the framework's objects their own methods back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _report(self, tell: Callable[[Agent], Any]) -> None:
+        observed = agent.current()
+        if observed is None or observed.failure:
+            return
+        if threading.get_ident() != observed.recorder.ident:
+            return
+        try:
+            tell(observed)
+        except Exception as error:
+            observed.give_up(error)
