@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "diagnose": {"errors", "trace"},
     "simulate": {"errors", "trace", "pacing"},
     "report": {"errors", "trace", "diagnose"},
+    "doctor": {"errors", "trace", "agent", "importers", "report"},
+    "probe": {"errors", "trace", "agent", "simulate"},
 }
 #: These sit on top of everything.
 TOP = {"cli", "lab", "__init__", "__main__", "run"}

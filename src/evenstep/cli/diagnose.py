@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.values import share
-from evenstep.cli import progress
-from evenstep.errors import MissingExtra, UsageError
-from evenstep.importers.opening import Given, open_bundle, sort_out
+from evenstep.cli import diagnosed, engine
+from evenstep.errors import UsageError
+from evenstep.importers.opening import sort_out
 
 if TYPE_CHECKING:
+    from evenstep.diagnose.finding import Diagnosis
     from evenstep.trace.trace import Trace
 
 HELP = """Say who a run was waiting for, how much, why, and what to do about it.
@@ -25,11 +26,10 @@ NCCL Inspector; one file per rank or a folder of them, also compressed, told apa
 Files of one format are one trace, folders are one trace each, and so are spools of one attempt;
 several traces are diagnosed one by one, runs of different sizes also together, and --json prints a
 list. Logs of nccl-tests or with NCCL_DEBUG=INFO beside a trace say what its fabric can do. The exit
-code is 1 where a finding's severity (its share of the step time) is above --fail-above."""
+code is 1 where a finding's severity (its share of the step time) is above --fail-above. --workers
+and --engine ray diagnose several traces at once; one trace is never divided."""
 
 THRESHOLD = 0.05
-#: Packages a diagnosis may need, and the extra each comes with.
-EXTRAS = {"numpy": "analyze", "rich": "analyze", "msgspec": "analyze", "jinja2": "report"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 above this severity, 0.05 unless given",
     )  # fmt: skip
     parser.add_argument(
+        "--floors", metavar="FILE", type=Path, action="append", default=[],
+        help="what evenstep probe or nccl-tests measured on these nodes, to hold the trace against",
+    )  # fmt: skip
+    parser.add_argument(
         "--price-per-rank-hour", metavar="MONEY", type=_price,
         help="tell what is lost, to waiting or to restarts, in this money too",
     )  # fmt: skip
@@ -51,84 +55,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="say what a change would give back: rank:3=median, op:all_reduce=floor, gc=off …; "
         "several are answered one by one and together",
     )  # fmt: skip
+    engine.add_arguments(parser, workers="1; each diagnoses a trace of its own")
 
 
 def main(args: argparse.Namespace) -> int:
     """Diagnose every trace and say so in the form asked for."""
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
-            raise
-        raise MissingExtra(package, extra=EXTRAS[package], purpose="a diagnosis") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     from evenstep.diagnose.what_if_spec import parse
 
     for text in args.what_if:
         parse(text)  # what is misunderstood is said before the work is done
-    given = sort_out(args.traces)
+    carrier = engine.chosen(args, workers=1)
+    given = sort_out([*args.traces, *args.floors])
     _check_page(args.html, force=args.force)
-    results = list(_diagnosed(given, args.price_per_rank_hour))
-    joint = _together(results)
-    alone = len(results) == 1
-    results += joint
-    from evenstep.diagnose.what_if import added, answers
-
-    if args.json:
-        shown = [added(found.to_json(), trace, args.what_if) for trace, found in results]
-        print(json.dumps(shown[0] if len(results) == 1 else shown, indent=2, allow_nan=False))
+    tasks = _tasks(args, len(given.bundles))
+    traces: list[Trace] = []
+    if len(tasks) > 1 and not engine.is_here(carrier):
+        results = sorted(carrier.carried(tasks, diagnosed.carried_out), key=lambda one: one.number)
     else:
-        from evenstep.report.terminal import render
-        from evenstep.report.what_if import render as render_answers
-
-        parts = [
-            (render(found), render_answers(answers(trace, args.what_if)))
-            for trace, found in results
-        ]
-        print("\n\n".join(text.rstrip() for part in parts for text in part if text))
+        traces = list(diagnosed.opened_with_progress(given, args.price_per_rank_hour))
+        results = [diagnosed.said(trace, task) for trace, task in zip(traces, tasks, strict=True)]
+    joint = len({one.world for one in results}) > 1
+    if joint:
+        traces = traces or list(diagnosed.opened_with_progress(given, args.price_per_rank_hour))
+        runs = [(trace, one.diagnosis) for trace, one in zip(traces, results, strict=True)]
+        largest, together = diagnosed.together(runs)
+        shown = diagnosed.shown(together, largest, tasks[0])
+        results.append(diagnosed.Said(len(results), largest.world, together, shown))
+        traces.append(largest)
+    parts = [one.shown for one in results]
+    if args.json:
+        print(json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, allow_nan=False))
+    else:
+        print("\n\n".join(parts))
     if args.html is not None:
-        from evenstep.report.html import write
-
-        if not (alone or joint):
+        if not (len(results) == 1 or joint):
             raise UsageError("--html writes one page: give one trace, or runs of different sizes")
-        trace, diagnosis = results[-1]
-        write(
-            diagnosis, trace, args.html, force=args.force,
-            answers=answers(trace, args.what_if), price_per_rank_hour=args.price_per_rank_hour,
-        )  # fmt: skip
-        print(f"Wrote {args.html}", file=sys.stderr)
-    return int(worst(diagnosis for _, diagnosis in results) > args.fail_above)
+        _write_page(args, traces[-1], results[-1].diagnosis)
+    return int(worst(one.diagnosis for one in results) > args.fail_above)
+
+
+def _tasks(args: argparse.Namespace, number: int) -> list[diagnosed.Task]:
+    """A task for each of so many traces."""
+    paths, folder, specs = (*args.traces, *args.floors), Path.cwd(), tuple(args.what_if)
+    return [
+        diagnosed.Task(paths, folder, each, args.price_per_rank_hour, specs, args.json)
+        for each in range(number)
+    ]
+
+
+def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+    from evenstep.diagnose.what_if import answers
+    from evenstep.report.html import write
+
+    write(
+        diagnosis, trace, args.html, force=args.force,
+        answers=answers(trace, args.what_if), price_per_rank_hour=args.price_per_rank_hour,
+    )  # fmt: skip
+    print(f"Wrote {args.html}", file=sys.stderr)
 
 
 def worst(diagnoses: Iterable[Any]) -> float:
     """The highest severity of any finding."""
     severities = (finding.severity for item in diagnoses for finding in item.findings)
     return max((severity for severity in severities if severity is not None), default=0.0)
-
-
-def _together(results: Sequence[tuple[Trace, Any]]) -> list[tuple[Trace, Any]]:
-    """What runs of different sizes say together, with the largest of them."""
-    from evenstep.diagnose.several import diagnose_together
-
-    if len({trace.world for trace, _ in results}) < 2:
-        return []
-    largest = max((trace for trace, _ in results), key=lambda trace: trace.world)
-    return [(largest, diagnose_together(results))]
-
-
-def _diagnosed(given: Given, price: float | None) -> Iterable[tuple[Trace, Any]]:
-    from evenstep.diagnose.attempts import with_attempts
-    from evenstep.diagnose.engine import diagnose
-
-    for bundle in given.bundles:
-        size = sum(source.path.stat().st_size for source in bundle.sources)
-        with progress.shown(size) as report:
-            trace = open_bundle(bundle, given, progress=report)
-        trace = with_attempts(trace, bundle.path, price_per_rank_hour=price)
-        yield trace, diagnose(trace)
 
 
 def _check_page(page: Path | None, *, force: bool) -> None:

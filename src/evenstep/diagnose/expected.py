@@ -1,7 +1,7 @@
 """What this fabric should give: measured shapes of collectives, and references to hold them to.
 
-A reference comes from a companion (nccl-tests on these nodes), from the speed of the network
-adapters, or from the run's own best; in this order.
+A reference comes from a companion (nccl-tests or a probe on these nodes), from the speed of the
+network adapters, or from the run's own best; in this order.
 """
 
 from __future__ import annotations
@@ -117,12 +117,13 @@ def _shape(measured: Transfers, key: tuple[int, int, int, int], groups: list[int
 def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | None:
     """What a shape should reach: by nccl-tests, by its adapters, or by the run's own best."""
     floors = [
-        float(floor["busbw_gBps"])
+        (float(floor["busbw_gBps"]), str(floor.get("by") or "nccl-tests"))
         for floor in companion(trace, shape.op)
         if floor.get("busbw_gBps") and floor.get("ranks") in (None, shape.members)
     ]
     if floors:
-        return Reference(max(floors), "nccl-tests on these nodes", True)
+        best, by = max(floors)
+        return Reference(best, f"{by} on these nodes", True)
     adapters = adapter_gBps(trace, shape)
     if adapters is not None:
         return Reference(adapters, "the speed of the network adapters", True)

@@ -27,9 +27,10 @@ FORMATS: Mapping[str, str] = {
     "nccl_inspector": "JSON lines of the NCCL Inspector",
     "operation_tables": "an operation table in Parquet or CSV",
     "nccl_tests": "a log of nccl-tests",
+    "probe_floors": "a floors file of evenstep probe",
     "nccl_debug": "a log with NCCL_DEBUG=INFO",
 }
-EXPECTED = "a run's folder, an attempt, a spool, " + ", ".join(FORMATS.values())
+EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"
 MOST_FILES = 20_000  # in a folder: beyond it is no folder of ranks
 
@@ -123,9 +124,10 @@ def sort_out(paths: Sequence[Path]) -> Given:
 def is_run(path: Path) -> bool:
     """Whether a path is a run's folder, an attempt or a spool of ours."""
     if path.is_dir():
-        places = ("run.json", "rank-*.spool", "attempt-*/rank-*.spool")
+        names = ("rank-*.spool", "node-*.pack")
+        places = ("run.json", "store.json", *names, *(f"attempt-*/{name}" for name in names))
         return any(any(path.glob(place)) for place in places)
-    if path.suffix == ".spool":
+    if path.suffix in (".spool", ".pack"):
         return True
     try:
         with path.open("rb") as file:

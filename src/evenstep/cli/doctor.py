@@ -1,0 +1,66 @@
+"""`evenstep doctor`: whether this host is fit for distributed training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from evenstep.errors import UsageError
+
+HELP = """Look for what slows or breaks distributed training on this host: versions, NCCL_* and
+other variables, cores and threads, kernel settings, limits, network adapters, PCIe links, GPUs and
+how near they are to adapters. Each finding says why it matters and how to mend it. Nothing is
+changed.
+
+What another machine has told is read too: the matrix of `nvidia-smi topo -m`, the XML of lstopo, a
+log with NCCL_DEBUG=INFO. --root examines a copy of another host's /proc and /sys. The exit code is
+1 where there is a problem, 0 otherwise."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep doctor`."""
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    parser.add_argument("--all", action="store_true", help="say what is fine at length, too")
+    parser.add_argument(
+        "--ranks", metavar="N", type=_ranks,
+        help="ranks this host gets; else as the launcher says, or one per GPU",
+    )  # fmt: skip
+    parser.add_argument(
+        "--topology", metavar="FILE", type=Path, help="what `nvidia-smi topo -m` printed"
+    )
+    parser.add_argument("--lstopo", metavar="FILE", type=Path, help="what `lstopo --of xml` wrote")
+    parser.add_argument(
+        "--nccl-log", metavar="FILE", type=Path, help="a log of a job with NCCL_DEBUG=INFO"
+    )
+    parser.add_argument(
+        "--root", metavar="DIR", type=Path, default=Path("/"),
+        help="a copy of another host's files: DIR/proc, DIR/sys",
+    )  # fmt: skip
+
+
+def main(args: argparse.Namespace) -> int:
+    """Examine, and say what was found."""
+    from evenstep.agent.config import load
+    from evenstep.doctor.check import Severity
+    from evenstep.doctor.examination import Given, examine
+    from evenstep.doctor.host import this_host
+
+    if not args.root.is_dir():
+        raise UsageError(f"there is no folder {args.root}; give one that holds proc and sys")
+    spool = load().out or Path("evenstep-runs")
+    host = this_host(root=args.root, ranks=args.ranks, spool=spool)
+    found = examine(host, Given(args.topology, args.lstopo, args.nccl_log))
+    if args.json:
+        print(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        from evenstep.doctor.page import render
+
+        print(render(found, every=args.all), end="")
+    return int(found.worst == Severity.PROBLEM)
+
+
+def _ranks(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1_000_000):
+        raise argparse.ArgumentTypeError(f"must be a number of ranks from 1, found {text!r}")
+    return int(text)

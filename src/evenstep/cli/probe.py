@@ -1,0 +1,150 @@
+"""`evenstep probe`: what ranks and links can do, measured before a job starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import UsageError
+
+if TYPE_CHECKING:
+    from evenstep.probe.outcome import Outcome
+    from evenstep.probe.preflight import Ended
+    from evenstep.probe.rank import Plan
+
+HELP = """Measure for about a minute what each rank and each link can do, and name those that are
+slower than the noise allows: matrix products and memory on every rank, all-reduces by size, and
+pairs of nodes (of ranks, on one node) in a round-robin tournament.
+
+Start it on all ranks as the job will be (torchrun --no-python … evenstep probe, srun evenstep
+probe, mpiexec evenstep probe), or let it start ranks here with --nproc. --floors writes what
+`evenstep diagnose` holds a trace against, --scenario a machine for `evenstep simulate`. The exit
+code is 1 where somebody is slow or did not come."""
+
+_SECONDS, _TIMEOUT_S = 60.0, 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep probe`."""
+    parser.add_argument("--nproc", metavar="N", type=_count, help="start N ranks on this machine")
+    parser.add_argument(
+        "--seconds", metavar="S", type=_seconds, default=_SECONDS, help="to measure for, 60"
+    )
+    parser.add_argument(
+        "--timeout", metavar="S", type=_seconds, default=_TIMEOUT_S,
+        help="to wait for ranks that do not come or fall silent, 60",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="GPUs where there are any"
+    )
+    parser.add_argument(
+        "--backend", choices=("auto", "gloo", "nccl"), default="auto",
+        help="nccl on GPUs, gloo elsewhere",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--floors", metavar="FILE", type=Path, help="write what the fabric reaches")
+    parser.add_argument("--scenario", metavar="FILE", type=Path, help="write it as a scenario")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)  # of --nproc
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure, and on the rank that gathers say what came of it."""
+    from evenstep.probe.rank import Plan
+
+    _make_room(args)
+    plan = Plan(args.seconds, args.timeout, args.device, args.backend)
+    ended = _run(args, plan)
+    code = _reported(ended.outcome, args) if ended.outcome is not None else 0
+    if ended.signal:
+        code = 128 + ended.signal
+    if args.nproc is None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a thread may be held in a collective that never ends
+    return code
+
+
+def _run(args: argparse.Namespace, plan: Plan) -> Ended:
+    from evenstep.probe import preflight
+
+    if args.nproc is None:
+        return preflight.as_rank(plan, os.environ, _progress, reports=not args.part)
+    command = [sys.executable, "-m", "evenstep", "probe", "--part"]
+    command += ["--seconds", str(args.seconds), "--timeout", str(args.timeout)]
+    command += ["--device", args.device, "--backend", args.backend]
+    return preflight.with_ranks(args.nproc, plan, command, os.environ, _progress)
+
+
+def _reported(outcome: Outcome, args: argparse.Namespace) -> int:
+    from evenstep.probe.document import document, floors
+    from evenstep.probe.findings import judge
+
+    judged = judge(outcome)
+    found = document(outcome, judged, seconds=args.seconds)
+    if args.json:
+        print(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        from evenstep.probe.page import render
+
+        print(render(found), end="")
+    if args.floors is not None:
+        _write(args.floors, json.dumps(floors(outcome), indent=2, allow_nan=False) + "\n")
+    if args.scenario is not None:
+        _write_scenario(args.scenario, outcome, judged)
+    return int(bool(judged.findings))
+
+
+def _write_scenario(path: Path, outcome: Outcome, judged: Any) -> None:
+    from evenstep.errors import MissingExtra, TraceError
+
+    try:
+        from evenstep.probe.scenario import to_toml
+
+        _write(path, to_toml(outcome, judged))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "numpy":
+            raise
+        raise MissingExtra("numpy", extra="analyze", purpose="--scenario") from error
+    except TraceError as error:
+        print(f"evenstep: {path} was not written: {error}", file=sys.stderr)
+
+
+def _make_room(args: argparse.Namespace) -> None:
+    for path in (args.floors, args.scenario):
+        if path is not None and path.exists() and not args.force:
+            raise UsageError(f"{path} exists; choose another FILE or overwrite it with --force")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    print(f"Wrote {path}", file=sys.stderr)
+
+
+def _progress(text: str) -> None:
+    """Where it stands, for who is looking; nothing in a pipe."""
+    if sys.stderr.isatty():
+        print(f"evenstep: {text}", file=sys.stderr)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+        raise argparse.ArgumentTypeError(f"must be 1 to 1024, found {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"must be .1 to 86400 seconds, found {text!r}")
+    return value

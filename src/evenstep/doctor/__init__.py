@@ -1,0 +1,1 @@
+"""Is this host fit for distributed training? Read, judged and explained; nothing is changed."""

@@ -1,0 +1,114 @@
+"""All checks of a host, in order, and what they come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.agent.locality import locality
+from evenstep.agent.sources.nvml_library import NvmlError
+from evenstep.doctor import (
+    contradictions,
+    gpus,
+    kernel,
+    limits,
+    lstopo,
+    nccl_log,
+    network,
+    pcie,
+    processors,
+    topology,
+    topology_matrix,
+    variables,
+    versions,
+)
+from evenstep.doctor.check import Check, Severity, Subject
+from evenstep.doctor.host import Host
+
+SCHEMA = "evenstep.doctor/1"
+ROOMS: tuple[tuple[str, Callable[[Host], Iterable[Check]]], ...] = (
+    ("versions", versions.checks),
+    ("variables", variables.checks),
+    ("contradictions", contradictions.checks),
+    ("processors", processors.checks),
+    ("kernel", kernel.checks),
+    ("limits", limits.checks),
+    ("network", network.checks),
+    ("pcie", pcie.checks),
+    ("gpus", gpus.checks),
+)
+
+
+class Given(NamedTuple):
+    """What another machine has told."""
+
+    matrix: Path | None = None  # of `nvidia-smi topo -m`
+    lstopo: Path | None = None
+    nccl_log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found on a host and in what was given beside it."""
+
+    host: str
+    checks: tuple[Check, ...]
+    topologies: tuple[topology.Topology, ...]
+
+    @property
+    def worst(self) -> Severity:
+        """The severity of the worst check."""
+        return max((check.severity for check in self.checks), default=Severity.OK)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `evenstep doctor --json`."""
+        counts = Counter(check.severity for check in self.checks)
+        return {
+            "schema": SCHEMA,
+            "host": self.host,
+            "severity": self.worst.word,
+            "counts": {severity.word: counts[severity] for severity in reversed(Severity)},
+            "checks": [check.to_json() for check in self.checks],
+            "topologies": [one.to_json() for one in self.topologies],
+        }
+
+
+def examine(host: Host, given: Given = Given()) -> Examination:  # noqa: B008 - it is immutable
+    """Make every check. Raises `UsageError` for a file that cannot be used."""
+    found: list[Check] = []
+    seen: list[topology.Topology] = []
+    if given.matrix is not None:
+        seen.append(topology_matrix.load(given.matrix))
+    if given.lstopo is not None:
+        told, links = lstopo.load(given.lstopo)
+        seen.append(told)
+        found += links
+    if given.nccl_log is not None:
+        facts = nccl_log.load(given.nccl_log)
+        found += nccl_log.checks(facts, str(given.nccl_log), host)
+    for name, checks in ROOMS:
+        found += _made(name, checks, host)
+    if not seen:
+        facts = locality(None, str(host.root), host.nvml, affinity=host.cpus, environ=host.environ)
+        seen.append(topology.of_host(facts))
+    found += [check for one in seen for check in topology.checks(one)]
+    order = [name for name, _ in ROOMS]
+    found.sort(key=lambda check: order.index(r) if (r := _room(check)) in order else len(order))
+    return Examination(host.name, tuple(found), tuple(seen))
+
+
+def _room(check: Check) -> str:
+    return check.name.partition(".")[0]
+
+
+def _made(name: str, checks: Callable[[Host], Iterable[Check]], host: Host) -> list[Check]:
+    """The checks of a room; a driver that fails in the middle of it takes the rest with it."""
+    made: list[Check] = []
+    try:
+        made.extend(checks(host))
+    except (OSError, NvmlError) as error:
+        made.append(Subject(f"{name}.rest").skipped(str(error)))
+    return made

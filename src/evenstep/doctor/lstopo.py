@@ -1,0 +1,184 @@
+"""The XML that hwloc's `lstopo --of xml` writes, versions 1 and 2, from this or another machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree as Xml
+
+from evenstep.doctor.check import Check, Subject, listed, or_ok
+from evenstep.doctor.topology import Topology
+from evenstep.errors import UsageError
+
+MOST_BYTES = 64_000_000
+_DEPTH = 200  # of a tree that is one
+_OPEN_FABRICS, _NETWORK = ("3", "OpenFabrics"), ("2", "Network")
+_GPU_CLASSES = ("0300", "0302", "0380", "1200")
+_NET_CLASSES = ("0200", "0207")
+_LINKS = Subject("topology.links", "hwloc documentation, PCI link speed in GB/s")
+
+
+class Device(NamedTuple):
+    """A PCI device and the way from the root of the tree to it."""
+
+    address: str
+    name: str
+    kind: str  # PCI class: "0302"
+    way: tuple[int, ...]  # of the objects above, by number; nearest last
+    bridges: tuple[int, ...]  # those of them that are PCI bridges
+    package: int | None
+    numa: int | None
+    link_gBps: float  # noqa: N815
+
+
+class Tree(NamedTuple):
+    """What a file says."""
+
+    devices: tuple[Device, ...]
+    numa_nodes: int
+
+
+def load(path: Path) -> tuple[Topology, list[Check]]:
+    """Topology and links of a file. Raises `UsageError` where it is no topology."""
+    tree = read(path)
+    return topology(tree, str(path)), list(link_checks(tree, str(path)))
+
+
+def read(path: Path) -> Tree:
+    """The devices in a file."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"{path} has {len(content)} bytes: no topology of one host is that large")
+    if b"<!ENTITY" in content:
+        raise UsageError(f"{path} defines XML entities, which no lstopo writes; export it again")
+    try:
+        root = Xml.fromstring(content)
+    except Xml.ParseError as error:
+        raise UsageError(f"{path} is not XML: {error}; write it with: lstopo --of xml") from None
+    if root.tag != "topology":
+        raise UsageError(
+            f"{path} is XML of <{root.tag}>, not of lstopo; write it with: lstopo --of xml"
+        )
+    devices: list[Device] = []
+    nodes: set[int] = set()
+    _walk(root, (), (), None, None, devices, nodes)
+    return Tree(tuple(devices), max(len(nodes), 1))
+
+
+def _walk(
+    element: Xml.Element, way: tuple[int, ...], bridges: tuple[int, ...], package: int | None,
+    numa: int | None, devices: list[Device], nodes: set[int],
+) -> None:  # fmt: skip
+    """Take in an object and those below it."""
+    if len(way) > _DEPTH:
+        return
+    for child in element.findall("object"):
+        kind = child.get("type", "")
+        mine = (*way, id(child))
+        inner = package
+        if kind in ("Package", "Socket"):
+            inner = id(child)
+        node = _node_of(child, numa)
+        if kind == "NUMANode":
+            nodes.add(_whole(child.get("os_index")) or 0)
+        if kind == "PCIDev":
+            devices.append(_device(child, way, bridges, inner, node))
+        over = (*bridges, id(child)) if kind == "Bridge" and child.get("bridge_type") else bridges
+        _walk(child, mine, over, inner, node, devices, nodes)
+
+
+def _node_of(element: Xml.Element, above: int | None) -> int | None:
+    """The NUMA node that an object lies in, if it is a single one."""
+    if element.get("type") == "NUMANode":
+        return _whole(element.get("os_index"))
+    mask = element.get("nodeset")
+    if mask is None:
+        return above
+    bits = 0
+    for word in mask.split(","):
+        if not re.fullmatch(r"0x[0-9a-fA-F]{1,8}", word):
+            return above
+        bits = bits << 32 | int(word, 16)
+    return bits.bit_length() - 1 if bits and bits & (bits - 1) == 0 else None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"\d{1,6}", text) else None
+
+
+def _device(
+    element: Xml.Element, way: tuple[int, ...], bridges: tuple[int, ...], package: int | None,
+    numa: int | None,
+) -> Device:  # fmt: skip
+    address = element.get("pci_busid", "")
+    ours = [child for child in element.iter("object") if child.get("type") == "OSDev"]
+    wanted = (_OPEN_FABRICS, _NETWORK)
+    named = [
+        child.get("name", "")
+        for types in wanted
+        for child in ours
+        if child.get("osdev_type") in types
+    ]
+    speed = element.get("pci_link_speed", "")
+    return Device(
+        address=address,
+        name=named[0] if named else address,
+        kind=element.get("pci_type", "")[:4].lower(),
+        way=way,
+        bridges=bridges,
+        package=package,
+        numa=numa,
+        link_gBps=float(speed) if re.fullmatch(r"\d{1,5}(\.\d{1,9})?", speed) else 0.0,
+    )
+
+
+def topology(tree: Tree, place: str) -> Topology:
+    """Ways between GPUs and adapters, by what they have above them in common."""
+    gpus = [one for one in tree.devices if one.kind in _GPU_CLASSES]
+    nics = [one for one in tree.devices if one.kind in _NET_CLASSES]
+    single = tree.numa_nodes == 1
+    return Topology(
+        place=place,
+        gpus=tuple(one.address for one in gpus),
+        nics=tuple(one.name for one in nics),
+        gpu_nic={(g.address, n.name): level(g, n, one_node=single) for g in gpus for n in nics},
+        gpu_gpu={(a.address, b.address): level(a, b, one_node=single)
+                 for a in gpus for b in gpus if a is not b},
+        numa={one.address if one in gpus else one.name: one.numa for one in (*gpus, *nics)},
+        nodes=tree.numa_nodes,
+    )  # fmt: skip
+
+
+def level(a: Device, b: Device, *, one_node: bool) -> str:
+    """Distance of two devices. The first bridge above a device leads to the host itself."""
+    shared = [bridge for bridge in a.bridges if bridge in b.bridges]
+    if len(shared) > 1:
+        apart = max(len(a.bridges), len(b.bridges)) - len(shared)
+        return "PIX" if apart <= 1 else "PXB"
+    if shared:
+        return "PHB"
+    same = a.numa is not None and a.numa == b.numa
+    return "NODE" if one_node or same or (a.package and a.package == b.package) else "SYS"
+
+
+def link_checks(tree: Tree, place: str) -> Iterator[Check]:
+    """Devices of one kind whose links are not equally fast."""
+    found = []
+    for word, kinds in (("GPU", _GPU_CLASSES), ("adapter", _NET_CLASSES)):
+        speeds = {d.name: d.link_gBps for d in tree.devices if d.kind in kinds and d.link_gBps}
+        most = max(speeds.values(), default=0.0)
+        slower = [f"{word} {name} {gBps:.3g} GB/s" for name, gBps in speeds.items() if gBps < most]
+        if slower:
+            found.append(
+                _LINKS.warning(
+                    f"{listed(slower)}, others {most:.3g} GB/s in {place}",
+                    "fewer lanes or lower speed hold the others up; idle GPUs lower theirs",
+                    "lspci -vv -s ADDRESS | grep -E 'LnkCap|LnkSta' during a job",
+                )
+            )
+    yield from or_ok(found, _LINKS.ok(f"equally fast in {place}"))

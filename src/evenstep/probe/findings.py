@@ -1,0 +1,263 @@
+"""Who is slow: ranks, nodes, adapters or single links, each beyond what the noise allows.
+
+A link is slow in a direction. Where nearly all links that leave a node are slow, it is the node's
+adapter that is, and the links are not named; so for those that arrive. What is no adapter's fault
+is a link's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from evenstep.probe.outcome import Outcome
+from evenstep.probe.samples import Standing, standing
+
+LEAST_RANK, LEAST_LINK, LEAST_LATENCY = 0.15, 0.25, 0.5  # slower by less is not named
+COMMON = 0.75  # of a node's links: from here on its adapter is slow
+LIKENESS = 0.5  # of the excess of a link that stands out: its neighbours are as slow
+_QUARTILE = 0.25  # the usual link: with few nodes, a slow one has a part in more than half
+
+Edge = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Somebody who is slow, or did not come."""
+
+    kind: str  # missing_rank, slow_node, slow_rank, slow_memory, slow_adapter, slow_link
+    observation: str
+    mend: str
+    ranks: tuple[int, ...]
+    metric: str | None = None  # compute, memory, transfer, latency
+    nodes: tuple[str, ...] = ()
+    links: tuple[Edge, ...] = ()  # from, to
+    factor: float | None = None  # times the usual
+    limit: float | None = None  # from what factor on it would be named
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class Judgement(NamedTuple):
+    """The findings, worst first, and what they were held against."""
+
+    findings: list[Finding]
+    standings: dict[str, Standing[Any]]
+
+
+def judge(outcome: Outcome) -> Judgement:
+    """Everything that stands out."""
+    standings: dict[str, Standing[Any]] = {
+        "compute": standing(outcome.compute, least=LEAST_RANK),
+        "memory": standing(outcome.memory, least=LEAST_RANK),
+        "latency": standing(_both_ways(outcome.latency), least=LEAST_LATENCY, quantile=_QUARTILE),
+        "transfer": standing(outcome.transfer, least=LEAST_LINK, quantile=_QUARTILE),
+    }
+    slow = [
+        *_ranks(outcome, standings["compute"], "compute"),
+        *_ranks(outcome, standings["memory"], "memory"),
+        *_links(outcome, standings, "transfer", outcome.transfer),
+        *_links(outcome, standings, "latency", _both_ways(outcome.latency)),
+    ]  # fmt: skip
+    slow.sort(key=lambda finding: -(finding.factor or 0.0))
+    return Judgement([*_missing(outcome), *slow], standings)
+
+
+def _both_ways(pairs: Mapping[Edge, Any]) -> dict[Edge, Any]:
+    """A round trip belongs to both directions."""
+    return {**pairs, **{(b, a): times for (a, b), times in pairs.items()}}
+
+
+def _missing(outcome: Outcome) -> list[Finding]:
+    return [
+        Finding(
+            kind="missing_rank",
+            ranks=(rank,),
+            nodes=(outcome.node_name(rank),) if rank in outcome.places else (),
+            observation=f"{outcome.name(rank)} {why}",
+            mend="look at that rank's own output, and at the kernel's log of its host",
+        )
+        for rank, why in outcome.stopped.items()
+    ]
+
+
+# -- ranks -----------------------------------------------------------------------------------------
+
+_WORDS = {
+    "compute": ("computes", "slow_rank", "look for other work, heat or a low power limit there: "
+                "evenstep doctor"),
+    "memory": ("copies memory", "slow_memory", "look at its NUMA placement, and what shares its "
+               "memory: numastat, evenstep doctor"),
+}  # fmt: skip
+
+
+def _ranks(outcome: Outcome, found: Standing[int], stage: str) -> list[Finding]:
+    verb, kind, mend = _WORDS[stage]
+    slow = dict(found.factors)
+    findings = []
+    for members in _whole_nodes(outcome, slow):
+        factor = min(slow.pop(rank) for rank in members)
+        name = outcome.node_name(members[0])
+        findings.append(
+            Finding(
+                kind="slow_node", metric=stage, ranks=tuple(members), nodes=(name,), factor=factor,
+                limit=1 + found.limit, mend=f"{mend} on {name}",
+                observation=f"all {len(members)} ranks of {name} take {factor:.2g} times as long "
+                f"as usual: each {verb} slowly",
+            )
+        )  # fmt: skip
+    for rank, factor in slow.items():
+        node = outcome.node_name(rank)
+        findings.append(
+            Finding(
+                kind=kind, metric=stage, ranks=(rank,), nodes=(node,), factor=factor,
+                limit=1 + found.limit,
+                mend=f"{mend} on {node}",
+                observation=f"{outcome.name(rank)} {verb} {factor:.2g} times as long as usual",
+            )
+        )  # fmt: skip
+    return findings
+
+
+def _whole_nodes(outcome: Outcome, slow: Mapping[int, float]) -> list[list[int]]:
+    """Ranks of nodes of which every rank is slow, where there are other nodes."""
+    nodes: dict[int, list[int]] = {}
+    for rank, place in sorted(outcome.places.items()):
+        nodes.setdefault(place.node, []).append(rank)
+    whole = [m for m in nodes.values() if len(m) > 1 and all(rank in slow for rank in m)]
+    return whole if len(nodes) > 1 else []
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+class _Side(NamedTuple):
+    """An end at which all links of a team are slow."""
+
+    team: int
+    sending: bool
+    edges: tuple[Edge, ...]
+
+
+def _links(
+    outcome: Outcome, standings: Mapping[str, Standing[Any]], metric: str,
+    measured: Mapping[Edge, Any],
+) -> list[Finding]:  # fmt: skip
+    found: Standing[Edge] = standings[metric]
+    sides = common_ends(found.factors, found.ratios)
+    explained = {edge for side in sides for edge in side.edges}
+    findings = _adapters(outcome, found, sides, metric, busy=standings["compute"].factors)
+    seen: set[Edge] = set()
+    for edge in found.factors:
+        if edge in explained or (metric == "latency" and edge[::-1] in seen):
+            continue
+        seen.add(edge)
+        findings.append(_link(outcome, found, edge, metric, alone=len(measured) == 2))
+    return findings
+
+
+def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> list[_Side]:
+    """Teams of which nearly all links in a direction are slow; at least two of them.
+
+    The most complete come first, and what they explain counts for no other.
+    """
+    left, found = set(slow), list[_Side]()
+    while candidates := [
+        side
+        for end in (0, 1)
+        for team in sorted({edge[end] for edge in ratios})
+        if (side := _side(team, end, left, slow, ratios)) is not None
+    ]:
+        best = max(candidates, key=lambda side: len(side.edges))
+        found.append(best)
+        left -= set(best.edges)
+    return found
+
+
+def _side(
+    team: int, end: int, left: set[Edge], slow: Mapping[Edge, float], ratios: Mapping[Edge, float]
+) -> _Side | None:
+    """The links at one end of a team, if nearly all are about as slow as those that stand out.
+
+    One that noise alone keeps from standing out counts if its excess is half of theirs.
+    """
+    mine = [edge for edge in ratios if edge[end] == team]
+    out = [edge for edge in mine if edge in left]
+    if not out or len(mine) < 2:
+        return None
+    excess = median(slow[edge] for edge in out) - 1
+    alike = tuple(e for e in mine if e in slow or ratios[e] - 1 >= LIKENESS * excess)
+    fresh = sum(edge in left or edge not in slow for edge in alike)
+    if fresh < 2 or len(alike) < COMMON * len(mine):
+        return None
+    return _Side(team, end == 0, alike)
+
+
+def _adapters(
+    outcome: Outcome, found: Standing[Edge], sides: Sequence[_Side], metric: str,
+    *, busy: Mapping[int, float],
+) -> list[Finding]:  # fmt: skip
+    by_team: dict[int, list[_Side]] = {}
+    for side in sides:
+        by_team.setdefault(side.team, []).append(side)
+    findings = []
+    for team, mine in by_team.items():
+        edges = tuple(edge for side in mine for edge in side.edges)
+        factors = sorted(found.ratios[edge] for edge in edges)
+        factor = factors[len(factors) // 2]
+        what, mend = _of_team(outcome, team, busy=team in busy)
+        findings.append(
+            Finding(
+                kind="slow_adapter", metric=metric, ranks=(team,), links=edges, factor=factor,
+                nodes=(outcome.node_name(team),), limit=1 + found.limit, mend=mend,
+                observation=f"{what} takes {factor:.2g} times as long as usual to "
+                f"{_ways(mine, metric)}, whoever the partner",
+            )
+        )  # fmt: skip
+    return findings
+
+
+def _of_team(outcome: Outcome, team: int, *, busy: bool) -> tuple[str, str]:
+    """What is slow at a team, and what to do; a busy rank makes its links slow too."""
+    name = outcome.node_name(team)
+    if busy:
+        return (
+            f"{name if outcome.between_nodes else f'rank {team}'}, which also computes slowly,",
+            f"mend the rank first, it may hold up its own messages: evenstep doctor on {name}",
+        )
+    if outcome.between_nodes:
+        return (
+            f"the network adapter of {name}",
+            f"evenstep doctor on {name}: speed, lanes, MTU and errors of its adapter and cable",
+        )
+    return f"rank {team}", "look for what shares its cores, and how it is bound: evenstep doctor"
+
+
+def _ways(sides: Sequence[_Side], metric: str) -> str:
+    if metric == "latency":
+        return "answer"
+    if len(sides) > 1:
+        return "send and to receive"
+    return "send" if sides[0].sending else "receive"
+
+
+def _link(
+    outcome: Outcome, found: Standing[Edge], edge: Edge, metric: str, *, alone: bool
+) -> Finding:
+    factor = found.factors[edge]
+    a, b = (outcome.node_name(rank) if outcome.between_nodes else f"rank {rank}" for rank in edge)
+    way = f"between {a} and {b}" if metric == "latency" else f"from {a} to {b}"
+    said = "a round trip takes" if metric == "latency" else "a message takes"
+    caution = "; with two of them, link and adapter look alike" if alone else ""
+    return Finding(
+        kind="slow_link", metric=metric, ranks=edge, links=(edge,), factor=factor,
+        nodes=tuple(outcome.node_name(rank) for rank in edge), limit=1 + found.limit,
+        observation=f"{said} {factor:.2g} times as long as usual {way}{caution}",
+        mend="follow the path between the two: cable, switch port, routing"
+        if outcome.between_nodes
+        else "look how both are bound to cores and memory: evenstep doctor",
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""What is timed on one rank alone: a matrix product and a copy. Torch is imported by who calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+FEWEST, MOST = 10, 400  # repeats
+_WARM_UP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a rank computes, and how large its work is there."""
+
+    torch: Any
+    kind: str  # "cpu" or "cuda" (also AMD's)
+    index: int = 0
+
+    @property
+    def place(self) -> Any:
+        """As torch names it."""
+        return self.torch.device(self.kind, self.index if self.kind != "cpu" else None)
+
+    @property
+    def side(self) -> int:
+        """Of the square matrices: 5 ms on a core, 2 ms on a GPU of a thousand TFLOP/s."""
+        return 512 if self.kind == "cpu" else 8_192
+
+    @property
+    def copied_bytes(self) -> int:
+        """Beyond all caches."""
+        return 64_000_000 if self.kind == "cpu" else 1_000_000_000
+
+    def wait(self) -> None:
+        """Until everything launched has ended."""
+        if self.kind != "cpu":
+            self.torch.cuda.synchronize(self.place)
+
+    def describe(self) -> str:
+        """Name of the device."""
+        if self.kind == "cpu":
+            return f"cpu, {self.torch.get_num_threads()} threads"
+        return str(self.torch.cuda.get_device_name(self.place))
+
+
+def choose(torch: Any, wanted: str, local_rank: int) -> Device:
+    """The device a rank is to use: its GPU where there is one and nothing else is asked for."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return Device(torch, "cpu")
+    index = local_rank % max(torch.cuda.device_count(), 1)
+    torch.cuda.set_device(index)
+    return Device(torch, "cuda", index)
+
+
+def multiply(torch: Any, a: Any, b: Any, out: Any) -> None:
+    """One matrix product."""
+    torch.mm(a, b, out=out)
+
+
+def gemm(device: Device, budget_ns: int) -> list[int]:
+    """Times of a matrix product, ns: 2 side³ operations, single precision or bfloat16."""
+    torch = device.torch
+    dtype = torch.float32 if device.kind == "cpu" else torch.bfloat16
+    shape = (device.side, device.side)
+    a, b, out = (torch.ones(shape, dtype=dtype, device=device.place) for _ in range(3))
+    return _timed(lambda: multiply(torch, a, b, out), device, budget_ns)
+
+
+def copy(device: Device, budget_ns: int) -> list[int]:
+    """Times of a copy in memory, ns: it reads and writes `copied_bytes` each."""
+    torch = device.torch
+    source = torch.ones(device.copied_bytes, dtype=torch.uint8, device=device.place)
+    target = torch.zeros_like(source)
+    return _timed(lambda: target.copy_(source), device, budget_ns)
+
+
+def _timed(work: Callable[[], object], device: Device, budget_ns: int) -> list[int]:
+    """Times of as many repeats as fit into the budget, at least `FEWEST`."""
+    for _ in range(_WARM_UP):
+        work()
+    device.wait()
+    end, found = time.perf_counter_ns() + budget_ns, list[int]()
+    while len(found) < FEWEST or (time.perf_counter_ns() < end and len(found) < MOST):
+        start = time.perf_counter_ns()
+        work()
+        device.wait()
+        found.append(time.perf_counter_ns() - start)
+    return found

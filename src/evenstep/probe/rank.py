@@ -1,0 +1,171 @@
+"""One rank of a probe: measures stage after stage and posts each on the board.
+
+It measures on a thread of its own. A collective that hangs because another rank has died holds
+that thread alone, and the main one can still report and leave.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from evenstep.agent.sysfs import read_text
+from evenstep.probe import kernels
+from evenstep.probe.board import FAILED, Board
+from evenstep.probe.exchange import Exchange, Meetings, Sweep
+from evenstep.trace.identity import Identity, boot_id, hostname
+
+#: Shares of the time; what is left goes to starting.
+COMPUTE, MEMORY, SWEEP, NODE_SWEEP, PAIRS = 0.12, 0.06, 0.27, 0.10, 0.40
+MOST_GROUPS = 64  # nodes up to which each gets a group of its own
+
+
+class Plan(NamedTuple):
+    """How a probe is made."""
+
+    seconds: float
+    timeout_s: float
+    device: str = "auto"
+    backend: str = "auto"
+
+    def budget_ns(self, share: float) -> int:
+        """Time for a stage."""
+        return int(share * self.seconds * 1e9)
+
+
+class Rank(threading.Thread):
+    """The measuring thread."""
+
+    def __init__(self, identity: Identity, store: Any, plan: Plan) -> None:
+        super().__init__(name="evenstep-probe", daemon=True)
+        self._identity, self._plan = identity, plan
+        self._store = store
+        self._board = Board(store.clone(), identity.world, str(identity.attempt))
+        self.stage = "arrived"
+
+    def run(self) -> None:
+        """Measure all there is; post what came in the way."""
+        try:
+            self._measure()
+        except Exception as error:  # the store's and the backends' have no common class
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        message = str(error).strip().partition("\n")[0][:300]
+        post = {"stage": self.stage, "error": f"{type(error).__name__}: {message}"}
+        try:
+            self._post(FAILED, post | {"time_ns": time.time_ns()})
+        except Exception:  # rank 0 is gone with the store: nobody is left to tell
+            os.write(2, f"evenstep: rank {self._identity.rank}: {post['error']}\n".encode())
+
+    def _post(self, stage: str, value: Any) -> None:
+        self._board.post(self._identity.rank, stage, value)
+
+    def _measure(self) -> None:
+        import torch
+
+        me, plan = self._identity, self._plan
+        device = kernels.choose(torch, plan.device, me.local_rank)
+        self._post("arrived", self._place(device))
+        if not self._board.wait_for_all(plan.timeout_s):
+            return  # who reads the board sees who is missing
+        backend = plan.backend if plan.backend != "auto" else _backend(device)
+        _join(self._store, me, backend, device, plan.timeout_s)
+        begun, begun_ready = time.monotonic_ns(), _ready_ns()
+        exchange = Exchange(device, me.rank)
+        places = _places(me)
+        self._alone("compute", lambda: kernels.gemm(device, plan.budget_ns(COMPUTE)), exchange)
+        self._alone("memory", lambda: kernels.copy(device, plan.budget_ns(MEMORY)), exchange)
+        self.stage = "all_reduce"
+        self._post("all_reduce", self._sweeps(exchange, places))
+        self.stage = "pairs"
+        found, left_out = exchange.meet(teams(places), plan.budget_ns(PAIRS))
+        self._post("pairs", _plain(found) | {"rounds_left_out": left_out})
+        self._post("done", {"backend": backend, "ready_ns": _ready_ns() - begun_ready,
+                            "lasted_ns": time.monotonic_ns() - begun})  # fmt: skip
+
+    def _place(self, device: kernels.Device) -> dict[str, Any]:
+        me = self._identity
+        return {
+            "node": me.node, "local_rank": me.local_rank, "host": hostname(), "boot_id": boot_id(),
+            "pid": os.getpid(), "device": device.describe(), "kind": device.kind,
+            "flop": 2 * device.side**3, "copied_bytes": device.copied_bytes,
+        }  # fmt: skip
+
+    def _alone(self, stage: str, work: Callable[[], list[int]], exchange: Exchange) -> None:
+        """A measurement that all ranks make at the same time, each by itself."""
+        self.stage = stage
+        exchange.agree(0.0)
+        self._post(stage, work())
+
+    def _sweeps(self, exchange: Exchange, places: list[int]) -> dict[str, Any]:
+        """Over all ranks, and over the ranks of each node where there are several nodes."""
+        import torch.distributed as distributed
+
+        found = {"world": _plain_sweep(exchange.sweep(self._plan.budget_ns(SWEEP)))}
+        nodes = sorted(set(places))
+        if 1 < len(nodes) <= MOST_GROUPS and len(places) > len(nodes):
+            mine = None
+            for node in nodes:
+                members = [rank for rank, place in enumerate(places) if place == node]
+                group = distributed.new_group(members)
+                mine = group if places[self._identity.rank] == node else mine
+            sweep = exchange.sweep(self._plan.budget_ns(NODE_SWEEP), mine)
+            found["node"] = _plain_sweep(sweep)
+        return found
+
+
+def teams(places: list[int]) -> list[int]:
+    """Ranks that play the tournament: the first of each node, or all where there is one node."""
+    first = [places.index(node) for node in dict.fromkeys(places)]
+    return first if len(first) > 1 else list(range(len(places)))
+
+
+def _places(me: Identity) -> list[int]:
+    """The node of every rank, as each knows it."""
+    import torch.distributed as distributed
+
+    found: list[Any] = [None] * me.world
+    distributed.all_gather_object(found, me.node)
+    return [int(node) for node in found]
+
+
+def _backend(device: kernels.Device) -> str:
+    return "gloo" if device.kind == "cpu" else "nccl"
+
+
+def _join(store: Any, me: Identity, backend: str, device: kernels.Device, timeout_s: float) -> None:
+    import torch.distributed as distributed
+
+    distributed.init_process_group(
+        backend,
+        store=distributed.PrefixStore(f"evenstep-probe-group/{me.attempt}", store),
+        rank=me.rank,
+        world_size=me.world,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=device.place if device.kind != "cpu" else None,
+    )
+
+
+def _ready_ns() -> int:
+    """How long this thread has been ready to run without a core; 0 where the kernel is silent.
+
+    Second field of `schedstat` (Linux kernel, sched-stats).
+    """
+    fields = (read_text("/proc/thread-self/schedstat") or "").split()
+    return int(fields[1]) if len(fields) == 3 else 0
+
+
+def _plain_sweep(sweep: Sweep) -> dict[str, Any]:
+    return {"sizes": list(sweep.sizes), "times_ns": [list(times) for times in sweep.times_ns]}
+
+
+def _plain(found: Meetings) -> dict[str, Any]:
+    return {
+        "message_bytes": found.message_bytes, "latency_ns": found.latency_ns,
+        "sent_ns": found.sent_ns, "received_ns": found.received_ns,
+    }  # fmt: skip

@@ -1,0 +1,145 @@
+"""A scenario of the machine that was probed: its links fitted, its slow ranks and adapters in it.
+
+The work is one matrix product and the largest all-reduce of the probe, so that the scenario's step
+can be held against what was measured; whoever uses it puts a job's own work there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from evenstep.errors import TraceError
+from evenstep.probe.document import short
+from evenstep.probe.findings import Judgement
+from evenstep.probe.outcome import Outcome, Reduction
+from evenstep.simulate import schema
+from evenstep.simulate.calibrate_links import Links, Seen, fit_line
+from evenstep.simulate.hardware import Cluster, Fabric, LinkChange
+from evenstep.simulate.scenario import Collectives, Job, Noise, Run, Scenario, Work
+from evenstep.trace.ranks import format_ranks
+
+_HEAD = """\
+# Measured by evenstep probe on {where}.
+# [cluster] and [fabric] are the machine's; [work] is one matrix product and one all-reduce of
+# {bytes} bytes: put your job's own there (evenstep simulate --fields).
+"""
+
+
+def to_toml(outcome: Outcome, judged: Judgement) -> str:
+    """The scenario's file. Raises `TraceError` where the all-reduces were not measured."""
+    made, nodes = scenario(outcome, judged), outcome.nodes
+    where = f"{outcome.world} ranks on {nodes} node{'s' if nodes > 1 else ''}"
+    head = _HEAD.format(where=where, bytes=made.work.gradient_bytes)
+    unsaid = [f for f in judged.findings if f.kind == "slow_link"]
+    notes = "".join(f"# Not in it: {finding.observation}.\n" for finding in unsaid)
+    return f"{head}{notes}\n{schema.to_toml(schema.plain(made))}"
+
+
+def scenario(outcome: Outcome, judged: Judgement) -> Scenario:
+    """The scenario itself."""
+    if not outcome.reductions or outcome.world < 2:
+        raise TraceError(
+            "a scenario needs measured all-reduces of two ranks or more; probe again with all ranks"
+        )
+    nodes, per_node = _layout(outcome)
+    whole = [row for row in outcome.reductions if row.ranks == outcome.world]
+    largest = max(whole, key=lambda row: row.bytes)
+    return Scenario(
+        name="a probed machine",
+        cluster=Cluster(
+            nodes=nodes, gpus_per_node=per_node, nics_per_node=per_node,
+            **_links(outcome, judged, whole).cluster,
+        ),
+        fabric=Fabric(
+            kind="switch", nodes_per_leaf=nodes, changes=tuple(_changes(outcome, judged))
+        ),
+        job=Job(ranks=outcome.world),
+        work=Work(
+            kind="collective", operation="all_reduce", gradient_bytes=largest.bytes,
+            forward_ms=short(_usual_ns(outcome) / 1e6),
+        ),
+        collectives=Collectives(algorithm="ring", channels=1),
+        noise=tuple(_noise(outcome, judged)),
+        run=Run(steps=100),
+    )  # fmt: skip
+
+
+def _layout(outcome: Outcome) -> tuple[int, int]:
+    """Nodes and ranks of each; each rank a node of its own where nodes differ or are not in
+    order."""
+    places = [outcome.places[rank].node for rank in sorted(outcome.places)]
+    nodes = list(dict.fromkeys(places))
+    counts = {places.count(node) for node in nodes}
+    in_order = places == sorted(places, key=nodes.index)
+    if len(counts) == 1 and in_order:
+        return len(nodes), counts.pop()
+    return len(places), 1
+
+
+def _links(outcome: Outcome, judged: Judgement, whole: Sequence[Reduction]) -> Links:
+    """Latency and bandwidth of a ring's messages, within nodes and between them.
+
+    A ring is as slow as its slowest link: where an adapter is slow, the usual one is known from
+    the tournament.
+    """
+    within = [row for row in outcome.reductions if row.nodes == 1]
+    across = [row for row in whole if row.nodes > 1]
+    between = fit_line(_seen(across))
+    usual = judged.standings["transfer"].usual_ns
+    if between and usual and any(one.kind == "slow_adapter" for one in judged.findings):
+        between = between[0], short(outcome.message_bytes / usual)
+    return Links(fit_line(_seen(within)), between)
+
+
+def _seen(rows: Sequence[Reduction]) -> list[Seen]:
+    return [
+        Seen(
+            operation="all_reduce", members=tuple(range(row.ranks)), bytes=float(row.bytes),
+            per_step=1.0, transfer_ns=row.times.median_ns, floor_ns=min(row.times.values_ns),
+            blocking=True,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _usual_ns(outcome: Outcome) -> float:
+    """One matrix product on a usual rank."""
+    return median(times.median_ns for times in outcome.compute.values()) if outcome.compute else 0.0
+
+
+def _noise(outcome: Outcome, judged: Judgement) -> list[Noise]:
+    """What a usual rank varies by, and who is slow."""
+    spread = [
+        1.4826 * times.mad_ns / times.median_ns
+        for times in outcome.compute.values()
+        if times.median_ns
+    ]
+    noises = [Noise(kind="normal", sigma=short(median(spread)))] if spread else []
+    noises += [
+        Noise(kind="slow", ranks=format_ranks(found.ranks), factor=short(found.factor or 1.0))
+        for found in judged.findings
+        if found.kind in ("slow_rank", "slow_node") and found.metric == "compute"
+    ]
+    return noises
+
+
+def _changes(outcome: Outcome, judged: Judgement) -> list[LinkChange]:
+    """Slow adapters, as links with less capacity."""
+    if not outcome.between_nodes:
+        return []
+    order = list(dict.fromkeys(outcome.places[rank].node for rank in sorted(outcome.places)))
+    return [
+        LinkChange(
+            links=f"node{order.index(outcome.places[found.ranks[0]].node)}.nic*.{way}",
+            factor=short(1 / found.factor),
+        )
+        for found in judged.findings
+        if found.kind == "slow_adapter" and found.metric == "transfer" and found.factor
+        for way in _ways(found.links, found.ranks[0])
+    ]
+
+
+def _ways(links: Sequence[tuple[int, int]], team: int) -> list[str]:
+    ways = {"send": any(a == team for a, _ in links), "receive": any(b == team for _, b in links)}
+    return [way for way, slow in ways.items() if slow]

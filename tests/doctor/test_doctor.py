@@ -1,0 +1,101 @@
+import json
+
+import pytest
+
+from evenstep.cli.main import main
+from evenstep.doctor import page
+from evenstep.doctor.check import Severity, listed
+from evenstep.doctor.examination import Given, examine
+from evenstep.doctor.host import this_host
+from tests.doctor.fake_machine import PORT
+
+LOG = """\
+gpu001:100:100 [0] NCCL INFO NCCL version 2.27.3+cuda12.9
+gpu001:100:100 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.
+gpu001:100:120 [0] NCCL INFO Using network Socket
+gpu001:100:120 [0] NCCL INFO comm 0x7f0 rank 0 nranks 2 cudaDev 0 busId 3000 commId 0xabc - Init
+gpu001:100:120 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
+gpu001:100:120 [0] NCCL WARN Call to ibv_reg_mr failed
+"""
+
+
+@pytest.fixture
+def examined(host):
+    return examine(host(files={f"{PORT}/state": "1: DOWN"}))
+
+
+def test_a_healthy_machine_is_fine_throughout(host):
+    found = examine(host())
+    wrong = [check for check in found.checks if check.why]
+    assert (wrong, found.worst) == ([], Severity.OK)
+
+
+def test_what_is_wrong_says_why_and_how_to_mend_it(examined):
+    for check in examined.checks:
+        assert check.found
+        assert bool(check.why) == bool(check.mend) == (check.severity >= Severity.ADVICE)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_page_keeps_to_its_width(examined, width):
+    text = page.render(examined, width=width, color=False)
+    longest = max(text.splitlines(), key=len)
+    assert len(longest) <= width or " " not in longest.strip()
+    assert "\x1b" not in text
+
+
+def test_the_page_says_the_worst_first(examined):
+    text = page.render(examined, width=80, color=False)
+    assert text.startswith("gpu012: 1 warning; ")
+    assert text.index("warning  network.links") < text.index("fine: ")
+
+
+def test_colour_changes_no_word(examined):
+    import re
+
+    plain = page.render(examined, width=80, color=False)
+    assert re.sub(r"\x1b\[[\d;]*m", "", page.render(examined, width=80, color=True)) == plain
+
+
+def test_a_log_of_another_machine_is_judged(host, tmp_path):
+    (tmp_path / "nccl.log").write_text(LOG)
+    found = examine(host(), Given(nccl_log=tmp_path / "nccl.log"))
+    wrong = {
+        check.name for check in found.checks if check.name.startswith("nccl_log") and check.why
+    }
+    assert wrong == {
+        "nccl_log.network", "nccl_log.within_node", "nccl_log.warnings", "nccl_log.whole",
+        "nccl_log.variables.values",
+    }  # fmt: skip
+
+
+def test_a_copy_of_another_host_is_examined_without_its_drivers(host):
+    copied = this_host(root=host().root)
+    assert copied.name == "gpu012"
+    assert copied.ranks == 1  # one GPU
+    assert "is a copy of files" in copied.nvml_reason
+
+
+def test_the_command_prints_json_and_exits_1_on_a_problem(host, capsys):
+    given = host(files={"proc/modules": "", "proc/self/limits": "Max locked memory  1 1 bytes"})
+    assert main(["doctor", "--json", "--root", str(given.root)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["severity"]) == ("evenstep.doctor/1", "problem")
+    assert {check["severity"] for check in found["checks"]} <= {s.name.lower() for s in Severity}
+    assert sum(found["counts"].values()) == len(found["checks"])
+
+
+def test_the_command_examines_this_very_host(capsys):
+    assert main(["doctor", "--all"]) in (0, 1)
+    assert "versions.python: Python 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--topology", "--lstopo", "--nccl-log"])
+def test_a_file_that_is_not_there_is_named(option, capsys, tmp_path):
+    assert main(["doctor", option, str(tmp_path / "nothing")]) == 2
+    assert str(tmp_path / "nothing") in capsys.readouterr().err
+
+
+def test_names_are_listed_as_people_do():
+    assert [listed(names) for names in ([], "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
+    assert listed("abcdefgh") == "a, b, c, d, e, f and 2 more"

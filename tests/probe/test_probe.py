@@ -1,0 +1,86 @@
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import evenstep
+from evenstep.cli.main import main
+from evenstep.simulate.scenario import load
+from evenstep.simulate.simulation import simulate
+
+SLOW = 2
+
+
+@pytest.fixture(scope="module")
+def done(probe):
+    """Three ranks, one of which computes several times as long."""
+    return probe(
+        3, "--seconds", 2, "--timeout", 40, "--json", "--floors", "floors.json",
+        "--scenario", "machine.toml", fault="slow", at=SLOW,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found(done, parsed):
+    return parsed(done)
+
+
+def test_a_rank_that_computes_slowly_is_named(found, done):
+    (slow,) = [one for one in found["findings"] if one["metric"] == "compute"]
+    assert (slow["kind"], slow["ranks"]) == ("slow_rank", [SLOW])
+    assert slow["factor"] > 1.5
+    assert done.codes[0] == 1
+
+
+def test_everything_was_measured_on_all_ranks(found):
+    assert (found["complete"], found["world"], found["backend"]) == (True, 3, "gloo")
+    assert all(
+        row["compute"]["count"] >= 10 and row["memory"]["gBps"] > 0 for row in found["ranks"]
+    )
+    assert len(found["pairs"]) == 6  # 3 × 2 directions
+    assert len(found["all_reduce"]) >= 4
+
+
+def test_more_bytes_never_take_much_less_time(found):
+    times = [row["median_ns"] for row in found["all_reduce"]]
+    assert times[-1] > times[0]
+
+
+def test_files_are_written_and_usable(done):
+    assert done.err.endswith("Wrote floors.json\nWrote machine.toml\n")
+    rows = json.loads((done.folder / "floors.json").read_text())["floors"]
+    assert {row["op"] for row in rows} == {"all_reduce"}
+    machine = done.folder / "machine.toml"
+    assert tomllib.loads(machine.read_text())["job"]["ranks"] == 3
+    assert simulate(load(machine)).steps == 100
+
+
+def test_a_rank_that_dies_is_named_and_the_rest_still_used(probe, parsed):
+    done = probe(3, "--seconds", 1, "--timeout", 30, "--json", fault="die", at=1)
+    found = parsed(done)
+    assert not found["complete"]
+    first = found["findings"][0]
+    assert (first["kind"], first["ranks"]) == ("missing_rank", [1])
+    assert "stopped in stage memory" in first["observation"]
+    assert all(row["compute"] for row in found["ranks"])
+    assert done.codes[:2] == [1, 7]
+
+
+def test_the_command_starts_ranks_by_itself(capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(evenstep.__file__).parents[1]))
+    main(["probe", "--nproc", "2", "--seconds", "0.5", "--device", "cpu", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["complete"], found["world"], len(found["pairs"])) == (True, 2, 2)
+
+
+def test_a_file_that_exists_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "mine").write_text("mine")
+    assert main(["probe", "--nproc", "2", "--floors", str(tmp_path / "mine")]) == 2
+    assert "overwrite it with --force" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--nproc", "0"), ("--seconds", "nan"), ("--timeout", "-1")])
+def test_numbers_that_cannot_be_are_refused(option):
+    with pytest.raises(SystemExit, match="2"):
+        main(["probe", *option])
