@@ -5,9 +5,10 @@ import re
 import pytest
 
 from evenstep.report.live_findings import Journal, LiveFinding, live_findings
-from evenstep.report.live_frame import frame, rank_window
+from evenstep.report.live_frame import frame
 from evenstep.report.live_run import LiveRun
 from evenstep.report.live_terminal import View, lines, sparkline, status_line
+from evenstep.report.live_window import rank_window
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 

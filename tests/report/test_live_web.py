@@ -9,9 +9,10 @@ import pytest
 
 from evenstep.errors import UsageError
 from evenstep.report.live_findings import live_findings
-from evenstep.report.live_frame import frame, rank_window
+from evenstep.report.live_frame import frame
 from evenstep.report.live_run import LiveRun
 from evenstep.report.live_web import LiveServer, tunnel_command
+from evenstep.report.live_window import rank_window
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.values import share
-from evenstep.errors import MissingExtra, UsageError
+from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
+    from evenstep.report.anonymise import Scrubber
     from evenstep.report.prometheus_metrics import Families
     from evenstep.trace.trace import Trace
 
@@ -24,11 +25,10 @@ RUN is what `evenstep diagnose` takes: a run's folder, an attempt, a spool or an
 With --anonymise nothing that is written holds a host's name, a path or a user's name. --serve
 answers Prometheus from one port per node while the job runs: start it once on each."""
 
-EXTRAS = {"numpy": "analyze", "msgspec": "analyze", "duckdb": "analyze"}
 THRESHOLD = 0.05
 OUTPUTS = (
     *("perfetto", "parquet", "prometheus", "otlp", "webhook"),
-    *("wandb", "mlflow", "tensorboard", "json"),
+    *("wandb", "mlflow", "tensorboard", "json", "store"),
 )
 
 
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--perfetto", metavar="FILE", type=Path, help="a timeline for ui.perfetto.dev")
     add("--steps", metavar="A-B", type=_steps, help="of --perfetto: these steps only")
     add("--parquet", metavar="DIR", type=Path, help="events, steps and findings as tables")
+    add("--store", metavar="DIR", type=Path, help="all of it as a store: small, and quick to ask")
     add("--prometheus", metavar="FILE", type=Path, help="metrics for a textfile collector")
     add("--serve", metavar="HOST:PORT", type=_address, help="answer /metrics until interrupted")
     add("--otlp", metavar="URL", help="push metrics to an OpenTelemetry collector, OTLP/HTTP JSON")
@@ -57,16 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write everything that was asked for."""
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
-            raise
-        raise MissingExtra(package, extra=EXTRAS[package], purpose="an export") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     if args.json_schema is not None:
         from evenstep.report.schema import schema
 
@@ -80,7 +71,12 @@ def _main(args: argparse.Namespace) -> int:
             raise UsageError("--serve runs until it is interrupted; ask for files separately")
         return _serve(args)
     _check(args)
-    trace, diagnosis = _diagnosed(args)
+    trace, scrub = _read(args)
+    if args.store is not None:
+        _store(args, trace)
+    if wanted == ["store"]:
+        return 0
+    diagnosis = _diagnosed(trace, scrub)
     if args.json:
         print(json.dumps(diagnosis.to_json(), indent=2, allow_nan=False))
     _files(args, trace, diagnosis)
@@ -94,19 +90,35 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.perfetto} exists; choose another FILE or overwrite with --force")
 
 
-def _diagnosed(args: argparse.Namespace) -> tuple[Trace, Diagnosis]:
+def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
+    """The trace, and what hides names in it if it has to."""
     from evenstep.diagnose.attempts import with_attempts
-    from evenstep.diagnose.engine import diagnose
     from evenstep.importers.opening import load
     from evenstep.report.anonymise import anonymised, scrubber
 
     trace = with_attempts(load(args.run), args.run)
     if not args.anonymise:
-        return trace, diagnose(trace)
+        return trace, None
     scrub = scrubber(trace, [args.run, args.run.absolute()])
-    hidden = anonymised(trace, scrub)
-    found: Diagnosis = scrub.value(diagnose(hidden))
-    return hidden, found
+    return anonymised(trace, scrub), scrub
+
+
+def _diagnosed(trace: Trace, scrub: Scrubber | None) -> Diagnosis:
+    from evenstep.diagnose.engine import diagnose
+
+    found = diagnose(trace)
+    if scrub is not None:
+        found = scrub.value(found)
+    return found
+
+
+def _store(args: argparse.Namespace, trace: Trace) -> None:
+    from evenstep.trace.store_writing import write_store
+
+    written = write_store(trace, args.store, force=args.force)
+    each = f", {written.size_bytes / written.records:.3g} bytes each" if written.records else ""
+    size = f"{written.records:,} records, {written.size_bytes:,} bytes{each}"
+    print(f"Wrote {written.path} ({size})", file=sys.stderr)
 
 
 def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:

@@ -8,10 +8,12 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenstep.errors import MissingExtra, TraceError
+from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from evenstep.report.live_findings import Journal
@@ -22,7 +24,11 @@ HELP = """Show a running job: who is late, where each rank's step goes, what sta
 RUN is the run's folder; it need not exist yet. Only the latest steps of every rank are read, from
 the files the job writes anyway, so that it costs the job nothing. Ranks may die and be started
 again. --web serves the same in a page, to this machine alone. Ctrl-C ends the watching, not the
-job."""
+job.
+
+For thousands of ranks, or where their files lie on the nodes: start --aggregate once on each node.
+It shows nothing, but sums up its node's ranks every second in a small file in RUN (or in the run's
+folder that --into names), from which watch RUN, anywhere, puts the job together."""
 
 RESTART_PATIENCE_S = 30.0  # after the end of all ranks, for another attempt
 
@@ -33,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="show it as it is now, and end")
     parser.add_argument("--json", action="store_true", help="print a line of JSON at every look")
     parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1")
+    parser.add_argument(
+        "--aggregate", action="store_true", help="sum up this node's ranks for other watchers"
+    )
+    parser.add_argument(
+        "--into", metavar="DIR", type=Path, help="of --aggregate: the folder those watch"
+    )
     parser.add_argument(
         "--port", metavar="N", type=_port, default=0, help="of the page; a free one unless given"
     )
@@ -47,18 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Watch until the run ends or somebody presses Ctrl-C."""
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("numpy", "rich"):
-            raise
-        raise MissingExtra(package, extra="analyze", purpose="watching a run") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     path = run_folder(args.run)
-    if args.once and not any(path.glob("attempt-*/rank-*.spool")):
+    if args.aggregate:
+        return _aggregate(path, args.into or path, args.every)
+    if args.into is not None:
+        raise UsageError("--into says where --aggregate writes; give both")
+    if args.once and not _has_begun(path):
         raise TraceError(
             f"no rank has begun in {path}; without --once, evenstep watch waits for it"
         )
@@ -83,27 +89,71 @@ def run_folder(path: Path) -> Path:
     return path.parent if any(path.glob("rank-*.spool")) else path
 
 
+def _has_begun(path: Path) -> bool:
+    return any(any(path.glob(place)) for place in ("attempt-*/rank-*.spool", "live/node-*.bin"))
+
+
+def _aggregate(path: Path, into: Path, every_s: float) -> int:
+    """Sum up the ranks of this node again and again; ends some time after they have."""
+    from evenstep.report.live_node import encoded, news_path, write_news
+    from evenstep.report.live_run import LiveRun
+    from evenstep.trace.identity import hostname
+
+    run, place = LiveRun(path.absolute(), here=True), news_path(into, hostname())
+    print(f"evenstep: sums up the ranks of {hostname()} in {place}", file=sys.stderr, flush=True)
+    over = _Patience()
+    for look in _looks(every_s):
+        run.refresh()
+        if run.states:
+            try:
+                write_news(place, encoded(run, hostname(), look))
+            except OSError as error:
+                raise UsageError(
+                    f"cannot write {place}: {error.strerror}; name a writable folder with --into"
+                ) from error
+        if over.is_out(ended=bool(run.states) and all(state.closed for state in run.states)):
+            break
+    return 0
+
+
 def _pictures(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
     """The run again and again, with what was found new in it; ends some time after the run."""
     from evenstep.report.live_findings import Journal, live_findings
-    from evenstep.report.live_frame import frame, rank_window
-    from evenstep.report.live_run import LiveRun
+    from evenstep.report.live_frame import frame
+    from evenstep.report.live_tree import Follower
 
-    run, journal = LiveRun(path.absolute()), Journal()
-    ended_s: float | None = None
-    while True:
-        due = time.monotonic() + every_s
-        run.refresh()
-        window = rank_window(run.states)
+    follower, journal = Follower.of(path.absolute()), Journal()
+    over = _Patience()
+    for _ in _looks(every_s):
+        run = follower.refresh()
+        window = run.window()
         found = live_findings(run, window)
         shown = frame(run, found, window)
         new = journal.note(found, shown.step)
         yield shown, journal, [finding.text for finding in new]
-        now = time.monotonic()
-        ended_s = (ended_s or now) if run.ended else None
-        if ended_s is not None and now - ended_s > RESTART_PATIENCE_S:
+        if over.is_out(ended=run.ended):
             return
+
+
+def _looks(every_s: float) -> Iterator[int]:
+    """Counts up, at even times; a look that took too long is followed by a short rest."""
+    for number in count():
+        due = time.monotonic() + every_s
+        yield number
         time.sleep(max(due - time.monotonic(), 0.05 * every_s))
+
+
+@dataclass
+class _Patience:
+    """How long an ended run is watched for another attempt."""
+
+    since_s: float | None = None
+
+    def is_out(self, *, ended: bool) -> bool:
+        """Whether it has been over for long enough."""
+        now = time.monotonic()
+        self.since_s = (self.since_s or now) if ended else None
+        return self.since_s is not None and now - self.since_s > RESTART_PATIENCE_S
 
 
 def _print_json(pictures: Iterator[tuple[Frame, Journal, list[str]]], *, once: bool) -> int:

@@ -6,6 +6,7 @@ minute. Times here are wall-clock seconds: attempts may have run on different ho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,12 +19,15 @@ from evenstep.diagnose.resets import FEWEST, WINDOW, cv_of
 from evenstep.errors import TraceError
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
+from evenstep.trace.spools import spools_in
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
 KEY = "attempts"  # of `Trace.run`
+PREEMPTED = "preempted"  # likewise
 PRICE = "price_per_rank_hour"
 RANKS_READ = 4  # of each attempt, spread over all
 WARM_UP = 3  # steps at the start of an attempt
@@ -52,6 +56,7 @@ class Attempt:
     rate_at_start: float | None  # steps per second
     rate_at_end: float | None
     energy_joules: float | None  # of all ranks
+    preempted: str | None = None  # the signal that told it to make room
 
 
 def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None = None) -> Trace:
@@ -60,6 +65,8 @@ def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None
     `path` is what the trace was read from; only a run's folder has attempts.
     """
     found = read(path) if path.is_dir() else []
+    if path.is_dir() and (notice := preemption(path, trace.attempt)):
+        trace = replace(trace, run={**trace.run, PREEMPTED: notice})
     if len(found) < 2:
         return trace
     run = {**trace.run, KEY: [asdict(one) for one in found]}
@@ -80,21 +87,34 @@ def read(folder: Path) -> list[Attempt]:
 
 
 def _attempt(folder: Path, number: int) -> Attempt | None:
-    files = sorted((folder / f"attempt-{number:03d}").glob("rank-*.spool"))
+    files, _ = spools_in(folder / f"attempt-{number:03d}")
     picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
     spools = [spool for spool in (_spool(files[i]) for i in picks if files) if spool is not None]
     spools = [spool for spool in spools if len(spool.summaries)]
-    return described(number, spools) if spools else None
+    if not spools:
+        return None
+    return described(number, spools, preempted=preemption(folder, number).get("signal"))
 
 
-def _spool(file: Path) -> SpoolContents | None:
+def preemption(folder: Path, number: int) -> dict[str, Any]:
+    """What told an attempt to make room, and when; empty if nothing did, or it cannot be read."""
+    try:
+        found = json.loads(RunFolder(folder).preemption_path(number).read_text())
+        return {"attempt": number, "signal": str(found["signal"]), "at": str(found["at"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _spool(file: Extent) -> SpoolContents | None:
     try:
         return read_spool(file)
     except TraceError:
         return None
 
 
-def described(number: int, spools: Sequence[SpoolContents]) -> Attempt:
+def described(
+    number: int, spools: Sequence[SpoolContents], *, preempted: str | None = None
+) -> Attempt:
     """Reduce some ranks of an attempt; its own steps are those of the rank that did the most."""
     main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
     rows = main.summaries
@@ -119,6 +139,7 @@ def described(number: int, spools: Sequence[SpoolContents]) -> Attempt:
         last_progress=progress[1] if progress else None,
         **_windows(single),
         energy_joules=_energy(spools, world),
+        preempted=preempted,
     )
 
 

@@ -23,6 +23,7 @@ from evenstep.diagnose.workload import script
 from evenstep.errors import TraceError
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.reader import open_spool
+from evenstep.trace.spools import spools_in
 
 Array = npt.NDArray[Any]
 
@@ -198,7 +199,7 @@ def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
 
 def _tables(folder: Path, attempt: int) -> list[Array]:
     """Step summaries of a few ranks of an attempt."""
-    files = sorted((folder / f"attempt-{attempt:03d}").glob("rank-*.spool"))
+    files, _ = spools_in(folder / f"attempt-{attempt:03d}")
     picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
     tables = []
     for pick in picks if files else []:

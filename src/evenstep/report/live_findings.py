@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.report.live_frame import WINDOW_STEPS, LiveFinding, RankWindow, lateness_ns
-from evenstep.report.live_run import LiveRun, RankState
+from evenstep.report.live_frame import LiveFinding, lateness_ns
+from evenstep.report.live_run import FollowedRun, SeenRank
+from evenstep.report.live_window import WINDOW_STEPS, RankWindow, StepTable
 from evenstep.report.quantities import duration, percent, printable
 from evenstep.trace.layout import Phase
 from evenstep.trace.ranks import format_ranks
@@ -31,17 +32,16 @@ RANKS_NAMED = 8
 KEPT = 5  # findings that are over and still shown
 
 
-def live_findings(run: LiveRun, window: RankWindow) -> list[LiveFinding]:
+def live_findings(run: FollowedRun, window: RankWindow) -> list[LiveFinding]:
     """Everything that stands out now."""
-    found = [*_silent(run.states), *_failed(run.states), *_restarts(run)]
-    counts = [len(state.tail.steps) for state in run.states if len(state.tail.steps)]
-    if counts and min(counts) >= FEWEST_STEPS:
+    found = [*_silent(run.states), *_failed(run.states), *_unheard(run), *_restarts(run)]
+    if len(window.counts) and window.counts.min() >= FEWEST_STEPS:
         rated = [*_late(run, window), *_pauses(window), *_phases(window)]
         found += sorted(rated, key=lambda finding: -(finding.share or 0.0))
     return found
 
 
-def _silent(states: Sequence[RankState]) -> Iterator[LiveFinding]:
+def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     gone = [state for state in states if state.gone]
     if gone:
         ranks = _ranks(gone)
@@ -64,26 +64,34 @@ def _silent(states: Sequence[RankState]) -> Iterator[LiveFinding]:
     yield LiveFinding("hang", culprits, None, text + (f"; {_inside(waiting)}" if waiting else ""))
 
 
-def _inside(states: Sequence[RankState]) -> str:
+def _inside(states: Sequence[SeenRank]) -> str:
     operations = sorted({state.inside.op for state in states if state.inside})
     return f"{'waits' if len(states) == 1 else 'wait'} in {', '.join(operations)}"
 
 
-def _failed(states: Sequence[RankState]) -> Iterator[LiveFinding]:
-    failed = [state for state in states if "failure" in state.tail.facts]
+def _failed(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
+    failed = [state for state in states if "failure" in state.facts]
     if failed:
         ranks = _ranks(failed)
-        why = printable(failed[0].tail.facts["failure"])
+        why = printable(failed[0].facts["failure"])
         yield LiveFinding("agent", ranks, None, f"{_named(ranks)} not observed any more: {why}")
 
 
-def _restarts(run: LiveRun) -> Iterator[LiveFinding]:
+def _unheard(run: FollowedRun) -> Iterator[LiveFinding]:
+    if run.unheard:
+        nodes = sorted(run.unheard)
+        named = printable(nodes[0]) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
+        text = f"nothing heard of {named} for {duration(1e9 * max(run.unheard.values()))}: "
+        yield LiveFinding("agent", (), None, text + "evenstep watch --aggregate has ended there")
+
+
+def _restarts(run: FollowedRun) -> Iterator[LiveFinding]:
     if run.attempts > 1:
         text = f"attempt {run.attempts} of this run: it has been started again"
         yield LiveFinding("restart_amplification", (), None, text)
 
 
-def _late(run: LiveRun, window: RankWindow) -> Iterator[LiveFinding]:
+def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
     """One rank, or several, above the others all the time; else whoever's turn it is.
 
     A rank is called late only if it is blocked on the others less than the median rank is: work
@@ -104,29 +112,21 @@ def _late(run: LiveRun, window: RankWindow) -> Iterator[LiveFinding]:
         text += f"{percent(largest / step_ns)} of a step; {_waiting(window, len(ranks))}"
         yield LiveFinding("straggler", ranks, largest / step_ns, text)
         return
-    lost = _turns(run.states, step_ns)
+    lost = _turns(run.step_table(), window)
     if lost > TURNS:
         text = f"ranks take turns in being late: {percent(lost)} of a step is lost to whoever is"
         yield LiveFinding("synchronization_amplification", (), lost, text)
 
 
-def _turns(states: Sequence[RankState], step_ns: float) -> float:
+def _turns(table: StepTable, window: RankWindow) -> float:
     """Share of a step by which the latest rank's work exceeds the median's, step by step."""
-    tails = [state.tail.steps for state in states if len(state.tail.steps)]
-    last = min(int(rows["first_step"][-1]) for rows in tails)
-    first = max(max(int(rows["first_step"][0]) for rows in tails), last - WINDOW_STEPS + 1)
-    if last - first + 1 < FEWEST_STEPS:
+    last = int(window.last_step.min())
+    common = (table.ranks == len(window.ranks)) & (table.step <= last)
+    common &= table.step > last - WINDOW_STEPS
+    if np.count_nonzero(common) < FEWEST_STEPS:
         return 0.0
-    columns = [rows[(rows["first_step"] >= first) & (rows["first_step"] <= last)] for rows in tails]
-    if len({len(rows) for rows in columns}) > 1:
-        return 0.0
-    matrix = np.stack([_work(rows) for rows in columns])
-    return float(np.mean(matrix.max(axis=0) - np.median(matrix, axis=0)) / step_ns)
-
-
-def _work(rows: Array) -> Array:
-    blocked = rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"]
-    return np.asarray(rows["step_sum_ns"] - blocked)
+    excess = (table.most_work_ns - table.work_ns)[common]
+    return float(excess.mean() / np.median(window.step_ns))
 
 
 def _waiting(window: RankWindow, late: int) -> str:
@@ -164,7 +164,7 @@ def _phases(window: RankWindow) -> Iterator[LiveFinding]:
             yield LiveFinding(mode, ranks, worst, text)
 
 
-def _ranks(states: Sequence[RankState]) -> tuple[int, ...]:
+def _ranks(states: Sequence[SeenRank]) -> tuple[int, ...]:
     return tuple(state.rank for state in states)
 
 
@@ -177,7 +177,7 @@ def _named(ranks: Sequence[int]) -> str:
     return f"{word} {text}"
 
 
-def _host(run: LiveRun, ranks: Sequence[int]) -> str:
+def _host(run: FollowedRun, ranks: Sequence[int]) -> str:
     if len({state.host for state in run.states}) < 2 or len(ranks) > 1:
         return ""
     return next(f" ({printable(state.host)})" for state in run.states if state.rank == ranks[0])

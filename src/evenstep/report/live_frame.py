@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.report.live_run import LiveRun, RankState
+from evenstep.report.live_run import FollowedRun, SeenRank
+from evenstep.report.live_window import WINDOW_STEPS, RankWindow
 from evenstep.report.quantities import SHARES
 from evenstep.trace.layout import Phase
 
 Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.watch/1"
-WINDOW_STEPS = 32  # of each rank, everything but the curve is told from these
 CURVE_STEPS = 60
 MOST_ROWS = 64
 
@@ -84,53 +84,6 @@ class Frame:
         return found
 
 
-@dataclass(slots=True)
-class RankWindow:
-    """Sums over the window of every rank that has finished a step, one place a rank."""
-
-    ranks: Array
-    step_ns: Array  # mean
-    work_ns: Array  # mean of the step without waiting, transfer and pacing
-    sync_ns: Array
-    wait_ns: Array  # NaN where it cannot be told
-    held_ns: Array
-    pause_ns: Array
-    phase_ns: Array  # a row a rank
-    last_step: Array
-
-
-def rank_window(states: Sequence[RankState]) -> RankWindow:
-    """The latest steps of each rank, as means per step."""
-    stepped = [state for state in states if len(state.tail.steps)]
-    tails = [state.tail.steps[-WINDOW_STEPS:] for state in stepped]
-    counts = np.array([len(rows) for rows in tails])
-    rows: Array = np.concatenate(tails) if tails else np.empty(0)
-    begins = np.cumsum(counts) - counts
-
-    def mean(name: str) -> Array:
-        if not tails:
-            return np.zeros((0, len(Phase))) if name == "phase_ns" else np.zeros(0)
-        total = np.add.reduceat(rows[name].astype(np.float64), begins, axis=0)
-        return np.asarray(total / (counts[:, None] if total.ndim > 1 else counts))
-
-    phases, step, held = mean("phase_ns"), mean("step_sum_ns"), mean("held_ns")
-    known, wait = mean("wait_known"), mean("wait_ns")
-    sync = phases[:, int(Phase.SYNC)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        waits = np.where(known > 0, np.minimum(wait / known, sync), np.nan)
-    return RankWindow(
-        ranks=np.array([state.rank for state in stepped], np.int64),
-        step_ns=step,
-        work_ns=np.maximum(step - sync - held, 0.0),
-        sync_ns=sync,
-        wait_ns=waits,
-        held_ns=held,
-        pause_ns=mean("pause_ns"),
-        phase_ns=phases,
-        last_step=np.array([int(rows_["first_step"][-1]) for rows_ in tails], np.int64),
-    )
-
-
 def shares_of(window: RankWindow) -> Array:
     """Shares of the step, a row a rank, in the order of `quantities.SHARES`; each row sums to 1."""
     waits = np.nan_to_num(window.wait_ns)
@@ -144,10 +97,10 @@ def shares_of(window: RankWindow) -> Array:
     return np.asarray(np.divide(parts, total, out=np.zeros_like(parts), where=total > 0))
 
 
-def frame(run: LiveRun, findings: Sequence[LiveFinding], window: RankWindow) -> Frame:
+def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow) -> Frame:
     """The picture of a run, given what was found in the window of its ranks."""
     shares = shares_of(window)
-    curve = step_curve(run.states)
+    curve = run.step_table().time_ns[-CURVE_STEPS:]
     latest = curve[-WINDOW_STEPS:]
     state = _state(run, window)
     return Frame(
@@ -172,20 +125,6 @@ def frame(run: LiveRun, findings: Sequence[LiveFinding], window: RankWindow) -> 
     )
 
 
-def step_curve(states: Sequence[RankState]) -> Array:
-    """Step time of each of the latest steps: the median over the ranks that have finished it."""
-    tails = [state.tail.steps for state in states if len(state.tail.steps)]
-    if not tails:
-        return np.zeros(0)
-    rows = np.concatenate(tails)
-    step, time = rows["first_step"].astype(np.int64), rows["step_sum_ns"].astype(np.float64)
-    order = np.lexsort((time, step))
-    step, time = step[order], time[order]
-    begins = np.flatnonzero(np.append(True, np.diff(step) != 0))
-    sizes = np.diff(np.append(begins, len(step)))
-    return np.asarray(time[begins + sizes // 2][-CURVE_STEPS:])
-
-
 def _step_time(latest: Array) -> dict[str, float | None]:
     if not len(latest):
         return dict.fromkeys(("mean_ns", "p50_ns", "p99_ns", "cv"))
@@ -206,11 +145,11 @@ def lateness_ns(window: RankWindow) -> Array:
     return np.asarray(window.work_ns - usual)
 
 
-def _rows(run: LiveRun, window: RankWindow, shares: Array) -> list[RankRow]:
+def _rows(run: FollowedRun, window: RankWindow, shares: Array) -> list[RankRow]:
     place = {int(rank): index for index, rank in enumerate(window.ranks)}
     late = lateness_ns(window)
 
-    def weight(state: RankState) -> tuple[bool, float, int]:
+    def weight(state: SeenRank) -> tuple[bool, float, int]:
         index = place.get(state.rank)
         lateness = float("inf") if index is None else float(late[index])
         return not (state.silent_s or state.gone), -lateness, state.rank
@@ -220,7 +159,7 @@ def _rows(run: LiveRun, window: RankWindow, shares: Array) -> list[RankRow]:
 
 
 def _row(
-    state: RankState, index: int | None, window: RankWindow, late: Array, shares: Array
+    state: SeenRank, index: int | None, window: RankWindow, late: Array, shares: Array
 ) -> RankRow:
     inside = state.inside.op if state.inside else ""
     known = index is not None
@@ -240,20 +179,20 @@ def _row(
     )
 
 
-def rank_state(state: RankState) -> str:
+def rank_state(state: SeenRank) -> str:
     """In a word how a rank is doing; "" for one that works."""
-    if state.tail.closed:
+    if state.closed:
         return "ended"
     if state.gone:
         return "gone"
-    if "failure" in state.tail.facts:
+    if "failure" in state.facts:
         return "failed"
     return "silent" if state.silent_s else ""
 
 
-def pacing(run: LiveRun, window: RankWindow) -> dict[str, Any]:
+def pacing(run: FollowedRun, window: RankWindow) -> dict[str, Any]:
     """How pacing stands: what was asked for, what is in force where, what it holds."""
-    facts = [state.tail.facts.get("pace") for state in run.states]
+    facts = [state.facts.get("pace") for state in run.states]
     known = [fact for fact in facts if isinstance(fact, Mapping)]
     if not known:
         return {}
@@ -270,13 +209,11 @@ def pacing(run: LiveRun, window: RankWindow) -> dict[str, Any]:
         "request": asked,
         "requested_mode": run.orders.get("mode"),
         "followed_by": sum(fact.get("request") == asked for fact in known) if asked else None,
-        "note": next(
-            (str(s.tail.facts["pacing"]) for s in run.states if "pacing" in s.tail.facts), ""
-        ),
+        "note": next((str(s.facts["pacing"]) for s in run.states if "pacing" in s.facts), ""),
     }
 
 
-def _state(run: LiveRun, window: RankWindow) -> str:
+def _state(run: FollowedRun, window: RankWindow) -> str:
     if not run.states:
         return "waiting"
     if run.ended:
@@ -286,7 +223,9 @@ def _state(run: LiveRun, window: RankWindow) -> str:
     return "running" if len(window.ranks) else "starting"
 
 
-def _verdict(run: LiveRun, state: str, findings: Sequence[LiveFinding], window: RankWindow) -> str:
+def _verdict(
+    run: FollowedRun, state: str, findings: Sequence[LiveFinding], window: RankWindow
+) -> str:
     if state == "waiting":
         return f"waiting for {run.path} to begin"
     if state == "ended":

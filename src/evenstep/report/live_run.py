@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from evenstep.report.live_spool import Inside, SpoolTail
+from evenstep.report.live_window import RankWindow, StepTable, rank_window, step_table
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.identity import boot_id, hostname
 
@@ -21,6 +22,50 @@ SILENT_S = 10.0  # without a step for so long, and so many steps, a rank is aske
 SILENT_STEPS = 20
 GONE_S = 3.0  # after so long without a step it is asked whether the process exists
 MOST_ASKED = 64  # silent ranks asked in one look
+
+
+class SeenRank(Protocol):
+    """What the live view is told of a rank."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def silent_s(self) -> float: ...
+    @property
+    def inside(self) -> Inside | None: ...
+    @property
+    def gone(self) -> bool: ...
+
+
+class FollowedRun(Protocol):
+    """A run that is followed, by whatever way."""
+
+    attempts: int
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def attempt(self) -> int | None: ...
+    @property
+    def world(self) -> int: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def states(self) -> Sequence[SeenRank]: ...
+    @property
+    def orders(self) -> Mapping[str, Any]: ...
+    @property
+    def unheard(self) -> Mapping[str, float]: ...
+
+    def refresh(self) -> None: ...
+    def window(self) -> RankWindow: ...
+    def step_table(self) -> StepTable: ...
 
 
 @dataclass(slots=True)
@@ -43,6 +88,16 @@ class RankState:
         """The machine it runs on."""
         return str(self.tail.identity.get("hostname", ""))
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the rank has said of itself so far."""
+        return self.tail.facts
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended its trace itself."""
+        return self.tail.closed
+
 
 @dataclass(slots=True)
 class LiveRun:
@@ -54,8 +109,10 @@ class LiveRun:
     attempts: int = 0
     states: list[RankState] = field(default_factory=list)  # of the attempt, by rank
     orders: dict[str, Any] = field(default_factory=dict)  # what `evenstep ctl` last asked for
+    here: bool = False  # follow the ranks of this machine alone
     _tails: dict[str, SpoolTail] = field(default_factory=dict)
     _known: dict[str, RankState] = field(default_factory=dict)
+    _foreign: set[str] = field(default_factory=set)  # spools of other machines, where `here`
 
     @property
     def world(self) -> int:
@@ -66,6 +123,19 @@ class LiveRun:
     def ended(self) -> bool:
         """Whether every rank of the attempt has closed its trace."""
         return 0 < self.world <= len(self.states) and all(s.tail.closed for s in self.states)
+
+    @property
+    def unheard(self) -> Mapping[str, float]:
+        """Nodes that nothing is heard of: every spool is looked at here."""
+        return {}
+
+    def window(self) -> RankWindow:
+        """The latest steps of each rank."""
+        return rank_window(self.states)
+
+    def step_table(self) -> StepTable:
+        """The latest steps."""
+        return step_table(self.states)
 
     def refresh(self) -> None:
         """Look again: new attempts, new ranks, new steps."""
@@ -80,14 +150,19 @@ class LiveRun:
             if not tail.identity:
                 self._known.pop(name, None)
                 continue
+            if self.here and not _is_here(tail.identity):
+                self._foreign.add(name)
+                continue
             state = self._known.get(name)
             if state is None:
                 state = self._known[name] = RankState(tail, _last_heard(tail, now))
             elif stepped:
                 state.heard_s = now
             asked += self._judge(state, now, ask=asked < MOST_ASKED)
+        for name in self._foreign & self._tails.keys():
+            del self._tails[name]
         self.states = sorted(self._known.values(), key=lambda state: state.rank)
-        self.orders = _orders(self.path)
+        self.orders = orders(self.path)
 
     def _find_spools(self) -> None:
         known = -1 if self.attempt is None else self.attempt
@@ -96,11 +171,13 @@ class LiveRun:
         self.attempts = len(attempts)
         if attempts and attempts[-1] != self.attempt:
             self.attempt = attempts[-1]
-            self._tails, self._known = {}, {}
-        if self.attempt is None or (self._tails and len(self._tails) >= self.world > 0):
+            self._tails, self._known, self._foreign = {}, {}, set()
+        found = len(self._tails) + len(self._foreign)
+        if self.attempt is None or (self._tails and found >= self.world > 0):
             return
         for entry in self._entries():
-            if entry.name.startswith("rank-") and entry.name.endswith(".spool"):
+            spool = entry.name.startswith("rank-") and entry.name.endswith(".spool")
+            if spool and entry.name not in self._foreign:
                 self._tails.setdefault(entry.name, SpoolTail(Path(entry.path)))
 
     def _entries(self) -> list[os.DirEntry[str]]:
@@ -143,13 +220,18 @@ def _usual_step_s(tail: SpoolTail) -> float:
     return float(sorted(steps)[len(steps) // 2]) * 1e-9 if len(steps) else 0.0
 
 
+def _is_here(identity: dict[str, Any]) -> bool:
+    return identity.get("boot_id") == boot_id() and identity.get("hostname") == hostname()
+
+
 def _is_gone(identity: dict[str, Any]) -> bool:
     """Whether the process of a rank on this machine exists no more."""
-    here = identity.get("boot_id") == boot_id() and identity.get("hostname") == hostname()
-    return here and bool(boot_id()) and not Path(f"/proc/{identity.get('pid')}").exists()
+    return (
+        _is_here(identity) and bool(boot_id()) and not Path(f"/proc/{identity.get('pid')}").exists()
+    )
 
 
-def _orders(folder: Path) -> dict[str, Any]:
+def orders(folder: Path) -> dict[str, Any]:
     """What `evenstep ctl` has written; {} where it has not, or what is there is no such thing."""
     try:
         found = json.loads((folder / "control.json").read_text())

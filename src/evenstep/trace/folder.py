@@ -2,6 +2,8 @@
 
     RUN/run.json                       what was run, where, with which versions and settings
     RUN/attempt-000/rank-00000.spool   one file per rank and attempt
+    RUN/attempt-000/node-HOST.pack     or one per node, of ranks that were collected
+    RUN/attempt-000/preempted.json     that the attempt was told to make room, and how
 
 Ranks never talk to each other about it: the folder's name follows from their common parent, a
 spool is claimed by creating it exclusively, and `run.json` belongs to whoever writes it first.
@@ -38,6 +40,15 @@ class RunFolder:
     def spool_path(self, attempt: int, rank: int) -> Path:
         """Where a rank's trace lies."""
         return self.path / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.spool"
+
+    def pack_path(self, attempt: int, node: str) -> Path:
+        """Where the traces of a node lie that have been collected."""
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", node)
+        return self.path / f"attempt-{attempt:03d}" / f"node-{name}.pack"
+
+    def preemption_path(self, attempt: int) -> Path:
+        """Where it stands that an attempt was told to make room."""
+        return self.path / f"attempt-{attempt:03d}" / "preempted.json"
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts that left something, ascending."""
@@ -97,9 +108,14 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files of a run and nothing else, so that another can take its place."""
-        for spool in self.path.glob("attempt-*/rank-*.spool"):
-            spool.unlink(missing_ok=True)
-        for folder in self.path.glob("attempt-*"):
+        places = (
+            *("attempt-*/rank-*.spool", "attempt-*/node-*.pack", "live/node-*.bin"),
+            *("attempt-*/control.json", "attempt-*/preempted.json"),
+        )
+        for place in places:
+            for file in self.path.glob(place):
+                file.unlink(missing_ok=True)
+        for folder in [*self.path.glob("attempt-*"), self.path / "live"]:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
         for name in ("run.json", "live.json", "control.json"):

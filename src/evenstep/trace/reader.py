@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from evenstep.errors import LayoutError, SpoolError
 from evenstep.trace import layout, summary
+from evenstep.trace.pack import Extent
 from evenstep.trace.ranks import MOST_RANKS, parse_ranks
 
 Array = npt.NDArray[Any]
@@ -104,28 +105,30 @@ def _read_at(file: int, offset: int, first: int, last: int) -> Array:
     return data[: length // layout.RECORD_BYTES]
 
 
-def read_spool(path: Path) -> SpoolContents:
+def read_spool(path: Path | Extent) -> SpoolContents:
     """Read one spool.
 
     Raises `LayoutError` for another version and `SpoolError` for a file that is not a spool or
     ends before its header does. A file cut short later is used as far as it goes (`damage`).
     """
     contents, ring, data = _opened(path)
-    contents.records = _records(data[ring.offset :], ring.slots)
+    begin = ring.offset - (path.offset if isinstance(path, Extent) else 0)
+    contents.records = _records(data[begin:], ring.slots)
     if contents.records.size:
         contents.dropped = max(0, int(contents.records["seq"][-1]) - contents.records.size)
     return contents
 
 
-def open_spool(path: Path) -> tuple[SpoolContents, Ring]:
+def open_spool(path: Path | Extent) -> tuple[SpoolContents, Ring]:
     """A spool without its records, and the ring to read them from. Raises like `read_spool`."""
     contents, ring, _ = _opened(path)
     return contents, ring
 
 
-def _opened(path: Path) -> tuple[SpoolContents, Ring, Array]:
+def _opened(place: Path | Extent) -> tuple[SpoolContents, Ring, Array]:
     """Everything of a spool but its records, where these are, and the file's bytes."""
-    data = _bytes_of(path)
+    extent = place if isinstance(place, Extent) else Extent(place)
+    path, data = extent.path, _bytes_of(extent)
     header = _header(path, data)
     (_, _, _, _, _, ring, capacity, first_summary, summaries, tables, tables_bytes, length) = header
     try:
@@ -140,7 +143,8 @@ def _opened(path: Path) -> tuple[SpoolContents, Ring, Array]:
         contents.damage = f"{path} is cut short: {len(data)} bytes of {end}"
     _read_tables(contents, data[tables : tables + tables_bytes])
     contents.summaries = _summaries(data[first_summary:], summaries)
-    return contents, Ring(path, ring, capacity, settled=contents.closed), data
+    settled = contents.closed or bool(extent.name)
+    return contents, Ring(extent.file, extent.offset + ring, capacity, settled=settled), data
 
 
 def _check(identity: Any) -> None:
@@ -151,11 +155,14 @@ def _check(identity: Any) -> None:
             raise ValueError(f"{number!r} is not a number of ranks")
 
 
-def _bytes_of(path: Path) -> Array:
+def _bytes_of(extent: Extent) -> Array:
+    path = extent.path
     try:
-        if path.stat().st_size < layout.PAGE_BYTES:
+        size = extent.file.stat().st_size - extent.offset
+        size = size if extent.size is None else min(extent.size, size)
+        if size < layout.PAGE_BYTES:
             raise SpoolError(f"{path} is not a spool: it is shorter than a spool's header")
-        return np.memmap(path, dtype=np.uint8, mode="r")
+        return np.memmap(extent.file, np.uint8, "r", extent.offset, (size,))
     except OSError as error:
         raise SpoolError(f"cannot read {path}: {error.strerror}") from error
 

@@ -100,10 +100,42 @@ class ByKind(Columns):
         return tables[0] if len(tables) == 1 else Columns.concatenate(tables)
 
 
-class Spooled(Columns):
-    """The table of all ranks' records on disk, in order of rank and sequence."""
+class OnDisk(Columns):
+    """A table of records too large to hold: what a trace asks of it, wherever it lies."""
 
-    __slots__ = ("_cache", "_held", "_kinds", "_parts", "_starts", "_views", "on_device")
+    __slots__ = ("on_device",)
+
+    on_device: bool  # some collectives ran on a device
+
+    def of_kind(self, *kinds: Kind) -> Columns:
+        """The rows of these kinds."""
+        raise NotImplementedError
+
+    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
+        """The records of the steps from `first`, before `last`: of each kind some columns."""
+        raise NotImplementedError
+
+    def oldest_steps(self) -> dict[int, int]:
+        """Step of the first record that each rank still has."""
+        raise NotImplementedError
+
+    def per_step(self) -> float:
+        """Records of a step, all ranks together: about how many."""
+        raise NotImplementedError
+
+    def step_numbers(self) -> Array:
+        """Every step there is a record of, ascending."""
+        raise NotImplementedError
+
+    def held(self) -> Columns:
+        """All of it, in memory."""
+        return Columns({name: self[name] for name in EVENT_COLUMNS})
+
+
+class Spooled(OnDisk):
+    """The table of all ranks' records in their spools, in order of rank and sequence."""
+
+    __slots__ = ("_cache", "_held", "_kinds", "_parts", "_starts", "_views")
 
     def __init__(
         self, parts: Sequence[Part], held: Columns, kinds: Array, *, on_device: bool
@@ -114,7 +146,7 @@ class Spooled(Columns):
         self._kinds = kinds  # mask by code: the kinds this table shows
         self._cache: dict[str, Array] = {}
         self._views: dict[tuple[int, ...], Spooled] = {}
-        self.on_device = on_device  # some collectives ran on a device
+        self.on_device = on_device
         sizes = [int(part.counts[kinds].sum()) for part in self._parts]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._length = int(self._starts[-1])
@@ -164,7 +196,7 @@ class Spooled(Columns):
 
     def select(self, which: Array | slice) -> Columns:
         """The rows picked by a mask, an index array or a slice, read from the files."""
-        rows = _row_numbers(which, self._length)
+        rows = row_numbers(which, self._length)
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
         tables = [self._none()]
@@ -217,6 +249,11 @@ class Spooled(Columns):
         """Records of a step, all ranks together: about how many."""
         steps = max((len(part.where.steps) for part in self._parts), default=0)
         return self._length / max(steps, 1)
+
+    def step_numbers(self) -> Array:
+        """Every step there is a record of, ascending."""
+        steps = [part.where.steps + part.shift for part in self._parts]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *steps]))
 
 
 def _sorted_out(
@@ -277,7 +314,8 @@ def empty(names: Sequence[str]) -> Columns:
     return Columns({name: np.zeros(0, np.int32 if name in own else RECORD[name]) for name in names})
 
 
-def _row_numbers(which: Array | slice, length: int) -> Array:
+def row_numbers(which: Array | slice, length: int) -> Array:
+    """The places that a mask, an index array or a slice picks."""
     if isinstance(which, slice):
         return np.arange(*which.indices(length))
     if which.dtype == bool:

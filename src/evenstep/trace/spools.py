@@ -10,6 +10,7 @@ from typing import Any
 from evenstep.errors import TraceError
 from evenstep.trace import layout
 from evenstep.trace.cores import each
+from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.reader import SpoolContents, read_spool
 from evenstep.trace.survey import Survey, survey
 
@@ -46,22 +47,23 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     return Spools(kept, of_kept, _run_json(root, limits), number, limits)
 
 
-def _most_records(file: Path) -> int:
+def _most_records(place: Extent) -> int:
     """Records a spool has room for."""
     try:
-        return file.stat().st_size // layout.RECORD_BYTES
+        size = place.file.stat().st_size if place.size is None else place.size
     except OSError:
         return 0
+    return size // layout.RECORD_BYTES
 
 
-def _read(file: Path) -> SpoolContents | TraceError:
+def _read(file: Extent) -> SpoolContents | TraceError:
     try:
         return read_spool(file)
     except TraceError as error:
         return error
 
 
-def _surveyed(file: Path) -> Survey | TraceError:
+def _surveyed(file: Extent) -> Survey | TraceError:
     try:
         return survey(file, every=COMPARED, summary_rows=SUMMARY_ROWS)
     except TraceError as error:
@@ -72,17 +74,16 @@ def _contents(item: SpoolContents | Survey) -> SpoolContents:
     return item.contents if isinstance(item, Survey) else item
 
 
-def _spool_files(root: Path, attempt: int | None) -> tuple[list[Path], int, list[str]]:
+def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, list[str]]:
     """Spools to read, the attempt's number and what is left aside."""
     if root.is_file():
-        return [root], _attempt_number(root.parent), []
-    here = sorted(root.glob("rank-*.spool"))
-    if here:
-        return here, _attempt_number(root), []
+        found = extents(root) if root.suffix == SUFFIX else [Extent(root)]
+        return found, _attempt_number(root.parent), []
+    if holds_spools(root):
+        found, limits = spools_in(root)
+        return found, _attempt_number(root), limits
     folders = {
-        _attempt_number(folder): folder
-        for folder in root.glob("attempt-*")
-        if any(folder.glob("rank-*.spool"))
+        _attempt_number(folder): folder for folder in root.glob("attempt-*") if holds_spools(folder)
     }
     if not folders:
         return [], 0, []
@@ -90,10 +91,31 @@ def _spool_files(root: Path, attempt: int | None) -> tuple[list[Path], int, list
         known = ", ".join(str(number) for number in sorted(folders))
         raise TraceError(f"{root} has no attempt {attempt}; there are {known}")
     number = max(folders) if attempt is None else attempt
-    limits = []
+    found, limits = spools_in(folders[number])
     if len(folders) > 1:
         limits.append(f"the run has {len(folders)} attempts; this is attempt {number}")
-    return sorted(folders[number].glob("rank-*.spool")), number, limits
+    return found, number, limits
+
+
+def holds_spools(folder: Path) -> bool:
+    """Whether an attempt's folder has spools, by themselves or in packs."""
+    return any(any(folder.glob(place)) for place in ("rank-*.spool", f"node-*{SUFFIX}"))
+
+
+def spools_in(folder: Path) -> tuple[list[Extent], list[str]]:
+    """The spools of an attempt in order of their names, and which packs cannot be used.
+
+    A spool that is there twice is taken by itself.
+    """
+    found = {path.name: Extent(path) for path in folder.glob("rank-*.spool")}
+    damaged = []
+    for pack in sorted(folder.glob(f"node-*{SUFFIX}")):
+        try:
+            for extent in extents(pack):
+                found.setdefault(extent.name, extent)
+        except TraceError as error:
+            damaged.append(f"left out: {error}")
+    return [found[name] for name in sorted(found)], damaged
 
 
 def _attempt_number(folder: Path) -> int:

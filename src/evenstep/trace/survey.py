@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.layout import Flag, Kind
+from evenstep.trace.pack import Extent
 from evenstep.trace.reader import RECORD, Ring, SpoolContents, coarsened, open_spool
 
 Array = npt.NDArray[Any]
@@ -59,7 +60,7 @@ class Survey:
     on_device: bool
 
 
-def survey(path: Path, *, every: int, summary_rows: int) -> Survey:
+def survey(path: Path | Extent, *, every: int, summary_rows: int) -> Survey:
     """Read a spool once. Of the collectives, those at every `every`-th place of a group stay."""
     contents, ring = open_spool(path)
     contents.summaries = coarsened(contents.summaries, summary_rows)

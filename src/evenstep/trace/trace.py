@@ -22,12 +22,14 @@ from evenstep.trace.reader import RECORD, SUMMARY, SpoolContents
 from evenstep.trace.spooled import (
     EVENT_COLUMNS,
     ByKind,
+    OnDisk,
     Part,
     Spooled,
     empty,
     mapped,
 )
 from evenstep.trace.spools import LARGE_RECORDS, Spools, read_spools
+from evenstep.trace.store_layout import is_store
 from evenstep.trace.survey import Survey
 
 Array = npt.NDArray[Any]
@@ -92,7 +94,7 @@ class Trace:
 
     def of_kind(self, *kinds: layout.Kind) -> Columns:
         """The rows of these kinds."""
-        if isinstance(self.events, (ByKind, Spooled)):
+        if isinstance(self.events, (ByKind, OnDisk)):
             return self.events.of_kind(*kinds)
         return self.events.select(np.isin(self.events.kind, [int(kind) for kind in kinds]))
 
@@ -101,7 +103,7 @@ class Trace:
 
         Only the kinds in `wanted` can be asked for.
         """
-        if isinstance(self.events, Spooled):
+        if isinstance(self.events, OnDisk):
             return replace(self, events=self.events.window(first, last, wanted))
         step = self.events.step
         inside = self.events.select((step >= first) & (step < last))
@@ -111,16 +113,22 @@ class Trace:
     @property
     def records_per_step(self) -> float:
         """How many records a step has, all ranks together: about."""
-        if isinstance(self.events, Spooled):
+        if isinstance(self.events, OnDisk):
             return self.events.per_step()
         return len(self.events) / max(len(np.unique(self.events.step)), 1)
 
     def oldest_steps(self) -> dict[int, int]:
         """Step of the first record each rank still has."""
-        if isinstance(self.events, Spooled):
+        if isinstance(self.events, OnDisk):
             return self.events.oldest_steps()
         ranks, first = np.unique(self.events["rank"], return_index=True)
         return dict(zip(ranks.tolist(), self.events.step[first].tolist(), strict=True))
+
+    def step_numbers(self) -> Array:
+        """Every step there is a record of, ascending."""
+        if isinstance(self.events, OnDisk):
+            return self.events.step_numbers()
+        return np.unique(self.events.step).astype(np.int64)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -134,7 +142,7 @@ class Trace:
 
 
 def load(path: str | Path, *, attempt: int | None = None) -> Trace:
-    """Read a run folder, an attempt folder or a single spool.
+    """Read a run folder, an attempt folder, a single spool or a store.
 
     Of a folder with several attempts the last one is read unless `attempt` names another. Ranks
     that are missing, damaged or foreign are left out and named in `limits`; raises `TraceError`
@@ -143,8 +151,11 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     root = Path(path)
     if not root.exists():
         raise TraceError(f"{root} does not exist; give a run folder or a .spool file")
-    spools = read_spools(root, attempt)
-    return _assemble(spools)
+    if is_store(root):
+        from evenstep.trace.store_reading import load_store
+
+        return load_store(root, attempt=attempt)
+    return _assemble(read_spools(root, attempt))
 
 
 def _assemble(spools: Spools) -> Trace:

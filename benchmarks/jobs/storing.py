@@ -1,0 +1,33 @@
+"""Store a run in this process and its helpers: how long it took, what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from benchmarks.jobs.diagnosing import Memory
+from evenstep.trace.store_writing import write_store
+from evenstep.trace.trace import load
+
+
+def main() -> None:
+    """Read and store; print seconds, the largest memory seen, records and bytes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("store", type=Path)
+    args = parser.parse_args()
+    memory = Memory()
+    memory.start()
+    started = time.perf_counter()
+    written = write_store(load(args.run), args.store)
+    elapsed_s = time.perf_counter() - started
+    memory.ended.set()
+    memory.join()
+    found = {"seconds": elapsed_s, "peak_bytes": memory.peak_bytes, **written._asdict()}
+    print(json.dumps({**found, "path": str(written.path)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""`evenstep sql`: questions about a run that nobody has foreseen."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import TraceError, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.trace.store_query import Answer
+    from evenstep.trace.store_tables import Table
+    from evenstep.trace.trace import Trace
+
+HELP = """Ask about a run in SQL.
+
+    evenstep sql "select rank, avg(step_ns) / 1e6 as ms from steps group by rank order by ms" RUN
+
+RUN is what `evenstep diagnose` takes, or a store (`evenstep export RUN --store DIR`): of a store no
+more is read than the question needs. --tables says what tables and columns there are. The SQL is
+DuckDB's; a trace is only ever read. Without --json or --csv the first rows are printed as a
+table."""
+
+SCHEMA = "evenstep.sql/1"
+MOST_ROWS = 200  # of a printed table
+WIDEST = 40  # characters of a text in it
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep sql`."""
+    parser.add_argument("query", metavar="QUERY", nargs="?", help="one SELECT")
+    parser.add_argument("run", metavar="RUN", nargs="?", type=Path)
+    parser.add_argument("--tables", action="store_true", help="list tables and columns")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the rows as JSON")
+    form.add_argument("--csv", action="store_true", help="print the rows as CSV")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Answer one question."""
+    if args.tables:
+        _print_tables(as_json=args.json)
+        return 0
+    if args.query is None or args.run is None:
+        raise UsageError('give a QUERY and a RUN: evenstep sql "select … from steps" RUN')
+    if " " in str(args.run) and " " not in args.query:
+        raise UsageError(f"the question comes first: evenstep sql QUERY {args.query}")
+    from evenstep.trace import store_query
+
+    with _source(args.run) as source, store_query.opened(source) as connection:
+        answer = store_query.ask(connection, args.query)
+        if args.json:
+            _print_json(answer)
+        elif args.csv:
+            _print_csv(answer)
+        else:
+            _print_table(answer)
+    return 0
+
+
+@contextmanager
+def _source(path: Path) -> Iterator[Path | Trace]:
+    """What to ask: a store as it is, a small run in memory, a large one stored for the moment."""
+    from evenstep.importers.opening import load
+    from evenstep.trace.spooled import OnDisk
+    from evenstep.trace.store_layout import is_store
+    from evenstep.trace.store_writing import write_store
+
+    if is_store(path):
+        yield path
+        return
+    trace = load(path)
+    if trace.operations is not None:
+        raise TraceError(f"{path} is an operation table, not records of a run; ask its own file")
+    if not isinstance(trace.events, OnDisk):
+        yield trace
+        return
+    with tempfile.TemporaryDirectory(prefix="evenstep-sql-") as folder:
+        print(
+            f"evenstep: {path} is large and stored for this question alone; "
+            f"`evenstep export {path} --store DIR` keeps the store",
+            file=sys.stderr,
+            flush=True,
+        )
+        yield write_store(trace, Path(folder) / "store").path
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+def _print_json(answer: Answer) -> None:
+    """An object whose rows are written one by one: there may be many."""
+    columns = [
+        {"name": name, "type": kind}
+        for name, kind in zip(answer.columns, answer.types, strict=True)
+    ]
+    print(f'{{"schema": "{SCHEMA}", "columns": {json.dumps(columns)}, "rows": [', end="")
+    between = "\n"
+    for row in answer.rows():
+        values = dict(zip(answer.columns, map(plain, row), strict=True))
+        print(between + json.dumps(values, allow_nan=False), end="")
+        between = ",\n"
+    print("\n]}")
+
+
+def _print_csv(answer: Answer) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(answer.columns)
+    for row in answer.rows():
+        values = (plain(value) for value in row)
+        writer.writerow(
+            [json.dumps(each) if isinstance(each, (list, dict, bool)) else each for each in values]
+        )
+
+
+def _print_table(answer: Answer) -> None:
+    rows = answer.rows()
+    shown = [[_cell(value) for value in row] for row in islice(rows, MOST_ROWS)]
+    right = [all(_is_number(text) for text in column) for column in zip(*shown, strict=True)]
+    right = right or [False] * len(answer.columns)
+    table = [[_cell(name) for name in answer.columns], *shown]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        cells = (
+            text.rjust(width) if numeric else text.ljust(width)
+            for text, width, numeric in zip(line, widths, right, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+    if next(rows, None) is not None:
+        print(f"these are the first {MOST_ROWS} rows; --csv or --json for all", file=sys.stderr)
+
+
+def plain(value: Any) -> Any:
+    """A value of a row as JSON knows it; a number that is none is null."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    try:
+        return plain(float(value))  # a Decimal
+    except (TypeError, ValueError):
+        return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _cell(value: Any) -> str:
+    from evenstep.report.quantities import printable
+
+    found = plain(value)
+    if found is None:
+        return "-"
+    text = f"{found:.6g}" if isinstance(found, float) else printable(found)
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text == "-"
+    return True
+
+
+def _print_tables(*, as_json: bool) -> None:
+    from evenstep.trace.store_tables import TABLES
+
+    if as_json:
+        found = {table.name: _described(table) for table in TABLES}
+        print(json.dumps({"schema": SCHEMA, "tables": found}, indent=2))
+        return
+    for table in TABLES:
+        print(f"{table.name}: {table.meaning}")
+        width = max(len(column.name) for column in table.columns)
+        for column in table.columns:
+            print(f"  {column.name:{width}}  {column.meaning}")
+        print()
+    print('"group" is a word of SQL: write the column in double quotes.')
+
+
+def _described(table: Table) -> dict[str, Any]:
+    columns: Sequence[dict[str, str]] = [
+        {"name": column.name, "meaning": column.meaning} for column in table.columns
+    ]
+    return {"meaning": table.meaning, "columns": columns}

@@ -1,0 +1,208 @@
+"""The spools of one node in one file, so that thousands of ranks leave a file a node.
+
+A pack is a zip file that is not compressed: any tool opens it, and a spool in it is read in place.
+Spools begin at whole pages and their empty stretches are holes, so a pack takes no more disk than
+what was recorded. It appears whole or not at all; a spool may still be written to meanwhile.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.errors import SpoolError
+from evenstep.trace.layout import (
+    HEADER,
+    HEADER_TEXT_OFFSET,
+    MAGIC,
+    PAGE_BYTES,
+    RECORD_BYTES,
+    SUMMARY_BYTES,
+    TABLE_ENTRY,
+    TABLE_FACT,
+)
+
+SUFFIX = ".pack"
+CHUNK_RECORDS = 4096  # copied at a time
+_SEQ_BYTES = 8
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # a zip file's, before a member's name (APPNOTE 4.3.7)
+_ZIP64_BYTES = 20  # what `force_zip64` adds behind the name
+_PADDING = struct.Struct("<HH")  # of the extra field that fills up a page: its tag and length
+_PADDING_TAG = 0xD935  # as other aligned archives have it
+
+
+class Extent(NamedTuple):
+    """Where a spool lies: in a file of its own, or within a pack."""
+
+    file: Path
+    offset: int = 0
+    size: int | None = None  # None: to the end of the file
+    name: str = ""  # in its pack
+
+    @property
+    def path(self) -> Path:
+        """What to call it."""
+        return self.file / self.name if self.name else self.file
+
+
+class Found(NamedTuple):
+    """A spool that may be collected."""
+
+    path: Path
+    node: str
+    closed: bool  # its rank has ended its trace
+
+
+def look(path: Path) -> Found | None:
+    """A spool's node and whether it is finished; None for what is no spool, or not yet one."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            page = os.pread(file.fileno(), PAGE_BYTES, 0)
+            fields = HEADER.unpack_from(page)
+            if fields[0] != MAGIC:
+                return None
+            text = page[HEADER_TEXT_OFFSET : HEADER_TEXT_OFFSET + fields[-1]]
+            tables = os.pread(file.fileno(), fields[10], fields[9])
+        identity = json.loads(text)
+        return Found(path, str(identity.get("hostname") or "unnamed"), "closed" in _facts(tables))
+    except (OSError, ValueError, AttributeError, struct.error):
+        return None
+
+
+def write_pack(spools: Sequence[Path], target: Path) -> int:
+    """Write the spools into a pack; its size in bytes of disk.
+
+    Raises `SpoolError` where it cannot be written or a spool cannot be read.
+    """
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clear(target)
+        with _Sparse(scratch, "w") as file, zipfile.ZipFile(file, "w") as archive:
+            for spool in spools:
+                _add(archive, file, spool)
+        size = scratch.stat().st_blocks * 512
+        scratch.replace(target)
+    except OSError as error:
+        if target.parent.is_dir():
+            scratch.unlink(missing_ok=True)
+        place = error.filename or target
+        raise SpoolError(f"cannot collect into {target}: {place}: {error.strerror}") from error
+    return size
+
+
+def _clear(target: Path) -> None:
+    """Remove what collectors that were killed have left."""
+    for scratch in target.parent.glob(f".{target.name}.*"):
+        if not Path(f"/proc/{scratch.suffix[1:]}").exists():
+            scratch.unlink(missing_ok=True)
+
+
+def extents(pack: Path) -> list[Extent]:
+    """The spools in a pack. Raises `SpoolError` for what is no pack."""
+    try:
+        with zipfile.ZipFile(pack) as archive, pack.open("rb") as file:
+            return [_extent(pack, file, info) for info in archive.infolist()]
+    except OSError as error:
+        raise SpoolError(f"cannot read {pack}: {error.strerror}") from error
+    except (zipfile.BadZipFile, struct.error) as error:
+        raise SpoolError(f"{pack} is no pack of spools, or is cut short: {error}") from error
+
+
+def _extent(pack: Path, file: io.BufferedReader, info: zipfile.ZipInfo) -> Extent:
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise SpoolError(f"{pack} is compressed; unpack it and give the folder")
+    file.seek(info.header_offset)
+    header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    offset = info.header_offset + _LOCAL_HEADER.size + header[-2] + header[-1]
+    return Extent(pack, offset, info.file_size, info.filename)
+
+
+def _add(archive: zipfile.ZipFile, file: io.FileIO, spool: Path) -> None:
+    info = zipfile.ZipInfo(spool.name)
+    begin = file.tell() + _LOCAL_HEADER.size + len(spool.name.encode()) + _ZIP64_BYTES
+    padding = -(begin + _PADDING.size) % PAGE_BYTES
+    info.extra = _PADDING.pack(_PADDING_TAG, padding) + bytes(padding)
+    with (
+        spool.open("rb", buffering=0) as source,
+        archive.open(info, "w", force_zip64=True) as member,
+    ):
+        for data in _settled(source.fileno()):
+            member.write(data)
+
+
+def _settled(file: int) -> Iterator[bytes]:
+    """All of a spool, as a reader of the spool itself would take it.
+
+    A record that is written while it is copied would look whole in the copy: it is left out.
+    """
+    fields = HEADER.unpack_from(os.pread(file, PAGE_BYTES, 0))
+    ring, slots, summaries, summary_slots = fields[5:9]
+    regions = sorted(
+        [
+            (summaries, summaries + summary_slots * SUMMARY_BYTES, SUMMARY_BYTES),
+            (ring, ring + slots * RECORD_BYTES, RECORD_BYTES),
+        ]
+    )
+    at = 0
+    for begin, end, record_bytes in regions:
+        yield from _plain(file, at, begin)
+        yield from _records(file, begin, end, record_bytes)
+        at = end
+    yield from _plain(file, at, os.fstat(file).st_size)
+
+
+def _plain(file: int, begin: int, end: int) -> Iterator[bytes]:
+    step = CHUNK_RECORDS * RECORD_BYTES
+    for start in range(begin, end, step):
+        data = os.pread(file, min(step, end - start), start)
+        if data:
+            yield data
+
+
+def _records(file: int, begin: int, end: int, record_bytes: int) -> Iterator[bytes]:
+    step = CHUNK_RECORDS * record_bytes
+    for start in range(begin, end, step):
+        length = min(step, end - start)
+        data, again = os.pread(file, length, start), os.pread(file, length, start)
+        if data:
+            yield data if data == again else _whole(bytearray(data), again, record_bytes)
+
+
+def _whole(data: bytearray, again: bytes, record_bytes: int) -> bytes:
+    """Records without those whose number has changed meanwhile."""
+    for at in range(0, len(data), record_bytes):
+        number = slice(at, at + _SEQ_BYTES)
+        if data[number] != again[number]:
+            data[number] = bytes(len(data[number]))
+    return bytes(data)
+
+
+def _facts(tables: bytes) -> dict[str, Any]:
+    found, start = {}, 0
+    while start + TABLE_ENTRY.size <= len(tables):
+        length, kind, padding, _ = TABLE_ENTRY.unpack_from(tables, start)
+        if length < TABLE_ENTRY.size or start + length > len(tables):
+            break
+        if kind == TABLE_FACT:
+            fact = json.loads(tables[start + TABLE_ENTRY.size : start + length - padding])
+            found[fact["key"]] = fact["value"]
+        start += length
+    return found
+
+
+class _Sparse(io.FileIO):
+    """A file in which long stretches of zeros become holes."""
+
+    def write(self, data: Any) -> int:
+        size = len(data)
+        if size >= PAGE_BYTES and not any(memoryview(data)[:64]) and bytes(data).count(0) == size:
+            self.seek(size, os.SEEK_CUR)
+            return size
+        return super().write(data)

@@ -1,0 +1,103 @@
+"""A store on disk: a run as Parquet files, cut by steps and by nodes.
+
+    STORE/store.json                                   the run, its groups, and what lies where
+    STORE/ranks.parquet                                who recorded, on which host
+    STORE/summaries.parquet                            step summaries of all ranks
+    STORE/events/steps-…/nodes-….parquet               records of some steps of some nodes
+
+Within a file records are in order of kind, rank and sequence: neighbours differ little, so that
+deltas are short, and any Parquet reader can skip what it was not asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import LayoutError, TraceError
+
+SCHEMA = "evenstep.store/1"
+MANIFEST = "store.json"
+RANKS = "ranks.parquet"
+SUMMARIES = "summaries.parquet"
+EVENTS = "events"
+
+ROW_GROUP = 122_880  # records that a reader takes or skips together; a multiple of DuckDB's 2,048
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of records: some steps of the ranks of some nodes."""
+
+    file: str  # from the store's folder
+    first_step: int
+    last_step: int
+    first_rank: int  # of the lowest and the highest of its ranks
+    last_rank: int
+    block: int  # files of the same nodes have the same number
+    counts: Mapping[int, int]  # records of each kind
+    alike: Mapping[int, Mapping[str, int]]  # of each kind: columns in which all have one value
+
+    def has(self, first: int, last: int) -> bool:
+        """Whether it may hold records of the steps from `first`, before `last`."""
+        return self.first_step < last and self.last_step >= first
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What `store.json` says."""
+
+    run: dict[str, Any]
+    world: int
+    attempt: int
+    groups: Sequence[Mapping[str, Any]]  # uid, name, ranks as "0-7", backend
+    names: Sequence[str]
+    limits: Sequence[str]
+    on_device: bool  # some collectives ran on a device
+    steps: int  # how many there are
+    parts: Sequence[Part]
+
+    def write(self, folder: Path) -> None:
+        """Into a store's folder."""
+        text = json.dumps({"schema": SCHEMA, **asdict(self)}, separators=(",", ":"))
+        (folder / MANIFEST).write_text(text + "\n")
+
+
+def is_store(path: Path) -> bool:
+    """Whether a path is a store's folder."""
+    return (path / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises `TraceError` where it is damaged or a file of records is gone."""
+    path = folder / MANIFEST
+    try:
+        found = json.loads(path.read_text())
+        schema = found.pop("schema")
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{path} is damaged; store the run again") from error
+    if schema != SCHEMA:
+        raise LayoutError(
+            f"{path} is of {schema!r}, this evenstep reads {SCHEMA!r}; "
+            "read it with the version that wrote it"
+        )
+    try:
+        manifest = Manifest(**{**found, "parts": [_part(each) for each in found["parts"]]})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{path} is damaged; store the run again") from error
+    missing = [part.file for part in manifest.parts if not (folder / part.file).is_file()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise TraceError(f"{folder} lacks {missing[0]}{more}; copy the whole folder")
+    return manifest
+
+
+def _part(values: Mapping[str, Any]) -> Part:
+    counts = {int(kind): int(count) for kind, count in values["counts"].items()}
+    alike = {int(kind): dict(same) for kind, same in values["alike"].items()}
+    return Part(**{**values, "counts": counts, "alike": alike})

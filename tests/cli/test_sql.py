@@ -1,0 +1,164 @@
+"""Questions in SQL about runs and stores; the numbers are those of a closed-form world."""
+
+import csv
+import io
+import json
+import struct
+
+import pytest
+
+from evenstep.cli.main import main
+from evenstep.trace.layout import Kind
+from evenstep.trace.spool import Spool
+from evenstep.trace.store_tables import TABLES
+from evenstep.trace.trace import load
+from tests.cli.simulated import simulate
+from tests.trace.small_run import identity
+
+pytest.importorskip("duckdb", reason="SQL is DuckDB's")
+
+RANKS, STEPS, BUCKETS = 4, 60, 2  # of `simulated.SCENARIO`
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return simulate(tmp_path_factory.mktemp("sql") / "run", slow=True)
+
+
+@pytest.fixture(scope="module")
+def store(run):
+    folder = run.with_name("store")
+    assert main(["export", str(run), "--store", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def ask(capsys):
+    """The rows of an answer, as JSON."""
+
+    def call(query, source):
+        capsys.readouterr()
+        assert main(["sql", query, str(source), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["rows"]
+
+    return call
+
+
+@pytest.mark.parametrize("source", ["run", "store"])
+def test_a_run_and_its_store_answer_alike(ask, request, source):
+    query = "select kind, count(*) as n from events group by kind order by kind"
+    counts = {row["kind"]: row["n"] for row in ask(query, request.getfixturevalue(source))}
+    assert counts["collective"] == RANKS * STEPS * BUCKETS
+    assert counts["step"] == RANKS * STEPS
+
+
+def test_the_slow_rank_is_found_by_its_phases(ask, store):
+    query = """select rank from phases where phase = 'backward'
+               group by rank order by avg(own_ns) desc limit 1"""
+    assert ask(query, store) == [{"rank": 3}]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_table_has_its_columns(ask, store, table):
+    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    assert isinstance(ask(f"select {names} from {table.name} limit 1", store), list)
+
+
+def test_times_are_those_of_the_trace(ask, run):
+    steps = load(run).of_kind(Kind.STEP)
+    [row] = ask("select sum(step_ns)::bigint as total from steps", run)
+    assert row["total"] == int((steps.exit_ns - steps.enter_ns).sum())
+
+
+@pytest.mark.parametrize("value", [0.0, -2.5, 1e-310, 3.141592653589793, 1.7e308])
+def test_a_measurement_is_read_from_its_bits(ask, tmp_path, value):
+    path = tmp_path / "rank-00000.spool"
+    spool = Spool.create(path, identity(0, world=1), ring_bytes=999, summary_bytes=1)
+    bits = struct.unpack("<Q", struct.pack("<d", value))[0]
+    spool.put(1, 1, Kind.SAMPLE, 0, 0, name=spool.name_id("gpu.watts"), bytes_in=bits)
+    spool.shut()
+    assert ask("select metric, value from samples", path) == [
+        {"metric": "gpu.watts", "value": value}
+    ]
+
+
+def test_groups_and_ranks_are_tables(ask, store):
+    [group] = ask("select name, ranks from groups", store)
+    assert group["ranks"] == list(range(RANKS))
+    assert [row["rank"] for row in ask("select rank from ranks order by rank", store)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+
+
+def test_csv_has_a_head_and_a_line_a_row(run, capsys):
+    assert main(["sql", "select rank, step from steps order by all", str(run), "--csv"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == ["rank", "step"]
+    assert len(rows) == 1 + RANKS * STEPS
+
+
+def test_a_table_shows_the_first_rows_and_says_so(run, capsys):
+    assert main(["sql", "select rank, step from steps order by all", str(run)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[:2] == ["rank  step", "   0     0"]
+    assert "the first 200 rows" in shown.err
+
+
+def test_columns_of_one_name_are_told_apart(ask, run):
+    assert ask("select 1 as a, 2 as a", run) == [{"a": 1, "a_2": 2}]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("selec 1", "syntax error"),
+        ("select nothing from steps", "nothing"),
+        ("select * from nowhere", "nowhere"),
+        ("select 1; select 2", "found 2 statements"),
+        ("", "found 0 statements"),
+        ("drop view steps", "only SELECT"),
+        ("copy steps to 'out.csv'", "only SELECT"),
+        ("attach 'x.db'", "only SELECT"),
+        ("install httpfs", "only SELECT"),
+        ("select cast('x' as integer) from steps", "Could not convert"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_sentence(run, capsys, query, said):
+    assert main(["sql", query, str(run)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_query_and_run_in_the_wrong_order_are_recognised(run, capsys):
+    assert main(["sql", str(run), "select 1 from steps"]) == 2
+    assert "the question comes first" in capsys.readouterr().err
+
+
+def test_tables_are_documented(capsys):
+    assert main(["sql", "--tables"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"{table.name}: {table.meaning}" in text for table in TABLES)
+    assert main(["sql", "--tables", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["tables"]) == {table.name for table in TABLES}
+
+
+def test_a_store_is_diagnosed_like_its_run(run, store, capsys):
+    found = []
+    for source in (run, store):
+        main(["diagnose", str(source), "--json"])
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["findings"][0]["where"]["ranks"] == [3]
+
+
+def test_a_large_run_is_stored_for_its_question(run, capsys, monkeypatch):
+    for module in ("spools", "trace"):
+        monkeypatch.setattr(f"evenstep.trace.{module}.LARGE_RECORDS", 0)
+    assert main(["sql", "select count(*) as n from steps", str(run), "--csv"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"n\n{RANKS * STEPS}\n"
+    assert "--store DIR" in shown.err

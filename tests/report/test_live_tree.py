@@ -1,0 +1,232 @@
+"""A job watched through its nodes: the picture is the one that its spools give."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.cli.main import main
+from evenstep.report import live_tree
+from evenstep.report.live_findings import live_findings
+from evenstep.report.live_frame import frame
+from evenstep.report.live_node import HEAD_BYTES, decoded, encoded, news_path, write_news
+from evenstep.report.live_run import LiveRun
+from evenstep.report.live_tree import Follower, TreeRun
+from evenstep.report.live_window import StepTable, steps_together
+from tests.report.live_ranks import LiveRank
+
+NODES, PER_NODE, WORLD, LATE = 3, 2, 6, 4
+
+
+class Job:
+    """Six ranks on three nodes with disks of their own, and the folder they all see."""
+
+    def __init__(self, folder):
+        self.folder, self.now, self.look = folder, 1000.0, 0
+        self.shared = folder / "run"
+        self.nodes = {f"n{node}": LiveRun(folder / f"n{node}", self.clock) for node in range(NODES)}
+        self.ranks = [
+            LiveRank(self.nodes[f"n{rank // PER_NODE}"].path, rank, world=WORLD,
+                     hostname=f"n{rank // PER_NODE}", boot_id=f"b{rank // PER_NODE}")
+            for rank in range(WORLD)
+        ]  # fmt: skip
+
+    def clock(self):
+        return self.now
+
+    def steps(self, count, late=LATE, **counted):
+        for rank, live in enumerate(self.ranks):
+            live.steps(count, own_ms=90 if rank == late else 60, **counted)
+
+    def tell(self, *names):
+        """These nodes, or all, sum up what they have."""
+        self.look += 1
+        for name in names or self.nodes:
+            self.nodes[name].refresh()
+            write_news(news_path(self.shared, name), encoded(self.nodes[name], name, self.look))
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path)
+
+
+def picture(run):
+    window = run.window()
+    return frame(run, live_findings(run, window), window)
+
+
+def whole(job):
+    """The same ranks, all of whose spools lie in one place."""
+    place = job.folder / "whole" / "attempt-000"
+    place.mkdir(parents=True)
+    for live in job.nodes.values():
+        for spool in (live.path / "attempt-000").iterdir():
+            os.link(spool, place / spool.name)
+    run = LiveRun(job.folder / "whole", job.clock)
+    run.refresh()
+    return run
+
+
+def test_the_picture_is_that_of_the_spools(job):
+    job.steps(40)
+    job.tell()
+    tree = TreeRun(job.shared, job.clock)
+    tree.refresh()
+    one, other = picture(tree).to_json(), picture(whole(job)).to_json()
+    assert one["findings"][0]["ranks"] == [LATE]
+    assert [one.pop("run"), other.pop("run")]
+    assert one == other
+
+
+def test_a_picture_without_a_step_is_that_of_a_job_that_starts(job):
+    job.tell()
+    tree = TreeRun(job.shared, job.clock)
+    tree.refresh()
+    assert (picture(tree).state, picture(tree).ranks_seen) == ("starting", WORLD)
+
+
+def test_a_file_keeps_its_size(job):
+    job.tell("n0")
+    path = news_path(job.shared, "n0")
+    before = path.stat().st_size
+    job.steps(100)
+    job.tell("n0")
+    assert path.stat().st_size == before
+    assert before > HEAD_BYTES
+
+
+def test_a_rank_that_hangs_is_told_with_what_it_is_in(job):
+    job.steps(20)
+    job.tell()
+    job.ranks[0].enters()
+    job.now += 60
+    job.tell()
+    tree = TreeRun(job.shared, job.clock)
+    tree.refresh()
+    state = tree.states[0]
+    assert (state.inside.op, state.inside.group_seq, state.silent_s) == ("all-reduce", 7, 60)
+
+
+def test_a_node_that_nothing_is_heard_of_is_named(job):
+    job.steps(20)
+    job.tell()
+    tree = TreeRun(job.shared, job.clock)
+    tree.refresh()
+    job.now += live_tree.UNHEARD_S + 1
+    job.steps(20)
+    job.tell("n0", "n2")
+    tree.refresh()
+    assert tree.unheard == {"n1": pytest.approx(live_tree.UNHEARD_S + 1)}
+    assert any("nothing heard of n1" in found.text for found in picture(tree).findings)
+
+
+def test_facts_of_the_ranks_come_along(job):
+    pace = {"mode": "on", "threshold": 0.03, "max_delay": 0.1, "request": 1}
+    job.ranks[3].ends(pace=pace, failure="it broke")
+    job.tell()
+    tree = TreeRun(job.shared, job.clock)
+    tree.refresh()
+    assert tree.states[3].facts == {"pace": pace, "failure": "it broke"}
+    assert [state.closed for state in tree.states] == [rank == 3 for rank in range(WORLD)]
+
+
+def test_a_run_has_ended_when_every_rank_has(job):
+    tree = TreeRun(job.shared, job.clock)
+    for live in job.ranks:
+        tree.refresh()
+        assert not tree.ended
+        live.steps(1).ends()
+        job.tell()
+    tree.refresh()
+    assert tree.ended
+    assert tree.unheard == {}
+
+
+def test_only_the_latest_attempt_is_followed(job):
+    job.steps(5)
+    job.tell()
+    LiveRank(job.nodes["n0"].path, 0, attempt=1, world=1, hostname="n0").steps(9)
+    job.tell("n0")
+    tree = TreeRun(job.shared, job.clock)
+    tree.refresh()
+    assert (tree.attempt, tree.attempts, len(tree.states)) == (1, 2, 1)
+
+
+def test_what_is_no_news_is_passed_over(job):
+    job.tell("n0")
+    for name, data in (("node-x.bin", b"{}"), ("node-y.bin", b"\0" * 9999), ("other", b"")):
+        (job.shared / "live" / name).write_bytes(data)
+    tree = TreeRun(job.shared, job.clock)
+    tree.refresh()
+    assert len(tree.states) == PER_NODE
+
+
+def test_spools_are_followed_where_they_tell_as_much(job, monkeypatch):
+    run = whole(job)
+    follower = Follower.of(run.path, job.clock)
+    for name, live in job.nodes.items():
+        live.refresh()
+        write_news(news_path(run.path, name), encoded(live, name, 1))
+    assert isinstance(follower.refresh(), LiveRun)
+    monkeypatch.setattr(live_tree, "MOST_SPOOLS", WORLD - 1)
+    assert isinstance(follower.refresh(), TreeRun)
+
+
+def test_nodes_are_followed_where_the_spools_are_elsewhere(job):
+    follower = Follower.of(job.shared, job.clock)
+    assert isinstance(follower.refresh(), LiveRun)
+    job.tell()
+    assert isinstance(follower.refresh(), TreeRun)
+
+
+def test_only_ranks_of_this_machine_are_summed_up(tmp_path):
+    LiveRank(tmp_path, 0).steps(3)
+    LiveRank(tmp_path, 1, hostname="elsewhere", boot_id="other").steps(3)
+    run = LiveRun(tmp_path, here=True)
+    for _ in range(2):
+        run.refresh()
+        assert [state.rank for state in run.states] == [0]
+
+
+def test_the_command_sums_up_and_another_shows(job, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("evenstep.cli.watch.RESTART_PATIENCE_S", 0.0)
+    for rank in range(2):
+        LiveRank(tmp_path / "disk", rank, world=2).steps(12, own_ms=90 if rank else 60).ends()
+    disk, shared = str(tmp_path / "disk"), str(tmp_path / "shared")
+    assert main(["watch", disk, "--aggregate", "--into", shared, "--every", "0.1"]) == 0
+    assert main(["watch", shared, "--once", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["ranks_seen"], shown["state"]) == (2, "ended")
+
+
+def test_into_without_aggregate_is_refused(tmp_path, capsys):
+    assert main(["watch", str(tmp_path), "--into", str(tmp_path)]) == 2
+    assert "--aggregate" in capsys.readouterr().err
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_nodes_of_one_rank_make_the_median_of_the_ranks(columns):
+    tables = [
+        StepTable(np.arange(len(times)), np.ones(len(times), int), *(np.array(times, float),) * 3)
+        for times in columns
+    ]
+    found = steps_together(tables)
+    for step, ranks, time, most in zip(
+        found.step, found.ranks, found.time_ns, found.most_work_ns, strict=True
+    ):
+        values = sorted(times[step] for times in columns if len(times) > step)
+        assert (ranks, most) == (len(values), values[-1])
+        assert time == values[(len(values) - 1) // 2]
+
+
+def test_a_head_that_says_too_much_is_cut_to_what_matters(job):
+    for live in job.ranks:
+        live.spool.add_fact("pace", {"mode": "x" * 3000})
+        live.spool.add_fact("failure", "y" * 3000)
+    job.tell("n0")
+    news = decoded(news_path(job.shared, "n0").read_bytes())
+    assert [state.rank for state in news.states] == [0, 1]

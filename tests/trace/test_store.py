@@ -1,0 +1,181 @@
+"""A run as Parquet files: what comes back is what was stored, in pieces or at once."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose import stretches
+from evenstep.diagnose.engine import diagnose
+from evenstep.errors import LayoutError, TraceError, UsageError
+from evenstep.trace import store_reading, store_writing
+from evenstep.trace.columns import Columns
+from evenstep.trace.layout import Kind
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.store_events import StoredEvents
+from evenstep.trace.store_layout import MANIFEST, read_manifest
+from evenstep.trace.store_writing import write_store
+from evenstep.trace.trace import load
+from tests.diagnose.synthetic import MS, Phase, World
+from tests.trace.small_run import write_run
+
+duckdb = pytest.importorskip("duckdb", reason="a store is written by DuckDB")
+
+STEPS, RANKS = 30, 6
+KINDS = (Kind.COLLECTIVE, Kind.STEP, Kind.PHASE)
+
+
+@pytest.fixture(scope="module")
+def trace():
+    """Six ranks on three nodes, of which rank 1 is slow."""
+    world = World(steps=STEPS, ranks=RANKS, ranks_per_node=2)
+    found = world.slow(1, Phase.BACKWARD, 30 * MS).trace()
+    numbers = np.concatenate([np.arange(n) + 1 for n in np.bincount(found.events["rank"])])
+    found.events = found.events.with_column("seq", numbers.astype("u8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(trace, tmp_path_factory):
+    """Their store, in stretches of a few steps and files of a few ranks."""
+    place = tmp_path_factory.mktemp("store") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_writing, "STRETCH_RECORDS", len(trace.events) // 7)
+        patch.setattr(store_writing, "FILE_RECORDS", len(trace.events) // 14)
+        write_store(trace, place)
+    return place
+
+
+@pytest.fixture
+def stored(folder, monkeypatch):
+    """The store, left on disk however small it is."""
+    monkeypatch.setattr(store_reading, "LARGE_RECORDS", 0)
+    return load(folder)
+
+
+def same(one, other, names=EVENT_COLUMNS):
+    return len(one) == len(other) and all(np.array_equal(one[n], other[n]) for n in names)
+
+
+def test_it_is_cut_by_steps_and_by_nodes(folder):
+    parts = read_manifest(folder).parts
+    assert len({part.first_step for part in parts}) > 5
+    assert len({part.block for part in parts}) > 1
+    assert all((folder / part.file).is_file() for part in parts)
+
+
+def test_a_small_store_is_read_into_memory(folder, trace):
+    found = load(folder)
+    assert type(found.events) is Columns
+    assert same(found.events, trace.events)
+
+
+def test_a_large_one_stays_on_disk_and_reads_the_same(stored, trace):
+    assert isinstance(stored.events, StoredEvents)
+    assert same(stored.events, trace.events)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_reads_the_same(stored, trace, kind):
+    assert same(stored.of_kind(kind), trace.of_kind(kind))
+
+
+def test_what_is_known_of_run_ranks_and_groups_comes_back(stored, trace):
+    for name in ("run", "world", "attempt", "ranks", "groups", "names", "limits"):
+        assert getattr(stored, name) == getattr(trace, name), name
+    assert stored.oldest_steps() == trace.oldest_steps()
+    assert stored.step_numbers().tolist() == trace.step_numbers().tolist()
+
+
+def test_summaries_come_back(tmp_path):
+    run = load(write_run(tmp_path / "run"))
+    write_store(run, tmp_path / "store")
+    found = load(tmp_path / "store")
+    assert np.array_equal(found.summaries, run.summaries)
+    assert np.array_equal(found.summary_rank, run.summary_rank)
+
+
+@pytest.mark.parametrize("steps", [(0, 1), (7, 19), (STEPS - 1, STEPS + 9)])
+def test_a_window_has_the_records_of_its_steps(stored, trace, steps):
+    wanted = {Kind.COLLECTIVE: ("step", "enter_ns", "group"), Kind.STEP: ("step", "exit_ns")}
+    for kind, names in wanted.items():
+        one = stored.window(*steps, wanted).of_kind(kind)
+        assert same(one, trace.window(*steps, wanted).of_kind(kind), ("rank", *names))
+
+
+@pytest.mark.parametrize("few", [0, 1 << 30])
+def test_any_rows_can_be_picked_in_any_order(stored, trace, monkeypatch, few):
+    monkeypatch.setattr("evenstep.trace.store_events.FEW", few)
+    rows = np.random.default_rng(1).integers(0, len(trace.events), 50)
+    rows[7] = rows[3]  # one of them twice
+    assert same(stored.events.select(rows), trace.events.select(rows))
+    late = trace.events.step > 20
+    one, other = (table.select(late).select(slice(3, 9)) for table in (stored.events, trace.events))
+    assert same(one, other)
+
+
+def test_ranks_that_lie_across_the_nodes_come_in_order(trace, tmp_path, monkeypatch):
+    monkeypatch.setattr(store_reading, "LARGE_RECORDS", 0)
+    monkeypatch.setattr(store_writing, "FILE_RECORDS", 10)
+    for rank, info in trace.ranks.items():
+        monkeypatch.setitem(info.identity, "hostname", f"h{rank % 3}")
+    write_store(trace, tmp_path / "store")
+    found = load(tmp_path / "store").of_kind(Kind.COLLECTIVE)
+    assert same(found, trace.of_kind(Kind.COLLECTIVE))
+
+
+def test_records_without_numbers_of_their_own_are_given_some(trace, tmp_path):
+    bare = replace(trace, events=trace.events.with_column("seq", np.zeros(len(trace.events), "u8")))
+    write_store(bare, tmp_path / "store")
+    assert same(load(tmp_path / "store").events, trace.events)
+
+
+def test_a_store_that_is_there_is_replaced_only_with_force(trace, tmp_path):
+    write_store(trace, tmp_path / "store")
+    with pytest.raises(UsageError, match=r"exists; .*--force"):
+        write_store(trace, tmp_path / "store")
+    assert write_store(trace, tmp_path / "store", force=True).records == len(trace.events)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_nothing_but_a_store_is_ever_replaced(trace, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(UsageError, match="is no store"):
+        write_store(trace, tmp_path, force=True)
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_a_store_of_which_a_file_is_gone_says_which(trace, tmp_path):
+    write_store(trace, tmp_path / "store")
+    part = read_manifest(tmp_path / "store").parts[0]
+    (tmp_path / "store" / part.file).unlink()
+    with pytest.raises(TraceError, match=f"lacks {part.file}"):
+        load(tmp_path / "store")
+
+
+def test_another_version_and_another_attempt_are_refused(trace, tmp_path):
+    write_store(trace, tmp_path / "store")
+    with pytest.raises(TraceError, match="no attempt 3; it holds attempt 0"):
+        load(tmp_path / "store", attempt=3)
+    manifest = tmp_path / "store" / MANIFEST
+    manifest.write_text(
+        json.dumps({**json.loads(manifest.read_text()), "schema": "evenstep.store/9"})
+    )
+    with pytest.raises(LayoutError, match=r"evenstep\.store/9"):
+        load(tmp_path / "store")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "evenstep.store/1"}'])
+def test_a_damaged_manifest_is_said_to_be_damaged(tmp_path, text):
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(TraceError, match=r"store\.json is damaged; store the run again"):
+        load(tmp_path)
+
+
+def test_a_diagnosis_in_pieces_from_disk_is_that_from_memory(stored, trace, monkeypatch):
+    monkeypatch.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 4)
+    monkeypatch.setattr(stretches, "SAMPLE_RECORDS", len(trace.events) // 2)
+    found = diagnose(stored).to_json()
+    assert found["findings"][0]["where"]["ranks"] == [1]
+    assert found == diagnose(trace).to_json()

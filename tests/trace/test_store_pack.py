@@ -1,0 +1,121 @@
+"""One file per node: what was recorded on a node, collected where everybody can read it."""
+
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from evenstep.cli.main import main
+from evenstep.errors import SpoolError
+from evenstep.trace.folder import RunFolder
+from evenstep.trace.layout import PAGE_BYTES, RECORD_BYTES, Kind
+from evenstep.trace.pack import extents, look, write_pack
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool import Spool
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import load
+from tests.trace.small_run import WORLD, identity, write_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three ranks on the hosts h0 and h1."""
+    return write_run(tmp_path / "local")
+
+
+@pytest.fixture
+def collected(run, tmp_path):
+    assert main(["collect", str(run), "--into", str(tmp_path / "shared")]) == 0
+    return tmp_path / "shared"
+
+
+def test_a_collected_run_reads_the_same(run, collected):
+    one, other = load(run), load(collected)
+    assert other.ranks == one.ranks
+    assert other.limits == one.limits
+    assert all(np.array_equal(other.events[name], one.events[name]) for name in EVENT_COLUMNS)
+
+
+def test_there_is_one_file_for_each_node(collected):
+    files = sorted(path.name for path in (collected / "attempt-000").iterdir())
+    assert files == ["node-h0.pack", "node-h1.pack"]
+
+
+def test_a_pack_is_a_zip_file_with_the_spools_bytes(run, collected):
+    with zipfile.ZipFile(collected / "attempt-000" / "node-h0.pack") as archive:
+        assert archive.testzip() is None
+        spool = run / "attempt-000" / "rank-00001.spool"
+        assert archive.read("rank-00001.spool") == spool.read_bytes()
+
+
+def test_spools_begin_at_whole_pages(collected):
+    found = extents(collected / "attempt-000" / "node-h0.pack")
+    assert [extent.name for extent in found] == ["rank-00000.spool", "rank-00001.spool"]
+    assert all(extent.offset % PAGE_BYTES == 0 for extent in found)
+
+
+def test_what_was_never_written_to_takes_no_disk(tmp_path):
+    path = tmp_path / "rank-00000.spool"
+    Spool.create(path, identity(0), ring_bytes=1 << 24, summary_bytes=1 << 20).shut()
+    size = write_pack([path], tmp_path / "node-h0.pack")
+    assert (tmp_path / "node-h0.pack").stat().st_size > 1 << 24
+    assert size < 1 << 20
+
+
+def test_collecting_again_writes_only_what_is_not_complete(run, collected, capsys):
+    stale = collected / "attempt-000" / "node-h1.pack"
+    os.utime(stale, ns=(0, 0))
+    capsys.readouterr()
+    assert main(["collect", str(run), "--into", str(collected)]) == 0
+    said = capsys.readouterr().err
+    assert "node-h0.pack is complete" in said
+    assert f"Wrote {stale}" in said
+
+
+def test_a_rank_that_lives_is_collected_as_far_as_it_is(tmp_path):
+    path = RunFolder(tmp_path).spool_path(0, 0)
+    path.parent.mkdir(parents=True)
+    spool = Spool.create(path, identity(0), ring_bytes=9 * RECORD_BYTES, summary_bytes=1)
+    spool.put(5, 0, Kind.COLLECTIVE, 1, 0, 0, 0, 0)
+    assert not look(path).closed
+    write_pack([path], tmp_path / "node-h0.pack")
+    spool.shut()
+    [extent] = extents(tmp_path / "node-h0.pack")
+    contents = read_spool(extent)
+    assert (contents.closed, contents.records["enter_ns"].tolist()) == (False, [5])
+
+
+def test_a_damaged_pack_is_left_out_and_named(collected):
+    broken = collected / "attempt-000" / "node-h1.pack"
+    broken.write_bytes(broken.read_bytes()[:-40])
+    trace = load(collected)
+    assert sorted(trace.ranks) == list(range(WORLD))[:2]
+    assert any("node-h1.pack is no pack" in limit for limit in trace.limits)
+
+
+def test_a_compressed_pack_is_refused_with_the_mend(tmp_path):
+    pack = tmp_path / "node-h0.pack"
+    with zipfile.ZipFile(pack, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rank-00000.spool", b"0" * 9999)
+    with pytest.raises(SpoolError, match="compressed; unpack it"):
+        extents(pack)
+
+
+def test_a_pack_that_cannot_be_written_leaves_nothing(run, tmp_path):
+    target = tmp_path / "file"
+    target.write_text("")
+    with pytest.raises(SpoolError, match="cannot collect into"):
+        write_pack([], target / "node-h0.pack")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("wrong", [["--into", "here"], ["--into", "there", "--every", "0"]])
+def test_what_cannot_be_collected_is_refused(tmp_path, monkeypatch, wrong):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    try:
+        code = main(["collect", "here", *wrong])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
