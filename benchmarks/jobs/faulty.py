@@ -1,20 +1,8 @@
 """A rank of a small data-parallel job with one fault from a list, whose truth is known.
 
 Compute is slept, so that four ranks fit on two cores; what a fault does is real: a rank that sleeps
-or works longer, a loader that stalls, a collector that runs, a checkpoint that is written.
-
-slow-forward, slow-backward, slow-optimizer   rank 1, in every step
-slow-input     rank 1's loader takes longer
-rotate         each step another rank, inside backward
-burst          rank 1, ten steps of every thirty
-transient      rank 1, every fifteenth step
-collect        every rank collects garbage, each at steps of its own
-save           rank 0 saves a checkpoint every twentieth step
-evaluate       rank 0 evaluates alone every twentieth step
-warm           rank 1 works longer and longer
-oscillate      every third step is longer on all ranks
-lengths        every rank's batch has another length in every step
-healthy        nothing
+or works longer, a loader that stalls, a collector that runs, a checkpoint that is written. `faults`
+says each in the laboratory's vocabulary (`evenstep.lab.faults`).
 """
 
 from __future__ import annotations
@@ -24,6 +12,7 @@ import gc
 import io
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,66 +21,63 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
+from evenstep.lab.faults import Fault, RankFaults
+
 FORWARD_S, BACKWARD_S, OPTIMIZER_S = 0.020, 0.030, 0.004
 LAYERS, WIDTH = 4, 128
-RANK = 1  # the one with the fault, where it is one's
-FAULTS = (
-    "slow-forward", "slow-backward", "slow-optimizer", "slow-input", "rotate", "burst",
-    "transient", "collect", "save", "evaluate", "warm", "oscillate", "lengths", "healthy",
-)  # fmt: skip
+SEED = 17
+ALONE = 20  # steps from one checkpoint, or evaluation, to the next
 
 
-class Fault:
-    """What goes wrong on this rank, by step. `delay_s` is the fault's size per step, on average."""
+def faults(delay_ms: float, steps: int, world: int) -> dict[str, Fault | None]:
+    """What goes wrong under each name. `delay_ms` is its size per step, on average."""
+    slow = partial(Fault, kind="slow_rank", ranks="1")
+    alone = partial(Fault, every=ALONE, first_step=ALONE // 2, delay_ms=ALONE * delay_ms)
+    return {
+        "slow-forward": slow(phase="forward", delay_ms=delay_ms),
+        "slow-backward": slow(delay_ms=delay_ms),
+        "slow-optimizer": slow(phase="optimizer", delay_ms=delay_ms),
+        "slow-input": Fault(kind="input_stall", ranks="1", delay_ms=delay_ms),
+        "rotate": Fault(kind="rotating_rank", delay_ms=delay_ms),
+        "burst": slow(every=30, during=10, delay_ms=3 * delay_ms),
+        "transient": slow(every=15, first_step=7, delay_ms=15 * delay_ms),
+        "collect": Fault(kind="collector", every=6, delay_ms=6 * delay_ms / world),
+        "save": alone(kind="checkpoint"),
+        "evaluate": alone(kind="evaluation"),
+        "warm": slow(ramp_steps=steps, delay_ms=delay_ms),
+        "oscillate": Fault(kind="slow_rank", ranks="all", phase="forward", every=3,
+                           delay_ms=3 * delay_ms),
+        "lengths": Fault(kind="uneven_lengths", delay_ms=2 * delay_ms),
+        "healthy": None,
+    }  # fmt: skip
 
-    def __init__(self, name: str, delay_s: float, steps: int) -> None:
-        self.name, self.delay_s, self.steps = name, delay_s, steps
+
+class Troubles:
+    """What goes wrong on this rank, step by step."""
+
+    def __init__(self, fault: Fault | None) -> None:
+        rank, world = dist.get_rank(), dist.get_world_size()
+        self._faults = RankFaults([fault] if fault else [], rank, world, seed=SEED)
+        collects = fault is not None and fault.kind == "collector"
+        self._garbage = [[] for _ in range(900_000)] if collects else []
         self.step = 0
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self._random = torch.Generator().manual_seed(17 + self.rank)
-        self._garbage = [[] for _ in range(900_000)] if name == "collect" else []
-        self.length = 1.0
 
-    def begin(self, step: int) -> None:
-        """A step begins."""
-        self.step = step
-        if self.name == "lengths":
-            spread = torch.rand(1, generator=self._random).item() - 0.5
-            self.length = 1 + 2 * self.delay_s / (FORWARD_S + BACKWARD_S) * spread
-
-    def extra_s(self, phase: str) -> float:
-        """How much longer this phase of the step takes here."""
-        mine = self.rank == RANK
-        if self.name == f"slow-{phase}" and mine:
-            return self.delay_s
-        if phase == "backward" and self.name in ("rotate", "burst", "transient", "warm"):
-            return self._in_backward(mine)
-        if phase == "forward" and self.name == "oscillate" and self.step % 3 == 0:
-            return 3 * self.delay_s
-        return 0.0
-
-    def _in_backward(self, mine: bool) -> float:
-        late = {
-            "rotate": self.step % self.world == self.rank,
-            "burst": mine and self.step % 30 < 10,
-            "transient": mine and self.step % 15 == 7,
-            "warm": mine,
-        }[self.name]
-        size = {"burst": 3.0, "transient": 15.0, "warm": 2 * self.step / self.steps}
-        return late * self.delay_s * size.get(self.name, 1.0)
+    def sleep(self, phase: str) -> None:
+        """Be late in a phase, if it is time."""
+        extra_s = self._faults.extra_s(phase, self.step)
+        if extra_s > 0:
+            time.sleep(extra_s)
 
     def outside(self, model: nn.Module) -> None:
         """What happens between two steps."""
-        if self.name == "collect" and self.step % 6 == (2 * self.rank) % 6:
-            _at_least(6 * self.delay_s / self.world, gc.collect)
-        if self.rank or self.step % 20 != 10:
-            return
-        if self.name == "save":
-            _at_least(20 * self.delay_s, lambda: torch.save(model.state_dict(), _Slow()))
-        if self.name == "evaluate":
+        if pause_s := self._faults.collects_s(self.step):
+            _at_least(pause_s, gc.collect)
+        if save_s := self._faults.alone_s("checkpoint", self.step):
+            _at_least(save_s, lambda: torch.save(model.state_dict(), _Slow()))
+        if evaluate_s := self._faults.alone_s("evaluation", self.step):
             model.eval()
             with torch.no_grad():
-                _at_least(20 * self.delay_s, lambda: model.module(torch.randn(8, WIDTH)))
+                _at_least(evaluate_s, lambda: model.module(torch.randn(8, WIDTH)))
             model.train()
 
 
@@ -114,80 +100,81 @@ class Stage(torch.autograd.Function):
     """Sleeps for its share of backward, and for the fault's."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, fault: Fault, last: bool) -> torch.Tensor:
-        ctx.fault, ctx.last = fault, last
+    def forward(ctx: Any, x: torch.Tensor, troubles: Troubles, last: bool) -> torch.Tensor:
+        ctx.troubles, ctx.last = troubles, last
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        fault = ctx.fault
-        time.sleep(BACKWARD_S * fault.length / LAYERS)
-        extra = fault.extra_s("backward") if ctx.last else 0.0
-        if extra > 0:
-            time.sleep(extra)
+        time.sleep(BACKWARD_S / LAYERS)
+        if ctx.last:
+            ctx.troubles.sleep("backward")
         return gradient, None, None
 
 
 class Layers(nn.Module):
     """Linear layers of one bucket each."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, troubles: Troubles) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
-        self._fault = fault
+        self._troubles = troubles
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
-            time.sleep(FORWARD_S * self._fault.length + self._fault.extra_s("forward"))
+            time.sleep(FORWARD_S)
+            self._troubles.sleep("forward")
         for index, layer in enumerate(self.layers):
-            x = Stage.apply(torch.relu(layer(x)), self._fault, index == LAYERS - 1)
+            x = Stage.apply(torch.relu(layer(x)), self._troubles, index == LAYERS - 1)
         return x
 
 
 class Samples(IterableDataset[torch.Tensor]):
     """Batches; one rank's come late."""
 
-    def __init__(self, fault: Fault) -> None:
-        self._fault = fault
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles = troubles
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         while True:
-            time.sleep(self._fault.extra_s("input"))
+            self._troubles.sleep("input")
             yield torch.randn(WIDTH)
 
 
 class Slowed(torch.optim.SGD):
     """An optimizer that takes its time."""
 
-    fault: Fault
+    troubles: Troubles
 
     def step(self, closure: Any = None) -> Any:
-        time.sleep(OPTIMIZER_S + self.fault.extra_s("optimizer"))
+        time.sleep(OPTIMIZER_S)
+        self.troubles.sleep("optimizer")
         return super().step(closure)
 
 
 def main() -> None:
     """Train with the fault."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--fault", choices=FAULTS, required=True)
+    parser.add_argument("--fault", choices=tuple(faults(0.0, 1, 1)), required=True)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=90)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    fault = Fault(args.fault, args.delay_ms / 1e3, args.steps)
+    known = faults(args.delay_ms, args.steps, dist.get_world_size())
+    troubles = Troubles(known[args.fault])
     bucket_mb = WIDTH * WIDTH * 4 / (1 << 20)
-    model = DistributedDataParallel(Layers(fault), bucket_cap_mb=bucket_mb)
+    model = DistributedDataParallel(Layers(troubles), bucket_cap_mb=bucket_mb)
     optimizer = Slowed(model.parameters(), lr=1e-3)
-    optimizer.fault = fault
-    batches = iter(DataLoader(Samples(fault), batch_size=1))
+    optimizer.troubles = troubles
+    batches = iter(DataLoader(Samples(troubles), batch_size=1))
     for step in range(args.steps):
-        fault.begin(step)
+        troubles.step = step
         model(next(batches)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        fault.outside(model)
+        troubles.outside(model)
     dist.destroy_process_group()
     time.sleep(0.3)  # gloo's threads drop their last work; at exit that could abort the process
 

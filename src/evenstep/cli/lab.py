@@ -1,0 +1,182 @@
+"""`evenstep lab`: jobs that really run on links that are really shared, paced and not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evenstep.lab.run import Record
+    from evenstep.lab.scenario import Scenario
+
+HELP = """Run real processes on an emulated fabric, and compare what controllers do to them.
+
+  evenstep lab run -f two-jobs.toml --out runs/two          one arm; leaves a trace of each job
+  evenstep lab compare baseline paper auto -f two-jobs.toml gain and CV of each, with intervals
+  evenstep lab predict -f two-jobs.toml                     the simulator's answer beside it
+  evenstep lab fields                                       what a scenario may say
+  evenstep lab clean                                        remove what a killed run left behind
+
+Arms are baseline and the controllers; auto+sharing lets ranks share a plan, auto+unguarded takes
+the guard away. Blocks of all arms take turns in one run, and the baseline runs twice, so that the
+interval of no difference stands beside the others."""
+
+ACTIONS = ("run", "compare", "predict", "fields", "clean")
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep lab`."""
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
+    parser.add_argument("arms", metavar="ARM", nargs="*", help="of compare and run")
+    parser.add_argument("-f", "--file", metavar="SCENARIO", type=Path, help="the scenario")
+    parser.add_argument("--fabric", metavar="TIER", help="fair, tcp or mpi, instead of its own")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field"
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="keep the traces here")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page (of compare)")
+    parser.add_argument(
+        "--force", action="store_true", help="replace an earlier run in DIR, or FILE"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do what was asked and say what came of it."""
+    if args.html is not None and args.action != "compare":
+        raise UsageError(f"--html is of compare; {args.action} writes no page")
+    try:
+        return _ACTIONS[args.action](args)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "numpy":
+            raise
+        raise MissingExtra("numpy", extra="analyze", purpose="the laboratory") from error
+
+
+def _scenario(args: argparse.Namespace) -> Scenario:
+    from evenstep.lab import scenario
+
+    if args.file is None:
+        raise UsageError(f"name a scenario: evenstep lab {args.action} -f SCENARIO")
+    fabric = [] if args.fabric is None else [f"fabric={args.fabric}"]
+    return scenario.load(args.file, [*args.set, *fabric])
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from evenstep.lab import page
+    from evenstep.lab.comparison import compared
+
+    asked = _scenario(args)
+    names = args.arms or ["baseline", "auto"]
+    if args.html is not None:
+        from evenstep.cli.lab_drawing import check_free, draw
+
+        check_free(args.html, force=args.force)
+    with _folder(args) as folder:
+        record, outcomes = compared(asked, names, folder, _progress())
+        found = page.document(asked, record, outcomes, asked.run.rounds)
+        _keep(args, folder, found)
+        if args.html is not None:
+            draw(args.html, asked, names, record, folder, found)
+    print(json.dumps(found, indent=2, allow_nan=False) if args.json else page.text(found))
+    return _end(args, record)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from evenstep.lab import single
+
+    asked = _scenario(args)
+    if len(args.arms) > 1:
+        raise UsageError(f"run takes one arm, found {len(args.arms)}; use compare for several")
+    with _folder(args) as folder:
+        record = single.carried(asked, (args.arms or ["baseline"])[0], folder, _progress())
+        found = single.document(asked, record, folder)
+        _keep(args, folder, found)
+    print(json.dumps(found, indent=2, allow_nan=False) if args.json else single.text(found))
+    return _end(args, record)
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from evenstep.lab import prediction, validation
+
+    asked = _scenario(args)
+    gains = {
+        name: prediction.predicted_gains(asked, name) for name in args.arms if name != "baseline"
+    }
+    with _folder(args) as folder:
+        compared = validation.validated(asked, folder, _progress())
+        found = validation.document(asked, compared, gains)
+        _keep(args, folder, found)
+    print(json.dumps(found, indent=2, allow_nan=False) if args.json else validation.text(found))
+    return 0
+
+
+def _fields(args: argparse.Namespace) -> int:
+    del args
+    from evenstep.lab.scenario import Scenario
+    from evenstep.simulate.fields import rows
+
+    for name, default, allowed, meaning in rows(Scenario):
+        print(f"{name}{f' = {default}' if default else ''}\n    {meaning}: {allowed}")
+    return 0
+
+
+def _clean(args: argparse.Namespace) -> int:
+    from evenstep.lab import run
+
+    removed = run.clean()
+    if args.json:
+        print(json.dumps({"schema": "evenstep.lab.clean/1", "removed": removed}, indent=2))
+    else:
+        print("\n".join(f"removed {what}" for what in removed) or "nothing was left behind")
+    return 0
+
+
+_ACTIONS = {
+    "run": _run,
+    "compare": _compare,
+    "predict": _predict,
+    "fields": _fields,
+    "clean": _clean,
+}
+
+
+def _folder(args: argparse.Namespace) -> Any:
+    from evenstep.lab import run
+
+    return run.folder_for(args.out, force=args.force)
+
+
+def _keep(args: argparse.Namespace, folder: Path, found: dict[str, Any]) -> None:
+    """The result stands beside its traces, where these are kept."""
+    from evenstep.lab.run import RESULT
+
+    if args.out is not None:
+        (folder / RESULT).write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+
+
+def _end(args: argparse.Namespace, record: Record) -> int:
+    from evenstep.lab.run import INTERRUPTED as STOPPED
+
+    for written in filter(None, (args.html, args.out)):
+        print(f"Wrote {written}", file=sys.stderr)
+    return INTERRUPTED if record.ended == STOPPED else 0
+
+
+def _progress() -> Any:
+    """Told after each block; says nothing in a pipe."""
+    if not sys.stderr.isatty():
+        return None
+
+    def tell(done: int, blocks: int, left_s: float) -> None:
+        end = "\n" if done == blocks else ""
+        line = f"\rblock {done} of {blocks}, {left_s / 60:.1f} minutes left "
+        print(line, end=end, file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,86 @@
+"""What disturbs jobs from outside, carried out at its time: for tiers whose links are real.
+
+A thread of the campaign's process. It looks every few milliseconds at how far the jobs are, so that
+what goes by steps happens in the step it is meant for, or at most one later where steps are shorter
+than that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from evenstep.lab.fair.disturbances import Disturbance, Hog, Pause, Quota
+from evenstep.lab.fair.link import Fabric
+from evenstep.lab.pulse import Pulse
+from evenstep.lab.scenario import Scenario
+
+LOOK_S = 0.003
+_BURN = "import sys; from evenstep.lab.fair.disturbances import burn; burn(float(sys.argv[1]))"
+
+
+class Conductor:
+    """Tells disturbances the time and the jobs' steps until it is closed."""
+
+    def __init__(self, disturbances: Sequence[Disturbance], pulses: Mapping[int, Pulse]) -> None:
+        self.failure: Exception | None = None
+        self._disturbances = disturbances
+        self._pulses = pulses
+        self._seen = dict.fromkeys(pulses, -1)
+        self._clock = Fabric([])  # of an emulated link only its time is needed
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="evenstep-lab", daemon=True)
+        if disturbances:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Nothing happens from here on."""
+        self._over.set()
+        if self._disturbances:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(LOOK_S):
+                self._look()
+        except Exception as error:  # said by the tier's check
+            self.failure = error
+
+    def _look(self) -> None:
+        self._clock.now_ns = time.monotonic_ns()
+        for job, pulse in self._pulses.items():
+            step = pulse.steps
+            if step > self._seen[job]:
+                self._seen[job] = step
+                for one in self._disturbances:
+                    one.stepped(job, step, self._clock)
+        for one in self._disturbances:
+            if one.due_ns <= self._clock.now_ns:
+                one.act(self._clock)
+
+
+def of_processes(
+    scenario: Scenario, pulses: Mapping[int, Pulse], start_hog: Callable[[float], int]
+) -> list[Disturbance]:
+    """What carries out the faults that concern processes. `start_hog`: one that computes for a
+    share of the time; its process id."""
+    found: list[Disturbance] = []
+    for fault in scenario.faults:
+        world = scenario.jobs[fault.job].ranks
+        ranks = [pulses[fault.job].process(rank) for rank in sorted(fault.who(world))]
+        if fault.kind == "paused_rank":
+            found.append(Pause(fault, ranks))
+        elif fault.kind == "slow_core":
+            found.append(Quota(fault, ranks))
+        elif fault.kind == "cpu_hog":
+            cores = len(os.sched_getaffinity(0))
+            found.append(Hog(fault, [start_hog(fault.share) for _ in range(cores)]))
+    return found
+
+
+def hog_command(share: float) -> list[str]:
+    """Computes for a share of the time until it is killed."""
+    return [sys.executable, "-c", _BURN, str(share)]

@@ -1,0 +1,1 @@
+"""An emulated link that is perfectly fair: a small process grants bucket transfers."""

@@ -1,0 +1,1 @@
+"""Hosts as network namespaces, leaves as bridges, uplinks shaped by the kernel: real TCP."""

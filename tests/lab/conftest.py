@@ -1,0 +1,40 @@
+"""Short real runs of the laboratory, shared by the tests that look at them."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import evenstep
+from evenstep.lab import run
+from evenstep.lab.arms import Schedule
+from evenstep.lab.scenario import parse
+
+PACKAGE_PARENT = str(Path(evenstep.__file__).parents[1])
+
+#: Two jobs on one link, one with a late rank: 4 buckets of 2 ms each alone.
+TWO_JOBS = {
+    "name": "two jobs",
+    "network": {"link_gBps": 0.1},
+    "jobs": [{"copies": 2, "ranks": 2, "compute_ms": 12, "gradient_bytes": 800_000, "buckets": 4}],
+    "faults": [{"kind": "slow_rank", "ranks": "1", "delay_ms": 8, "job": 0}],
+    "run": {"rounds": 2, "warm_up_rounds": 0, "block_s": 0.7, "settle_s": 0.1},
+}
+
+
+@pytest.fixture(scope="session")
+def two_jobs(tmp_path_factory):
+    """A finished run of two arms: (scenario, schedule, record, folder)."""
+    scenario = parse(TWO_JOBS)
+    schedule = Schedule(run.arms_for(["gap+unguarded"], again=False), 2, 0, seed=0)
+    folder = tmp_path_factory.mktemp("two-jobs")
+    return scenario, schedule, run.carry_out(scenario, schedule, folder), folder
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """The command line of `evenstep lab …`, and the options to start it with."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
+    options = {"env": environ | {"PYTHONPATH": PACKAGE_PARENT}, "cwd": tmp_path, "text": True}
+    return [sys.executable, "-m", "evenstep", "lab"], options

@@ -1,0 +1,32 @@
+"""What ranks tell each other in one all-reduce of maxima."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.lab.mpi.news import Heard, News
+from evenstep.pacing import Plan, Slowest, Stance
+
+TIMES = st.integers(0, 10**12)
+PLANS = st.tuples(
+    st.integers(0, 10**6), st.integers(10**6, 10**7), st.integers(0, 9), st.integers(1, 64),
+    st.sampled_from(Stance), st.integers(-1, 10**9), st.booleans(),
+).map(lambda fields: Plan(*fields))  # fmt: skip
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=8), st.none() | PLANS)
+def test_all_hear_the_slowest_and_what_rank_0_says(works, plan):
+    said = [
+        News(7 if rank == 0 else None, 2, 40, work, held, plan if rank == 0 else None).pack()
+        for rank, (work, held) in enumerate(works)
+    ]
+    heard = Heard.of(np.max(said, axis=0))
+    longest, arrival = max(w for w, _ in works), max(w + h for w, h in works)
+    assert (heard.block, heard.arm, heard.orders.plan) == (7, 2, plan)
+    assert heard.orders.slowest == Slowest(40, 40, longest, arrival, max(h for _, h in works))
+
+
+def test_before_the_first_step_there_is_nothing_to_tell():
+    assert Heard.of(News(-1, -1, 0, 0, 0, None).pack()).orders.slowest is None

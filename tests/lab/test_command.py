@@ -1,0 +1,85 @@
+"""`evenstep lab` from the outside."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+QUICK = ["--set", "run.rounds=1", "--set", "run.warm_up_rounds=0", "--set", "run.block_s=0.6",
+         "--set", "run.settle_s=0.1"]  # fmt: skip
+SCENARIO = '[[jobs]]\nname = "a"\nranks = 2\ncompute_ms = 8\ngradient_bytes = "200kB"\n'
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def listen():
+    """A job in the background of a shell ignores Ctrl-C, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_a_comparison_is_one_object_on_standard_output(lab, scenario, tmp_path):
+    line, options = lab
+    asked = [*line, "compare", "gap", "-f", scenario, "--json", "--out", "runs", *QUICK]
+    done = subprocess.run(asked, capture_output=True, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [arm["arm"] for arm in found["arms"]] == ["baseline", "baseline again", "gap"]
+    assert found["arms"][2]["gain"]["low"] is None  # one round has no interval
+    assert done.stderr.splitlines()[-1] == "Wrote runs"
+    assert json.loads((tmp_path / "runs" / "result.json").read_text()) == found
+    assert (tmp_path / "runs" / "a" / "attempt-000" / "rank-00001.spool").exists()
+
+
+def test_interrupted_it_keeps_what_it_has_and_says_so(lab, scenario, tmp_path):
+    line, options = lab
+    asked = [*line, "compare", "gap", "-f", scenario, "--json", *QUICK, "--set", "run.rounds=99"]
+    child = subprocess.Popen(
+        [*asked, "--out", "runs"], stdout=subprocess.PIPE, preexec_fn=listen, **options
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "runs" / "a").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.0)
+        child.send_signal(signal.SIGINT)
+        output, _ = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    found = json.loads(output)
+    assert child.returncode == 130
+    assert (found["partial"], found["ended"]) == (True, "interrupted")
+    assert found["rounds"]["counted"] < 99
+    assert not (tmp_path / "runs" / ".board").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (["compare", "quick"], "there is no arm 'quick'"),
+        (["run", "gap", "auto"], "run takes one arm"),
+        (["run", "--set", "jobs.0.ranks=1"], "jobs[0].ranks"),
+        (["run", "--out", "."], "is no run of the laboratory"),
+    ],
+)
+def test_a_mistake_is_one_sentence(lab, scenario, asked, named):
+    line, options = lab
+    done = subprocess.run(
+        [*line, *asked, "-f", scenario], capture_output=True, check=False, **options
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert named in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_fields_of_a_scenario_are_listed(lab):
+    line, options = lab
+    done = subprocess.run([*line, "fields"], capture_output=True, check=True, **options)
+    assert "jobs[].compute_ms = 40.0" in done.stdout

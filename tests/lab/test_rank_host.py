@@ -1,0 +1,71 @@
+"""A rank the laboratory drives: arms in turn, each with a pacer of its own."""
+
+import time
+
+import pytest
+
+from evenstep.agent.orders import Orders
+from evenstep.lab import rank_host
+from evenstep.lab.arms import arm
+from evenstep.lab.rank_host import RankHost, open_spool
+from evenstep.pacing import Slowest
+from evenstep.trace.folder import RunFolder
+from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.reader import read_spool
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def host(tmp_path):
+    """Two arms by turns of four steps: baseline, then slack with sharing."""
+    folder = RunFolder(tmp_path)
+    spool = open_spool(folder, {"rank": 0, "world": 2, "attempt": 0}, records=2000)
+    chosen = [arm(name).settings(world=2) for name in ("baseline", "slack+sharing")]
+    made = RankHost(spool, rank=0, world=2, settings=chosen, arm_of=lambda block: block % 2)
+    yield made
+    made.close("test")
+
+
+def step(host, block, orders=None):
+    with host.phase(Phase.BACKWARD):
+        host.bucket(1000, lambda: None)
+    return host.end_step(block, orders)
+
+
+def test_each_arm_counts_its_own_steps(host):
+    for number in range(20):
+        step(host, (number + 1) // 4)
+    assert [one["steps"] for one in host.account()] == [12, 8]
+
+
+def test_the_trace_counts_all_steps(host):
+    for number in range(20):
+        step(host, (number + 1) // 4)
+    found = read_spool(host.spool.path).records
+    assert found[found["kind"] == Kind.STEP]["step"].tolist() == list(range(20))
+    collectives = found[found["kind"] == Kind.COLLECTIVE]
+    assert collectives["group_seq"].tolist() == list(range(20))
+    assert (collectives["exit_ns"] >= collectives["enter_ns"]).all()
+
+
+def test_an_exchange_that_fails_has_an_end(host):
+    with pytest.raises(ZeroDivisionError):
+        host.bucket(1000, lambda: 1 // 0)
+    found = read_spool(host.spool.path).records
+    assert found[found["kind"] == Kind.COLLECTIVE]["exit_ns"].all()
+
+
+def test_orders_are_for_arms_that_share(host, monkeypatch):
+    heard = []
+    monkeypatch.setattr(rank_host.PaceHost, "hear", lambda self, orders: heard.append(self))
+    orders = Orders(slowest=Slowest(0, 0, 5 * MS, 5 * MS, 0))
+    step(host, 1, orders)  # a step of the baseline, the next is of the other
+    assert not heard
+    step(host, 0, orders)
+    assert len(heard) == 1
+
+
+def test_what_was_held_is_returned(host, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert step(host, 0) == 0

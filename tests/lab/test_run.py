@@ -1,0 +1,64 @@
+"""Where a run goes, and what is left of it."""
+
+import os
+import subprocess
+
+import pytest
+
+from evenstep.errors import UsageError
+from evenstep.lab import run
+
+
+@pytest.fixture
+def no_tiers(monkeypatch):
+    """Only folders are cleaned: what tiers set up may belong to somebody at work."""
+    monkeypatch.setattr(run.tiers, "MODULES", {})
+
+
+def test_a_scratch_folder_is_gone_afterwards():
+    with run.folder_for(None) as folder:
+        (folder / "x").write_text("")
+    assert not folder.exists()
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(UsageError, match="is no run"), run.folder_for(tmp_path, force=True):
+        pass
+    assert (tmp_path / "mine").exists()
+
+
+def a_run(folder):
+    spool = folder / "job-0" / "attempt-000" / "rank-00000.spool"
+    spool.parent.mkdir(parents=True)
+    for file in (spool, folder / run.RECORD, folder / run.RESULT, folder / run.LOG):
+        file.write_text("")
+
+
+def test_of_somebody_elses_files_none_is_removed(tmp_path):
+    a_run(tmp_path)
+    (tmp_path / "notes").write_text("")
+    with pytest.raises(UsageError, match="more than a run"), run.folder_for(tmp_path, force=True):
+        pass
+    assert (tmp_path / "notes").exists()
+
+
+def test_an_earlier_run_is_replaced_when_asked(tmp_path):
+    a_run(tmp_path)
+    with pytest.raises(UsageError, match="--force"), run.folder_for(tmp_path):
+        pass
+    with run.folder_for(tmp_path, force=True) as folder:
+        assert not list(folder.iterdir())
+
+
+def test_cleaning_removes_what_the_dead_have_left(tmp_path, monkeypatch, no_tiers):
+    monkeypatch.setattr(run.tempfile, "gettempdir", lambda: str(tmp_path))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = tmp_path / f"{run.SCRATCH}{dead.pid}-a"
+    at_work = tmp_path / f"{run.SCRATCH}{os.getpid()}-b"
+    left.mkdir()
+    at_work.mkdir()
+    assert run.clean() == [f"folder {left}"]
+    assert at_work.exists()
+    assert not left.exists()
