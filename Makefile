@@ -8,13 +8,13 @@ TORCH := torch==2.13.0
 TOOLS := pytest hypothesis mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto
 # What the integrations are tested against; the tests of one that is absent skip and say so.
-STACKS := mpi4py mpich ray lightning transformers accelerate deepspeed jax
+STACKS := mpi4py mpich "ray[default,train]" lightning transformers accelerate deepspeed jax
 LATEST := .venv-latest
 
 .PHONY: demo test check fuzz fuzz-importers corpus bench test-latest-torch clean
 
 demo: $(VENV)/.ready
-	$(BIN)/python examples/demo.py
+	$(BIN)/evenstep demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest

@@ -12,7 +12,7 @@ from evenstep.trace.layout import Kind
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
-GPT, DEMO = ROOT / "examples" / "gpt.py", ROOT / "examples" / "demo.py"
+GPT = ROOT / "examples" / "gpt.py"
 RANKS, STEPS = 2, 8
 
 
@@ -48,7 +48,7 @@ def demo(environ, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     (folder / "demo-1").mkdir()
     done = subprocess.run(
-        [sys.executable, DEMO, "--steps", "6", "--out", folder], env=environ,
+        [sys.executable, "-m", "evenstep", "demo", "--steps", "6", "--out", folder], env=environ,
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

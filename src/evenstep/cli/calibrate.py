@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import MissingExtra, TraceError, UsageError
+from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from evenstep.diagnose.grid import StepGrid
@@ -40,16 +40,6 @@ def main(args: argparse.Namespace) -> int:
         raise TraceError(f"there is no {args.trace}; give a run's folder, an attempt or a spool")
     if args.out is not None and args.out.exists() and not args.force:
         raise UsageError(f"{args.out} exists; choose another file or overwrite it with --force")
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("numpy", "msgspec"):
-            raise
-        raise MissingExtra(package, extra="analyze", purpose="a calibration") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     from evenstep.importers.opening import load
     from evenstep.simulate import schema
     from evenstep.simulate.calibrate import calibrate

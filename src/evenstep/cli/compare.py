@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import MissingExtra, UsageError
+from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.diagnose.comparison_account import Account
@@ -27,8 +27,6 @@ contention, wait, locality, input, other.
 and noise alone does not explain it: slower:2%, p99:10%, cv:20% are relative; wait:3%,
 communication:3%, input:3% and finding:3% are points of step time. Give it several times, or with
 commas."""
-
-EXTRAS = {"numpy": "analyze", "msgspec": "analyze"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,16 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Compare and say so in the form asked for; 1 where a condition is met."""
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
-            raise
-        raise MissingExtra(package, extra=EXTRAS[package], purpose="a comparison") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     from evenstep.diagnose.comparison import compare
     from evenstep.diagnose.comparison_conditions import met, parse
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from evenstep.errors import MissingExtra, UsageError
+from evenstep.errors import UsageError
 from evenstep.simulate.explain import shown, text
 from evenstep.simulate.explain.topic import Topic
 from evenstep.simulate.explain.topics import BY_NAME, TOPICS
@@ -80,10 +80,7 @@ def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     claim = _claim(topic, given.pop("preset"))
     typed = {name: value for name, value in given.items() if value is not None}
     values = topic.values({**_preset(claim, typed), **typed})
-    try:
-        answer = topic.answer(values)
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
+    answer = topic.answer(values)
     data = shown.answer(topic, values, answer)
     if claim is not None and not typed:
         data["claim"] = claim.checked(answer)
@@ -187,17 +184,9 @@ def _listing() -> dict[str, Any]:
 
 
 def _modes() -> dict[str, Mode]:
-    try:
-        from evenstep.diagnose.catalog import MODES
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
+    from evenstep.diagnose.catalog import MODES
+
     return {mode.name: mode for mode in MODES}
-
-
-def _missing(error: ModuleNotFoundError) -> Exception:
-    if error.name != "numpy":
-        return error
-    return MissingExtra("numpy", extra="analyze", purpose="this explanation")
 
 
 def _no_such(name: str) -> str:

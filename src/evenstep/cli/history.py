@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from evenstep.errors import MissingExtra, TraceError
+from evenstep.errors import TraceError
 
 HELP = """Say how the runs in a folder have developed, and what they cost per unit of progress.
 
@@ -41,15 +41,10 @@ def main(args: argparse.Namespace) -> int:
     """Read all runs and print them."""
     if not args.folder.is_dir():
         raise TraceError(f"there is no folder {args.folder}; give one that holds runs' folders")
-    try:
-        from evenstep.diagnose.history import history
-        from evenstep.report.history import render
+    from evenstep.diagnose.history import history
+    from evenstep.report.history import render
 
-        found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour)
-    except ModuleNotFoundError as error:
-        if error.name != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="a history") from error
+    found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour)
     if args.json:
         print(json.dumps(found.to_json(), indent=2, allow_nan=False))
     else:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NamedTuple, Protocol, cast
 
-from evenstep.errors import EvenstepError, UsageError
+from evenstep.errors import EvenstepError, MissingExtra, UsageError
 
 FINE, FINDINGS, USAGE, INTERNAL = 0, 1, 2, 3
 
@@ -35,11 +35,15 @@ COMMANDS = (
     Command("see", "run", "run -- COMMAND…", "run a training command and observe it", wraps=True),
     Command("see", "env", "env", "print variables that do the same where nothing wraps"),
     Command("see", "watch", "watch RUN", "show a running job: who is late, what stands out"),
+    Command("see", "doctor", "doctor", "say what on this host slows or breaks training"),
+    Command("see", "probe", "probe", "measure ranks and links before a job, name the slow"),
+    Command("see", "collect", "collect RUN", "bring traces from the nodes together"),
     Command("explain", "diagnose", "diagnose TRACE…", "say who was waited for, why, what to do"),
     Command("explain", "explain", "explain [TOPIC] …", "say what a failure mode or number means"),
     Command("explain", "compare", "compare A B…", "say what changed, and how surely"),
     Command("explain", "history", "history DIR", "say how runs have developed, and what they cost"),
     Command("explain", "export", "export RUN", "write a run for other tools"),
+    Command("explain", "sql", "sql QUERY RUN", "ask about a run in SQL"),
     Command("predict", "simulate", "simulate SCENARIO", "run a job that does not exist yet"),
     Command("predict", "sweep", "sweep SCENARIO", "simulate every combination of some values"),
     Command("predict", "scaling", "scaling SCENARIO", "say how far a job scales, and what ends it"),
@@ -47,8 +51,18 @@ COMMANDS = (
     Command("predict", "calibrate", "calibrate TRACE…", "write a scenario that behaves like a run"),
     Command("predict", "project", "project TRACE…", "say what a run would reach at other sizes"),
     Command("act", "ctl", "ctl RUN pace …", "change how a running job is paced"),
+    Command("prove", "demo", "demo", "see who waits for whom in a real job, on this machine"),
     Command("prove", "reproduce", "reproduce NAME", "compute a published result anew"),
+    Command("prove", "lab", "lab ACTION …", "try pacing on real processes that share links"),
 )
+
+#: Packages a command may need, and the extra each comes with.
+EXTRAS = {
+    **dict.fromkeys(("numpy", "rich", "msgspec", "zstandard", "duckdb"), "analyze"),
+    "jinja2": "report",
+    "mpi4py": "mpi",
+    "ray": "ray",
+}
 
 
 class CommandModule(Protocol):
@@ -102,11 +116,18 @@ def _dispatch(argv: list[str]) -> int:
     command = next((command for command in COMMANDS if command.name == first), None)
     if command is None:
         raise UsageError(_no_such(first))
-    return _run(command, argv[1:])
+    try:
+        return _run(command, argv[1:])
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        purpose = f"`evenstep {command.name}`"
+        raise MissingExtra(package, extra=EXTRAS[package], purpose=purpose) from error
 
 
 def _run(command: Command, argv: list[str]) -> int:
-    module = cast(CommandModule, importlib.import_module(f"evenstep.cli.{command.name}"))
+    module = _module(command)
     own, wrapped = _split(argv) if command.wraps else (argv, None)
     parser = argparse.ArgumentParser(
         prog=f"evenstep {command.name}",
@@ -119,6 +140,10 @@ def _run(command: Command, argv: list[str]) -> int:
     if wrapped is not None:
         args.command = [*args.command, "--", *wrapped] if args.command else wrapped
     return module.main(args)
+
+
+def _module(command: Command) -> CommandModule:
+    return cast(CommandModule, importlib.import_module(f"evenstep.cli.{command.name}"))
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:

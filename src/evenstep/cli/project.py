@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evenstep.errors import MissingExtra, TraceError
+from evenstep.errors import TraceError
 
 HELP = """Say what a measured run would reach with other numbers of ranks.
 
@@ -54,13 +54,7 @@ def main(args: argparse.Namespace) -> int:
     for path in args.traces:
         if not path.exists():
             raise TraceError(f"there is no {path}; give a run's folder, an attempt or a spool")
-    try:
-        document = _projected(args)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("numpy", "msgspec"):
-            raise
-        raise MissingExtra(package, extra="analyze", purpose="a projection") from error
+    document = _projected(args)
     if args.json:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:

@@ -6,8 +6,6 @@ import argparse
 import importlib
 from typing import NamedTuple, Protocol, cast
 
-from evenstep.errors import MissingExtra
-
 HELP = """Compute a published result anew and show it beside what was printed.
 
 `evenstep reproduce NAME --help` lists the options of one."""
@@ -51,9 +49,4 @@ def main(args: argparse.Namespace) -> int:
     """Run the one that was named."""
     row = next(row for row in REPRODUCTIONS if row.name == args.name)
     module = cast(ReproductionModule, importlib.import_module(row.module))
-    try:
-        return module.main(args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="a reproduction") from error
+    return module.main(args)

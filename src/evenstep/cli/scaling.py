@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import ConfigError, MissingExtra, UsageError
+from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from evenstep.simulate.scaling import Study
@@ -54,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Simulate all sizes and print what they say."""
     _check(args)
-    try:
-        document = _document(args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="a scaling study") from error
+    document = _document(args)
     if args.json:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:

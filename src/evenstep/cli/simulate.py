@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenstep.errors import MissingExtra, UsageError
+from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.simulate.result import Result
@@ -34,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field"
     )
     parser.add_argument("--out", metavar="RUN", type=Path, help="write the trace as a run folder")
-    parser.add_argument("--force", action="store_true", help="overwrite RUN")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, help="diagnose it, and write the page to look at"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite RUN and FILE")
     parser.add_argument("--exact", action="store_true", help="simulate every message")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--fields", action="store_true", help="list what a scenario may say")
@@ -45,10 +51,6 @@ def main(args: argparse.Namespace) -> int:
     """Run the scenario and say what came of it."""
     try:
         return _main(args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="a simulation") from error
     except MemoryError as error:
         raise UsageError(
             f"{args.scenario} needs more memory than there is; take fewer cluster.nodes "
@@ -74,26 +76,54 @@ def _main(args: argparse.Namespace) -> int:
     from evenstep.simulate import scenario
 
     asked = scenario.load(args.scenario, args.set)
-    result = _simulated(asked, args)
+    if args.html is not None:
+        from evenstep.report.sheet import check_free
+
+        check_free(args.html, force=args.force)
+    with _folder(args) as folder:
+        result = _simulated(asked, args, folder)
+        if args.html is not None and folder is not None:
+            _draw(args, result, folder)
     if args.json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
     else:
         from evenstep.simulate.table import render
 
         print(render(result), end="")
-    if args.out is not None:
-        print(f"Wrote {args.out}", file=sys.stderr)
+    for written in filter(None, (args.html, args.out)):
+        print(f"Wrote {written}", file=sys.stderr)
     return PARTIAL if result.partial else 0
 
 
-def _simulated(asked: Scenario, args: argparse.Namespace) -> Result:
+@contextmanager
+def _folder(args: argparse.Namespace) -> Iterator[Path | None]:
+    """Where the trace goes: RUN, a scratch folder if only the page is asked for, or nowhere."""
+    if args.out is not None or args.html is None:
+        yield args.out
+        return
+    with tempfile.TemporaryDirectory(prefix="evenstep-simulate-") as scratch:
+        yield Path(scratch) / "run"
+
+
+def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
+    """The page of a simulation is that of its trace, with the load of the links it knows."""
+    from evenstep.diagnose.engine import diagnose
+    from evenstep.report import html
+    from evenstep.trace.trace import load
+
+    trace = load(folder)
+    links = result.to_json()["links"]
+    html.write(diagnose(trace), trace, args.html, force=args.force, links=links)
+
+
+def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
     from evenstep.simulate import simulation
 
     progress = _progress() if sys.stderr.isatty() else None
-    if args.out is None:
+    if folder is None:
         return simulation.simulate(asked, exact=args.exact, progress=progress)
-    _make_room(args.out, force=args.force)
-    return simulation.simulate_to(args.out, asked, exact=args.exact, progress=progress)
+    _make_room(folder, force=args.force)
+    return simulation.simulate_to(folder, asked, exact=args.exact, progress=progress)
 
 
 def _make_room(path: Path, *, force: bool) -> None:

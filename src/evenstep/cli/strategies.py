@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenstep.errors import MissingExtra, UsageError
+from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.simulate.decision import Limits
@@ -52,15 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Compare, print, and write the settings asked for."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="a comparison") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     from evenstep.simulate import scenario
     from evenstep.simulate.decision import compare
 

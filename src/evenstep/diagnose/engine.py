@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.diagnose import dynamics, hang, words
+from evenstep.diagnose.attempts import PREEMPTED
 from evenstep.diagnose.case import Case, open_case
 from evenstep.diagnose.catalog import MODES
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.diagnose.overview import summary
+from evenstep.diagnose.pacing_effects import pacing
 from evenstep.diagnose.regimes import regimes
 from evenstep.diagnose.together import with_interactions
 from evenstep.trace.trace import Trace
@@ -32,6 +34,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     numbers = summary(trace, case.grid) | dynamics.summary(case)
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
     numbers["regimes"] = regimes(case.grid)
+    numbers["pacing"] = pacing(trace)
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
 
 
@@ -132,6 +135,11 @@ def _capital(text: str) -> str:
 def _limits(case: Case) -> list[str]:
     trace, grid = case.trace, case.grid
     limits = [*trace.limits, *grid.limits, *hang.endings(trace), *_facts(trace)]
+    if notice := trace.run.get(PREEMPTED):
+        limits.append(
+            f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']}): "
+            "how it ended says nothing of the job"
+        )
     steps = len(grid.steps)
     if 0 < steps < FEW_STEPS:
         word = "step" if steps == 1 else "steps"
@@ -174,7 +182,16 @@ def _facts(trace: Trace) -> list[str]:
             lines.setdefault(
                 f"evenstep failed and stopped observing: {facts['failure']}", []
             ).append(rank)
-        for key in ("spool", "pacing", "sharing", "background"):
+        for key in (
+            "spool",
+            "pacing",
+            "sharing",
+            "background",
+            "callback",
+            "framework",
+            "stack",
+            "steps",
+        ):
             if isinstance(facts.get(key), str):
                 lines.setdefault(f"{key}: {facts[key]}", []).append(rank)
         hooks = facts.get("hooks") or {}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.report import scaling_table
 from evenstep.report.movement import movement
+from evenstep.report.pacing import pacing
 from evenstep.report.quantities import (
     SHARES,
     UNKNOWN,
@@ -30,8 +31,9 @@ from evenstep.report.quantities import (
     plural,
     printable,
     ranges,
+    some,
+    some_ranks,
 )
-from evenstep.trace.ranks import format_ranks
 
 NARROWEST = 40
 WIDEST = 100
@@ -60,6 +62,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
         list(_scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
         list(_movement(diagnosis, style)),
+        list(_pacing(diagnosis, style)),
         list(_limits(diagnosis, style)),
         list(_agent(diagnosis, style)),
     ]
@@ -179,10 +182,10 @@ def where(finding: Finding) -> str:
     parts = []
     if place.ranks:
         word = "rank" if len(place.ranks) == 1 else "ranks"
-        parts.append(f"{word} {format_ranks(place.ranks)}")
+        parts.append(f"{word} {some_ranks(place.ranks)}")
     for word, names in (("node", place.nodes), ("link", place.links), ("group", place.groups)):
         if names:
-            parts.append(f"{word}{'s' if len(names) > 1 else ''} {', '.join(names)}")
+            parts.append(f"{word}{'s' if len(names) > 1 else ''} {some(names)}")
     if finding.when.steps:
         parts.append(f"steps {ranges(finding.when.steps)}")
     pattern = f" ({finding.when.pattern})" if finding.when.pattern else ""
@@ -235,6 +238,15 @@ def _movement(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
     if sentences:
         yield style.paint("How the run moves", "1")
     for sentence in sentences:
+        yield from style.wrap(printable(sentence), first=" - ", indent=3)
+
+
+def _pacing(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    found = diagnosis.summary.get("pacing")
+    if not found:
+        return
+    yield style.paint("What pacing did", "1")
+    for sentence in pacing(found):
         yield from style.wrap(printable(sentence), first=" - ", indent=3)
 
 

@@ -1,0 +1,123 @@
+"""`evenstep demo`: who waits for whom in a real job, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+from evenstep.errors import UsageError
+
+HELP = """See evenstep at work on a real job, on this machine and without a GPU.
+
+Four ranks train a small GPT: first undisturbed, then with one rank that collects garbage inside
+backward, and with pacing on. Every command is printed before it runs, so that it can be repeated by
+hand; each run ends with its verdict, and a page to look around in is written beside it."""
+
+RANKS = 4
+EVENSTEP = [sys.executable, "-m", "evenstep"]
+#: The job: beside this module where evenstep is installed, among the examples in a checkout.
+JOB = (Path(__file__).with_name("gpt.py"), Path(__file__).parents[3] / "examples" / "gpt.py")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep demo`."""
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, default=Path("evenstep-runs"),
+        help="folder for the demo's own folder (evenstep-runs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--steps", metavar="N", type=int, default=260, help="of each of the two runs (260)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run both jobs and say where their pages lie."""
+    if args.steps < 1:
+        raise UsageError(f"--steps must be 1 or more, found {args.steps}")
+    if find_spec("torch") is None:
+        raise UsageError("the demo trains with torch, which is not installed: pip install torch")
+    job = next((path for path in JOB if path.is_file()), None)
+    if job is None:
+        raise UsageError(f"the demo's job is not there: looked for {JOB[0]} and {JOB[1]}")
+    folder = _fresh_folder(args.out)
+    try:
+        pages = _both(job, folder, args.steps)
+    except subprocess.CalledProcessError as error:
+        print(
+            f"evenstep: the demo stops here: `{_shown(error.cmd)[2:]}` failed with code "
+            f"{error.returncode}",
+            file=sys.stderr,
+        )
+        return int(error.returncode) if error.returncode > 0 else 128 - int(error.returncode)
+    _heading("The reports, to open in a browser")
+    for page in pages:
+        _say(str(page))
+    return 0
+
+
+def _both(job: Path, folder: Path, steps: int) -> list[Path]:
+    common = ["--steps", str(steps)]
+    _heading(f"1. A small GPT on {RANKS} ranks and {os.cpu_count()} cores, undisturbed")
+    _observe(job, folder / "healthy", common)
+    healthy = _write_report(folder / "healthy")
+    _heading("2. The same, but rank 2 makes garbage inside backward and collects it; pacing is on")
+    _observe(job, folder / "disturbed", [*common, "--garbage-rank", "2"], pace="on")
+    return [healthy, _write_report(folder / "disturbed")]
+
+
+def _fresh_folder(parent: Path) -> Path:
+    """The first of demo-1, demo-2 … that does not exist yet, created."""
+    for number in count(1):
+        folder = parent / f"demo-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"cannot make {folder}: {error.strerror}; give --out DIR") from error
+        return folder
+    raise AssertionError("unreachable: count() has no end")
+
+
+def _observe(job: Path, run: Path, options: Sequence[str], *, pace: str | None = None) -> None:
+    """Train under `evenstep run`, which prints its verdict at the end."""
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    training = [sys.executable, "-m", *launcher, str(job), *options]
+    pacing = ["--pace", pace] if pace else []
+    command = [*EVENSTEP, "run", "--out", str(run), *pacing, "--", *training]
+    _say(_shown(command))
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+
+
+def _write_report(run: Path) -> Path:
+    """The same verdict as a page to look around in."""
+    page = run / "report.html"
+    command = [*EVENSTEP, "diagnose", str(run), "--html", str(page)]
+    _say("\n" + _shown(command))
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode not in (0, 1):  # 1: it found something
+        raise subprocess.CalledProcessError(done.returncode, command)
+    return page
+
+
+def _shown(command: Sequence[str]) -> str:
+    """A command as one would type it."""
+    text = shlex.join(command).replace(shlex.join(EVENSTEP), "evenstep", 1)
+    return "$ " + text.replace(
+        f"{shlex.quote(sys.executable)} -m torch.distributed.run", "torchrun"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _heading(text: str) -> None:
+    _say(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}")
