@@ -1,4 +1,5 @@
-# make demo | test | check | fuzz | fuzz-importers | corpus | bench | test-latest-torch | clean
+# make demo | test | test-stacks | check | docs | fuzz | fuzz-importers | corpus | bench
+# make test-latest-torch | clean
 # PYTHON=python3.12 make test   uses another interpreter for a new environment
 
 PYTHON ?= python3
@@ -6,23 +7,34 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 TOOLS := pytest hypothesis mypy ruff playwright \
-	perfetto protobuf prometheus_client jsonschema opentelemetry-proto
+	perfetto protobuf prometheus_client jsonschema opentelemetry-proto \
+	mkdocs-material "mkdocstrings[python]"
 # What the integrations are tested against; the tests of one that is absent skip and say so.
-STACKS := mpi4py mpich "ray[default,train]" lightning transformers accelerate deepspeed jax
+RANKS := mpi4py mpich jax
+STACKS := lightning transformers accelerate deepspeed "ray[default,train]"
 LATEST := .venv-latest
 
-.PHONY: demo test check fuzz fuzz-importers corpus bench test-latest-torch clean
+.PHONY: demo test test-stacks check docs fuzz fuzz-importers corpus bench test-latest-torch clean
 
 demo: $(VENV)/.ready
 	$(BIN)/evenstep demo
 
+# All but the real jobs of other stacks, whose waits are compared with a clock: those are below.
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks
+
+# Every stack really runs, with a known delay. Wants a machine that does nothing else: two minutes.
+test-stacks: $(VENV)/.stacks
+	$(BIN)/python -m pytest tests/stacks tests/frameworks
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check src tests benchmarks examples docs
 	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
+
+# The documentation as a site that opens from disk: build/docs/index.html
+docs: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # The property tests on a thousand new cases each: minutes, and in no CI.
 fuzz: $(VENV)/.ready
@@ -41,15 +53,24 @@ corpus: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
 
+# Each on its own: what cannot be installed costs only its own tests.
+define install_each
+	for package in $(1); do \
+		$(BIN)/python -m pip install --quiet $(TORCH) $$package \
+			|| echo "$$package could not be installed: its tests will skip"; done
+endef
+
 # The environment is ready when its stamp is newer than the project's description. torch comes
 # first and alone: users bring their own build, so nothing of ours may pull one in.
 $(VENV)/.ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable ".[all]" $(TOOLS)
-	for stack in $(STACKS); do \
-		$(BIN)/python -m pip install --quiet $(TORCH) $$stack \
-			|| echo "$$stack could not be installed: its tests will skip"; done
+	$(call install_each,$(RANKS))
+	touch $@
+
+$(VENV)/.stacks: $(VENV)/.ready
+	$(call install_each,$(STACKS))
 	touch $@
 
 # About 5 GB: the newest torch has the process-group hooks that the pinned build lacks.

@@ -1,26 +1,24 @@
 """What the pages promise exists."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 import evenstep
 from evenstep.cli.main import COMMANDS
+from tests.docs.markdown import FENCED, PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text()
 
 
 def anchors(page):
     """Ids of a page's headings, as Markdown renderers make them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading).strip().lower() for heading in headings)
     return {heading.replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
         file, _, anchor = target.partition("#")

@@ -1,0 +1,35 @@
+"""Who reads only "get started" reaches a verdict on a script."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.markdown import ROOT, blocks
+
+pytest.importorskip("torch", reason="the page is about a job of torch")
+PAGE = [block for block in blocks("", "python") if block.page.name == "get-started.md"]
+
+
+def test_its_script_run_as_it_says_names_the_late_rank(tmp_path):
+    script = next(block.text for block in PAGE if "init_process_group" in block.text)
+    (tmp_path / "train.py").write_text(script.replace("range(100)", "range(30)"))
+    typed = next(block.commands[0] for block in PAGE if "evenstep run --out" in block.text)
+    done = subprocess.run(
+        [sys.executable, "-m", "evenstep", *_found(typed)],
+        cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "\nRank 1 (" in "\n" + done.stderr
+
+
+def _found(typed):
+    """torchrun of this interpreter, whatever PATH says."""
+    at = typed.index("torchrun")
+    return [*typed[:at], sys.executable, "-m", "torch.distributed.run", *typed[at + 1 :]]
+
+
+def _environment():
+    sources = str(ROOT / "src")
+    return os.environ | {"PYTHONPATH": sources, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
