@@ -1,4 +1,4 @@
-# make demo | test | test-stacks | check | docs | fuzz | fuzz-importers | corpus | bench
+# make demo | test | test-stacks | check | check-js | docs | fuzz | fuzz-importers | corpus | bench
 # make test-latest-torch | clean
 # PYTHON=python3.12 make test   uses another interpreter for a new environment
 
@@ -8,13 +8,13 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 TOOLS := pytest hypothesis mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto \
-	mkdocs-material "mkdocstrings[python]"
+	mkdocs-material "mkdocstrings[python]" promql-parser grafana-foundation-sdk
 # What the integrations are tested against; the tests of one that is absent skip and say so.
 RANKS := mpi4py mpich jax
 STACKS := lightning transformers accelerate deepspeed "ray[default,train]"
 LATEST := .venv-latest
 
-.PHONY: demo test test-stacks check docs fuzz fuzz-importers corpus bench test-latest-torch clean
+.PHONY: demo test test-stacks check check-js docs fuzz fuzz-importers corpus bench test-latest-torch clean
 
 demo: $(VENV)/.ready
 	$(BIN)/evenstep demo
@@ -31,6 +31,10 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check src tests benchmarks examples docs
 	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
+
+# The types of the page's scripts; asks npm for the compiler.
+check-js:
+	npx --yes -p typescript@7 tsc -p tests/report/tsconfig.json
 
 # The documentation as a site that opens from disk: build/docs/index.html
 docs: $(VENV)/.ready

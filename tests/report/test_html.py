@@ -2,16 +2,18 @@ import json
 import re
 import sys
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evenstep.diagnose.case import open_case
-from evenstep.diagnose.finding import Diagnosis, Option
+from evenstep.diagnose.finding import Diagnosis, Option, Where
 from evenstep.diagnose.what_if import Answer
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report import html
+from evenstep.report.pacing import pacing
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Kind
 from evenstep.trace.trace import Trace
@@ -197,3 +199,44 @@ def test_a_run_of_which_only_some_steps_were_compared_says_which(
     page = Page(html.render(diagnosis, trace, steps=steps, case=case))
     assert page.facts["compared"] == 10
     assert page.text.count("10 steps that were compared in full") == 2
+
+
+PACED = {
+    "ranks": [0, 1, 2, 3],
+    "held_ranks": [0, 1, 3],
+    "held_share": 0.4,
+    "held_mean_ns": 2e6,
+    "lost_at_most": 0.004,
+    "verdicts": {"gains": 4},
+    "effect": {"pairs": 9, "gain": 0.02, "low": 0.01, "high": 0.03},
+}
+
+
+def test_what_pacing_did_is_said_as_on_the_terminal_and_drawn(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    assert "What pacing did" not in html.render(diagnosis, trace, steps=steps)
+    diagnosis.summary["pacing"] = PACED
+    text = html.render(diagnosis, trace, steps=steps)
+    for sentence in pacing(PACED):
+        assert f"<li>{sentence}</li>" in unescape(text)
+    assert 'aria-label="Gains with their intervals"' in text
+
+
+def test_an_effect_without_an_interval_is_not_drawn(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    effect = {"pairs": 2, "gain": 0.02, "low": None, "high": None}
+    diagnosis.summary["pacing"] = PACED | {"effect": effect}
+    text = html.render(diagnosis, trace, steps=steps)
+    assert "too little for an interval" in text
+    assert 'aria-label="Gains with their intervals"' not in text
+
+
+def test_a_culprit_that_rotates_over_many_ranks_is_shortened(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    place = Where(ranks=tuple(range(0, 2048, 2)), nodes=tuple(f"n{at}" for at in range(128)))
+    many = replace(diagnosis, findings=[replace(diagnosis.findings[0], where=place)])
+    text = html.render(many, trace, steps=steps)
+    assert "ranks 0,2,4,6,8,10,12,14,… (1,024 in all), nodes n0, n1, n2, n3 and 124 more" in text

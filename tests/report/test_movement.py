@@ -45,6 +45,11 @@ def test_blame_names_those_who_matter_and_what_moved() -> None:
     )
 
 
+def test_a_single_victim_is_said_in_the_singular() -> None:
+    event = {**BLAME["largest_delay"], "victims_count": 1}
+    assert "; 1 rank loses 1 s, gone" in said(blame={**BLAME, "largest_delay": event})[-1]
+
+
 def test_blame_that_is_spread_over_all_is_not_pinned_on_anyone() -> None:
     even = {**BLAME, "culprits": [{"rank": 0, "share": 0.04}], "drift": None}
     assert said(blame={**even, "largest_delay": None}) == []

@@ -17,12 +17,12 @@ from evenstep.report.distributions import PHASES_IN_ORDER, distributions
 from evenstep.report.hosts import hosts
 from evenstep.report.overview import Bins, bins, curve, grid, per_rank
 from evenstep.report.places import places
+from evenstep.report.quantities import some_ranks
 from evenstep.report.sizes import ALGORITHMS, sizes
 from evenstep.report.timeline import Timeline, timeline
 from evenstep.report.waiting import waiting
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Flag, Kind, Op, Phase
-from evenstep.trace.ranks import format_ranks
 from evenstep.trace.trace import Trace
 
 RANKS_IN_TABLE = 32
@@ -147,7 +147,7 @@ def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:
     return {
         "names": {index: name for index, name in enumerate(trace.names) if index in used},
         "groups": [
-            {"name": group.name, "ranks": format_ranks(group.ranks)} for group in trace.groups
+            {"name": group.name, "ranks": some_ranks(group.ranks)} for group in trace.groups
         ],
         "nodes": {rank: info.node for rank, info in trace.ranks.items()},
         "kinds": _members(Kind),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from evenstep.report.quantities import some_ranks
 from evenstep.trace.clocks import Clocks, Offset
-from evenstep.trace.ranks import format_ranks
 from evenstep.trace.trace import Trace
 
 
@@ -21,7 +21,7 @@ def hosts(trace: Trace, clocks: Clocks) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "host": trace.ranks[ranks[0]].node,
-            "ranks": format_ranks(ranks),
+            "ranks": some_ranks(ranks),
             "reference": clock == clocks.reference,
             **_bars(clocks.by_rank.get(ranks[0])),
         }

@@ -7,29 +7,22 @@ script but our own, so a rank's or a host's name is text whatever it contains.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import math
-import os
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from evenstep.diagnose.case import Case
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.what_if import Answer
-from evenstep.errors import MissingExtra, UsageError
-from evenstep.report import quantities, terminal
+from evenstep.report import fabric, quantities, sheet, terminal
 from evenstep.report.contents import Contents, contents
 from evenstep.report.cost import best_option, cost
+from evenstep.report.forest import Forest, forest
+from evenstep.report.pacing import pacing
 from evenstep.report.packing import pack
 from evenstep.report.scaling import Drawing, scaling
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
-
-PAGE = Path(__file__).parent / "page"
 
 #: In the order they are joined into the page's one script.
 SCRIPTS = (
@@ -41,6 +34,7 @@ SCRIPTS = (
     "heat.js",
     "records.js",
     "spans.js",
+    "spans_legend.js",
     "matrix.js",
     "bounds.js",
     "boxes.js",
@@ -61,16 +55,17 @@ def write(
     answers: Sequence[Answer] = (),
     projection: Mapping[str, Any] | None = None,
     price_per_rank_hour: float | None = None,
+    links: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write the page; it appears whole or not at all.
 
     `steps` (the table of `evenstep.diagnose.waits.step_table`) and `case` are made from the trace
-    when not given; `projection` is what `evenstep project --json` prints. Raises `UsageError` when
+    when not given; `projection` is what `evenstep project --json` prints, `links` what `evenstep
+    simulate --json` says of a simulation's links. Raises `UsageError` when
     `path` exists and `force` is not set, or cannot be written, and `MissingExtra` without jinja2.
     """
     target = Path(path)
-    if target.exists() and not force:
-        raise UsageError(f"{target} exists; give another name, or --force to replace it")
+    sheet.check_free(target, force=force)
     text = render(
         diagnosis,
         trace,
@@ -79,14 +74,9 @@ def write(
         answers=answers,
         projection=projection,
         price_per_rank_hour=price_per_rank_hour,
+        links=links,
     )
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8", errors="xmlcharrefreplace")
-        part.replace(target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {target}: {error.strerror}; give another place") from error
+    sheet.write_whole(text, target)
 
 
 def render(
@@ -98,13 +88,17 @@ def render(
     answers: Sequence[Answer] = (),
     projection: Mapping[str, Any] | None = None,
     price_per_rank_hour: float | None = None,
+    links: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The page as text. Raises `MissingExtra` without jinja2."""
-    template = _template()
+    template = sheet.template(
+        "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect
+    )
     shown = contents(diagnosis, trace, case=case, steps=steps)
     packed = pack(shown.tables)
     drawn = scaling(diagnosis, projection)
-    script = _script()
+    loads = fabric.simulated(links) if links else fabric.loads(trace)
+    script = sheet.script(SCRIPTS)
     text: str = template.render(
         diagnosis=diagnosis,
         summary=diagnosis.summary,
@@ -115,14 +109,18 @@ def render(
         shown=shown,
         answers=answers,
         scaling=drawn,
-        sections=_sections(shown, drawn, answers),
+        pacing=_pacing(diagnosis),
+        forest=_paced_effect(diagnosis),
+        loads=loads,
+        simulated=bool(links),
+        sections=_sections(diagnosis, shown, drawn, answers, loads),
         columns=_place_columns(shown),
-        style=(PAGE / "page.css").read_text("utf-8"),
+        style=sheet.style(),
         script=script,
-        script_hash=_content_hash(script),
+        script_hash=sheet.content_hash(script),
         data=packed.data,
-        facts=embedded({"directory": packed.directory, **shown.facts}),
-        verdict=embedded(_document(diagnosis, answers)),
+        facts=sheet.embedded({"directory": packed.directory, **shown.facts}),
+        verdict=sheet.embedded(_document(diagnosis, answers)),
     )
     return text
 
@@ -131,57 +129,6 @@ def _document(diagnosis: Diagnosis, answers: Sequence[Answer]) -> dict[str, Any]
     """What `evenstep diagnose --json` prints, with the answers to what-if questions."""
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     return {**diagnosis.to_json(), **asked}
-
-
-def embedded(value: object) -> str:
-    """JSON that stands safely inside a script element: ASCII, without `<`, NaN as null."""
-    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _finite(value: Any) -> Any:
-    """Plain values: NaN and infinity become None, numpy's numbers Python's."""
-    scalar = getattr(value, "item", None)
-    if callable(scalar):
-        return _finite(scalar())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_finite(item) for item in value]
-    return value if value is None or isinstance(value, (str, int)) else str(value)
-
-
-def _template() -> Any:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtra("jinja2", extra="report", purpose="the HTML report") from error
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PAGE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for name in ("number", "duration", "percent", "interval", "measured", "plural", "printable"):
-        environment.filters[name] = getattr(quantities, name)
-    environment.globals.update(where=terminal.where, effect=terminal.effect)
-    return environment.get_template("page.html.j2")
-
-
-@cache
-def _script() -> str:
-    """All scripts in one function, so that they share names with each other and nobody else."""
-    parts = [(PAGE / name).read_text("utf-8") for name in SCRIPTS]
-    return '(async () => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
-
-
-def _content_hash(script: str) -> str:
-    """The source expression that allows exactly this script (CSP level 3, section 2.3.1)."""
-    digest = hashlib.sha256(f"\n{script}".encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
 def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
@@ -206,8 +153,26 @@ def _run_line(diagnosis: Diagnosis) -> str:
     return " · ".join(parts)
 
 
+def _pacing(diagnosis: Diagnosis) -> list[str]:
+    found = diagnosis.summary.get("pacing")
+    return list(pacing(found)) if found else []
+
+
+def _paced_effect(diagnosis: Diagnosis) -> Forest | None:
+    """The change of throughput, where it has an interval."""
+    effect = (diagnosis.summary.get("pacing") or {}).get("effect")
+    if not effect or effect["low"] is None:
+        return None
+    gain = {"value": effect["gain"], "low": effect["low"], "high": effect["high"]}
+    return forest([{"arm": "throughput", "gain": gain, "jobs": []}], {})
+
+
 def _sections(
-    shown: Contents, drawn: Drawing | None, answers: Sequence[Answer]
+    diagnosis: Diagnosis,
+    shown: Contents,
+    drawn: Drawing | None,
+    answers: Sequence[Answer],
+    loads: Sequence[fabric.Load],
 ) -> list[tuple[str, str]]:
     """(anchor, title) of what this page has, in its order."""
     waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
@@ -221,6 +186,8 @@ def _sections(
         ("phases", "phases", len(shown.tables["dist"]) > 0),
         ("sizes", "collectives", shown.facts["sizes"] is not None),
         ("places-map", "places", measured),
+        ("fabric", "fabric", bool(loads)),
+        ("pacing", "pacing", bool(diagnosis.summary.get("pacing"))),
         ("scaling", "scaling", drawn is not None),
         ("what-if", "what if", bool(answers)),
         ("clocks", "clocks", True),

@@ -66,11 +66,13 @@ def blame(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _largest(event: Mapping[str, Any]) -> Iterator[str]:
     decay = event.get("steps_to_decay")
+    victims = event["victims_count"]
+    lost = duration(1e9 * event["rank_seconds_lost"])
+    lose = f"1 rank loses {lost}" if victims == 1 else f"{victims:,} ranks lose {lost} together"
     gone = f", gone after {plural(decay, 'step')}" if decay else ""
     yield (
         f"largest delay: rank {event['rank']} is {duration(event['delay_ns'])} late in step "
-        f"{event['step']}; {plural(event['victims_count'], 'rank')} lose "
-        f"{duration(1e9 * event['rank_seconds_lost'])} together{gone}"
+        f"{event['step']}; {lose}{gone}"
     )
 
 

@@ -53,7 +53,7 @@ def _effect(effect: Mapping[str, Any]) -> str:
     if not is_known(effect["low"]):
         return f"{pairs}: too little for an interval; run longer"
     low, high = effect["low"], effect["high"]
-    span = f"{effect['gain']:+.1%} (95 % interval {low:+.1%} to {high:+.1%})"
+    span = f"{100 * effect['gain']:+.1f} % (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
     if low > 0:
         says = "it gains here: the ranks held back leave something to those that are late"
     elif high < 0:

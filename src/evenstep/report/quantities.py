@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from evenstep.trace.ranks import format_ranks
+
 UNKNOWN = "unknown"
+RUNS_LISTED, NAMES_LISTED = 8, 4
 
 #: Shares of a step in the order they are drawn, with what they are called.
 SHARES: tuple[tuple[str, str], ...] = (
@@ -83,6 +86,21 @@ def measured(value: float | None, unit: str) -> str:
 def plural(count: int, noun: str) -> str:
     """1 rank, 4 ranks."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def some_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as ranges, only the first few of many: 0-3,8 or 0,5,9,14,20,22,30,41,… (96 in all)."""
+    runs = format_ranks(ranks).split(",")
+    if len(runs) <= RUNS_LISTED:
+        return ",".join(runs)
+    return f"{','.join(runs[:RUNS_LISTED])},… ({len(ranks):,} in all)"
+
+
+def some(names: Sequence[str]) -> str:
+    """Names, only the first few of many: gpu01, gpu02, gpu03, gpu04 and 12 more."""
+    shown = ", ".join(names[:NAMES_LISTED])
+    more = len(names) - NAMES_LISTED
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def ranges(steps: Sequence[Sequence[int]], *, most: int = 3) -> str:

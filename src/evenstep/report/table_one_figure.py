@@ -1,4 +1,6 @@
-"""Throughput and CV against nodes, as the paper's figures 1 and 5 draw them: one SVG, no script."""
+"""Throughput and CV against nodes, as the paper's figures 1 and 5 draw them, and its figure 2: what
+ranks do before and after pacing. One SVG, no script.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from math import log2
 from typing import Any
+
+from evenstep.report import table_one_timeline
 
 WIDTH, HEIGHT = 460, 300  # of one panel
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 40, 42
@@ -24,21 +28,37 @@ Series = dict[str, list[float]]
 
 
 def draw(families: Sequence[Mapping[str, Any]]) -> str:
-    """Two panels for each family: throughput with the ideal line, and CV."""
-    parts = []
+    """Two panels for each family: throughput with the ideal line, and CV; then the timelines."""
+    parts: list[str] = []
     for place, family in enumerate(families):
         nodes = [int(row["nodes"]) for row in family["rows"]]
-        for column, (title, series) in enumerate(_panels(family["rows"])):
-            body = _panel(f"{family['family']}: {title}", nodes, series)
-            parts.append(f'<g transform="translate({column * WIDTH} {place * HEIGHT})">{body}</g>')
-    width, height = 2 * WIDTH, HEIGHT * len(families) + 28
-    legend = _legend(HEIGHT * len(families) + 14)
+        panels = [
+            _panel(f"{family['family']}: {title}", nodes, series)
+            for title, series in _panels(family["rows"])
+        ]
+        parts += _beside(panels, place * HEIGHT)
+    y = HEIGHT * len(families) + 28
+    parts.append(_legend(y - 14))
+    for family in families:
+        timeline = family["timeline"]
+        panels = table_one_timeline.panels(family["family"], timeline, WIDTH)
+        parts += _beside(panels, y)
+        y += table_one_timeline.height(timeline)
+    parts.append(table_one_timeline.legend(y + 6))
+    width, height = 2 * WIDTH, y + 24
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img">'
-        "<title>Throughput and CV of step time against nodes</title>"
-        f'<rect width="{width}" height="{height}" fill="white"/>{"".join(parts)}{legend}</svg>\n'
+        "<title>Throughput and CV of step time against nodes, and what ranks do</title>"
+        f'<rect width="{width}" height="{height}" fill="white"/>{"".join(parts)}</svg>\n'
     )
+
+
+def _beside(panels: Sequence[str], y: int) -> list[str]:
+    return [
+        f'<g transform="translate({column * WIDTH} {y})">{body}</g>'
+        for column, body in enumerate(panels)
+    ]
 
 
 def _panels(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Series]]:

@@ -105,3 +105,10 @@ function stepAxis(context, plot, first, last, place) {
     if (Number.isInteger(step)) context.fillText(step.toLocaleString("en-US"), place(step), plot.bottom + 11);
   }
 }
+
+/** Draws now, and again whenever size or colours change. @param {() => void} redraw */
+function redrawAlways(redraw) {
+  redraw();
+  for (const name of ["resize", "beforeprint", "afterprint"]) window.addEventListener(name, redraw);
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) window.matchMedia(query).addEventListener("change", redraw);
+}

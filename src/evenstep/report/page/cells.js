@@ -59,3 +59,9 @@ function outlineCell(context, left, top, width, height) {
     context.strokeRect(left - out, top - out, width + 2 * out, height + 2 * out);
   }
 }
+
+/** Of dark and white text the one that stands out more: WCAG 2.2, relative luminance. @param {number[]} parts red, green, blue */
+function inkOn(parts) {
+  const [red, green, blue] = parts.map((part) => (part / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#1d2126" : "#ffffff";
+}

@@ -63,14 +63,7 @@ function heatCharts(facts, tables, pick) {
 async function start() {
   const facts = embeddedJson("facts");
   const charts = build(embeddedJson("diagnosis"), facts, await unpackColumns(facts.directory));
-  const redraw = () => { for (const chart of charts) chart.draw(); };
-  redraw();
-  window.addEventListener("resize", redraw);
-  window.addEventListener("beforeprint", redraw);
-  window.addEventListener("afterprint", redraw);
-  for (const query of ["(prefers-color-scheme: dark)", "print"]) {
-    window.matchMedia(query).addEventListener("change", redraw);
-  }
+  redrawAlways(() => { for (const chart of charts) chart.draw(); });
   document.documentElement.dataset.ready = "yes";
 }
 

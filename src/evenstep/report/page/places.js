@@ -60,8 +60,7 @@ function placesChart(canvas, read, table, facts) {
     context.strokeStyle = color("line");
     context.strokeRect(box.x + 0.5, box.y + 0.5, size - 1, size - 1);
     if (size < 20) return;
-    const light = 0.3 * parts[0] + 0.59 * parts[1] + 0.11 * parts[2] > 140;
-    context.fillStyle = light ? "#1d2126" : "#ffffff";
+    context.fillStyle = inkOn(parts);
     context.textAlign = "center";
     context.font = "11px system-ui, sans-serif";
     context.fillText(`${table.rank[box.row]}`, box.x + size / 2, box.y + size / 2 + 0.5);

@@ -1,12 +1,20 @@
 // @ts-check
 // Numbers as people read them; the same rules as evenstep.report.quantities.
 
+/** To so many decimals, of two equally near the even one, as Python rounds. @param {number} value @param {number} places */
+function rounded(value, places) {
+  if (places < 0) return rounded(value * 10 ** places, 0) / 10 ** places;
+  const doubled = 2 * value * 10 ** places;
+  const between = Number.isInteger(value * 2 ** (places + 1)) && doubled % 2 !== 0 && Number.isInteger(doubled);
+  return between ? (2 * Math.round(doubled / 4)) / 10 ** places : Number(value.toFixed(places));
+}
+
 /** @param {number} value @returns {string} three significant digits, thousands grouped */
 function number(value) {
   if (!Number.isFinite(value)) return "unknown";
   if (value === 0) return "0";
-  const places = Math.max(0, Math.min(9, 2 - Math.floor(Math.log10(Math.abs(value)))));
-  return value.toLocaleString("en-US", { maximumFractionDigits: places });
+  const places = Math.min(9, 2 - Math.floor(Math.log10(Math.abs(value))));
+  return rounded(value, places).toLocaleString("en-US", { maximumFractionDigits: Math.max(0, places) });
 }
 
 /** @param {number} us @returns {string} a time in the unit that suits it */
@@ -18,6 +26,15 @@ function duration(us) {
   if (size >= 999.5) return `${number(us / 1e3)} ms`;
   if (size >= 0.9995) return `${number(us)} µs`;
   return `${number(us * 1e3)} ns`;
+}
+
+/** @param {number} share of one @returns {string} in percent: 61 %, 8.4 %, 0.04 % */
+function percent(share) {
+  if (!Number.isFinite(share)) return "unknown";
+  const value = 100 * share;
+  if (value && Math.abs(value) < 0.005) return "< 0.01 %";
+  const places = Math.abs(value) >= 9.95 ? 0 : Math.abs(value) >= 0.95 ? 1 : 2;
+  return `${rounded(value, places)} %`;
 }
 
 /** @param {number} bytes @returns {string} in SI units */

@@ -1,0 +1,18 @@
+// @ts-check
+// Draws the steps of a comparison of the laboratory.
+
+async function startLab() {
+  const facts = embeddedJson("facts");
+  if (facts.jobs.length) {
+    const tables = await unpackColumns(facts.directory);
+    const chart = blocksChart(byId("blocks"), byId("blocks-read"), facts.jobs.map((_, at) => tables[`job${at}`]), facts);
+    facts.arms.forEach((name, at) => byId("blocks-legend").append(swatch(armColor(at), name)));
+    redrawAlways(chart.draw);
+  }
+  document.documentElement.dataset.ready = "yes";
+}
+
+startLab().catch((error) => {
+  byId("trouble").textContent = `The steps could not be drawn: ${error instanceof Error ? error.message : error}`;
+  byId("trouble").hidden = false;
+});

@@ -1,0 +1,58 @@
+// @ts-check
+// Which part of a sweep stands where: a field across, one down, and a matrix for each value of the rest.
+
+/** Values of a field in the order of the sweep; those that were finished. @returns {any[]} */
+function valuesOf(rows, field) {
+  return [...new Set(rows.map((row) => row.varied[field]))];
+}
+
+/**
+ * Matrices of a sweep, one for each combination of the fields that run neither across nor down.
+ * @param {any[]} rows @param {string} across @param {string} down "" for a single line
+ * @returns {{fixed: [string, any][], lines: {value: any, cells: any[]}[]}[]} cells are rows or null
+ */
+function matricesOf(rows, across, down) {
+  if (!rows.length) return [];
+  const rest = Object.keys(rows[0].varied).filter((field) => field !== across && field !== down);
+  const columns = valuesOf(rows, across);
+  const found = new Map();
+  for (const row of rows) {
+    const key = JSON.stringify(rest.map((field) => row.varied[field]));
+    if (!found.has(key)) found.set(key, { fixed: rest.map((field) => [field, row.varied[field]]), rows: [] });
+    found.get(key).rows.push(row);
+  }
+  const lineOf = (part, value) => ({
+    value,
+    cells: columns.map((column) => part.find((row) => row.varied[across] === column && (!down || row.varied[down] === value)) ?? null),
+  });
+  return [...found.values()].map(({ fixed, rows: part }) => ({
+    fixed, lines: (down ? valuesOf(rows, down) : [null]).map((value) => lineOf(part, value)),
+  }));
+}
+
+/** Lowest and highest value of a measure over all combinations. @returns {[number, number]} */
+function rangeOf(rows, measure) {
+  const values = rows.map((row) => row[measure.name]?.value).filter(Number.isFinite);
+  return [Math.min(...values), Math.max(...values)];
+}
+
+/** A field's own name without its table's. */
+function shortName(field) {
+  return field.slice(field.lastIndexOf(".") + 1);
+}
+
+/** A measure's number as people read it; the same rules as evenstep.report.quantities. */
+function measureWords(measure, value) {
+  if (!Number.isFinite(value)) return "unknown";
+  if (measure.kind === "duration") return duration(value / 1e3);
+  return measure.kind === "share" ? percent(value) : number(value);
+}
+
+/** What a combination came to, in words. */
+function rowWords(row, measure) {
+  const found = row[measure.name];
+  const varied = Object.entries(row.varied).map(([field, value]) => `${shortName(field)} ${value}`).join(", ");
+  if (!found) return `${varied}: ${measure.label} unknown`;
+  const span = found.low === null ? "" : ` (${measureWords(measure, found.low)} to ${measureWords(measure, found.high)})`;
+  return `${varied}: ${measure.label} ${measureWords(measure, found.value)}${span}`;
+}

@@ -1,0 +1,81 @@
+"""The page of a sweep: its numbers are the document's, and names of values stay text."""
+
+import json
+import re
+
+import pytest
+
+from evenstep.errors import UsageError
+from evenstep.report import sheet, sweep_page
+from evenstep.report.sweep_page import MEASURES
+from tests.report.small_run import HOSTILE
+
+
+def combination(value: float, **varied: object) -> dict[str, object]:
+    known = {"throughput": 100 * value, "efficiency": value, "step_mean_ns": 1e6 / value}
+    spread = {name: {"value": at, "low": 0.9 * at, "high": 1.1 * at} for name, at in known.items()}
+    row = {measure.name: spread.get(measure.name) for measure in MEASURES}
+    return {"varied": varied, "ranks": 8, "nodes": 2, "steps": 9, "unit": "samples/s"} | row
+
+
+@pytest.fixture
+def document() -> dict[str, object]:
+    rows = [
+        combination(1 / (nodes * buckets), **{"cluster.nodes": nodes, "work.buckets": buckets})
+        for nodes in (2, 4)
+        for buckets in (1, 4)
+    ]
+    vary = {"cluster.nodes": ["2", "4"], "work.buckets": ["1", "4"]}
+    counts = {"repeats": 3, "simulations": 12, "finished": 12, "partial": False}
+    return {"schema": "evenstep.sweep/1", "vary": vary, "combinations": rows} | counts
+
+
+def script(text: str, name: str) -> object:
+    found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', text, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+def test_the_page_carries_the_json_of_the_sweep(document: dict[str, object]) -> None:
+    assert script(sweep_page.render(document, "job"), "sweep") == document
+
+
+def test_the_best_combination_of_each_measure_is_named(document: dict[str, object]) -> None:
+    text = sweep_page.render(document, "job")
+    assert "highest throughput</th>" in text
+    assert "50 samples/s</td><td>nodes 2, buckets 1" in text
+
+
+def test_what_no_combination_has_is_no_column(document: dict[str, object]) -> None:
+    assert "cost a unit" not in sweep_page.render(document, "job")
+
+
+def test_a_partial_sweep_says_how_far_it_came(document: dict[str, object]) -> None:
+    text = sweep_page.render(document | {"partial": True, "finished": 5}, "job")
+    assert "5 of 12 simulations are finished" in text
+
+
+def test_a_sweep_of_which_nothing_is_finished_has_a_page(document: dict[str, object]) -> None:
+    assert "Nothing was finished." in sweep_page.render(document | {"combinations": []}, "job")
+
+
+def test_names_and_values_stay_text(document: dict[str, object]) -> None:
+    row = combination(1.0, **{HOSTILE: HOSTILE})
+    text = sweep_page.render(document | {"vary": {HOSTILE: ["1"]}, "combinations": [row]}, HOSTILE)
+    assert "<img" not in text
+    assert text.count("</script>") == 3
+
+
+def test_nothing_is_fetched_from_anywhere(document: dict[str, object]) -> None:
+    text = sweep_page.render(document, "job")
+    assert not re.findall(r"https?://|@import|url\(|fetch\(", text)
+    assert sheet.content_hash(sheet.script(sweep_page.SCRIPTS)) in text
+
+
+def test_an_existing_page_is_kept_unless_forced(document, tmp_path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("precious")
+    with pytest.raises(UsageError, match="--force"):
+        sweep_page.write(document, "job", page)
+    sweep_page.write(document, "job", page, force=True)
+    assert page.read_text("utf-8").startswith("<!doctype html>")
