@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 TOOLS := pytest hypothesis mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto \
-	mkdocs-material "mkdocstrings[python]" promql-parser grafana-foundation-sdk
+	mkdocs-material "mkdocstrings[python]" promql-parser grafana-foundation-sdk \
+	kubernetes-validate kubeflow-trainer-api
 # What the integrations are tested against; the tests of one that is absent skip and say so.
 RANKS := mpi4py mpich jax
 STACKS := lightning transformers accelerate deepspeed "ray[default,train]"

@@ -21,14 +21,22 @@ NAMES = (
     "memory",
     "waits",
     "step_time",
+    "toggles",
     "corpus",
     "published",
     "what_if",
     "kineto_loading",
     "diagnose_scale",
+    "store",
+    "watch_scale",
     "simulator",
     "page",
     "pacing_worlds",
+    "lab",
+    "lab_validation",
+    "lab_tcp",
+    "lab_mpi",
+    "ray_sweep",
 )
 PAGE = Path(__file__).with_name("README.md")
 

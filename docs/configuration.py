@@ -39,6 +39,20 @@ max_delay = "5%"
 """
 
 FOOT = """
+## A part of the job
+
+`pace.ranks`, `pace.nodes`, `pace.partitions` and `pace.first_nodes` say which ranks pacing may
+hold; the others decide and record as in mode `observe`. `record.…` says in the same way which ranks
+are observed at all. Of several that are given all must hold; none is the whole job.
+
+Nodes are written as Slurm writes them, `gpu0[01-16],login1`. They are known by their host name, its
+first part, and what `SLURMD_NODENAME` or `NODE_NAME` call them. The partition is that of
+`SLURM_JOB_PARTITION`. The same options exist on the command line (`--pace-ranks 0-7,16`), and while
+a job runs (`evenstep ctl`).
+[Recipes](recipes.md#a-part-of-the-job-first).
+
+## Short forms
+
 As arguments of `attach()` dots become underscores: `evenstep.attach(pace_mode="on")`. The short
 forms `pace` and `EVENSTEP_PACE` mean `pace.mode`.
 

@@ -1,16 +1,21 @@
 """A change of pacing on its way from a file to every rank."""
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent import control
-from evenstep.agent.control import Change, Control, lead
+from evenstep.agent import control, request
+from evenstep.agent.control import LOOK_STEPS, Control, home, lead, stance
+from evenstep.agent.request import Change
+from evenstep.agent.selection import Selection
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
 
 ON = Change(1, "on", 0.02, 0.2)
-LOOK = {"step_ns": 100_000_000, "period_ns": 1_000_000_000}
+STEP_NS = 100_000_000
+BAR_STEPS = 10  # a change is in force on all ranks after so many steps
 
 
 class Store:
@@ -29,61 +34,141 @@ class Store:
         return [self.kept[key] for key in keys]
 
 
-def ranks(folder, store=None):
-    """The ears of two ranks."""
-    found = [Control(folder, "r", leads=rank == 0) for rank in range(2)]
-    for each in found:
-        if store is not None:
-            each.connect(store, "run/0")
+@pytest.fixture
+def run(tmp_path):
+    """The run's folder, as two nodes see it: the second has one of its own."""
+    for node in ("a", "b"):
+        (tmp_path / node / "attempt-000").mkdir(parents=True)
+    return tmp_path
+
+
+def ranks(*folders, store=None, together=False, near=True):
+    """The ears of ranks that record in these folders, the first of them rank 0's."""
+    found = [Control(at, "r", leads=rank == 0, near=near) for rank, at in enumerate(folders)]
+    if store is not None:
+        connect(found, store, together=together)
     return found
 
 
-def looks(ears, step=0):
+def connect(ears, store, *, together, times=1):
+    """Each as in a process of its own, that attaches for the n-th time."""
     for each in ears:
-        each.poll(step, **LOOK)
+        control._connections = count(times)
+        each.connect(store, "run/0", world=len(ears), together=together)
+
+
+def steps(ears, first=0, count=1):
+    """So many steps of all ranks, with a look of the background after each; what is due then."""
+    for step in range(first, first + count):
+        for each in ears:
+            each.look(step, STEP_NS)
+        for each in ears:
+            each.poll(step, STEP_NS)
     return [list(each.due) for each in ears]
 
 
-def test_each_rank_alone_hears_of_a_change_once(tmp_path):
-    ears = ranks(tmp_path)
-    assert looks(ears) == [[], []]
-    control.write(tmp_path, ON, "r")
-    assert looks(ears) == looks(ears) == [[ON], [ON]]
+def test_each_rank_alone_hears_of_a_change_once_and_at_the_next_step(run):
+    ears = ranks(run / "a", run / "a")
+    assert steps(ears) == [[], []]
+    request.write(run / "a", ON, "r")
+    assert steps(ears) == steps(ears) == [[ON], [ON]]
 
 
-def test_ranks_that_pace_together_are_told_one_step_ahead_of_them_all(tmp_path):
-    ears = ranks(tmp_path, Store())
-    control.write(tmp_path, ON, "r")
-    leader, other = looks(ears, step=50)
-    assert leader == other
-    assert leader[0].first_step == 50 + lead(LOOK["step_ns"], LOOK["period_ns"])
+@pytest.mark.parametrize("near", [True, False])
+def test_a_file_is_read_by_one_thread_only(run, near):
+    ear = ranks(run / "a", near=near)[0]
+    request.write(run / "a", ON, "r")
+    ear.look(0, STEP_NS)
+    assert bool(ear.due) is near
+    ear.poll(0, STEP_NS)
+    assert list(ear.due) == [ON]
 
 
-def test_every_rank_has_looked_before_the_step_comes():
-    # 0.1 s a step, 1 s between looks: one look is ten steps
-    assert lead(100_000_000, 1_000_000_000) > 2 * 10
+@pytest.mark.parametrize("other", ["a", "b"])
+@pytest.mark.parametrize("near", [True, False])
+def test_ranks_that_pace_together_are_told_one_step_ahead_of_them_all(run, other, near):
+    ears = ranks(run / "a", run / other, store=Store(), together=True, near=near)
+    steps(ears, count=3)  # they find out who reads where
+    request.write(run / "a", ON, "r")
+    leader, follower = steps(ears, first=50, count=2)
+    assert leader == follower
+    assert 51 < leader[0].first_step <= 50 + BAR_STEPS - LOOK_STEPS
 
 
-def test_a_change_read_before_the_store_was_there_is_told_to_all(tmp_path):
-    ears = ranks(tmp_path)
-    control.write(tmp_path, ON, "r")
-    ears[0].poll(0, **LOOK)
+def test_a_node_with_a_folder_of_its_own_is_told_through_the_store(run):
+    ears = ranks(run / "a", run / "b", store=Store())
+    steps(ears, count=2)
+    request.write(run / "a", ON, "r")
+    assert steps(ears, count=2) == [[ON], [ON]]
+    assert not (run / "b" / request.FILE).exists()
+
+
+def test_what_is_asked_on_another_node_is_asked_of_that_node(run):
+    ears = ranks(run / "a", run / "b", store=Store())
+    request.write(run / "b", ON, "r")
+    assert steps(ears, count=3) == [[], [ON]]
+
+
+def test_rank_zeros_word_comes_before_an_older_view_of_the_file(run):
+    ears = ranks(run / "a", run / "b", store=Store())
+    steps(ears, count=2)
+    for number in (1, 2):
+        request.write(run / "a", ON._replace(number=number), "r")
+        steps(ears, count=2)
+    request.write(run / "b", ON, "r")  # what a server shows of number 1
+    assert [change.number for change in steps(ears)[1]] == [1, 2]
+
+
+def test_background_rests_between_rounds_where_all_see_the_file(run):
+    apart, same = (ranks(run / "a", run / other, store=Store()) for other in "ba")
+    for ears in (apart, same):
+        steps(ears, count=2)
+    assert [ear.listens for ear in apart] == [True, True]
+    assert [ear.listens for ear in same] == [False, False]
+
+
+def test_many_ranks_share_the_store_of_one(run):
+    ear = Control(run / "a", "r", leads=False)
+    ear.connect(Store(), "run/0", world=4096, together=False)
+    assert ear.poll(0, STEP_NS) == pytest.approx(4096 * 1e6)  # 1,000 looks a second
+
+
+def test_a_change_read_before_the_store_was_there_is_told_to_all(run):
+    ears = ranks(run / "a", run / "a")
+    request.write(run / "a", ON, "r")
+    ears[0].look(0, STEP_NS)
     store = Store()
-    for each in ears:
-        each.connect(store, "run/0")
-    assert [change.number for change in looks(ears)[1]] == [1]
+    connect(ears, store, together=True)
+    assert [change.number for change in steps(ears, count=2)[1]] == [1]
 
 
-def test_without_its_store_a_rank_reads_the_file_itself(tmp_path):
-    ears = ranks(tmp_path, Store())
+def test_what_was_said_before_a_detach_is_not_heard_after_the_next_attach(run):
+    store = Store()
+    ears = ranks(run / "a", run / "b", store=store)
+    request.write(run / "a", ON, "r")
+    steps(ears, count=3)
+    again = ranks(run / "b", run / "a")
+    connect(again, store, together=True, times=2)
+    again[1].poll(0, STEP_NS)  # before rank 0 has said where it is
+    assert [list(ear.due) for ear in again] == [[], []]
+    assert again[1]._home is None
+
+
+def test_without_its_store_a_rank_reads_the_file_itself(run):
+    ears = ranks(run / "a", run / "a", store=Store(), together=True)
     ears[1].disconnect()
-    control.write(tmp_path, ON, "r")
-    assert looks(ears[1:]) == [[ON]]
+    request.write(run / "a", ON, "r")
+    assert steps(ears[1:]) == [[ON]]
 
 
-def test_what_was_asked_of_another_run_in_the_folder_does_not_count(tmp_path):
-    control.write(tmp_path, ON, "an earlier run")
-    assert looks(ranks(tmp_path)) == [[], []]
+def test_what_was_asked_of_another_run_in_the_folder_does_not_count(run):
+    request.write(run / "a", ON, "an earlier run")
+    assert steps(ranks(run / "a", run / "a")) == [[], []]
+
+
+def test_a_home_is_one_folder_of_one_kernel(run):
+    (run / "link").symlink_to(run / "a")
+    assert home(run / "link") == home(run / "a") != home(run / "b")
 
 
 @pytest.mark.parametrize(
@@ -95,29 +180,51 @@ def test_what_was_asked_of_another_run_in_the_folder_does_not_count(tmp_path):
         "{}",
         '{"schema": "evenstep.control/1", "number": 0}',
         '{"schema": "evenstep.control/1", "run_id": "r", "number": 1, "mode": "fast"}',
+        '{"schema": "evenstep.control/1", "run_id": "r", "number": 1, "mode": "on", "ranks": "x"}',
     ],
 )
-def test_a_damaged_file_is_said_once(tmp_path, content):
-    (tmp_path / control.FILE).write_text(content)
-    ear = ranks(tmp_path)[0]
+def test_a_damaged_file_is_said_once(run, content):
+    (run / "a" / request.FILE).write_text(content)
+    ear = ranks(run / "a")[0]
     with pytest.raises(ConfigError, match=r"control\.json"):
-        ear.poll(0, **LOOK)
-    ear.poll(1, **LOOK)
+        ear.look(0, STEP_NS)
+    ear.look(1, STEP_NS)
     assert not ear.due
+
+
+@given(step_ns=st.integers(1, 10**11), listening_ns=st.integers(0, 10**11))
+def test_every_rank_has_looked_before_the_step_comes(step_ns, listening_ns):
+    assert (lead(step_ns, listening_ns) - 2) * step_ns >= listening_ns
 
 
 @given(
     mode=st.sampled_from(["on", "off", "observe"]),
     threshold=st.none() | st.floats(0, 0.99),
     max_delay=st.none() | st.floats(0, 0.49),
+    chosen=st.booleans(),
 )
-def test_a_pacer_follows_what_is_given_and_keeps_the_rest(mode, threshold, max_delay):
+def test_a_pacer_follows_what_is_given_and_keeps_the_rest(mode, threshold, max_delay, chosen):
     before = PacerSettings(imbalance=0.05, max_delay=0.15, sharing=True)
-    after = Change(1, mode, threshold, max_delay).applied_to(before)
-    assert after.mode == mode
+    after = Change(1, mode, threshold, max_delay).applied_to(before, chosen=chosen)
+    assert after.mode == ("observe" if mode == "on" and not chosen else mode)
     assert after.imbalance == (0.05 if threshold is None else threshold)
     assert after.max_delay == (0.15 if max_delay is None else max_delay)
     assert after.sharing
+
+
+def test_a_part_is_narrowed_kept_and_lifted(run):
+    asked = request.valid({"mode": "on", "ranks": "3,0-1", "first_nodes": "2"}, number=1)
+    part = asked.part_of(Selection(nodes="gpu[1-2]"))
+    assert part == Selection("0-1,3", "gpu[1-2]", None, 2)
+    lifted = request.valid({"mode": "on", "ranks": "all", "first_nodes": "all"}, number=2)
+    request.write(run / "a", lifted, "r")
+    assert request.read(run / "a", "r").part_of(part) == Selection(nodes="gpu[1-2]")
+
+
+def test_a_rank_says_its_part_only_where_there_is_one():
+    assert stance("on", "on", Selection()) == {"mode": "on"}
+    beside = {"mode": "observe", "asked": "on", "part": "ranks 0-3"}
+    assert stance("on", "observe", Selection(ranks="0-3")) == beside
 
 
 def test_a_killed_pacer_stays_killed():

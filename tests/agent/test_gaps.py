@@ -55,11 +55,11 @@ def test_before_the_first_bucket_nobody_pauses(gate, sleeps):
 
 
 def test_the_pause_is_that_of_the_bucket_that_has_completed(gate, recorder, sleeps):
-    # e = 20 ms; after the first of four 3/4 of it, after the second half
+    # e = 20 ms; after the first of four (3/4)² of it, after the second (1/2)²
     for _ in range(2):
         issue(recorder)
         gate()
-    assert sleeps == [pytest.approx(0.015), pytest.approx(0.010)]
+    assert sleeps == [pytest.approx(0.01125), pytest.approx(0.005)]
 
 
 def test_a_bucket_is_paused_after_once(gate, recorder, sleeps):

@@ -143,3 +143,25 @@ def test_a_collective_on_a_device_ends_holding_for_good(recorder, sleeps):
     pace.after_step(closed_step(recorder, 0, 10**9, 2 * 10**9, [0] * len(Phase)))
     pace.hold(Decision(5 * MS, "before_step", Reason.SLACK, None, 5 * MS), 1)
     assert (pace.can_hold, sleeps) == (False, [])
+
+
+def test_on_a_device_the_delay_goes_onto_the_stream_and_nobody_sleeps(recorder, sleeps):
+    asked = []
+    made = host(recorder, can_hold=False)
+    made.on_stream = lambda delay_ns, seq: asked.append((delay_ns, seq)) or True
+    for step in (1, 2):
+        made.hold(BEFORE, step)
+    assert sleeps == []
+    assert [delay for delay, _ in asked] == [3 * MS, 3 * MS]
+    assert made.take_held() == 6 * MS
+    found = decisions(recorder)  # one each, for what it really took
+    assert [seq for _, seq in asked] == found["seq"].tolist()
+    assert all(found["flags"] & Flag.APPLIED)
+
+
+def test_a_stream_that_cannot_be_held_is_not_said_to_be(recorder, sleeps):
+    made = host(recorder, can_hold=False)
+    made.on_stream = lambda delay_ns, seq: False
+    made.hold(BEFORE, 1)
+    assert made.take_held() == 0
+    assert not decisions(recorder)["flags"][0] & Flag.APPLIED

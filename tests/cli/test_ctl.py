@@ -76,9 +76,11 @@ def controlled(tmp_path_factory):
             on = job.ask("on", "--threshold", "2%", "--max-delay", "0.2")
             until(job.holds, "a delay")
             followed["seen"] = job.seen()
+            job.ask("on", "--ranks", "0")
+            part = job.facts()
             off = job.ask("off")
             job.goes_on(24)
-            followed[scene] = {"on": on, "off": off, "facts": job.facts()}
+            followed[scene] = {"on": on, "off": off, "part": part, "facts": job.facts()}
             (folder / f"{scene}.stop").touch()
         return finish(child, folder), followed
     finally:
@@ -103,6 +105,13 @@ def test_ranks_that_pace_together_follow_from_the_same_step(controlled):
     _, followed = controlled
     for change in ("on", "off"):
         assert len(set(followed["together"][change])) == 1
+
+
+@pytest.mark.parametrize("scene", ["alone", "together"])
+def test_a_part_of_the_job_may_be_held_and_the_rest_only_decides(controlled, scene):
+    part = controlled[1][scene]["part"]
+    assert [fact["mode"] for fact in part] == ["on", "observe"]
+    assert {(fact["asked"], fact["part"]) for fact in part} == {("on", "ranks 0")}
 
 
 def test_what_is_not_given_stays_as_it_was(controlled):
@@ -158,10 +167,26 @@ def test_a_folder_without_a_run_is_refused(command, tmp_path):
     assert "no rank has begun" in done.stderr
 
 
-@pytest.mark.parametrize("given", [["--threshold", "2"], ["--max-delay", "0.7"]])
-def test_a_share_out_of_range_is_named(command, tmp_path, given):
+GIVEN = [["--threshold", "2"], ["--max-delay", "0.7"], ["--nodes", "gpu["], ["--first-nodes", "0"]]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=lambda given: given[0])
+def test_a_value_out_of_range_is_named(command, tmp_path, given):
     run = write_run(tmp_path / "run", range(2))  # one of its three ranks has not come
     done = command("ctl", run, "pace", "on", *given)
     assert done.returncode == 2
     assert f"pace.{given[0].strip('-').replace('-', '_')}" in done.stderr
     assert not (run / "control.json").exists()
+
+
+def test_status_changes_nothing(command, tmp_path):
+    done = command("ctl", write_run(tmp_path / "run"), "pace", "status", "--ranks", "0")
+    assert done.returncode == 2
+    assert "status changes nothing; give --ranks with on, off or observe" in done.stderr
+
+
+def test_a_node_without_rank_zero_is_told_that_it_asks_for_itself(command, tmp_path):
+    run = write_run(tmp_path / "run", range(1, 3))  # rank 0 has not come
+    done = command("ctl", run, "pace", "off")
+    assert done.returncode == 0
+    assert "rank 0 records elsewhere" in done.stderr

@@ -33,6 +33,18 @@ def test_a_wrong_setting_is_found_before_the_job_starts(command, tmp_path):
 
 
 def test_the_path_is_entered_once_and_has_no_empty_entry():
-    nested = variables({"PYTHONPATH": f"{BOOTSTRAP}:/mine:"}, out=None, pace=None)
+    nested = variables({"PYTHONPATH": f"{BOOTSTRAP}:/mine:"}, {})
     assert nested["PYTHONPATH"] == f"{BOOTSTRAP}:/mine"
-    assert variables({}, out=None, pace=None)["PYTHONPATH"] == str(BOOTSTRAP)
+    assert variables({}, {})["PYTHONPATH"] == str(BOOTSTRAP)
+
+
+def test_a_part_of_the_job_is_chosen_on_the_command_line(command):
+    done = command("env", "--pace-ranks", "0-3,8", "--record-first-nodes", "2")
+    assert "export EVENSTEP_PACE_RANKS=0-3,8\n" in done.stdout
+    assert "export EVENSTEP_RECORD_FIRST_NODES=2\n" in done.stdout
+
+
+def test_a_part_that_cannot_be_is_refused(command):
+    done = command("env", "--pace-nodes", "gpu[16-01]")
+    assert done.returncode == 2
+    assert "pace.nodes given as an argument must be nodes such as" in done.stderr

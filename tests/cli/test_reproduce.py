@@ -1,6 +1,7 @@
 import contextlib
 import csv
 import io
+import itertools
 import json
 import xml.etree.ElementTree as ElementTree
 
@@ -53,6 +54,24 @@ def test_the_figure_is_svg_with_the_ideal_line(data):
     root = ElementTree.parse(data[1] / "t.svg").getroot()
     titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "ideal" in titles
+
+
+def test_the_timeline_shows_each_rank_busy_from_the_first_step_to_the_last(data):
+    for family in data[0]["families"]:
+        for arm in ("before", "after"):
+            ours = [span for span in family["timeline"][arm] if span["job"] == 0]
+            until = max(span["end"] for span in ours)
+            for rank in range(4):
+                spans = sorted((s["begin"], s["end"]) for s in ours if s["rank"] == rank)
+                gaps = [later[0] - span[1] for span, later in itertools.pairwise(spans)]
+                assert (spans[0][0], spans[-1][1]) == (0.0, until)
+                assert max(map(abs, gaps)) < 1e-6
+
+
+def test_the_figure_draws_the_ranks_before_and_after(data):
+    text = (data[1] / "t.svg").read_text()
+    assert text.count("rank 3") == 2 * len(data[0]["families"])
+    assert "nobody paces" in text
 
 
 def test_nothing_is_overwritten_unasked(data, capsys):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.agent import values
+from evenstep.agent.selection import Selection
 from evenstep.errors import ConfigError
 
 FILE = "evenstep.toml"
@@ -22,112 +23,104 @@ FILE = "evenstep.toml"
 OTHER_VARIABLES = frozenset(
     {"EVENSTEP_CONFIG", "EVENSTEP_RUN_ID", "EVENSTEP_ATTEMPT", "EVENSTEP_IMPORT_LIMIT_GB"}
 )
+#: Settings that stand in a table of the file: `pace_mode` is `mode` in [pace].
+TABLES = ("pace", "record")
 #: A shorter way to write the setting people change most.
 ALIASES = {"pace": "pace.mode"}
 
 
-def _row(kind: values.Kind, doc: str) -> dict[str, Any]:
-    return {"kind": kind, "doc": doc}
+def _setting(default: Any, kind: values.Kind, doc: str) -> Any:
+    """A field of the table."""
+    return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The settings of one process, each valid."""
 
-    enabled: bool = field(
-        default=True,
-        metadata=_row(
-            values.SWITCH, "observe this process; EVENSTEP=0 switches evenstep off for good"
-        ),
+    enabled: bool = _setting(
+        True, values.SWITCH, "observe this process; EVENSTEP=0 switches evenstep off for good"
     )
-    out: Path | None = field(
-        default=None,
-        metadata=_row(
-            values.PATH, "the run's folder; by default one in ./evenstep-runs, named by its start"
-        ),
+    out: Path | None = _setting(  # noqa: RUF009 - a field, made by a function
+        None, values.PATH, "the run's folder; by default one in ./evenstep-runs, named by its start"
     )
-    ring_bytes: int = field(
-        default=16_000_000,
-        metadata=_row(values.byte_size(65_536), "size of a rank's ring of records"),
+    ring_bytes: int = _setting(
+        16_000_000, values.byte_size(65_536), "size of a rank's ring of records"
     )
-    summary_bytes: int = field(
-        default=16_000_000,
-        metadata=_row(values.byte_size(65_536), "bound of a rank's per-step summaries"),
+    summary_bytes: int = _setting(
+        16_000_000, values.byte_size(65_536), "bound of a rank's per-step summaries"
     )
-    spool: str = field(
-        default="auto",
-        metadata=_row(values.choice("auto", "mmap", "buffered"), "how a rank writes its trace"),
+    spool: str = _setting(
+        "auto", values.choice("auto", "mmap", "buffered"), "how a rank writes its trace"
     )
-    share: bool = field(
-        default=True,
-        metadata=_row(
-            values.SWITCH, "one small message per rank and window, to name the late rank live"
-        ),
+    share: bool = _setting(
+        True, values.SWITCH, "one small message per rank and window, to name the late rank live"
     )
-    sample_period_s: float = field(
-        default=1.0,
-        metadata=_row(
-            values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
-        ),
+    sample_period_s: float = _setting(
+        1.0, values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
     )
-    samples_per_step: int | None = field(
-        default=None,
-        metadata=_row(
-            values.COUNT, "samples a rank handles per step, where the loader does not show it"
-        ),
+    samples_per_step: int | None = _setting(
+        None, values.COUNT, "samples a rank handles per step, where the loader does not show it"
     )
-    verdict: bool = field(
-        default=True, metadata=_row(values.SWITCH, "print the verdict when the run ends")
+    verdict: bool = _setting(True, values.SWITCH, "print the verdict when the run ends")
+    log_level: str = _setting(
+        "warning", values.choice("debug", "info", "warning", "error"), "what evenstep itself says"
     )
-    log_level: str = field(
-        default="warning",
-        metadata=_row(
-            values.choice("debug", "info", "warning", "error"), "what evenstep itself says"
-        ),
+    pace_mode: str = _setting(
+        "observe", values.choice("off", "observe", "on"), "observe decides and records only"
     )
-    pace_mode: str = field(
-        default="observe",
-        metadata=_row(values.choice("off", "observe", "on"), "observe decides and records only"),
+    pace_controller: str = _setting(
+        "slack",
+        values.choice("auto", "slack", "phase", "gap", "paper"),
+        "the rule that proposes delays; auto is slack, and phase or gaps where they can act",
     )
-    pace_controller: str = field(
-        default="slack",
-        metadata=_row(
-            values.choice("auto", "slack", "phase", "gap", "paper"),
-            "the rule that proposes delays; auto is slack, and phase or gaps where they can act",
-        ),
+    pace_objective: str = _setting(
+        "throughput",
+        values.choice("throughput", "stability", "energy"),
+        "what pacing must improve to stay on",
     )
-    pace_objective: str = field(
-        default="throughput",
-        metadata=_row(
-            values.choice("throughput", "stability", "energy"),
-            "what pacing must improve to stay on",
-        ),
+    pace_threshold: float = _setting(
+        0.03, values.share(1.0), "imbalance, as a share of the step, below which nothing is paced"
     )
-    pace_threshold: float = field(
-        default=0.03,
-        metadata=_row(
-            values.share(1.0), "imbalance, as a share of the step, below which nothing is paced"
-        ),
+    pace_max_delay: float = _setting(
+        0.10, values.share(0.5), "longest delay, as a share of the median step"
     )
-    pace_max_delay: float = field(
-        default=0.10,
-        metadata=_row(values.share(0.5), "longest delay, as a share of the median step"),
+    pace_stability_cost: float = _setting(
+        0.006, values.share(0.1), "throughput the objective `stability` may cost"
     )
-    pace_stability_cost: float = field(
-        default=0.006,
-        metadata=_row(values.share(0.1), "throughput the objective `stability` may cost"),
+    pace_sharing: bool = _setting(
+        False,
+        values.SWITCH,
+        "ranks pace together, by rank 0's plan and the slowest rank's work, not each alone",
     )
-    pace_sharing: bool = field(
-        default=False,
-        metadata=_row(
-            values.SWITCH,
-            "ranks pace together, by rank 0's plan and the slowest rank's work, not each alone",
-        ),
+    pace_ranks: str | None = _setting(
+        None, values.RANKS, "the ranks that may be held; the others only decide and record"
+    )
+    pace_nodes: str | None = _setting(None, values.NODES, "the same by the names of nodes")
+    pace_partitions: str | None = _setting(
+        None, values.NAMES, "the same by partitions of the cluster"
+    )
+    pace_first_nodes: int | None = _setting(
+        None, values.COUNT_OR_ALL, "the same by nodes, counted from the first"
+    )
+    record_ranks: str | None = _setting(
+        None, values.RANKS, "the ranks that are observed; evenstep leaves the others alone"
+    )
+    record_nodes: str | None = _setting(None, values.NODES, "the same by the names of nodes")
+    record_partitions: str | None = _setting(
+        None, values.NAMES, "the same by partitions of the cluster"
+    )
+    record_first_nodes: int | None = _setting(
+        None, values.COUNT_OR_ALL, "the same by nodes, counted from the first"
     )
 
     # Not settings: how the values were found.
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    def part(self, table: str) -> Selection:
+        """The part of the job that is paced ("pace") or observed ("record")."""
+        return Selection(*(getattr(self, f"{table}_{name}") for name in Selection._fields))
 
 
 class Setting(NamedTuple):
@@ -146,9 +139,8 @@ def _table() -> dict[str, Setting]:
     for item in fields(Config):
         if "kind" not in item.metadata:
             continue
-        name = item.name
-        if name.startswith("pace_"):
-            name = "pace." + name.removeprefix("pace_")
+        table, _, rest = item.name.partition("_")
+        name = f"{table}.{rest}" if table in TABLES else item.name
         variable = "EVENSTEP" if name == "enabled" else f"EVENSTEP_{item.name.upper()}"
         kind, doc = item.metadata["kind"], item.metadata["doc"]
         rows[name] = Setting(name, item.name, variable, item.default, kind, doc)

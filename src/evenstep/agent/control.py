@@ -1,11 +1,14 @@
 """Pacing changed while the job runs: a small file in the run's folder that every rank looks at.
 
-Each rank asks once per sampling period, on the background thread, whether the file has changed,
-and takes a change over at the end of a step. Where ranks pace together (`pace.sharing`) only rank 0
-reads the file. It tells the others through the job's store from which step on the change holds, far
-enough ahead for all of them to hear of it, so that no two ranks follow different rules in a step.
-Where each rank decides alone they follow within a period of each other. Only delays change: never
-what is computed, nor the order of collectives.
+A look is one `stat`. On a local filesystem it is taken at the end of every step; elsewhere, where
+it may block, on the background thread. Ranks that do not see rank 0's folder hear of a change
+through the job's store, so that it is enough to write the file where rank 0 is.
+
+Where each rank decides alone it follows at once, two steps after it has heard. Where ranks pace
+together (`pace.sharing`) rank 0 alone reads the file, and tells the others from which step on the
+change holds, far enough ahead for all of them to hear of it: no two ranks follow different rules in
+a step, unless one listens to the store and is held up for longer; it follows when it hears. Both
+take fewer than ten steps. Only delays change: never what is computed, nor the order of collectives.
 """
 
 from __future__ import annotations
@@ -13,170 +16,188 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import replace
-from itertools import pairwise
+from itertools import count
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any
 
-from evenstep.agent import config
-from evenstep.errors import ConfigError
+from evenstep.agent.request import FILE, Change, read, write
+from evenstep.agent.selection import Selection
 from evenstep.pacing import PacerSettings
+from evenstep.trace.filesystem import NETWORK, filesystem_type
+from evenstep.trace.identity import boot_id
 from evenstep.trace.layout import Actuator, Kind
 from evenstep.trace.spool import Spool
 
-FILE = "control.json"
-SCHEMA = "evenstep.control/1"
-MOST_BYTES = 4096
+#: Of this process: what was said before a `detach` is not heard after the next `attach`.
+_connections = count()
 
-LEAD_PERIODS = 3  # the others hear within one, and their rhythm may be disturbed
-LEAD_STEPS = 8
-RHYTHM = 4  # looks whose distances say how often ranks look: the sampler rests when it costs much
-
-
-class Change(NamedTuple):
-    """How pacing is to be from `first_step` on; None leaves a value as it is."""
-
-    number: int  # of the request: 1, 2, 3 … in a run's folder
-    mode: str
-    threshold: float | None = None
-    max_delay: float | None = None
-    first_step: int = 0  # the first step that is decided by it; 0 is as soon as it is heard
-
-    def applied_to(self, settings: PacerSettings) -> PacerSettings:
-        """The settings of a pacer that follows the change."""
-        return replace(
-            settings,
-            mode=self.mode,
-            imbalance=settings.imbalance if self.threshold is None else self.threshold,
-            max_delay=settings.max_delay if self.max_delay is None else self.max_delay,
-        )
-
-
-def valid(values: Mapping[str, Any], *, number: int) -> Change:
-    """A change of these values. Raises `ConfigError` naming the one that cannot be."""
-    names = ("mode", "threshold", "max_delay")
-    given = {f"pace.{name}": values.get(name) for name in names}
-    if given["pace.mode"] is None:
-        raise ConfigError("pace.mode is missing; give on, off or observe")
-    found = config.resolve(given, {}, {})
-    threshold = None if given["pace.threshold"] is None else found.pace_threshold
-    max_delay = None if given["pace.max_delay"] is None else found.pace_max_delay
-    return Change(number, found.pace_mode, threshold, max_delay)
-
-
-def write(folder: Path, change: Change, run_id: str) -> Path:
-    """Ask the ranks of a run to follow a change; the file appears whole or not at all."""
-    path = folder / FILE
-    values = {name: getattr(change, name) for name in ("number", "mode", "threshold", "max_delay")}
-    scratch = folder / f".{FILE}.{os.getpid()}"
-    text = json.dumps({"schema": SCHEMA, "run_id": run_id, **values}, indent=2)
-    try:
-        scratch.write_text(text + "\n")
-        scratch.replace(path)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror}; a run is controlled by its owner"
-        ) from error
-    return path
-
-
-def read(folder: Path, run_id: str) -> Change | None:
-    """What was last asked of this run; None if nothing was, or of another run in this folder.
-
-    Raises `ConfigError` naming what in the file cannot be.
-    """
-    path = folder / FILE
-    try:
-        text = path.read_bytes()[:MOST_BYTES]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        found = json.loads(text)
-        number = found["number"]
-        if found["schema"] != SCHEMA or type(number) is not int or number < 1:
-            raise ValueError
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged; write it with `evenstep ctl`") from error
-    if found.get("run_id") != run_id:
-        return None
-    try:
-        return valid(found, number=number)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+LEAD_STEPS = 4  # others see a file at the end of a step, and act on it from the next but one on
+LEAD_LOOKS = 2  # those who listen to the store hear within one look, and may be held up once
+LOOK_STEPS = 2  # how often the background looks, in steps …
+SHORTEST_LOOK_NS = 20_000_000  # … at most so often …
+MEETING_NS = 250_000_000  # … while rank 0 has not said where it is …
+LOOK_PER_RANK_NS = 1_000_000  # … and all ranks together about a thousand times a second
 
 
 class Control:
-    """One rank's ear for changes. `poll` belongs to the background thread, `due` to both.
+    """One rank's ear for changes.
 
-    `due` holds what was heard and is not in force yet: the background thread appends, the training
-    thread takes from the left.
+    `look` belongs to the training thread, `poll` to the background one; which of the two reads the
+    file is settled at the start by `near`. `due` holds what was heard and is not in force yet:
+    either thread appends, the training thread takes from the left.
     """
 
-    def __init__(self, folder: Path, run_id: str, *, leads: bool) -> None:
+    def __init__(
+        self, folder: Path, run_id: str, *, leads: bool, attempt: int = 0, near: bool | None = None
+    ) -> None:
         self.due: deque[Change] = deque(maxlen=16)
+        self.near = is_near(folder) if near is None else near
         self._folder = folder
         self._run_id = run_id
         self._leads = leads
-        self._seen: tuple[int, int, int] | None = None  # the file as it last was
-        self._store: Any = None  # the clone all messages go through; None: each rank alone
+        self._told = f"attempt-{attempt:03d}/{FILE}"  # where rank 0 says from which step on
+        self._watch(FILE)
+        self._together = False
+        self._last: Change | None = None  # heard last, by whichever way
+        self._message = b""  # the last of the store's
+        self._store: Any = None  # the clone all messages go through; None: the file alone
         self._key = ""
-        self._heard: Change | None = None  # the last one that came through the store
-        self._looks_ns: deque[int] = deque(maxlen=RHYTHM + 1)
+        self._home: bool | None = None  # whether this rank sees rank 0's folder; None: not known
+        self._away = False  # rank 0: somebody does not
+        self._to_tell: Change | None = None
+        self._world = 1
 
-    def connect(self, store: Any, prefix: str) -> None:
-        """From here on rank 0 reads the file for all ranks."""
-        self._store, self._key = store, f"{prefix}/control"
-        self._seen = None  # what has been read before is said to all now
+    def _watch(self, name: str) -> None:
+        self._name = name
+        self._path = str(self._folder / name)
+        self._seen: tuple[int, int, int] | None = None  # the file as it last was
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def connect(self, store: Any, prefix: str, *, world: int, together: bool) -> None:
+        """From here on rank 0 reads the file for those who cannot; together, for all."""
+        self._key = f"{prefix}/control/{next(_connections)}"
+        self._world, self._together = world, together
+        self._watch(self._told if together and not self._leads else FILE)
+        self._home = None
+        self._store = store
 
     def disconnect(self) -> None:
         """The store is gone: each rank reads the file itself."""
-        self._store = None
+        self._store, self._together = None, False
+        self._watch(FILE)
 
-    def poll(self, step: int, *, step_ns: int, period_ns: int) -> None:
-        """Look for a change; `step` is the one that runs. Raises what a damaged file deserves."""
-        self._looks_ns.append(monotonic_ns())
-        if self._store is not None and not self._leads:
-            self._listen()
-            return
-        change = self._changed_file()
-        if change is None:
-            return
+    # -- the training thread -----------------------------------------------------------------------
+
+    def look(self, step: int, step_ns: int) -> None:
+        """Look at the file, where that is quick; `step` has ended. Raises as `read` does."""
+        if self.near:
+            self._look(step, step_ns)
+
+    # -- the background thread ---------------------------------------------------------------------
+
+    def poll(self, step: int, step_ns: int) -> int:
+        """Look where the training thread does not. The nanoseconds until it should be done again.
+
+        Raises as `read` does, and whatever the store does.
+        """
+        if not self.near:
+            self._look(step, step_ns)
         if self._store is not None:
-            change = change._replace(first_step=step + lead(step_ns, self._rhythm_ns(period_ns)))
+            self._meet() if self._home is None else self._exchange()
+        return self._pause_ns(step_ns)
+
+    @property
+    def listens(self) -> bool:
+        """Whether the background has anything to do between its rounds."""
+        return not self.near or (self._store is not None and (self._home is not True or self._away))
+
+    def _pause_ns(self, step_ns: int) -> int:
+        crowd_ns = LOOK_PER_RANK_NS * (1 if self._store is None else self._world)
+        shortest_ns = MEETING_NS if self._store and self._home is None else SHORTEST_LOOK_NS
+        return max(LOOK_STEPS * step_ns, shortest_ns, crowd_ns)
+
+    def _meet(self) -> None:
+        """Find out whether rank 0 writes where this rank reads; tell it if not."""
+        key = f"{self._key}/home"
+        if self._leads:
+            self._store.set(key, home(self._folder).encode())
+            self._home = True
+        elif self._store.check([key]):
+            theirs = bytes(self._store.multi_get([key])[0]).decode()
+            self._home = theirs == home(self._folder)
+            if not self._home:
+                self._store.set(f"{self._key}/away", b"1")
+
+    def _exchange(self) -> None:
+        if not self._leads:
+            if not self._home:
+                self._listen()
+            return
+        change, self._to_tell = self._to_tell, None
+        if change is not None:
             self._store.set(self._key, json.dumps(change).encode())
-        self.due.append(change)
-
-    def _rhythm_ns(self, period_ns: int) -> int:
-        """The longest time between two of the latest looks; other ranks' will be alike."""
-        between = (later - earlier for earlier, later in pairwise(self._looks_ns))
-        return max(period_ns, *between, 0)
-
-    def _changed_file(self) -> Change | None:
-        try:
-            found = (self._folder / FILE).stat()
-        except FileNotFoundError:
-            return None
-        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-        if stamp == self._seen:
-            return None
-        self._seen = stamp
-        return read(self._folder, self._run_id)
+        self._away = self._away or bool(self._store.check([f"{self._key}/away"]))
 
     def _listen(self) -> None:
         """Take what rank 0 has said, without ever waiting for it."""
         if not self._store.check([self._key]):
             return
-        change = Change(*json.loads(bytes(self._store.multi_get([self._key])[0])))
-        if change != self._heard:
-            self._heard = change
+        message = bytes(self._store.multi_get([self._key])[0])
+        if message != self._message:
+            self._message = message
+            self._take(Change(*json.loads(message)))
+
+    # -- either ------------------------------------------------------------------------------------
+
+    def _look(self, step: int, step_ns: int) -> None:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - a third of what a Path takes, every step
+        except OSError:
+            return
+        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        change = read(self._folder, self._run_id, name=self._name)
+        if change is None:
+            return
+        if self._leads and self._together:
+            change = change._replace(first_step=step + self._lead(step_ns))
+            write(self._folder, change, self._run_id, name=self._told)
+        self._to_tell = change
+        # What a server shows of a file may be older than what rank 0 has said since.
+        if self._last is None or change.number > self._last.number:
+            self._take(change)
+
+    def _take(self, change: Change) -> None:
+        """Make it due, unless it came by the other way already."""
+        heard = self._last
+        if heard is None or change._replace(first_step=0) != heard._replace(first_step=0):
+            self._last = change
             self.due.append(change)
 
+    def _lead(self, step_ns: int) -> int:
+        in_background = self._away or not self.near
+        return lead(step_ns, self._pause_ns(step_ns) if in_background else 0)
 
-def record(spool: Spool, settings: PacerSettings, *, number: int, step: int) -> None:
+
+def is_near(folder: Path) -> bool:
+    """Whether looking at a file there never waits for a server."""
+    kind = filesystem_type(folder)
+    return kind not in NETWORK and not kind.startswith("fuse")
+
+
+def home(folder: Path) -> str:
+    """Names a folder as one kernel sees it: equal on two ranks that see the same files."""
+    found = folder.stat()
+    return f"{boot_id()}:{found.st_dev}:{found.st_ino}"
+
+
+def record(
+    spool: Spool, change: Change, settings: PacerSettings, part: Selection, *, step: int
+) -> None:
     """Write into the trace how pacing is from `step` on, and which request asked for it."""
     words = f"asked to: {settings.mode}"
     words += f" (threshold {settings.imbalance:g}, max delay {settings.max_delay:g})"
@@ -185,15 +206,20 @@ def record(spool: Spool, settings: PacerSettings, *, number: int, step: int) -> 
     spool.add_fact(
         "pace",
         {
-            "mode": settings.mode,
+            **stance(change.mode, settings.mode, part),
             "threshold": settings.imbalance,
             "max_delay": settings.max_delay,
-            "request": number,
+            "request": change.number,
             "since_step": step,
         },
     )
 
 
-def lead(step_ns: int, rhythm_ns: int) -> int:
+def stance(asked: str, mode: str, part: Selection) -> dict[str, Any]:
+    """What a rank says of its mode: also, where a part of the job is paced, which part that is."""
+    return {"mode": mode} | ({"asked": asked, "part": str(part)} if str(part) else {})
+
+
+def lead(step_ns: int, listening_ns: int) -> int:
     """How many steps ahead a change is made, so that every rank has heard of it."""
-    return LEAD_STEPS + LEAD_PERIODS * rhythm_ns // max(step_ns, 1)
+    return LEAD_STEPS + -(-LEAD_LOOKS * listening_ns // max(step_ns, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 from evenstep.agent.gaps import NO_BUCKETS, GapGate, buckets_of
 from evenstep.agent.orders import Orders, SharedFloor
@@ -16,7 +17,7 @@ from evenstep.trace.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, P
 
 _UPPER_BOUND, _ON_DEVICE = int(Flag.EXIT_UPPER_BOUND), int(Flag.ON_DEVICE)
 _OVERLAPPED = int(Flag.OVERLAPPED)  # plain numbers: an enumeration's operators cost a microsecond
-_PACING = int(Kind.PACING)
+_PACING, _APPLIED = int(Kind.PACING), int(Flag.APPLIED)
 
 
 class PaceHost:
@@ -33,6 +34,7 @@ class PaceHost:
         world: int,
         can_hold: bool,
         gate: GapGate | None = None,
+        on_stream: Callable[[int, int], bool] | None = None,
     ) -> None:
         self.pacer = pacer
         self.waits = WaitEstimator()
@@ -41,6 +43,8 @@ class PaceHost:
         self._floor: SharedFloor | None = None
         self.can_hold = can_hold  # False where a host sleep would not hold the device: with the
         #                           first collective on one at the latest
+        self.on_stream = on_stream  # where the host cannot: lets the device's stream wait so long,
+        #                             what it took being written to that record; False: it cannot
         self.gate = gate  # None: nothing pauses between buckets
         self._buckets = NO_BUCKETS
         self._gaps_ns = 0  # of what was realised in the step that has ended, between buckets
@@ -92,6 +96,7 @@ class PaceHost:
                 bucket_bytes=buckets.sizes,
                 gaps_ns=gaps_ns,
                 serial=buckets.serial if self.gate is not None else 0,
+                ended_ns=time.time_ns(),
             )
         )
         decision = self.pacer.decide(closed.number + 1)
@@ -125,22 +130,34 @@ class PaceHost:
         if delay_ns > 0:
             time.sleep(delay_ns * 1e-9)
             self._held_ns += time.monotonic_ns() - begin
+        elif decision.delay_ns > 0 and self.on_stream is not None:
+            self._hold_stream(decision, step, begin, self.on_stream)
+            return
         said = (str(decision.reason), delay_ns or decision.proposed_ns)
         if said != self._said:
             self._said = said
             self._record(decision, step, begin, applied=delay_ns > 0)
 
-    def _record(self, decision: Decision, step: int, begin_ns: int, *, applied: bool) -> None:
+    def _hold_stream(
+        self, decision: Decision, step: int, begin_ns: int, hold: Callable[[int, int], bool]
+    ) -> None:
+        """The same on the device. Each delay has a record: what it took is known only later."""
+        seq = self._record(decision, step, begin_ns, applied=False)
+        if hold(decision.delay_ns, seq):
+            self._recorder.spool.add_flags(seq, _APPLIED)
+            self._held_ns += decision.delay_ns
+
+    def _record(self, decision: Decision, step: int, begin_ns: int, *, applied: bool) -> int:
         spool = self._recorder.spool
         actuator = Actuator.NONE if decision.actuator == "none" else Actuator.BEFORE_STEP
-        spool.put(
+        return spool.put(
             begin_ns,
             time.monotonic_ns(),
             _PACING,
             int(actuator),
             step,
             held_ns=decision.delay_ns or decision.proposed_ns,
-            flags=int(Flag.APPLIED) if applied else 0,
+            flags=_APPLIED if applied else 0,
             name=spool.name_id(str(decision.reason)),
         )
 

@@ -12,23 +12,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenstep.agent.collector import PauseWatch
 from evenstep.agent.config import Config
-from evenstep.agent.control import Change, Control, record
+from evenstep.agent.control import Control, record, stance
 from evenstep.agent.gaps import GapGate
 from evenstep.agent.live import LiveView
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
-from evenstep.agent.resources import ResourceMeter, RunDelay
+from evenstep.agent.request import Change, allowed
+from evenstep.agent.resources import Lap, ResourceMeter, RunDelay
 from evenstep.agent.sampler import Sampler
+from evenstep.agent.selection import whereabouts
 from evenstep.agent.sharing import Sharing
+from evenstep.agent.stacks import Hooks, Stack, combined
 from evenstep.agent.steps import ClosedStep
 from evenstep.agent.windows import WINDOW_STEPS, Late, StepRow, WindowReport, summarize
 from evenstep.errors import EvenstepError
-from evenstep.hooks.groups import Groups
-from evenstep.hooks.install import TorchHooks
 from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.identity import Identity
@@ -45,7 +47,12 @@ class Agent:
     """One rank under observation, from `start` to `stop`."""
 
     def __init__(
-        self, config: Config, identity: Identity, folder: RunFolder, spool: Spool, torch: Any
+        self,
+        config: Config,
+        identity: Identity,
+        folder: RunFolder,
+        spool: Spool,
+        stacks: Sequence[Stack],
     ) -> None:
         self.config = config
         self.identity = identity
@@ -53,82 +60,99 @@ class Agent:
         self.spool = spool
         self.recorder = Recorder(spool)
         self.failure = ""
-        self._torch = torch
         self._pid = os.getpid()
         self._stopped = False
-        self._groups = Groups(spool, torch.distributed)
-        gate = self._gate()
-        self._hooks = TorchHooks(
-            torch, self.recorder, self._groups, self.end_step, self.give_up, gate=gate
-        )
+        self._part = config.part("pace")
+        self._place = whereabouts(identity, os.environ)
+        mode = allowed(config.pace_mode, chosen=self._part.holds(self._place))
+        self.gate = self._gate(mode)
+        self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
         self._meter = ResourceMeter()
         self._run_delay = RunDelay(threading.get_native_id())
         self._pace = PaceHost(
-            Pacer(pacer_settings(config, identity)),
+            Pacer(replace(pacer_settings(config, identity), mode=mode)),
             self.recorder,
             world=identity.world,
-            can_hold=not self._hooks.on_device,
-            gate=gate,
+            can_hold=not any(hooks.on_device for hooks in self._hooks.values()),
+            gate=self.gate,
+            on_stream=self._hold_device,
         )
         self._live = LiveView(folder.path)
         self._sharing: Sharing | None = None
-        self._control = Control(folder.path, identity.run_id, leads=identity.rank == 0)
+        self._control = Control(
+            folder.path, identity.run_id, leads=identity.rank == 0, attempt=identity.attempt
+        )
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._once: list[Callable[[], None]] = [self._record_locality]
         self._sampler = self._make_sampler()
         self._step_cost_ns = 0
-        self._at_once = config.pace_mode == "on"
+        self._at_once = mode == "on"
         self._pending: list[ClosedStep] = []  # ended, not worked through yet
         self._decision = Decision(0, "none", Reason.LEARNING)
         self._absent: dict[str, str] = {}
         self._noted: set[str] = set()
         self._floor_ns = 0  # of the step's first collective, as last known
 
-    def _gate(self) -> GapGate | None:
+    def _gate(self, mode: str) -> GapGate | None:
         """The pause between buckets, in the way of every collective only where it is asked for."""
-        config = self.config
-        asked = config.pace_mode == "on" and config.pace_controller in ("gap", "auto")
+        asked = mode == "on" and self.config.pace_controller in ("gap", "auto")
         return GapGate(self.recorder) if asked else None
 
     def _make_sampler(self) -> Sampler:
         from evenstep.agent.sources import all_sources
 
-        sources = all_sources(
-            thread_id=threading.get_native_id(), device_index=self._hooks.device_index
-        )
+        sources = all_sources(thread_id=threading.get_native_id(), device_index=self._device_index)
         return Sampler(
             sources,
             self.recorder.sample,
             period_s=self.config.sample_period_s,
             also=[self._background],
+            between=self._listen,
         )
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Install everything. Raises what a hook raises; the caller stops the agent then."""
-        self._hooks.install()
+        for hooks in self._hooks.values():
+            hooks.install()
         self._pauses.install()
         self._sampler.start()
         if self.spool.note:
             self.spool.add_fact("spool", self.spool.note)
-        self.spool.add_fact("hooks", self._hooks.describe())
-        self.spool.add_fact("pace", {"mode": self.config.pace_mode})
+        self._describe_hooks()
+        mode = self._pace.pacer.settings.mode
+        self.spool.add_fact("pace", stance(self.config.pace_mode, mode, self._part))
+
+    def take_in(self, stack: Stack) -> None:
+        """Watch a stack that was imported after the start. Raises what its hooks raise."""
+        if stack.name in self._hooks or self._stopped or self.failure:
+            return
+        hooks = self._hooks[stack.name] = stack.hooks(self)
+        hooks.install()
+        self._describe_hooks()
+
+    def _hold_device(self, delay_ns: int, seq: int) -> bool:
+        return any(hooks.hold_device(delay_ns, seq) for hooks in tuple(self._hooks.values()))
+
+    def _describe_hooks(self) -> None:
+        self.spool.add_fact("hooks", combined([each.describe() for each in self._hooks.values()]))
+
+    @property
+    def _device_index(self) -> int | None:
+        indices = (hooks.device_index for hooks in self._hooks.values())
+        return next((index for index in indices if index is not None), None)
 
     @property
     def stopped(self) -> bool:
         """Whether the trace has been ended."""
         return self._stopped
 
-    def forget_groups(self) -> None:
-        """Process groups were destroyed: their names may come back with other members."""
-        self._groups.forget()
-
-    def connect(self) -> None:
-        """`init_process_group` is done: rank and store are known."""
+    def connect(self, make_store: Callable[[], Any]) -> None:
+        """The ranks can reach each other: `make_store` gives a client for a thread of ours."""
         if self.config.share and self.identity.world > 1 and self._sharing is None:
-            self._sharing = self._connect_store()
+            self._sharing = self._connect_store(make_store)
 
     def stop(self, reason: str) -> None:
         """Take the hooks out, write the last facts and close the spool."""
@@ -136,7 +160,7 @@ class Agent:
             return
         self._stopped = True
         for part, end in (
-            ("hooks", self._hooks.remove),
+            *((f"{name} hooks", hooks.remove) for name, hooks in self._hooks.items()),
             ("last steps", self._work_through),
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._sampler.stop(CLOSING_TIMEOUT_S)),
@@ -156,7 +180,8 @@ class Agent:
 
     def disarm(self) -> None:
         """For a forked child: nothing of ours may write into the parent's mapping."""
-        self._hooks.disarm()
+        for hooks in self._hooks.values():
+            hooks.disarm()
         self._pauses.disarm()
         self._sampler.disarm()
         self._pace.pacer.kill()
@@ -167,7 +192,8 @@ class Agent:
         if self.failure:
             return
         self.failure = f"{type(error).__name__}: {error}"
-        self._hooks.disarm()
+        for hooks in self._hooks.values():
+            hooks.disarm()
         self._pauses.disarm()
         self._pace.pacer.kill()
         log.error("evenstep: stopped observing rank %d: %s", self.identity.rank, self.failure)
@@ -187,40 +213,60 @@ class Agent:
         times its cost.
         """
         pace = self._pace
-        held_ns = pace.take_held()
-        lap = self._meter.lap()
-        if self.config.samples_per_step is not None:
-            self.recorder.clock.samples = self.config.samples_per_step
-        usage = (lap[0], lap[3], lap[4], lap[1], lap[2])
-        closed = self.recorder.end_step(now_ns, usage, held_ns, self._run_delay.lap() or 0)
+        closed = self._closed(now_ns, self.lap(), pace.take_held())
         closed.counted["agent_ns"] += self._step_cost_ns
         pending = self._pending
-        pending.append(closed)
         oldest_ns = pending[0].end_ns
         if self._at_once or len(pending) >= PENDING_STEPS or now_ns - oldest_ns > PENDING_NS:
             self._work_through()
         self._step_cost_ns = time.monotonic_ns() - now_ns
         if self._at_once:
             pace.hold(self._decision, closed.number + 1)
-        if self._control.due:
-            self._follow(self._control.due[0], closed.number + 2)
+        self._look_for_change(closed)
+
+    def end_past_step(self, end_ns: int, used: tuple[Lap, int]) -> None:
+        """Close a step of which it is known only now that it ended then; `used` is its `lap`."""
+        closed = self._closed(end_ns, used, held_ns=0)
+        closed.realtime_ns -= time.monotonic_ns() - end_ns
+
+    def lap(self) -> tuple[Lap, int]:
+        """What was used since the last lap, and for how long the thread had no core (ns)."""
+        return self._meter.lap(), self._run_delay.lap() or 0
+
+    def _closed(self, end_ns: int, used: tuple[Lap, int], held_ns: int) -> ClosedStep:
+        lap, run_delay_ns = used
+        if self.config.samples_per_step is not None:
+            self.recorder.clock.samples = self.config.samples_per_step
+        usage = (lap[0], lap[3], lap[4], lap[1], lap[2])
+        closed = self.recorder.end_step(end_ns, usage, held_ns, run_delay_ns)
+        self._pending.append(closed)
+        return closed
+
+    def _look_for_change(self, closed: ClosedStep) -> None:
+        """Follow what was asked for, if it is time, from the first step that is not decided yet."""
+        control = self._control
+        try:
+            control.look(closed.number, closed.end_ns - closed.start_ns)
+        except EvenstepError as error:
+            self._note_once("control", error)
+        while control.due and closed.number + 2 >= control.due[0].first_step:
+            self._follow(control.due.popleft(), closed.number + 2)
 
     def _follow(self, change: Change, step: int) -> None:
-        """Pace as asked from `step` on, the first that is not decided yet, if it is time."""
-        if step < change.first_step:
-            return
-        self._control.due.popleft()
+        """Pace as asked from `step` on."""
         self._work_through()
         pacer = self._pace.pacer
-        pacer.settings = change.applied_to(pacer.settings)
-        self._at_once = change.mode == "on"
-        record(self.spool, pacer.settings, number=change.number, step=step)
+        self._part = change.part_of(self._part)
+        chosen = self._part.holds(self._place)
+        pacer.settings = change.applied_to(pacer.settings, chosen=chosen)
+        self._at_once = pacer.settings.mode == "on"
+        record(self.spool, change, pacer.settings, self._part, step=step)
 
     def _note_pacing(self) -> None:
         """Say once that pacing is asked for where it cannot act."""
         note = ""
         if not self._pace.can_hold:
-            note = "observes only: on CUDA a host sleep would not hold the device"
+            note = "on CUDA holds the stream, by shared plans only: its waits are known too late"
         elif self.config.pace_sharing and self._sharing is None:
             note = "holds nothing: pace.sharing is on, but this rank shares nothing (see `share`)"
         if note and self._at_once and "pacing" not in self._noted:
@@ -268,7 +314,8 @@ class Agent:
                 task()
             except Exception as error:
                 self.spool.add_fact("background", f"{type(error).__name__}: {error}"[:200])
-        self._hooks.poll()
+        for hooks in tuple(self._hooks.values()):
+            hooks.poll()
         self._say_absent()
         try:
             self.spool.flush()
@@ -276,18 +323,22 @@ class Agent:
             self._note_once("flush", error)
         if self._sharing is not None:
             self._exchange(self._sharing)
-        self._look_for_change()
+        self._ask_for_change()
 
-    def _look_for_change(self) -> None:
+    def _listen(self) -> float:
+        """Between two rounds: seconds until something may have been asked for."""
+        return self._ask_for_change() / 1e9 if self._control.listens else math.inf
+
+    def _ask_for_change(self) -> int:
         step_ns = self._rows[-1].step_ns if self._rows else PENDING_NS
-        period_ns = int(self.config.sample_period_s * 1e9)
         try:
-            self._control.poll(self.recorder.stack.step, step_ns=step_ns, period_ns=period_ns)
+            return self._control.poll(self.recorder.stack.step, step_ns)
         except (OSError, EvenstepError) as error:
             self._note_once("control", error)
         except Exception as error:  # the store is gone, or the job is ending
             self._control.disconnect()
             self._note_once("control", error)
+        return PENDING_NS
 
     def _note_once(self, what: str, error: Exception) -> None:
         if what not in self._noted:
@@ -315,9 +366,9 @@ class Agent:
         except OSError as error:
             self._note_once("live", error)
 
-    def _connect_store(self) -> Sharing | None:
+    def _connect_store(self, make_store: Callable[[], Any]) -> Sharing | None:
         try:
-            store = self._torch.distributed.distributed_c10d._get_default_store().clone()
+            store = make_store()
         except Exception as error:  # a store of another kind: everything works without sharing
             self.spool.add_fact(
                 "sharing", f"local only: the store cannot be cloned ({error})"[:200]
@@ -325,8 +376,9 @@ class Agent:
             return None
         identity = self.identity
         prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
-        if self.config.pace_sharing:
-            self._control.connect(store, prefix)
+        self._control.connect(
+            store, prefix, world=identity.world, together=self.config.pace_sharing
+        )
         return Sharing(
             store,
             prefix=prefix,
@@ -349,7 +401,7 @@ class Agent:
         except (OSError, NvmlError, EvenstepError):
             nvml = None
         try:
-            self.spool.add_fact("locality", locality(self._hooks.device_index, nvml=nvml))
+            self.spool.add_fact("locality", locality(self._device_index, nvml=nvml))
         finally:
             if nvml is not None:
                 nvml.close()

@@ -24,9 +24,11 @@ class Sampler:
     """Reads `sources` and runs `also` about every `period_s` within `budget` of one core.
 
     The budget is halved: one half for the sources, which are read less often when they cost more;
-    the other for `also`, whose rhythm they do not disturb. A source that fails is dropped, logged
-    once and listed in `absent`; a value that has not changed is emitted again only every
-    `repeat_ticks`. No emission begins after `stop` has returned. Starts once.
+    the other for `also`, whose rhythm they do not disturb. `between` is for what cannot wait so
+    long and costs next to nothing; it says in how many seconds it wants to be asked again. A source
+    that fails is dropped, logged once and listed in `absent`; a value that has not changed is
+    emitted again only every `repeat_ticks`. No emission begins after `stop` has returned. Starts
+    once.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Sampler:
         period_s: float = 1.0,
         budget: float = 0.01,
         also: Sequence[Callable[[], None]] = (),
+        between: Callable[[], float] | None = None,
         repeat_ticks: int = 10,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], int] = time.thread_time_ns,
@@ -52,6 +55,7 @@ class Sampler:
         self._waiting = list(sources)  # not opened yet, or not available yet
         self._open: list[Source] = []
         self._also = list(also)
+        self._between = between
         self._absent: dict[str, str] = {}
         self._sources_due_s = 0.0
         self._round = 0
@@ -96,12 +100,22 @@ class Sampler:
         try:
             rest_s = 0.0
             while not self._stopping.wait(rest_s):
-                rest_s = self.tick()
+                rest_s = self._rest(self.tick())
         except Exception as error:  # the receiver failed: nobody is left to sample for
             self.failure = f"{type(error).__name__}: {error}"
             log.warning("evenstep: sampling ended: %s", self.failure)
         finally:
             self._close()
+
+    def _rest(self, rest_s: float) -> float:
+        """Ask `between` until the next round is due; what is left to wait then."""
+        due_s = self._clock() + rest_s
+        while self._between is not None:
+            left_s = due_s - self._clock()
+            pause_s = self._between()
+            if pause_s >= left_s or self._stopping.wait(pause_s):
+                break
+        return max(0.0, due_s - self._clock())
 
     def tick(self) -> float:
         """One round. Returns the seconds until the next is due."""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evenstep.agent import selection
+
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True}
 _SWITCHES |= {"0": False, "false": False, "no": False, "off": False}
 
@@ -117,6 +119,10 @@ def _count(value: object) -> int:
     return int(text)
 
 
+def _count_or_all(value: object) -> int | None:
+    return None if value == selection.ALL else _count(value)
+
+
 def _path(value: object) -> Path:
     if not isinstance(value, (str, Path)) or not str(value).strip():
         raise ValueError(value)
@@ -126,3 +132,7 @@ def _path(value: object) -> Path:
 SWITCH = Kind("1 or 0 (also true, yes, on; false, no, off)", switch)
 COUNT = Kind("a whole number from 1", _count)
 PATH = Kind("a path", _path)
+RANKS = Kind("ranks such as 0-7,16, or all", selection.ranks_text)
+NODES = Kind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
+NAMES = Kind("names separated by commas, or all", selection.names_text)
+COUNT_OR_ALL = Kind("a whole number from 1, or all", _count_or_all)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 FORWARDED = frozenset(
     {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
@@ -21,10 +21,15 @@ _SI_KERNEL = 0x80  # siginfo's code for a signal the terminal or the kernel sent
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as a POSIX shell says it
 
 
-def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    heard: Callable[[int], object],
+) -> int:
     """Run a command to its end; its exit code, 128 + n if signal n ended it.
 
-    Raises `OSError` where it cannot be started (see `start_failure`).
+    `heard` is called with each signal before it is passed on. Raises `OSError` where the command
+    cannot be started (see `start_failure`).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides our child's end
     awaited = FORWARDED | {signal.SIGCHLD}
@@ -33,7 +38,7 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         pid = os.posix_spawnp(
             command[0], list(command), dict(environ), setsigmask=before, setsigdef=_RESTORED
         )
-        return _wait(pid, awaited)
+        return _wait(pid, awaited, heard)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -45,11 +50,12 @@ def start_failure(command: Sequence[str], error: OSError) -> tuple[str, int]:
     return f"cannot run {command[0]!r}: {error.strerror}", NOT_EXECUTABLE
 
 
-def _wait(pid: int, awaited: frozenset[signal.Signals]) -> int:
+def _wait(pid: int, awaited: frozenset[signal.Signals], heard: Callable[[int], object]) -> int:
     while True:
         arrived = signal.sigwaitinfo(awaited)
         if arrived.si_signo != signal.SIGCHLD:
             if arrived.si_code != _SI_KERNEL:
+                heard(arrived.si_signo)
                 os.kill(pid, arrived.si_signo)  # not reaped yet, so the number is still its own
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent import control
-from evenstep.errors import ConfigError, MissingExtra, TraceError, UsageError
+from evenstep.agent import request
+from evenstep.cli.env import add_part
+from evenstep.errors import ConfigError, TraceError, UsageError
 
 if TYPE_CHECKING:
     from evenstep.report.live_run import LiveRun
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 HELP = """Change how a running job is paced, or say how it is.
 
     evenstep ctl RUN pace on --threshold 3% --max-delay 10%
+    evenstep ctl RUN pace on --ranks 0-7
     evenstep ctl RUN pace off
     evenstep ctl RUN pace status
 
-The wish is written into the run's folder, where every rank looks once per sampling period; what is
-not given stays as it was. With pace.sharing all ranks follow from the same step on. Only delays
-change, never a result. EVENSTEP=0 in the job's environment wins over everything: such a rank does
-not listen."""
+The wish is written into the run's folder, where every rank looks at the end of each step; what is
+not given stays as it was, and `all` chooses the whole job again. With pace.sharing all ranks follow
+from the same step on. Where nodes keep their own folders, write where rank 0 runs: it tells the
+others. Only delays change, never a result. EVENSTEP=0 in the job's environment wins over
+everything: such a rank does not listen."""
 
 ACTIONS = ("on", "off", "observe", "status")
 
@@ -39,20 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold", metavar="SHARE", help="imbalance, of the step, below which nothing is paced"
     )
     parser.add_argument("--max-delay", metavar="SHARE", help="longest delay, of the median step")
+    add_part(parser, "hold only")
     parser.add_argument("--json", action="store_true", help="print the state as JSON")
 
 
 def main(args: argparse.Namespace) -> int:
     """Write the wish or print the state."""
-    try:
-        return _main(args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="reading a run's state") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     from evenstep.report.live_run import LiveRun
 
     folder = args.run.absolute()
@@ -60,15 +55,19 @@ def _main(args: argparse.Namespace) -> int:
     run.refresh()
     run_id = _run_id(run, folder)
     if args.action == "status":
-        if args.threshold is not None or args.max_delay is not None:
-            raise UsageError("status changes nothing; give --threshold with on, off or observe")
-        _say(_state(run, control.read(folder, run_id)), as_json=args.json)
+        if given := [name for name in request.VALUES[1:] if getattr(args, name) is not None]:
+            option = f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"status changes nothing; give {option} with on, off or observe")
+        _say(_state(run, request.read(folder, run_id)), as_json=args.json)
         return 0
     if run.ended:
         raise UsageError(f"the run in {folder} has ended: nobody is left to be paced")
-    path = control.write(folder, _wish(args, folder, run_id), run_id)
+    path = request.write(folder, _wish(args, run, run_id), run_id)
+    if not any(state.rank == 0 for state in run.states):
+        note = "rank 0 records elsewhere: only the ranks that record here are asked"
+        print(f"evenstep: {note}", file=sys.stderr)
     if args.json:
-        _say(_state(run, control.read(folder, run_id)), as_json=True)
+        _say(_state(run, request.read(folder, run_id)), as_json=True)
     print(f"Wrote {path}", file=sys.stderr)
     return 0
 
@@ -80,27 +79,31 @@ def _run_id(run: LiveRun, folder: Path) -> str:
     raise TraceError(f"no rank has begun in {folder}; give the folder of a run that has")
 
 
-def _wish(args: argparse.Namespace, folder: Path, run_id: str) -> control.Change:
-    """What is asked for now, on top of what was asked for before."""
+def _wish(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Change:
+    """What is asked for now, on top of what was asked for before, here or where rank 0 is."""
     try:
-        before = control.read(folder, run_id)
+        before = request.read(run.path, run_id)
     except ConfigError:  # a damaged file is written anew
         before = None
-    values = {"mode": args.action, "threshold": args.threshold, "max_delay": args.max_delay}
+    values = {name: getattr(args, name, None) for name in request.VALUES} | {"mode": args.action}
+    followed = [int(pace.get("request") or 0) for pace in _paces(run).values()]
     if before is not None:
         kept = before._asdict()
         values |= {name: kept[name] for name, value in values.items() if value is None}
-    return control.valid(values, number=1 if before is None else before.number + 1)
+        followed.append(before.number)
+    return request.valid(values, number=1 + max(followed, default=0))
 
 
-def _state(run: LiveRun, asked: control.Change | None) -> dict[str, Any]:
+def _paces(run: LiveRun) -> dict[int, dict[str, Any]]:
+    """What each rank says of how it is paced."""
+    facts = {state.rank: state.tail.facts.get("pace") for state in run.states}
+    return {rank: dict(pace) for rank, pace in facts.items() if isinstance(pace, Mapping)}
+
+
+def _state(run: LiveRun, asked: request.Change | None) -> dict[str, Any]:
     """How pacing stands on every rank that says so."""
     facts = {state.rank: state.tail.facts for state in run.states}
-    known = {
-        rank: dict(each["pace"])
-        for rank, each in facts.items()
-        if isinstance(each.get("pace"), Mapping)
-    }
+    known = _paces(run)
     number = asked.number if asked else None
     return {
         "schema": "evenstep.ctl/1",
@@ -143,6 +146,9 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
             span = f"{min(steps)}" if min(steps) == max(steps) else f"{min(steps)} to {max(steps)}"
             line += f" since step {span}: threshold {percent(pace['threshold'])},"
             line += f" max delay {percent(pace['max_delay'])}"
+        parts = {pace["part"] for _, pace in members if pace.get("asked") not in (None, mode)}
+        if parts:
+            line += f"; only {' or '.join(sorted(parts))} may be held"
         found.append(line)
     asked = state["asked"]
     if asked and len(state["followed_by"]) < len(ranks):

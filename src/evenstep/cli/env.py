@@ -18,6 +18,13 @@ HELP = """Print the environment variables that observe a job whose launcher cann
 
 With --json, the settings in force and where each one comes from are printed too."""
 
+#: Ways to choose a part of the job, as `Selection` has them.
+PARTS = {
+    "ranks": ("0-7,16", "these ranks"),
+    "nodes": ("gpu0[01-16]", "the ranks on these nodes"),
+    "partitions": ("NAMES", "the ranks in these partitions of the cluster"),
+    "first_nodes": ("N", "the ranks on the first N nodes of the job"),
+}
 BOOTSTRAP = Path(config.__file__).parent / "bootstrap"
 
 
@@ -30,36 +37,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The two settings that commands take as arguments; `run` has them as well."""
+    """The settings that commands take as arguments; `run` has them as well."""
     parser.add_argument("--out", metavar="DIR", help="the run's folder, shared by all nodes")
     modes = ("off", "observe", "on")
     parser.add_argument("--pace", choices=modes, help="pacing: observe only (default), or act")
+    for table, what in (("pace", "hold only"), ("record", "observe only")):
+        add_part(parser, what, prefix=f"{table}-")
+
+
+def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") -> None:
+    """Options that choose a part of the job."""
+    group = parser.add_argument_group(f"{what} a part of the job", "of several, what all hold")
+    for name, (metavar, meaning) in PARTS.items():
+        option = f"--{prefix}{name.replace('_', '-')}"
+        group.add_argument(option, metavar=metavar, help=f"{what} {meaning}")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the variables."""
-    settings = config.load({"out": args.out, "pace": args.pace})
+    settings = config.load(given(args))
     if args.json:
         shown = {
-            "variables": variables(os.environ, out=args.out, pace=args.pace),
+            "variables": variables(os.environ, given(args)),
             "settings": config.describe(settings),
             "warnings": list(settings.warnings),
         }
         print(json.dumps(shown, indent=2))
         return 0
-    for name, value in variables({}, out=args.out, pace=args.pace).items():
+    for name, value in variables({}, given(args)).items():
         after = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" else ""
         print(f"export {name}={shlex.quote(value)}{after}")
     return 0
 
 
-def variables(environ: Mapping[str, str], *, out: str | None, pace: str | None) -> dict[str, str]:
-    """What to add to an environment so that every rank in it is observed."""
+def given(args: argparse.Namespace) -> dict[str, str]:
+    """The settings that the arguments of `add_settings` give."""
+    names = ["out", "pace", *(f"{table}_{name}" for table in config.TABLES for name in PARTS)]
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def variables(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """What to add to an environment so that every rank in it is observed, with these settings."""
     rest = environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(BOOTSTRAP), *(entry for entry in rest if entry not in ("", str(BOOTSTRAP)))]
     found = {"EVENSTEP": "1", "PYTHONPATH": os.pathsep.join(path)}
-    if out is not None:
-        found["EVENSTEP_OUT"] = str(Path(out).absolute())
-    if pace is not None:
-        found["EVENSTEP_PACE_MODE"] = pace
-    return found
+    if "out" in settings:
+        found["EVENSTEP_OUT"] = str(Path(settings["out"]).absolute())
+    if "pace" in settings:
+        found["EVENSTEP_PACE_MODE"] = settings["pace"]
+    parts = {name: value for name, value in settings.items() if name not in ("out", "pace")}
+    return found | {f"EVENSTEP_{name.upper()}": value for name, value in parts.items()}

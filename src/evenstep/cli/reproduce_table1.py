@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep reproduce table1`."""
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="draw throughput and CV")
+    parser.add_argument(
+        "--svg", metavar="FILE", type=Path, help="draw throughput, CV and a timeline of ranks"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
     parser.add_argument("--seed", type=int, default=101, help="of the first world")
     parser.add_argument(
@@ -59,7 +61,8 @@ def main(args: argparse.Namespace) -> int:
         chosen = table_one.fit(family)[0] if args.refit else family
         seeds = range(args.seed, args.seed + args.seeds)
         rows = table_one.predict(chosen, seeds=seeds, steps=args.steps)
-        families.append(table_one.to_json(chosen, rows))
+        shown = table_one.timelines(chosen, seed=args.seed, steps=args.steps)
+        families.append({**table_one.to_json(chosen, rows), "timeline": shown})
     data = {
         "schema": SCHEMA,
         "reproduction": "table1",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evenstep import __version__
 from evenstep.agent import config
-from evenstep.cli import child, env
+from evenstep.cli import child, env, preemption
 from evenstep.cli.admission import Admission, admit
 from evenstep.errors import UsageError
 from evenstep.trace import facts, identity
@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the diagnosis as JSON at the end"
     )
+    parser.add_argument(
+        "--mpi-shim", action="store_true", help="observe MPI programs that are not Python, too"
+    )
     parser.add_argument("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
 
 
@@ -44,22 +47,27 @@ def main(args: argparse.Namespace) -> int:
     command: list[str] = args.command
     if not command:
         raise UsageError("nothing to run: evenstep run [options] -- COMMAND…")
-    settings = config.load({"out": args.out, "pace": args.pace})
+    asked = env.given(args)
+    settings = config.load(asked)
     for warning in [*settings.warnings, *disabling_options(command)]:
         _say(warning)
+    shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
     folder = RunFolder(settings.out or _own_default(os.environ))
     admission = admit(folder, command, os.environ, force=args.force)
     folder.write(_facts(admission, command))
-    added = {**env.variables(os.environ, out=str(folder.path), pace=args.pace)}
-    added |= admission.variables()
+    added = env.variables(os.environ, asked | {"out": str(folder.path)})
+    added |= admission.variables() | shim
     try:
-        code = child.run(command, {**os.environ, **added})
+        environ = {**os.environ, **added}
+        code = child.run(command, environ, preemption.noting(folder, environ))
     except OSError as error:
         message, code = child.start_failure(command, error)
         _say(message)
         return code
+    if args.mpi_shim and speaks(os.environ):
+        _collect(folder, admission.run_id)
     try:
-        _conclude(folder, verdict=settings.verdict, as_json=args.json)
+        _conclude(folder, environ, verdict=settings.verdict, as_json=args.json)
     except KeyboardInterrupt:  # a second Ctrl-C: no verdict then, but the command's own code
         _say(f"interrupted; `evenstep diagnose {folder.path}` gives the verdict")
     return code
@@ -90,12 +98,36 @@ def disabling_options(command: Sequence[str]) -> list[str]:
     ]
 
 
-def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
-    """Whether rank 0 recorded on this machine, and no other launcher here is closer to it."""
+def _preloading() -> str:
+    """What to preload: the shim before whatever is preloaded already."""
+    from evenstep.hooks.pmpi import build
+
+    return ":".join(filter(None, [str(build.library(os.environ)), os.environ.get("LD_PRELOAD")]))
+
+
+def _collect(folder: RunFolder, run_id: str) -> None:
+    from evenstep.hooks.pmpi.collect import collect
+
+    collect(folder.path, run_id=run_id)
+
+
+def speaks(environ: Mapping[str, str]) -> bool:
+    """Whether this launcher is the only one of its job here, or rank 0's own."""
     place = identity.from_environment(environ)
-    if place.launcher != "single" and place.rank != 0:  # a launcher per rank: only the first speaks
+    return place.launcher == "single" or place.rank == 0
+
+
+def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
+    """Whether rank 0 recorded on this machine, and no other launcher here is closer to it.
+
+    Where rank 0 was not to be observed, the lowest rank that was stands for it.
+    """
+    if not speaks(environ):
         return False
     spools = [folder.spool_path(attempt, 0) for attempt in folder.attempts()]
+    if str(config.load(environ=environ).part("record")) and not any(map(Path.exists, spools)):
+        found = (sorted(spool.parent.glob("rank-*.spool")) for spool in spools)
+        spools = [ranks[0] for ranks in found if ranks]
     return any(_written_here(path) for path in spools)
 
 
@@ -121,16 +153,20 @@ def _facts(admission: Admission, command: Sequence[str]) -> dict[str, object]:
     return {**written, "written_by": "launcher"}
 
 
-def _conclude(folder: RunFolder, *, verdict: bool, as_json: bool) -> None:
+def _conclude(
+    folder: RunFolder, environ: Mapping[str, str], *, verdict: bool, as_json: bool
+) -> None:
     """Say what came of it, in a process of its own: it may need much memory, and may fail."""
     if not any(folder.path.glob("attempt-*/rank-*.spool")):
         _say(
-            "no rank attached: the command never called torch.distributed.init_process_group, "
-            "or its Python ignores PYTHONPATH; there is nothing to diagnose"
+            "no rank attached: the command never called torch.distributed.init_process_group nor "
+            "started several ranks of MPI, or its Python ignores PYTHONPATH; there is nothing to "
+            "diagnose"
         )
         return
-    if not is_rank_zeros_node(folder, os.environ) or not (verdict or as_json):
-        _say(f"this node's traces are in {folder.path}")
+    if not is_rank_zeros_node(folder, environ) or not (verdict or as_json):
+        if identity.from_environment(environ).local_rank == 0:  # of a node's launchers, one
+            _say(f"this node's traces are in {folder.path}")
         return
     sys.stdout.flush()
     diagnose = [sys.executable, "-m", "evenstep", "diagnose", str(folder.path)]
@@ -138,8 +174,8 @@ def _conclude(folder: RunFolder, *, verdict: bool, as_json: bool) -> None:
     # An observer must not be observed, and `-m` must find the package we are.
     package = str(Path(config.__file__).parents[2])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
-    environ = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
-    subprocess.run([*diagnose, *["--json"] * as_json], stdout=output, env=environ, check=False)
+    own = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
+    subprocess.run([*diagnose, *["--json"] * as_json], stdout=output, env=own, check=False)
 
 
 def _say(message: str) -> None:

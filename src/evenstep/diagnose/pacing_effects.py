@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.diagnose.attempts import WARM_UP
 from evenstep.trace.layout import Kind
 from evenstep.trace.trace import Trace
 
@@ -53,10 +54,10 @@ def _beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:
 
 def _kind(trace: Trace, ranks: Sequence[int]) -> dict[str, Any]:
     """Mean and CV (population) of these ranks' step times, and how much of them they were held and
-    waited; a wait counts where it could be told.
+    waited; a wait counts where it could be told, and the first steps are left out.
     """
     steps = trace.of_kind(Kind.STEP)
-    steps = steps.select(np.isin(steps.rank, ranks))
+    steps = steps.select(np.isin(steps.rank, ranks) & (steps.step >= WARM_UP))
     length = (steps.exit_ns - steps.enter_ns).astype(float)
     rows = trace.summaries[np.isin(trace.summary_rank, ranks)]
     told = rows[rows["wait_known"] > 0]

@@ -59,12 +59,18 @@ def _observation(attempts: Sequence[Attempt], total: Account) -> str:
 
 
 def _cause(attempts: Sequence[Attempt], total: Account) -> str:
+    preempted = [one.preempted for one in attempts[:-1] if one.preempted]
     verdicts = [restart_verdict(before, after) for before, after in pairwise(attempts)]
     text = (
         "each failure throws the run back to its last checkpoint"
         if any(loss.seen for loss in total.losses)
         else "no checkpoint was seen: all work before a restart is taken to be lost"
     )
+    if preempted:
+        signals = " and ".join(sorted(set(preempted)))
+        text += (
+            f"; {len(preempted)} of {len(attempts) - 1} attempts before were preempted ({signals})"
+        )
     if "amplified" in verdicts:
         text += "; the run comes back less steady than it was"
     elif "reset" in verdicts:

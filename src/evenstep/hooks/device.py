@@ -27,6 +27,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
+from evenstep.hooks.stream_delay import StreamDelay
 from evenstep.trace.layout import WORD_DEVICE_ENTER, WORD_DEVICE_EXIT
 from evenstep.trace.spool import Spool
 
@@ -146,6 +147,7 @@ class DeviceTimer:
         self._clock = clock
         self._pending: deque[Mark] = deque()
         self._free: deque[Any] = deque()
+        self._delay: StreamDelay | None = None  # only where one was asked for
         self._side = cuda.Stream(device)  # idle but for references: they do not queue behind work
         self._reference = self._new_reference(None, clock())
 
@@ -177,8 +179,19 @@ class DeviceTimer:
             return
         future.add_done_callback(completed)
 
+    def hold(self, delay_ns: int, seq: int) -> bool:
+        """Let the current stream wait so long; False where it cannot, as before it is calibrated.
+
+        `seq` is the record that what it took is written to.
+        """
+        if self._delay is None:
+            self._delay = StreamDelay(self._cuda, self.device, self._spool, self._gate)
+        return self._delay.hold(delay_ns, seq)
+
     def poll(self) -> None:
         """Write the stamps of what the device has finished; never waits for it."""
+        if self._delay is not None:
+            self._delay.poll()
         unfinished: list[Mark] = []
         for _ in range(len(self._pending)):
             mark = self._pending.popleft()

@@ -1,0 +1,71 @@
+"""Ranks that train until they are told to stop, while somebody else changes how they are paced.
+
+Rank 0 counts the steps that have ended in COUNTER; all stop together when STOP exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep
+from evenstep.agent import agent
+
+ROUND_STEPS = 32  # between two looks at STOP
+LATE_S = 0.002  # rank 1 is late, so that there is something to hold
+
+
+def main() -> None:
+    """Train until told to stop; rank 0 prints how many steps that were."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--together", action="store_true")
+    parser.add_argument("--counter", type=Path, required=True)
+    parser.add_argument("--stop", type=Path, required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    evenstep.attach(out=args.out, pace_mode="observe", pace_sharing=args.together, verdict=False)
+    dist.init_process_group("gloo")
+    attached = agent.current()
+    steps = _train(args.stop, args.counter, dist.get_rank())
+    failure = attached.failure if attached is not None else "not attached"
+    evenstep.detach()
+    dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps({"steps": steps, "failure": failure}), flush=True)
+
+
+def _train(stop: Path, counter: Path, rank: int) -> int:
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch, told = torch.ones(16, 256), torch.zeros(1)
+    steps = 0
+    with counter.open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), struct.calcsize("q"))
+        while not told.item():
+            for _ in range(ROUND_STEPS):
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                time.sleep(LATE_S * (rank == 1))
+                optimizer.step()
+                steps += 1
+                if rank == 0:
+                    struct.pack_into("q", shared, 0, steps)
+            told = torch.tensor([float(rank == 0 and os.path.exists(stop))])  # noqa: PTH110
+            dist.all_reduce(told)
+    return steps
+
+
+if __name__ == "__main__":
+    main()

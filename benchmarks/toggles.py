@@ -1,0 +1,138 @@
+"""Pacing switched a thousand times under load: after how many steps every rank has followed."""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import evenstep
+from benchmarks.measure import Row
+from benchmarks.ranks import JobError, environment, free_port, last_object, place
+from evenstep.agent import request
+from evenstep.trace.layout import Actuator, Flag, Kind
+
+COMMAND = "python -m benchmarks toggles"
+BAR_STEPS = 10
+BETWEEN_STEPS = 12  # a change is in force on all ranks before the next is asked for
+WARM_UP_STEPS = 64
+PATIENCE_S = 60.0  # without a step: a deadlock
+RUN_ID = "toggles"
+MODES = ("on", "off", "observe")
+_ASKED = re.compile(r"asked to: (\w+)")
+
+
+class Toggled(NamedTuple):
+    """What came of one job."""
+
+    asked: list[int]  # steps that had ended when each change was written
+    steps: np.ndarray  # [rank, change]: the first step decided by it
+    held: int  # steps in which a rank was held
+    total: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument("--toggles", type=int, default=1000)
+    parser.add_argument("--ranks", type=int, default=4)
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """One job whose ranks decide alone, one whose ranks pace together."""
+    return [_row(args, together=together) for together in (False, True)]
+
+
+def _row(args: argparse.Namespace, *, together: bool) -> Row:
+    with tempfile.TemporaryDirectory(prefix="toggles-") as name:
+        found = _toggled(Path(name), args.ranks, args.toggles, together=together)
+    after = found.steps - np.asarray(found.asked)
+    slowest = after.max(axis=0)
+    apart = int((np.ptp(found.steps, axis=0) > 0).sum())
+    how = "together" if together else "each alone"
+    measured = (
+        f"in force on all ranks after {np.median(slowest):.0f} steps (longest {slowest.max()}), "
+        f"no deadlock; {apart} times not in the same step on all; "
+        f"{found.held:,} of {found.total:,} steps held"
+    )
+    what = f"{args.toggles:,} changes of pacing, {args.ranks} gloo ranks, deciding {how}"
+    return Row(what, f"<= {BAR_STEPS} steps", measured, bool(slowest.max() <= BAR_STEPS), COMMAND)
+
+
+def _toggled(folder: Path, world: int, toggles: int, *, together: bool) -> Toggled:
+    """Start the ranks, change their pacing again and again, and read what they recorded."""
+    out, counter, stop = folder / "run", folder / "counter", folder / "stop"
+    counter.write_bytes(struct.pack("q", 0))
+    command = [sys.executable, "-m", "benchmarks.jobs.toggled", "--out", str(out)]
+    command += ["--counter", str(counter), "--stop", str(stop), *["--together"] * together]
+    port, outputs = free_port(), [folder / f"rank-{rank}" for rank in range(world)]
+    ranks = []
+    for rank, output in enumerate(outputs):
+        environ = environment(**place(rank, world, port), EVENSTEP_RUN_ID=RUN_ID)
+        with output.open("wb") as file:
+            ranks.append(
+                subprocess.Popen(command, env=environ, stdout=file, stderr=subprocess.STDOUT)
+            )
+    try:
+        asked = list(_changes(out, counter, toggles, ranks))
+        stop.touch()
+        codes = [rank.wait(PATIENCE_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    ends = [last_object(output.read_text()) for output in outputs]
+    if any(codes) or any(end["failure"] for end in ends):
+        raise JobError(f"ranks ended with {codes}: {ends}")
+    return _read(out, asked, world)
+
+
+def _changes(
+    out: Path, counter: Path, toggles: int, ranks: list[subprocess.Popen[bytes]]
+) -> Iterator[int]:
+    """Ask for one change after the other; the steps that had ended before each."""
+    with counter.open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), struct.calcsize("q"))
+        due = WARM_UP_STEPS
+        for number in range(1, toggles + 1):
+            _until(shared, due, ranks)
+            change = request.Change(number, MODES[number % len(MODES)], 0.01, 0.2)
+            before = int(struct.unpack_from("q", shared)[0])
+            request.write(out, change, RUN_ID)
+            yield before
+            due = before + BETWEEN_STEPS + 2
+        _until(shared, due, ranks)
+
+
+def _until(shared: mmap.mmap, steps: int, ranks: list[subprocess.Popen[bytes]]) -> None:
+    seen, since = -1, time.monotonic()
+    while (now := struct.unpack_from("q", shared)[0]) < steps:
+        if now != seen:
+            seen, since = now, time.monotonic()
+        if time.monotonic() - since > PATIENCE_S or any(rank.poll() for rank in ranks):
+            raise JobError(f"the job stands still at step {now}")
+        time.sleep(0.001)
+
+
+def _read(out: Path, asked: list[int], world: int) -> Toggled:
+    trace = evenstep.load(out)
+    rows = trace.of_kind(Kind.PACING)
+    rows = rows.select(rows.op == int(Actuator.NONE))
+    says = [bool(_ASKED.match(trace.names[name])) for name in rows.name]
+    changes = rows.select(np.asarray(says, bool))
+    steps = [changes.step[changes.rank == rank] for rank in range(world)]
+    if any(len(each) != len(asked) for each in steps):
+        raise JobError(f"of {len(asked)} changes ranks followed {[len(each) for each in steps]}")
+    held = trace.of_kind(Kind.PACING)
+    applied = int(((held.flags & int(Flag.APPLIED)) != 0).sum())
+    total = int(trace.summaries["count"].sum())
+    return Toggled(asked, np.array(steps), applied, total)

@@ -1,0 +1,116 @@
+"""What is asked of a running job's pacing, and the file in the run's folder that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.agent import config
+from evenstep.agent.selection import ALL, Selection
+from evenstep.errors import ConfigError
+from evenstep.pacing import PacerSettings
+
+FILE = "control.json"
+SCHEMA = "evenstep.control/1"
+MOST_BYTES = 4096
+
+
+class Change(NamedTuple):
+    """How pacing is to be from `first_step` on; None leaves a value as it is."""
+
+    number: int  # of the request: 1, 2, 3 … in a run's folder
+    mode: str
+    threshold: float | None = None
+    max_delay: float | None = None
+    ranks: str | None = None  # these four are as in `Selection`, or "all"
+    nodes: str | None = None
+    partitions: str | None = None
+    first_nodes: int | str | None = None
+    first_step: int = 0  # the first step that is decided by it; 0 is as soon as it is heard
+
+    def applied_to(self, settings: PacerSettings, *, chosen: bool = True) -> PacerSettings:
+        """The settings of a pacer that follows the change; only a chosen one may hold its rank."""
+        return replace(
+            settings,
+            mode=allowed(self.mode, chosen=chosen),
+            imbalance=settings.imbalance if self.threshold is None else self.threshold,
+            max_delay=settings.max_delay if self.max_delay is None else self.max_delay,
+        )
+
+    def part_of(self, before: Selection) -> Selection:
+        """The part of the job that is paced from now on."""
+        given = {name: getattr(self, name) for name in Selection._fields}
+        return before._replace(
+            **{k: None if v == ALL else v for k, v in given.items() if v is not None}
+        )
+
+
+#: What a request may change, in the file and on the command line.
+VALUES = ("mode", "threshold", "max_delay", *Selection._fields)
+
+
+def allowed(mode: str, *, chosen: bool) -> str:
+    """The mode of a rank that is in the chosen part, or only beside it."""
+    return mode if chosen or mode != "on" else "observe"
+
+
+def valid(values: Mapping[str, Any], *, number: int) -> Change:
+    """A change of these values. Raises `ConfigError` naming the one that cannot be."""
+    given = {f"pace.{name}": values.get(name) for name in VALUES}
+    if given["pace.mode"] is None:
+        raise ConfigError("pace.mode is missing; give on, off or observe")
+    found = config.resolve(given, {}, {})
+    taken: dict[str, Any] = {}
+    for name in VALUES:
+        if given[f"pace.{name}"] is not None:
+            value = getattr(found, f"pace_{name}")
+            taken[name] = ALL if value is None else value
+    return Change(number, **taken)
+
+
+def write(folder: Path, change: Change, run_id: str, *, name: str = FILE) -> Path:
+    """Ask the ranks of a run to follow a change; the file appears whole or not at all."""
+    path = folder / name
+    scratch = path.with_name(f".{FILE}.{os.getpid()}")
+    text = json.dumps({"schema": SCHEMA, "run_id": run_id, **change._asdict()}, indent=2)
+    try:
+        scratch.write_text(text + "\n")
+        scratch.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}; a run is controlled by its owner"
+        ) from error
+    return path
+
+
+def read(folder: Path, run_id: str, *, name: str = FILE) -> Change | None:
+    """What was last asked of this run; None if nothing was, or of another run in this folder.
+
+    Raises `ConfigError` naming what in the file cannot be.
+    """
+    path = folder / name
+    try:
+        text = path.read_bytes()[:MOST_BYTES]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        found = json.loads(text)
+        number, first_step = found["number"], found.get("first_step", 0)
+        if found["schema"] != SCHEMA or type(number) is not int or number < 1:
+            raise ValueError
+        if type(first_step) is not int or first_step < 0:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is damaged; write it with `evenstep ctl`") from error
+    if found.get("run_id") != run_id:
+        return None
+    try:
+        return valid(found, number=number)._replace(first_step=first_step)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

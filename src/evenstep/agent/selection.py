@@ -1,0 +1,161 @@
+"""A part of a job: some ranks, nodes, partitions of a cluster, or its first nodes.
+
+Nodes are written as Slurm writes them, `gpu0[01-16],login1`, and never expanded: a name is matched
+against the text.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from evenstep.trace.identity import Identity
+from evenstep.trace.ranks import MOST_RANKS
+
+ALL = "all"
+
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_NODES = re.compile(r"(?:[^,\[\]\s]|\[[\d,-]+\])+", re.ASCII)
+_NAME = re.compile(r"[^,\s\[\]]+")
+#: Where a scheduler says what it calls this node, which may not be the host's own name.
+_NODE_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
+_PARTITION_VARIABLE = "SLURM_JOB_PARTITION"
+
+
+class Whereabouts(NamedTuple):
+    """Where a rank runs, as far as a part can be told by it."""
+
+    rank: int
+    node: int  # counted from 0 in the job
+    hosts: frozenset[str]  # all names of its node
+    partition: str  # "" where no scheduler says
+
+
+class Selection(NamedTuple):
+    """The ranks to which everything that is given applies; None does not narrow it.
+
+    Texts are valid: they come from `ranks_text`, `nodes_text` and `names_text`.
+    """
+
+    ranks: str | None = None
+    nodes: str | None = None
+    partitions: str | None = None
+    first_nodes: int | None = None
+
+    def holds(self, place: Whereabouts) -> bool:
+        """Whether the rank there belongs to it."""
+        return (
+            (self.ranks is None or _among(place.rank, self.ranks))
+            and (self.nodes is None or any(_matches(self.nodes, host) for host in place.hosts))
+            and (self.partitions is None or place.partition in self.partitions.split(","))
+            and (self.first_nodes is None or place.node < self.first_nodes)
+        )
+
+    def __str__(self) -> str:
+        """The part in words; "" for the whole job."""
+        parts = [
+            "" if self.ranks is None else f"ranks {self.ranks}",
+            "" if self.nodes is None else f"nodes {self.nodes}",
+            "" if self.partitions is None else f"partitions {self.partitions}",
+            "" if self.first_nodes is None else f"the first {self.first_nodes} nodes",
+        ]
+        return " and ".join(part for part in parts if part)
+
+
+def whereabouts(identity: Identity, environ: Mapping[str, str]) -> Whereabouts:
+    """Where this process runs."""
+    host = socket.gethostname()
+    named = (environ.get(variable, "") for variable in _NODE_VARIABLES)
+    names = {name for name in (host, *named) if name}
+    short = {name.partition(".")[0] for name in names}
+    partition = environ.get(_PARTITION_VARIABLE, "")
+    return Whereabouts(identity.rank, identity.node, frozenset(names | short), partition)
+
+
+def ranks_text(value: object) -> str | None:
+    """Ranks in ascending order ("0-7,16"); None for "all". Raises ValueError."""
+    text = _text(value)
+    if text == ALL:
+        return None
+    spans = sorted(_span(part) for part in text.split(","))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def nodes_text(value: object) -> str | None:
+    """A list of nodes as Slurm writes it; None for "all". Raises ValueError."""
+    text = _text(value)
+    if text == ALL:
+        return None
+    items = _split(text)
+    if not all(_NODES.fullmatch(item) for item in items):
+        raise ValueError(text)
+    for inner in _BRACKETS.findall(text):
+        for part in inner.split(","):
+            _span(part)
+    return ",".join(items)
+
+
+def names_text(value: object) -> str | None:
+    """Names separated by commas; None for "all". Raises ValueError."""
+    text = _text(value)
+    if text == ALL:
+        return None
+    names = text.split(",")
+    if not all(_NAME.fullmatch(name) for name in names):
+        raise ValueError(text)
+    return ",".join(names)
+
+
+def _text(value: object) -> str:
+    """What a file, a variable or an argument may give: text, a number, or a list of either."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, list, tuple)):
+        raise ValueError(value)
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    text = re.sub(r"\s*,\s*", ",", ",".join(str(part).strip() for part in parts))
+    if not text:
+        raise ValueError(value)
+    return text
+
+
+def _split(nodes: str) -> list[str]:
+    """The items of a list of nodes; a comma in brackets separates none."""
+    return re.split(r",(?![^\[\]]*\])", nodes)
+
+
+def _span(text: str) -> tuple[int, int]:
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    low, high = int(match[1]), int(match[2] or match[1])
+    if not low <= high < MOST_RANKS:
+        raise ValueError(text)
+    return low, high
+
+
+def _among(number: int, spans: str) -> bool:
+    return any(low <= number <= high for low, high in map(_span, spans.split(",")))
+
+
+def _matches(nodes: str, host: str) -> bool:
+    return any(_is(item, host) for item in _split(nodes))
+
+
+def _is(item: str, host: str) -> bool:
+    """Whether a name is one that the item stands for."""
+    parts = _BRACKETS.split(item)  # a name's text, then what stands in brackets, in turns
+    pattern = r"(\d+)".join(map(re.escape, parts[::2]))
+    match = re.fullmatch(pattern, host, re.ASCII)
+    return match is not None and all(map(_in_range, match.groups(), parts[1::2]))
+
+
+def _in_range(digits: str, inner: str) -> bool:
+    """Whether the digits stand in "01-16,20"; a range keeps the width it begins with."""
+    for part in inner.split(","):
+        low, _, high = part.partition("-")
+        number = int(digits)
+        if int(low) <= number <= int(high or low) and digits == f"{number:0{len(low)}d}":
+            return True
+    return False
