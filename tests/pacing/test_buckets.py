@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,18 @@ def test_excess_is_never_negative_nor_more_than_what_was_taken(took: list[int], 
     made = taught([tuple(took)] * (n + FEWEST_STEPS))
     found = made.learn(tuple(took), ())
     assert found is None or 0 <= found.lead_ns <= found.total_ns
+
+
+@given(st.lists(st.lists(st.sampled_from([1.0, 1.02, 1.6, 3.0]), min_size=6, max_size=6)))
+def test_a_bucket_too_small_to_tell_anything_changes_no_verdict(steps: list[list[float]]) -> None:
+    sizes = (1000,) * 8 + (1,)
+    even, uneven = taught([ALONE] * 50), taught([(*ALONE, MS)] * 50, sizes)
+    for factors in steps:
+        took = ALONE[:2] + tuple(int(10 * MS * factor) for factor in factors)
+        found, same = even.learn(took, ()), uneven.learn((*took, 5 * MS), sizes)
+        assert found is not None
+        # to some nanoseconds: a reference is a whole number of them
+        assert tuple(found) == pytest.approx(tuple(same or ()), abs=16)
 
 
 def test_memory_is_bounded() -> None:

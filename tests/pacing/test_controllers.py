@@ -115,6 +115,11 @@ def test_a_step_without_wait_ends_a_local_delay_at_once() -> None:
     assert feed(rule, [0]) is Reason.LAST
 
 
+def test_the_only_rank_of_a_job_waits_for_nobody() -> None:
+    # what looks like 5 ms of wait in every step is another job on its links
+    assert feed(LocalSlack(1), [5 * MS] * 70) is Reason.LAST
+
+
 def test_what_the_host_overslept_does_not_creep_into_the_delay() -> None:
     rule = LocalSlack(4)
     feed(rule, [5 * MS] * 64)

@@ -57,6 +57,13 @@ def test_ranks_of_one_run_draw_the_same() -> None:
     assert phase(20, 20, 20, whole=True).delay_ns == phase(20, 20, 20, whole=True).delay_ns
 
 
+def test_a_pause_keeps_the_integral_and_forgets_the_leads() -> None:
+    made = phase(10, 10, 10)
+    made.pause()
+    made.learn(met(10))
+    assert made.delay_ns == MS
+
+
 def test_a_rule_at_rest_has_forgotten() -> None:
     made = phase(10, 10, 10)
     made.rest()
@@ -64,9 +71,9 @@ def test_a_rule_at_rest_has_forgotten() -> None:
 
 
 def test_the_pause_shrinks_from_the_first_bucket_to_the_last() -> None:
-    # e = 8 ms; e (1 - (b + 1) / 8)
+    # e = 8 ms; e (1 - (b + 1) / 8)²
     assert [rule().after(b, 18 * MS) for b in range(8)] == [
-        b * MS for b in (7, 6, 5, 4, 3, 2, 1, 0)
+        left * left * MS // 8 for left in (7, 6, 5, 4, 3, 2, 1, 0)
     ]
 
 
@@ -74,13 +81,13 @@ def test_a_bucket_that_is_not_contended_is_followed_at_once() -> None:
     assert rule().after(0, 11 * MS) == 0
 
 
-def test_no_pause_is_longer_than_twice_the_reference() -> None:
-    assert rule().after(0, 900 * MS) == 20 * MS
+def test_no_pause_is_longer_than_three_times_the_reference() -> None:
+    assert rule().after(0, 900 * MS) == 30 * MS
 
 
 def test_a_first_bucket_loses_its_usual_wait() -> None:
     # 18 ms less 4 ms of wait: e = 4
-    assert rule()._replace(first_wait_ns=4 * MS).after(0, 18 * MS) == int(4 * MS * 7 / 8)
+    assert rule()._replace(first_wait_ns=4 * MS).after(0, 18 * MS) == 4 * MS * 49 // 64
     assert rule()._replace(first_wait_ns=None).after(0, 18 * MS) == 0
 
 

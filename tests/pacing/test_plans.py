@@ -13,6 +13,7 @@ PLANS = st.builds(
     stance=st.sampled_from(Stance),
     delay_ns=st.integers(-1, 2**40),
     gaps=st.booleans(),
+    quarters=st.integers(0, 15),
 )
 
 
@@ -46,6 +47,15 @@ def test_a_plan_is_in_force_from_its_first_to_its_last_step() -> None:
     held = book()
     assert held.adopt(plan(64, 95), asked_step=10)
     assert [held.at(step) is not None for step in (63, 64, 95, 96)] == [False, True, True, False]
+
+
+def test_a_plan_applies_in_the_quarters_of_its_window_that_it_names() -> None:
+    # bits 0 and 2: steps 64 to 71 and 80 to 87
+    made = plan(64, 95, gaps=True, quarters=0b0101)
+    assert [step for step in range(64, 96) if made.applies(step)] == [
+        *range(64, 72),
+        *range(80, 88),
+    ]
 
 
 def test_a_plan_that_comes_after_its_first_step_is_refused_whole() -> None:

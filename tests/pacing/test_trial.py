@@ -3,64 +3,140 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.trial import LONGEST_REST_STEPS, LOOK_STEPS, LossTrial
+from evenstep.pacing.trial import (
+    BLOCK_STEPS,
+    CREDIT,
+    FEWEST_CLEAR,
+    FEWEST_PAIRS,
+    LEARNING_STEPS,
+    LONGEST_REST_STEPS,
+    OUTLIER,
+    PAIR,
+    SHARE,
+    LossTrial,
+)
 
 MS = 1_000_000
 STEP = 100 * MS
+#: blocks have room for 12 steps of 100 ms: 1.6 s, 16 steps
+PAIR_STEPS = PAIR * 16
+TRIAL_STEPS = LEARNING_STEPS + (FEWEST_PAIRS + 1) * PAIR_STEPS
 
 
-def drive(trial: LossTrial, steps: int, off_ms: float, on_ms: float) -> list[bool]:
-    """Steps whose loss depends on whether the trial is on."""
-    found = []
-    for _ in range(steps):
-        found.append(trial.on)
-        loss_ns = int((on_ms if trial.on else off_ms) * MS)
-        trial.learn(loss_ns, STEP, loss_ns)
-    return found
+class Clock:
+    """A trial with steps of 100 ms, one after the other, whose loss depends on what it does."""
+
+    def __init__(self) -> None:
+        self.trial = LossTrial()
+        self.now = 0
+        self.spent = 0.0  # steps lost against doing nothing
+
+    def drive(self, steps: int, off_ms: float, on_ms: float) -> list[bool]:
+        found = []
+        for _ in range(steps):
+            acted = self.trial.acts(self.now)
+            loss_ns = int((on_ms if acted else off_ms) * MS)
+            self.spent += acted * (on_ms - off_ms) * MS / STEP
+            self.trial.learn(loss_ns, STEP, int(off_ms * MS), began_ns=self.now, acted=acted)
+            self.now += STEP
+            found.append(acted)
+        return found
 
 
-def test_the_first_steps_are_off() -> None:
-    assert not any(drive(LossTrial(), LOOK_STEPS, 10, 1))
+def test_the_first_steps_are_left_alone() -> None:
+    assert not any(Clock().drive(LEARNING_STEPS, 10, 1))
 
 
-def test_a_loss_that_falls_keeps_it_on() -> None:
-    trial = LossTrial()
-    assert all(drive(trial, 5000, 10, 1)[LOOK_STEPS:])
-    assert trial.word == "pays"
+def test_then_of_each_pair_of_blocks_one_is_acted_in() -> None:
+    clock = Clock()
+    clock.drive(LEARNING_STEPS, 10, 1)
+    first = clock.drive(FEWEST_CLEAR * PAIR_STEPS, 10, 1)
+    assert sum(first) == len(first) / 2
+
+
+def test_a_loss_that_falls_is_acted_on_in_all_but_one_block_of_each_span() -> None:
+    clock = Clock()
+    clock.drive(5000, 10, 1)
+    assert clock.trial.word == "pays"
+    # from any step on, five spans of 32 blocks of 16 steps hold five blocks without; one may be cut
+    acted = clock.drive(32 * 16 * 5, 10, 1)
+    assert abs(sum(acted) - 31 * 16 * 5) <= 16
 
 
 def test_less_than_half_a_percent_of_a_step_is_left_alone() -> None:
-    trial = LossTrial()
-    assert not any(drive(trial, 3000, 0.4, 0.0))
-    assert (trial.trials, trial.word) == (0, "nothing to gain")
+    clock = Clock()
+    assert not any(clock.drive(3000, 0.4, 0.0))
+    assert (clock.trial.trials, clock.trial.word) == (0, "nothing to gain")
 
 
-def test_a_loss_that_rises_by_a_step_in_all_ends_the_trial_within_few() -> None:
-    # constant loss, σ = 0: the alarm rings when what was lost beyond μ exceeds its two steps
-    on = drive(LossTrial(), LOOK_STEPS + 50, 10, 60)
-    assert sum(on) <= 5
+def test_a_loss_that_rises_ends_the_trial_at_the_first_look() -> None:
+    clock = Clock()
+    clock.drive(TRIAL_STEPS, 10, 60)
+    assert not clock.trial.open
 
 
-def test_a_loss_that_stays_ends_the_trial_at_the_look() -> None:
-    on = drive(LossTrial(), 3 * LOOK_STEPS - 1, 10, 10)
-    assert sum(on) <= LOOK_STEPS
+def test_an_outlier_counts_as_a_few_steps() -> None:
+    # one step of an hour in an acted block: at most OUTLIER steps of loss, which is no verdict
+    clock = Clock()
+    clock.drive(TRIAL_STEPS - PAIR_STEPS, 10, 8)
+    clock.drive(1, 3_600_000, 3_600_000)
+    clock.drive(100, 10, 8)
+    assert clock.trial.booked <= OUTLIER
 
 
-@given(st.floats(9.6, 40.0))
+@given(st.floats(10.5, 100.0))
+def test_what_trials_lose_stays_within_the_account(on_ms: float) -> None:
+    # Each comparison may use what is left once more, and is looked at only after two pairs.
+    clock = Clock()
+    steps = 20_000
+    clock.drive(steps, 10, on_ms)
+    two_pairs = PAIR_STEPS * (on_ms - 10) * MS / STEP
+    assert clock.spent <= 2 * CREDIT + SHARE * steps + two_pairs
+
+
+@given(st.floats(10.5, 40.0))
 def test_trials_that_fail_grow_rare(on_ms: float) -> None:
-    # off times double to the cap: in K steps at most log2(cap / look) + K / cap trials
-    trial = LossTrial()
-    drive(trial, 20_000, 10, on_ms)
-    assert trial.trials <= 6 + 20_000 / LONGEST_REST_STEPS
+    # rests double to the cap: in K steps at most log2(cap / 300) + K / cap trials and the first
+    clock = Clock()
+    clock.drive(20_000, 10, on_ms)
+    assert clock.trial.trials <= 6 + 20_000 / LONGEST_REST_STEPS
 
 
 def test_a_world_that_changes_is_tried_again() -> None:
-    trial = LossTrial()
-    drive(trial, 1000, 10, 20)
-    assert any(drive(trial, 2 * LONGEST_REST_STEPS, 10, 1)[LONGEST_REST_STEPS:])
+    clock = Clock()
+    clock.drive(1000, 10, 12)
+    assert any(clock.drive(2 * LONGEST_REST_STEPS, 10, 1)[LONGEST_REST_STEPS:])
 
 
 def test_what_paid_and_turns_bad_is_ended() -> None:
+    clock = Clock()
+    clock.drive(2000, 10, 1)
+    clock.drive(20 * 16 * 16, 10, 30)
+    assert not clock.trial.open
+
+
+def test_a_loss_that_grows_with_blocks_and_without_alike_ends_it_too() -> None:
+    clock = Clock()
+    clock.drive(2000, 10, 1)
+    assert clock.trial.open
+    clock.drive(200, 30, 30)  # 20 ms of 100 more than before: 15 steps are lost in 77
+    assert not clock.trial.open
+
+
+def test_jobs_whose_steps_differ_little_act_at_the_same_times() -> None:
+    trials = [LossTrial(), LossTrial()]
+    for trial, step in zip(trials, (90 * MS, 110 * MS), strict=True):
+        for n in range(2 * LEARNING_STEPS):
+            trial.learn(step // 5, step, step // 5, began_ns=n * step, acted=False)
+    times = range(10**12, 10**12 + 10**11, 10**8)
+    assert [trials[0].acts(t) for t in times] == [trials[1].acts(t) for t in times]
+    assert 0 < sum(trials[0].acts(t) for t in times) < len(times)
+
+
+def test_a_block_has_room_for_the_steps_it_is_made_for() -> None:
     trial = LossTrial()
-    drive(trial, 1000, 10, 1)
-    assert not all(drive(trial, 200, 10, 30))
+    for n in range(LEARNING_STEPS):
+        trial.learn(MS, 7 * MS, MS, began_ns=n * 7 * MS, acted=False)
+    acting = [trial.acts(n * 7 * MS) for n in range(4000)]
+    runs = [len(run) for run in "".join("x" if a else " " for a in acting).split()]
+    assert min(runs[1:-1]) >= BLOCK_STEPS

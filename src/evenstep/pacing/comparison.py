@@ -40,6 +40,20 @@ class PairedComparison:
         return s * sqrt((n + PRIOR) / n**2 * log((n + PRIOR) / (PRIOR * ALPHA**2)))
 
     @property
+    def certainty(self) -> float:
+        """The mean in standard errors; the deviation widened as in `half_width`."""
+        n = self.count
+        if n < 2:
+            return 0.0
+        s = sqrt(self._squares / (n - 1)) * (1.0 + 1.5 / n)
+        return self.mean * sqrt(n) / (s + 1e-9)
+
+    def fade(self) -> None:
+        """Let what was entered so far count half."""
+        self.count //= 2
+        self._squares /= 2
+
+    @property
     def low(self) -> float:
         """Lower end of the interval."""
         return self.mean - self.half_width

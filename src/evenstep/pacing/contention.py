@@ -6,13 +6,13 @@ entered. Where buckets overlap (DDP's reducer enqueues them all) the phase is wh
 
 from __future__ import annotations
 
-from evenstep.pacing.buckets import Buckets
+from evenstep.pacing.buckets import Buckets, Contended, Sizes
 from evenstep.pacing.gap import Gaps
-from evenstep.pacing.observation import StepObservation
 from evenstep.pacing.phase import Phase
 from evenstep.pacing.trial import LossTrial
 
 SMOOTHING = 1 / 64  # weight of the newest step in the applicable share
+_new = tuple.__new__  # a third of what a named tuple's own costs, once a step
 SERIAL = 0.5  # gaps from this applicable share on
 
 
@@ -32,6 +32,7 @@ class Contention:
         self._buckets = Buckets()
         self._phase = Phase(run_id, attempt)
         self._trial = LossTrial()
+        self.open = False  # contention is dealt with now, be it in a block that is left out
         self.applicable: float | None = None  # share of buckets that had completed at the next
 
     @property
@@ -39,11 +40,9 @@ class Contention:
         """What the trial has concluded."""
         return self._trial.word if self._guarded else "unguarded"
 
-    @property
-    def wanted(self) -> bool:
-        """Whether contention is to be acted on."""
-        known = self._buckets.reference_ns > 0
-        return known and (self._trial.on or not self._guarded)
+    def acts(self, at_ns: int) -> bool:
+        """Whether a step that begins at this time is one to act in."""
+        return self.open and (not self._guarded or self._trial.acts(at_ns))
 
     @property
     def by_gaps(self) -> bool:
@@ -52,33 +51,51 @@ class Contention:
             return self.applicable is not None and self.applicable >= SERIAL
         return self._rule == "gap"
 
-    def learn(self, seen: StepObservation, *, acted: bool, delay_ns: int) -> bool:
-        """Take a finished steady step; `acted`: contention was left to us, by `delay_ns`.
+    def learn(
+        self,
+        durations_ns: tuple[int | None, ...],
+        sizes: Sizes,
+        serial: int | None,
+        step_ns: int,
+        spent_ns: int,
+        began_ns: int,
+        acted: bool,
+    ) -> None:
+        """Take a finished steady step; `acted`: it was left to us, and delay and gaps took so long.
 
-        Returns whether the trial goes on or off with it.
+        The other values are those of `StepObservation`.
         """
-        durations_ns = seen.buckets_ns
-        if seen.serial is not None and len(durations_ns) > 1:
-            share = seen.serial / (len(durations_ns) - 1)
-            if self.applicable is None:
-                self.applicable = share
-            elif share != self.applicable:
-                self.applicable += SMOOTHING * (share - self.applicable)
-        found = self._buckets.learn(durations_ns, seen.bucket_bytes, free=not acted)
+        if serial is not None:
+            pauses = len(durations_ns) - 1
+            if pauses > 0 and serial / pauses != self.applicable:
+                self._count_serial(serial / pauses)
+        found = self._buckets.learn(durations_ns, sizes, free=not acted)
         if found is None:
-            return False
-        trial = self._trial
-        before = trial.on
-        wanted = before or not self._guarded
-        if acted == wanted:
-            spent = min(max(0, seen.delay_ns), delay_ns) + max(0, seen.gaps_ns) if acted else 0
-            over = found.total_ns - found.alone_ns
-            trial.learn((over if over > 0 else 0) + spent, seen.step_ns, found.excess_ns)
-        if wanted and (acted or self._shared) and not self.by_gaps:
-            self._phase.learn(found)
-        elif self._phase.delay_ns:
+            self.open = self.open and self._buckets.reference_ns > 0
+            return
+        if self.open and not self.by_gaps:
+            self._shift(found, acted)
+        if self._guarded:
+            total_ns, excess_ns, _, _, _ = found
+            trial = self._trial
+            trial.learn(total_ns + spent_ns, step_ns, excess_ns, began_ns, acted)
+            self.open = trial.open
+        else:
+            self.open = True
+        if not self.open and self._phase.delay_ns:
             self._phase.rest()
-        return trial.on != before
+
+    def _shift(self, found: Contended, acted: bool) -> None:
+        """Work out the next phase."""
+        if acted or self._shared:
+            self._phase.learn(found)
+        else:
+            self._phase.pause()
+
+    def _count_serial(self, share: float) -> None:
+        """Keep the applicable share up to date."""
+        before = self.applicable
+        self.applicable = share if before is None else before + SMOOTHING * (share - before)
 
     def delay_ns(self, bound_ns: int) -> int:
         """How long the next step is held, if it is left to us."""
@@ -92,10 +109,7 @@ class Contention:
         buckets = self._buckets
         if not self.by_gaps or bound_ns <= 0 or not buckets.reference_ns:
             return None
-        return Gaps(
-            buckets.reference_ns,
-            buckets.threshold_ns,
-            buckets.weights,
-            bound_ns,
-            buckets.first_wait_ns if buckets.first_is_trusted else None,
+        first_ns = buckets.first_wait_ns if buckets.first_is_trusted else None
+        return _new(
+            Gaps, (buckets.reference_ns, buckets.threshold_ns, buckets.weights, bound_ns, first_ns)
         )

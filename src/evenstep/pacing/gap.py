@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LONGEST = 2  # times the reference
+LONGEST = 3  # times the reference
+STEEPNESS = 2  # the power of what is left of the exchange
 
 
 class Gaps(NamedTuple):
@@ -35,5 +36,5 @@ class Gaps(NamedTuple):
         if duration_ns <= self.threshold_ns * weight:
             return 0
         excess = duration_ns - self.reference_ns * weight
-        pause = min(excess * (1 - (bucket + 1) / count), LONGEST * self.reference_ns)
+        pause = min(excess * (1 - (bucket + 1) / count) ** STEEPNESS, LONGEST * self.reference_ns)
         return max(0, min(int(pause), self.bound_ns - spent_ns))

@@ -19,6 +19,7 @@ MOST_PAIRS = 60
 FEWEST_STEPS = 5  # steady steps a block must have to count
 FIRST_REST_STEPS = 500
 LONGEST_REST_STEPS = 4000
+_BLOCKS, _ON = Stance.BLOCKS, Stance.ON  # an enumeration looks its members up by name
 
 
 class Verdict(NamedTuple):
@@ -146,14 +147,14 @@ class Guard:
     def paces(self, step: int, stance: Stance | None = None) -> bool:
         """Whether `step` is one to be paced, under our own stance or a published one."""
         stance = self.stance if stance is None else stance
-        if stance is not Stance.BLOCKS:
-            return stance is Stance.ON
-        block = step // BLOCK_STEPS
-        if self._asked[0] != block:
-            self._asked = (block, block_is_paced(*self._run, block))
-        return self._asked[1]
+        if stance is not _BLOCKS:
+            return stance is _ON
+        block, paced = step // BLOCK_STEPS, self._asked
+        if paced[0] != block:
+            paced = self._asked = (block, block_is_paced(*self._run, block))
+        return paced[1]
 
-    def learn(self, seen: StepObservation, *, paced: bool, held: bool) -> None:
+    def learn(self, seen: StepObservation, paced: bool, held: bool) -> None:
         """Take a finished steady step: was it due to be paced, and was any rank held."""
         index = seen.step // BLOCK_STEPS
         block = self._block

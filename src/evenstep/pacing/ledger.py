@@ -40,12 +40,17 @@ class RankLedger:
 
     def room_ns(self, bound_ns: int) -> int:
         """How long the next step may be held at most, `bound_ns` at most."""
-        return max(0, min(bound_ns, int(self.allowance_ns) - self.loss_ns))
+        left_ns = int(self.allowance_ns) - self.loss_ns
+        if left_ns >= bound_ns:
+            return bound_ns
+        return left_ns if left_ns > 0 else 0
 
-    def book(self, seen: StepObservation) -> None:
-        """Enter a finished step, at once."""
-        self.elapsed_ns += max(0, seen.step_ns)
-        if seen.delay_ns > 0 and not seen.waited:
+    def book(self, seen: StepObservation, own: bool = True) -> None:
+        """Enter a finished step, at once; `own`: its delay is one that the ledger is for."""
+        step_ns = seen.step_ns
+        if step_ns > 0:
+            self.elapsed_ns += step_ns
+        if own and seen.delay_ns > 0 and not seen.waited:
             self.loss_ns += seen.delay_ns
 
     def rebase(self, ranks: int) -> None:
@@ -77,7 +82,7 @@ class JobLedger(RankLedger):
         spent = self.loss_ns + self.open_steps * self.bound_ns
         return max(0, min(bound_ns, int(self.allowance_ns) - spent))
 
-    def book(self, seen: StepObservation) -> None:
+    def book(self, seen: StepObservation, own: bool = True) -> None:  # noqa: ARG002 (by its shares)
         """Enter a finished step; its loss stays open until its shared values are here."""
         self.elapsed_ns += max(0, seen.step_ns)
         if self.booked_step < 0:

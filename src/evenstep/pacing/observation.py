@@ -52,6 +52,7 @@ class StepObservation(NamedTuple):
     bucket_bytes: tuple[int, ...] = ()  # of the same; () where all are alike
     gaps_ns: int = 0  # realised between them
     serial: int | None = None  # how many of them had completed when the next one was entered
+    ended_ns: int | None = None  # by the clock on the wall, for acting when other jobs act
 
     @property
     def waited(self) -> bool:
@@ -79,10 +80,16 @@ class Plan(NamedTuple):
     stance: Stance
     delay_ns: int = -1  # the same on every rank (a phase); -1: each spends its own slack
     gaps: bool = False  # whether ranks pause between contended buckets
+    quarters: int = 15  # of the window, by bit, in which gaps or delay are applied
+
+    def applies(self, step: int) -> bool:
+        """Whether gaps or delay are applied in this step of the window."""
+        quarter = 4 * (step - self.first_step) // (self.last_step - self.first_step + 1)
+        return bool(self.quarters >> quarter & 1)
 
     def pack(self) -> bytes:
         """37 bytes that `unpack` reads on another rank."""
-        stance = list(Stance).index(self.stance) | self.gaps << 4
+        stance = list(Stance).index(self.stance) | self.gaps << 2 | self.quarters << 4
         return _PLAN.pack(_PLAN_MAGIC, *self[:4], stance, self.delay_ns)
 
     @classmethod
@@ -91,16 +98,11 @@ class Plan(NamedTuple):
         if len(data) != _PLAN.size:
             return None
         magic, first, last, attempt, world, packed, delay_ns = _PLAN.unpack(data)
-        gaps, stance = divmod(packed, 16)
-        if (
-            magic != _PLAN_MAGIC
-            or stance >= len(Stance)
-            or gaps > 1
-            or not first <= last
-            or delay_ns < -1
-        ):
+        stance, gaps, quarters = packed & 3, bool(packed & 4), packed >> 4
+        known = magic == _PLAN_MAGIC and stance < len(Stance) and not packed & 8
+        if not known or not first <= last or delay_ns < -1:
             return None
-        return cls(first, last, attempt, world, list(Stance)[stance], delay_ns, bool(gaps))
+        return cls(first, last, attempt, world, list(Stance)[stance], delay_ns, gaps, quarters)
 
 
 class Reason(StrEnum):

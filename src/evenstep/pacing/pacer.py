@@ -35,6 +35,17 @@ SAMPLE = 4  # one step in so many counts for it, once the window has been filled
 CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
 SHORTEST_DELAY_NS = 10_000  # a host cannot sleep less than about this
 CREDIT_BOUNDS = 2  # b0 of the ledger, in longest delays
+_BLOCK = Proposal(0, Reason.GUARD_BLOCK)
+_RESTING = Proposal(0, Reason.GUARD_OFF)
+_UNSTEADY = Proposal(0, Reason.UNSTEADY)
+_LEARNING = Proposal(0, Reason.LEARNING)
+_BALANCED = Proposal(0, Reason.BALANCED)
+_SPENT = Proposal(0, Reason.LEDGER)
+_PAUSING = Proposal(0, Reason.GAPS)
+_NO_PLAN = Proposal(0, Reason.NO_PLAN)
+_NOT_ACTING = (False, 0)
+_ON, _OFF = Stance.ON, Stance.OFF  # an enumeration looks its members up by name
+_new = tuple.__new__  # a third of what a named tuple's own costs, once a step
 
 
 class Pacer:
@@ -61,7 +72,9 @@ class Pacer:
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self._others_held = False  # by the last news of them
         self._steps = self._held_steps = self._held_ns = self._gaps_ns = 0
-        self._acting = (False, 0)  # the step asked for is left to `_contention`, by this delay
+        self._acting = (False, 0)  # `_contention` acts in the step asked for, by this delay
+        self._idle = Decision(0, "none", Reason.LEARNING)  # the last of its kind
+        self._now_ns = 0  # when the last step ended, by the clock it was told with
         self._controller = self._fresh_controller()
         self._contention = self._fresh_contention()
         self._guard = Guard(
@@ -129,39 +142,51 @@ class Pacer:
 
     def observe(self, seen: StepObservation) -> None:
         """Take the finished step; call it once per step, before `decide` for the next."""
-        self._count(seen)
-        acted = self._acting[0] and self._asked[0] == seen.step
+        # Taken apart at once: each look at a named field costs more than all of this together.
+        (
+            step, step_ns, _, _, _, _, _, delay_ns, _, steady, world, batch, slowest, _,
+            buckets_ns, sizes, gaps_ns, serial, ended_ns,
+        ) = seen  # fmt: skip
+        asked, scheduled, due = self._asked
+        acted, acted_ns = self._acting
+        if asked != step:
+            scheduled = due = acted = False
+        self._steps = steps = self._steps + 1
+        if delay_ns > 0 or gaps_ns > 0:
+            self._count(delay_ns, gaps_ns)
         # What phase and gaps cost their trial judges; the ledger is for a rank's own delay.
-        self._ledger.book(seen._replace(delay_ns=0) if acted else seen)
-        if not self._is_steady(seen):
+        self._ledger.book(seen, not acted)
+        began_ns = self._now_ns
+        self._now_ns = began_ns + step_ns if ended_ns is None else ended_ns
+        plain = world == self._world and batch == self._batch and self._odd_batch is None
+        if not (steady and step_ns > 0 if plain else self._is_steady(seen)):
             self._calm = 0
             return
         self._calm += 1
-        spent = max(0, seen.delay_ns) + max(0, seen.gaps_ns)
-        if self._steps % SAMPLE == 0 or not self._times.full:
-            self._times.push(max(1, seen.step_ns - spent))
-        asked, scheduled, due = self._asked
-        if asked != seen.step:
-            scheduled = due = False
-        others = self._contention
-        if others is not None and others.learn(seen, acted=acted, delay_ns=self._acting[1]):
-            self._guard.disturb()
+        unknown = self._bound_ns == 0
+        if unknown or steps % SAMPLE == 0:
+            self._times.push(max(1, step_ns - max(0, delay_ns) - max(0, gaps_ns)))
+        others, busy = self._contention, acted
+        if others is not None:
+            before = others.open
+            spent_ns = min(max(0, delay_ns), acted_ns) + max(0, gaps_ns) if acted else 0
+            others.learn(buckets_ns, sizes, serial, step_ns, spent_ns, began_ns, acted)
+            if others.open != before:
+                self._guard.disturb()
+            busy = acted or others.open
         if self._controller is not None:
             self._controller.learn(seen, due=due)
-        if seen.slowest is not None:
-            self._others_held = seen.slowest.held_ns > 0
-        if self.settings.guarded and not acted:
-            held = seen.delay_ns > 0 or self._others_held
-            self._guard.learn(seen, paced=scheduled, held=held)
-        if self._bound_ns == 0 or self._steps % RESCALE_STEPS == 0:
+        if slowest is not None:
+            self._others_held = slowest.held_ns > 0
+        if not busy and self.settings.guarded:
+            self._guard.learn(seen, scheduled, delay_ns > 0 or self._others_held)
+        if unknown or steps % RESCALE_STEPS == 0:
             self._rescale()
 
-    def _count(self, seen: StepObservation) -> None:
-        self._steps += 1
-        if seen.delay_ns > 0:
-            self._held_steps += 1
-            self._held_ns += seen.delay_ns
-        self._gaps_ns += max(0, seen.gaps_ns)
+    def _count(self, delay_ns: int, gaps_ns: int) -> None:
+        self._held_steps += delay_ns > 0
+        self._held_ns += max(0, delay_ns)
+        self._gaps_ns += max(0, gaps_ns)
 
     def _is_steady(self, seen: StepObservation) -> bool:
         """Whether to learn from the step; a change of world or batch starts everything anew."""
@@ -195,105 +220,129 @@ class Pacer:
         self._guard.reset()
 
     def _rescale(self) -> None:
-        if len(self._times) < FEWEST_STEPS:
+        times = self._times.ordered
+        if len(times) < FEWEST_STEPS:
             return
-        median = self._times.quantile(0.5)
+        median = times[(len(times) - 1) // 2]
         self._threshold_ns = int(self.settings.imbalance * median)
         self._bound_ns = min(int(self.settings.max_delay * median), self.settings.max_delay_ns)
         self._ledger.grant(CREDIT_BOUNDS * self._bound_ns)
 
     def decide(self, step: int) -> Decision:
         """What to hold before `step`, and what this rank should publish now."""
-        plan = self._publishable(step)
-        if self.settings.mode == "off" or self.killed:
+        settings = self.settings
+        plan = self._publishable(step) if settings.sharing and self.leads else None
+        if settings.mode == "off" or self.killed:
             reason = Reason.KILLED if self.killed else Reason.OFF
-            self._asked, self._acting = (step, False, False), (False, 0)
+            self._asked, self._acting = (step, False, False), _NOT_ACTING
             return Decision(0, "none", reason, plan)
-        others, gaps = self._beside_others(step), None
+        contention, others = self._contention, None
+        if contention is not None and self._bound_ns and (contention.open or settings.sharing):
+            others = self._beside_others(step, contention)
         if others is None:
-            scheduled, due, proposal = self._judge(step)
-            self._asked, self._acting = (step, scheduled, due), (False, 0)
+            (delay_ns, reason), gaps, self._acting = self._judge(step), None, _NOT_ACTING
         else:  # one actuator at a time, so that each is judged by what it does
-            proposal, gaps = others
-            self._asked, self._acting = (step, False, False), (True, proposal.delay_ns)
-        if self.settings.mode == "observe":
-            return Decision(0, "none", proposal.reason, plan, proposal.delay_ns)
-        delay_ns = proposal.delay_ns
+            acts, (delay_ns, reason), gaps = others
+            self._asked, self._acting = (step, False, False), (acts, delay_ns)
+        observes = settings.mode == "observe"
+        if delay_ns <= 0 and plan is None and (gaps is None or observes):
+            if self._idle.reason is not reason:
+                self._idle = Decision(0, "none", reason)
+            return self._idle
+        if observes:
+            return _new(Decision, (0, "none", reason, plan, delay_ns, None))
         actuator = "before_step" if delay_ns > 0 else "none" if gaps is None else "gap"
-        return Decision(delay_ns, actuator, proposal.reason, plan, delay_ns, gaps)
+        return _new(Decision, (delay_ns, actuator, reason, plan, delay_ns, gaps))
 
-    def _beside_others(self, step: int) -> tuple[Proposal, Gaps | None] | None:
-        """Phase or gaps, the bound holding for all of it; None where contention is left alone."""
-        contention = self._contention
-        if contention is None or self._bound_ns == 0 or self._calm < CALM_STEPS:
-            return None
+    def _beside_others(
+        self, step: int, contention: Contention
+    ) -> tuple[bool, Proposal, Gaps | None] | None:
+        """Whether phase or gaps act, and how; None where contention is not being dealt with."""
+        plan = None
         if self.settings.sharing:
             plan = self._plans.at(step)
             if plan is None or not (plan.gaps or plan.delay_ns >= 0):
                 return None
-            delay, reason = min(max(0, plan.delay_ns), self._bound_ns), Reason.COMMON
-            gaps = contention.gaps(self._bound_ns - delay) if plan.gaps else None
-        elif contention.wanted:
-            delay, reason = contention.delay_ns(self._bound_ns), Reason.PHASE
-            gaps = contention.gaps(self._bound_ns)
+            acts = plan.applies(step)
         else:
-            return None
-        if delay < SHORTEST_DELAY_NS:
-            return Proposal(0, Reason.BALANCED if gaps is None else Reason.GAPS), gaps
-        return Proposal(delay, reason), gaps
-
-    def _judge(self, step: int) -> tuple[bool, bool, Proposal]:
-        """Is the step scheduled to be paced, is it left to the rule, and what comes of it."""
-        stance, common_ns = self._stance(step)
-        if stance is None:
-            return False, False, Proposal(0, Reason.NO_PLAN)
-        if not self._guard.paces(step, stance):
-            resting = stance is Stance.OFF
-            return False, False, Proposal(0, Reason.GUARD_OFF if resting else Reason.GUARD_BLOCK)
+            acts = contention.acts(self._now_ns)
         if self._calm < CALM_STEPS:
-            return True, False, Proposal(0, Reason.UNSTEADY)
-        if self._bound_ns == 0:
-            return True, True, Proposal(0, Reason.LEARNING)
-        if common_ns >= 0:
-            return True, True, self._bounded(Proposal(common_ns, Reason.COMMON))
-        if self._controller is None:
-            return True, False, Proposal(0, Reason.BALANCED)
-        proposal = self._controller.propose(
-            threshold_ns=self._threshold_ns, bound_ns=self._bound_ns
-        )
-        return True, True, self._bounded(proposal)
+            return False, _UNSTEADY, None
+        if not acts:
+            return False, _BLOCK, None
+        return True, *self._act(contention, plan)
 
-    def _stance(self, step: int) -> tuple[Stance | None, int]:
-        """What the guard or the published plan says of `step`, and a delay common to all."""
-        if not self.settings.sharing:
-            return (self._guard.stance if self.settings.guarded else Stance.ON), -1
-        plan = self._plans.at(step)
-        return (None, -1) if plan is None else (plan.stance, plan.delay_ns)
+    def _act(self, contention: Contention, plan: Plan | None) -> tuple[Proposal, Gaps | None]:
+        """The delay before a step and the pauses in it, by the plan or by what this rank saw."""
+        bound_ns, delay, gaps = self._bound_ns, 0, None
+        if plan is not None:
+            delay = min(max(0, plan.delay_ns), bound_ns)
+            gaps = contention.gaps(bound_ns - delay) if plan.gaps else None
+        elif contention.by_gaps:
+            gaps = contention.gaps(bound_ns)
+        else:
+            delay = contention.delay_ns(bound_ns)
+        if delay < SHORTEST_DELAY_NS:
+            return _BALANCED if gaps is None else _PAUSING, gaps
+        return Proposal(delay, Reason.PHASE if plan is None else Reason.COMMON), gaps
+
+    def _judge(self, step: int) -> Proposal:
+        """What comes of a rank's own rule before a step; `_asked` says how it was scheduled."""
+        settings, guard, bound_ns = self.settings, self._guard, self._bound_ns
+        self._asked = (step, False, False)
+        if settings.sharing:
+            plan = self._plans.at(step)
+            if plan is None:
+                return _NO_PLAN
+            stance, common_ns = plan.stance, plan.delay_ns
+        else:
+            stance, common_ns = guard.stance if settings.guarded else _ON, -1
+        if not guard.paces(step, stance):
+            return _RESTING if stance is _OFF else _BLOCK
+        rule, calm = self._controller, self._calm >= CALM_STEPS
+        due = calm and (bound_ns == 0 or common_ns >= 0 or rule is not None)
+        self._asked = (step, True, due)
+        if not calm:
+            return _UNSTEADY
+        if bound_ns == 0:
+            return _LEARNING
+        if common_ns >= 0:
+            return self._bounded(Proposal(common_ns, Reason.COMMON))
+        if rule is None:
+            return _BALANCED
+        return self._bounded(rule.propose(threshold_ns=self._threshold_ns, bound_ns=bound_ns))
 
     def _bounded(self, proposal: Proposal) -> Proposal:
-        if proposal.delay_ns <= 0:
+        """As much of it as bound and ledger leave room for."""
+        wanted_ns, room_ns = proposal.delay_ns, self._bound_ns
+        if wanted_ns <= 0:
             return proposal
-        room = self._bound_ns
         if self.settings.guarded:
-            room = self._ledger.room_ns(self._bound_ns)
-        delay = min(proposal.delay_ns, room)
-        if delay >= SHORTEST_DELAY_NS:
-            return Proposal(delay, proposal.reason)
-        spent = room < proposal.delay_ns
-        return Proposal(0, Reason.LEDGER if spent else Reason.BALANCED)
+            room_ns = self._ledger.room_ns(room_ns)
+        if SHORTEST_DELAY_NS <= wanted_ns <= room_ns:
+            return proposal
+        if room_ns < wanted_ns:
+            return Proposal(room_ns, proposal.reason) if room_ns >= SHORTEST_DELAY_NS else _SPENT
+        return _BALANCED
 
     def _publishable(self, step: int) -> Plan | None:
-        """The plan this rank should publish now, if it leads."""
-        if not (self.settings.sharing and self.leads):
-            return None
+        """The plan the leader should publish now."""
         stance = self._guard.stance if self.settings.guarded else Stance.ON
-        delay_ns, gaps, contention = -1, False, self._contention
-        if contention is not None and contention.wanted:
-            gaps = contention.by_gaps
-            delay_ns = -1 if gaps else contention.delay_ns(self._bound_ns)
-        return self._plans.next(
-            step, stance, least_steps=self._exchange_steps, delay_ns=delay_ns, gaps=gaps
-        )
+        plan = self._plans.next(step, stance, least_steps=self._exchange_steps)
+        contention = self._contention
+        if plan is None or contention is None or not contention.open:
+            return plan
+        gaps = contention.by_gaps
+        delay_ns = -1 if gaps else contention.delay_ns(self._bound_ns)
+        quarters = self._quarters(contention, plan, step)
+        return plan._replace(gaps=gaps, delay_ns=delay_ns, quarters=quarters)
+
+    def _quarters(self, contention: Contention, plan: Plan, step: int) -> int:
+        """In which quarters of a plan to act, by when their middles will be."""
+        steps, step_ns = plan.last_step + 1 - plan.first_step, self._times.quantile(0.5)
+        middles = (plan.first_step - step + steps * (2 * n + 1) // 8 for n in range(4))
+        acting = (contention.acts(self._now_ns + ahead * step_ns) for ahead in middles)
+        return sum(acts << n for n, acts in enumerate(acting))
 
     @property
     def _exchange_steps(self) -> int:

@@ -48,6 +48,11 @@ class Phase:
             self.integral_ns *= DECAY
         self.delay_ns = int(jump + self.integral_ns)
 
+    def pause(self) -> None:
+        """A step without delay: what is seen in it says nothing about the next one with it."""
+        self._leads.clear()
+        self.delay_ns = int(self.integral_ns)
+
     def rest(self) -> None:
         """Forget everything: the delay was not applied."""
         self._leads.clear()

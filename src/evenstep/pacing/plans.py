@@ -35,15 +35,7 @@ class PlanBook:
             return None
         return self._plans[0]
 
-    def next(
-        self,
-        step: int,
-        stance: Stance,
-        *,
-        least_steps: int = 0,
-        delay_ns: int = -1,
-        gaps: bool = False,
-    ) -> Plan | None:
+    def next(self, step: int, stance: Stance, *, least_steps: int = 0) -> Plan | None:
         """The plan to publish at `step`: once per window, for a window far enough ahead.
 
         A window is `PLAN_STEPS` long, doubled until it has `least_steps`, so that plans of quick
@@ -56,4 +48,4 @@ class PlanBook:
         if step % steps:
             return None
         first = step + PLAN_LEAD_WINDOWS * steps
-        return Plan(first, first + steps - 1, self._attempt, self._world, stance, delay_ns, gaps)
+        return Plan(first, first + steps - 1, self._attempt, self._world, stance)

@@ -16,10 +16,17 @@ SPEND = 0.8  # g: share of the persistent slack that is spent
 PERSISTENT = 0.03  # the quantile of slack that counts as persistent
 SHORTEST_WINDOW = 32
 LOCAL_WINDOW = 64
+LOCAL_LOW, LOCAL_MIDDLE = (int(q * (LOCAL_WINDOW - 1)) for q in (0.1, 0.5))  # in ascending order
 LOCAL_GAIN = 0.2
 LONGEST_WINDOW = 256
 UNTOLD_STEPS = 3  # in a row; then the wait counts as unknown
 REMEMBERED_STEPS = 2048  # own work kept until the shared values of its step arrive
+_SLACK = Reason.SLACK  # an enumeration looks its members up by name
+_LEARNING = Proposal(0, Reason.LEARNING)
+_LAST = Proposal(0, Reason.LAST)
+_BALANCED = Proposal(0, Reason.BALANCED)
+_CANNOT_TELL = Proposal(0, Reason.CANNOT_TELL)
+_new = tuple.__new__  # a third of what a named tuple's own costs, once a step
 
 
 def caution(world: int) -> float:
@@ -62,15 +69,15 @@ class SharedSlack:
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
         """What the persistent slack allows; below `threshold_ns` it is left alone."""
         if not self._slack.full:
-            return Proposal(0, Reason.LEARNING)
+            return _LEARNING
         low = self._slack.quantile(PERSISTENT)
         if low <= 0:
-            return Proposal(0, Reason.LAST)
+            return _LAST
         if low < threshold_ns:
-            return Proposal(0, Reason.BALANCED)
+            return _BALANCED
         spread = self._slack.quantile(0.5) - low
         delay = min(bound_ns, int(SPEND * low - self._caution * spread))
-        return Proposal(delay, Reason.SLACK) if delay > 0 else Proposal(0, Reason.LAST)
+        return Proposal(delay, _SLACK) if delay > 0 else _LAST
 
 
 class LocalSlack:
@@ -79,11 +86,14 @@ class LocalSlack:
     d' = 0 if the last wait is within its margin, else d + .2 (q10 - κ(med - q10) - margin), over
     the waits seen *under* d. The term with κ is the same caution as with shared work: where slack
     comes and goes (independent noise) nothing is spent, and a lone job loses nothing.
+
+    The only rank of a job has nobody to wait for: what lengthens its collectives is contention.
     """
 
     actuator = "before_step"
 
     def __init__(self, world: int) -> None:
+        self._alone = world == 1
         self._waits = RollingWindow(LOCAL_WINDOW)
         self._caution = caution(world)
         self._delay_ns = 0  # last proposed
@@ -96,32 +106,38 @@ class LocalSlack:
         """Take the wait of a step that was due to be paced."""
         if not due:  # waits of unpaced blocks say nothing about d
             return
-        if seen.wait_ns is None:
+        wait_ns, delay_ns = seen.wait_ns, seen.delay_ns
+        if wait_ns is None:
             self._untold += 1
             return
         self._untold = 0
         # What the host overslept must not creep into the next delay.
-        self._base_ns = min(self._delay_ns, max(0, seen.delay_ns))
-        self._wait_ns = seen.wait_ns
+        self._base_ns = 0 if delay_ns <= 0 else min(self._delay_ns, delay_ns)
+        self._wait_ns = wait_ns
         self._margin_ns = seen.margin_ns
-        self._waits.push(seen.wait_ns)
+        self._waits.push(wait_ns)
 
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
         """The next delay; it shrinks while wait and delay together are below `threshold_ns`."""
+        waits = self._waits.ordered
+        if self._alone:
+            return _LAST
         if self._untold >= UNTOLD_STEPS:
-            return Proposal(0, Reason.CANNOT_TELL)
-        if not self._waits.full:
-            return Proposal(0, Reason.LEARNING)
-        delay, reason = self._next(threshold_ns)
-        self._delay_ns = min(bound_ns, delay)
-        return Proposal(self._delay_ns, Reason.SLACK if self._delay_ns > 0 else reason)
-
-    def _next(self, threshold_ns: int) -> tuple[int, Reason]:
+            return _CANNOT_TELL
+        if len(waits) < LOCAL_WINDOW:
+            return _LEARNING
         if self._wait_ns <= self._margin_ns:
-            return 0, Reason.LAST
-        low = self._waits.quantile(0.1)
-        if self._base_ns + low < threshold_ns:
-            return self._base_ns // 2, Reason.BALANCED
-        spread = self._waits.quantile(0.5) - low
-        left = low - self._caution * spread - self._margin_ns
-        return self._base_ns + max(0, int(LOCAL_GAIN * left)), Reason.BALANCED
+            self._delay_ns = 0
+            return _LAST
+        delay, low = self._base_ns, waits[LOCAL_LOW]
+        if delay + low < threshold_ns:
+            delay //= 2
+        else:
+            spread = waits[LOCAL_MIDDLE] - low
+            more = int(LOCAL_GAIN * (low - self._caution * spread - self._margin_ns))
+            if more > 0:
+                delay += more
+        if delay > bound_ns:
+            delay = bound_ns
+        self._delay_ns = delay
+        return _new(Proposal, (delay, _SLACK)) if delay > 0 else _BALANCED

@@ -1,94 +1,212 @@
 """Whether phase or gaps pay, by the loss they are there to remove.
 
-A step's loss is what its buckets took too long, plus what was spent on delays and gaps. Compute
-does not enter, so its jitter does not hide the answer. Off, the mean μ and deviation σ of the loss
-are learned; on, an alarm for a mean above μ (Page 1954) ends a trial that makes it worse, and a
-look at the mean ends one that does not help. What failed is tried again after twice the time, so
-the number of trials grows with the logarithm of the steps, and the relative harm tends to zero.
+A step's loss is what its buckets took, plus what was spent on delays and gaps. Compute does not
+enter, so its jitter does not hide the answer. Time is cut into blocks, of each pair of blocks one
+is acted in, and the pair's difference is one measurement. Blocks follow the clock on the wall and
+an order common to all jobs, so jobs that know nothing of each other act, and leave off, together:
+what is compared is all of them pacing with none of them pacing. A job that yields alone only loses
+to the others; where everybody yields in turn all may gain, and only a joint comparison shows it.
+
+What a comparison costs is booked. One ends when it has cost more than is left in the account,
+`CREDIT` steps and `SHARE` of all steps since, at the latest at twice that; so relative harm tends
+to `SHARE` or less whatever the world does. What failed is tried again after twice the time. What
+pays keeps a block in every few without, so that it goes on being compared.
+
+Jobs can also come to meet in every step, with blocks and without alike, where before they drifted
+through each other. So the loss is watched against what it was before as well (CUSUM, Page 1954).
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from evenstep.pacing.blocks import clock_block_acts
+from evenstep.pacing.comparison import PairedComparison
 
-LOOK_STEPS = 100
-LONG_LOOK = 800
-LONGEST_REST_STEPS = 4000
-GROWTH = 2
+LEARNING_STEPS = 64
 WORTH = 0.005  # of a step: less contention than this is left alone
-HELPED = 0.95  # a mean loss above this share of the one without is no help
-SLACK = 0.1  # deviations that the alarm forgives per step
-#: Steps and deviations of loss beyond which a trial ends. Twice as many gain a little more on
-#: average and lose twice as much at worst.
-ALARM_STEPS, ALARM_DEVIATIONS = 1.0, 4.0
+BLOCK_STEPS = 12  # a block has room for so many
+SHORTEST_BLOCK_NS = 100_000_000
+BLOCK_GROWTH = 4  # few lengths, so that jobs with steps of one order share theirs
+TURN_STEPS = 2  # left out after each change
+FEWEST_STEPS = 4  # of either kind, or a pair does not count
+FEWEST_PAIRS, FEWEST_SPANS = 6, 3  # before the first verdict; a span is many more steps
+CLEAR, FEWEST_CLEAR = 4.0, 4  # standard errors that end a comparison after so few pairs
+MOST_PAIRS = 24
+SURE = 2.0  # standard errors of the mean difference: it costs
+LIKELY = 1.5  # ... and it pays
+CLEARLY = 0.003  # of a step, where neither became certain
+PAIR, SPAN, LONGEST_SPAN = 2, 8, 32  # blocks; of a span all but one are acted in
+MEMORY_PAIRS = 12  # beyond it older spans count less
+CREDIT = 6.0  # steps that comparisons may lose in all, and at most in any one
+SHARE = 0.0005  # ... and of every step since
+LEAST_ROOM = 2.0  # steps left in the account, or nothing is tried
+DRIFT, FORGIVEN = 15.0, 0.005  # steps lost in all against before it began, and of each step
+OUTLIER = 3.0  # mean steps: a longer loss is something else
+FIRST_REST_STEPS, LONGEST_REST_STEPS = 300, 4000
 
 
 class LossTrial:
-    """Decides whether contention is acted on; fed with every steady step's loss."""
+    """Decides when contention is acted on; fed with every steady step's loss."""
 
     __slots__ = (
-        "_alarm_ns", "_deviation", "_excess", "_look", "_mean", "_rest", "_squares", "_steps",
-        "_sum", "_times", "on", "trials", "word",
+        "_block", "_block_ns", "_drift", "_excess", "_group", "_harm", "_off", "_on", "_pairs",
+        "_rest", "_seen", "_skip", "_span", "_steps", "_sum", "_times", "_wake", "_was_acted",
+        "_without_ns", "booked", "open", "step_ns", "trials", "word",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.on = False
+        self.open = False  # compared or acted on, not learning or resting
         self.word = "untested"
         self.trials = 0
-        self._rest = self._look = LOOK_STEPS
-        self._mean = self._deviation = 0.0  # of the loss while off
-        self._begin()
-
-    def _begin(self) -> None:
+        self.booked = 0.0  # steps lost to comparisons that ended badly
+        self.step_ns = 0.0  # mean, when last learned
+        self._without_ns = 0.0  # mean loss then
         self._steps = 0
-        self._sum = self._squares = self._times = self._excess = self._alarm_ns = 0.0
+        self._rest, self._wake = FIRST_REST_STEPS, LEARNING_STEPS
+        self._span = PAIR
+        self._block_ns = SHORTEST_BLOCK_NS
+        self._block = (-1, False)  # the last one asked for
+        self._learn_anew()
+        self._compare_anew()
 
-    def learn(self, loss_ns: int, step_ns: int, excess_ns: int) -> None:
+    def _learn_anew(self) -> None:
+        self._seen = 0
+        self._sum = self._times = self._excess = 0.0
+
+    def _compare_anew(self) -> None:
+        self._pairs = PairedComparison()
+        self._harm = 0.0  # steps lost since, less what was gained
+        self._drift = 0.0  # steps lost against before, acted or not
+        self._group = -1
+        self._was_acted = False
+        self._skip = TURN_STEPS
+        self._off, self._on = [0, 0], [0, 0]  # steps and their loss in the running group
+
+    @property
+    def room(self) -> float:
+        """Steps that the next comparison may lose."""
+        return min(CREDIT, CREDIT + SHARE * self._steps - self.booked)
+
+    def acts(self, at_ns: int) -> bool:
+        """Whether a step that begins at this time is one to act in."""
+        if not self.open:
+            return False
+        block = at_ns // self._block_ns
+        if block != self._block[0]:
+            self._block = (block, clock_block_acts(block, self._span))
+        return self._block[1]
+
+    def learn(self, loss_ns: int, step_ns: int, excess_ns: int, began_ns: int, acted: bool) -> None:
         """Take a step's loss, pauses and delays included, and what of it is surely contention."""
         self._steps += 1
+        if self.open:
+            self._compare(loss_ns, began_ns, acted)
+            return
+        if acted:
+            return
+        self._seen = seen = self._seen + 1
         self._sum += loss_ns
-        self._squares += loss_ns * loss_ns
         self._times += step_ns
         self._excess += excess_ns
-        if self.on:
-            self._watch(loss_ns)
-        elif self._steps >= self._rest:
-            self._conclude_off()
+        if seen >= LEARNING_STEPS and self._steps >= self._wake:
+            self._conclude_learning()
 
-    def _watch(self, loss_ns: int) -> None:
-        """The alarm after each step, and the look after so many."""
-        self._alarm_ns = max(0.0, self._alarm_ns + loss_ns - self._mean - SLACK * self._deviation)
-        step_ns = self._times / self._steps
-        if self._alarm_ns > ALARM_STEPS * step_ns + ALARM_DEVIATIONS * self._deviation:
+    def _conclude_learning(self) -> None:
+        worth = self._excess >= WORTH * self._times and self._times > 0
+        if worth and self.room >= LEAST_ROOM:
+            self.step_ns, self._without_ns = self._times / self._seen, self._sum / self._seen
+            self._block_ns = SHORTEST_BLOCK_NS
+            while self._block_ns < BLOCK_STEPS * self.step_ns:
+                self._block_ns *= BLOCK_GROWTH
+            self._enter(PAIR, "on trial")
+            self.trials += 1
+        elif not worth:
+            self.word = "nothing to gain"
+        self._learn_anew()
+
+    def _enter(self, span: int, word: str) -> None:
+        self.open, self.word, self._span, self._block = True, word, span, (-1, False)
+        self._compare_anew()
+
+    def _compare(self, loss_ns: int, began_ns: int, acted: bool) -> None:
+        step_ns, drift = self.step_ns, self._drift
+        if loss_ns > OUTLIER * step_ns:
+            loss_ns = int(OUTLIER * step_ns)
+        drift += (loss_ns - self._without_ns) / step_ns - FORGIVEN
+        self._drift = drift = drift if drift > 0.0 else 0.0
+        if drift > DRIFT:
+            self._harm = max(LEAST_ROOM, self._harm + self._open_harm)
             self._stop()
-        elif self._steps >= self._look:
-            helped = self._sum / self._steps <= HELPED * self._mean
-            (self._go_on if helped else self._stop)()
+            return
+        group = began_ns // (self._block_ns * self._span)
+        if group != self._group:
+            if self._group >= 0:
+                self._close_group()
+            if not self.open:
+                return
+            self._group = group
+        if acted != self._was_acted:
+            self._was_acted, self._skip = acted, TURN_STEPS
+        if self._skip:
+            self._skip -= 1
+            return
+        told = self._on if acted else self._off
+        told[0] += 1
+        told[1] += loss_ns
 
-    def _go_on(self) -> None:
-        """It pays: look again after twice the time. The alarm keeps its level."""
-        self.word = "pays"
-        self._look *= 2
-        if self._look >= LONG_LOOK:
-            self._rest = LOOK_STEPS
-        alarm_ns = self._alarm_ns
-        self._begin()
-        self._alarm_ns = alarm_ns
+    @property
+    def _open_harm(self) -> float:
+        """What the running group has cost so far, against its own steps without or those before."""
+        (off, off_ns), (on, on_ns) = self._off, self._on
+        without_ns = off_ns / off if off else self._without_ns
+        return (on_ns - on * without_ns) / self.step_ns
+
+    def _close_group(self) -> None:
+        (off, off_ns), (on, on_ns) = self._off, self._on
+        if min(off, on) >= FEWEST_STEPS:
+            gain = (off_ns / off - on_ns / on) / self.step_ns
+            self._pairs.add(gain)
+            self._harm = max(-CREDIT, self._harm - gain * on)
+            if self._is_time():
+                self._judge(off_ns / off)
+            elif self._pairs.count > 1 and self._harm > 2 * self.room:
+                self._stop()
+        self._off, self._on = [0, 0], [0, 0]
+
+    def _is_time(self) -> bool:
+        """Whether enough pairs are known for a verdict."""
+        count = self._pairs.count
+        if self._span > PAIR:
+            return count >= FEWEST_SPANS
+        clear = count >= FEWEST_CLEAR and abs(self._pairs.certainty) > CLEAR
+        return clear or count >= FEWEST_PAIRS
+
+    def _judge(self, without_ns: float) -> None:
+        pairs = self._pairs
+        certainty = pairs.certainty
+        if certainty < -SURE or (self._harm > self.room and certainty < 0):
+            self._stop()
+        elif self._span > PAIR:
+            self._go_on(certainty)
+        elif certainty > LIKELY:
+            self._rest = FIRST_REST_STEPS
+            self._enter(LONGEST_SPAN if certainty > CLEAR else SPAN, "pays")
+        elif pairs.count >= MOST_PAIRS:
+            # Where jobs that have come apart stay apart, blocks without are as good as those with.
+            if pairs.mean > CLEARLY or without_ns < self._without_ns:
+                self._enter(SPAN, "pays")
+            else:
+                self._stop()
+
+    def _go_on(self, certainty: float) -> None:
+        """It pays: forget the oldest, and do without more rarely where it pays surely."""
+        if certainty > LIKELY and self._span < LONGEST_SPAN:
+            self._span, self._group, self._block = 2 * self._span, -1, (-1, False)
+        elif self._pairs.count >= MEMORY_PAIRS:
+            self._pairs.fade()
 
     def _stop(self) -> None:
-        self.on, self.word = False, "does not pay"
-        self._rest = min(LONGEST_REST_STEPS, GROWTH * self._rest)
-        self._look = LOOK_STEPS
-        self._begin()
-
-    def _conclude_off(self) -> None:
-        mean = self._sum / self._steps
-        if self._excess < WORTH * self._times or mean <= 0:
-            self.word = "nothing to gain"
-            self._rest = LOOK_STEPS
-        else:
-            self._mean = mean
-            self._deviation = sqrt(max(0.0, self._squares / self._steps - mean * mean))
-            self.on, self.word = True, "on trial"
-            self.trials += 1
-            self._begin()
+        self.open, self.word = False, "does not pay"
+        self.booked += max(0.0, self._harm)
+        self._wake = self._steps + self._rest
+        self._rest = min(LONGEST_REST_STEPS, 2 * self._rest)
+        self._learn_anew()

@@ -10,51 +10,45 @@ class RollingWindow:
     """The last `size` integers, ready to give quantiles and deviation at any time.
 
     A push is one insertion and one removal in a sorted list: under a microsecond at 256 values.
-    Sums are exact integers, so nothing drifts however long the run.
     """
 
-    __slots__ = ("_arrival", "_sorted", "_squares", "_sum", "size")
+    __slots__ = ("_arrival", "ordered", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._arrival: deque[int] = deque()
-        self._sorted: list[int] = []  # invariant: the values of _arrival, ascending
-        self._sum = 0
-        self._squares = 0
+        self.ordered: list[int] = []  # to be read only; invariant: the values, ascending
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self.ordered)
 
     @property
     def full(self) -> bool:
         """Whether a whole window has been seen since the last `clear`."""
-        return len(self._sorted) >= self.size
+        return len(self.ordered) >= self.size
 
     def push(self, value: int) -> None:
         """Add a value; the oldest leaves when the window is full."""
-        if len(self._sorted) >= self.size:
-            old = self._arrival.popleft()
-            del self._sorted[bisect_left(self._sorted, old)]
-            self._sum -= old
-            self._squares -= old * old
-        self._arrival.append(value)
-        insort(self._sorted, value)
-        self._sum += value
-        self._squares += value * value
+        ordered, arrival = self.ordered, self._arrival
+        if len(ordered) >= self.size:
+            del ordered[bisect_left(ordered, arrival.popleft())]
+        arrival.append(value)
+        insort(ordered, value)
 
     def quantile(self, q: float) -> int:
         """The value that a share `q` of the window does not exceed, rounded down; 0 if empty."""
-        if not self._sorted:
+        if not self.ordered:
             return 0
-        return self._sorted[int(q * (len(self._sorted) - 1))]
+        return self.ordered[int(q * (len(self.ordered) - 1))]
 
     @property
     def deviation(self) -> float:
-        """Population standard deviation of the window; 0 if empty."""
-        n = len(self._sorted)
+        """Population standard deviation of the window, by exact sums; 0 if empty."""
+        n, total = len(self.ordered), sum(self.ordered)
         if n == 0:
             return 0.0
-        return float(max(0, n * self._squares - self._sum * self._sum) ** 0.5 / n)
+        squares = sum(value * value for value in self.ordered)
+        return float((n * squares - total * total) ** 0.5 / n)
 
     def resize(self, size: int) -> None:
         """Keep the newest `size` values from now on."""
@@ -67,5 +61,4 @@ class RollingWindow:
     def clear(self) -> None:
         """Forget everything."""
         self._arrival.clear()
-        self._sorted.clear()
-        self._sum = self._squares = 0
+        self.ordered.clear()

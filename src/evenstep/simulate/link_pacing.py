@@ -82,6 +82,7 @@ class PacedRanks:
                     buckets_ns=tuple(row[rank] for row in self._durations),
                     gaps_ns=self._paused[rank],
                     serial=BUCKETS - 1,
+                    ended_ns=int(end * UNIT_NS),
                 )
             )
         if self.pacers[0].settings.sharing:  # what is shared arrives a step later

@@ -211,7 +211,7 @@ def assign(data: dict[str, Any], assignment: str) -> None:
     """
     path, equals, value = assignment.partition("=")
     if not equals or not path.strip():
-        raise ConfigError(f"--set takes name=value such as cluster.nodes=8, found {assignment!r}")
+        raise ConfigError(f"--set takes name=value, found {assignment!r}")
     *parents, last = [part.strip() for part in path.split(".")]
     place: Any = data
     for part, following in zip(parents, [*parents, last][1:], strict=True):

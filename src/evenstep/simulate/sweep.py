@@ -150,10 +150,16 @@ def _check(axes: Sequence[Axis], repeats: int) -> None:
 
 def _asked(data: Mapping[str, Any], assignments: Sequence[str], fields: list[str]) -> Scenario:
     try:
-        return scenarios.parse(deepcopy(dict(data)), [*assignments, *fields])
+        return scenarios.parse(deepcopy(dict(data)), [*map(_in_full, assignments), *fields])
     except ConfigError as error:
         where = ", ".join(fields)
         raise ConfigError(f"with {where}: {error}" if where else str(error)) from error
+
+
+def _in_full(assignment: str) -> str:
+    """An assignment whose field is named with its table."""
+    label, equals, value = assignment.partition("=")
+    return f"{SHORT.get(label, label)}{equals}{value}"
 
 
 def _shown(value: str) -> Any:

@@ -16,12 +16,14 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from evenstep.simulate.link_pacing import paced
+from evenstep.simulate.link_timeline import timeline
 from evenstep.simulate.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
 
 RACK = 4
 APART = 0.01  # of neighbouring periods
 SOURCE = "When Scaling Fails, table 1"
 FIT_SEED, FIT_STEPS = 1, 1200
+SHOWN_RANKS, SHOWN_STEPS, SHOWN_AFTER = 4, 3, 1000  # of the timeline
 
 
 class Published(NamedTuple):
@@ -152,6 +154,28 @@ def predict(family: Family, *, seeds: Sequence[int], steps: int) -> list[Row]:
             arms[name] = Figure(throughput, mean / held - 1, held_cv)
         rows.append(Row(published, baseline, arms))
     return rows
+
+
+def timelines(family: Family, *, seed: int, steps: int) -> dict[str, Any]:
+    """Our job's ranks and its tenants at the largest size, over a few steps before and after."""
+    nodes = PUBLISHED[-1].nodes
+    made = world(family, nodes, seed)
+    made = replace(made, jobs=(replace(made.jobs[0], ranks=SHOWN_RANKS), *made.jobs[1:]))
+    first_step = min(steps, SHOWN_AFTER) - SHOWN_STEPS
+    arms: dict[str, Mapping[str, Any]] = {"before": {}, "after": ARMS["auto"]}
+    return {
+        "nodes": nodes,
+        "controller": "auto",
+        "first_step": first_step,
+        "steps": SHOWN_STEPS,
+        **{
+            name: [
+                span._asdict()
+                for span in timeline(made, first_step=first_step, steps=SHOWN_STEPS, **settings)
+            ]
+            for name, settings in arms.items()
+        },
+    }
 
 
 def _measured(outcomes: Sequence[Outcome]) -> tuple[float, float]:
