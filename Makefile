@@ -22,11 +22,12 @@ demo: $(VENV)/.ready
 
 # All but the real jobs of other stacks, whose waits are compared with a clock: those are below.
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks
+	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks -m "not clock"
 
 # Every stack really runs, with a known delay. Wants a machine that does nothing else: two minutes.
 test-stacks: $(VENV)/.stacks
 	$(BIN)/python -m pytest tests/stacks tests/frameworks
+	$(BIN)/python -m pytest tests/probe -m clock
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check src tests benchmarks examples docs

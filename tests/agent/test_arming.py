@@ -1,5 +1,6 @@
 """The post-import hook and the bootstrap, on a fake `torch.distributed` and a fake agent."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -168,3 +169,22 @@ def test_waiting_twice_for_one_module_puts_one_finder_in_place(monkeypatch):
     arming.arm(print, target="no.such.module")
     arming.arm(print, target="no.such.module")
     assert len(sys.meta_path) == before + 1
+
+
+def test_an_action_may_stop_the_waiting_that_called_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    (tmp_path / "awaited_once.py").write_text("VALUE = 1\n")
+    arming.arm(lambda: arming.disarm("awaited_once"), target="awaited_once")
+    assert importlib.import_module("awaited_once").VALUE == 1
+
+
+def test_after_a_detach_no_import_attaches_again(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    arming.arm(print, target="no.such.module")
+    arming.arm(print, target="mpi4py.no_such")
+    monkeypatch.setattr(arming, "OTHERS", {"mpi4py.no_such": "mpi"})
+    arming.disarm_all()
+    awaited = {getattr(finder, "awaited", None) for finder in sys.meta_path}
+    assert "no.such.module" in awaited
+    assert not awaited & {"torch", "torch.distributed", "mpi4py.no_such"}

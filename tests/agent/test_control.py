@@ -177,6 +177,7 @@ def test_a_home_is_one_folder_of_one_kernel(run):
         "",
         "{",
         "[]",
+        "[" * 4000,
         "{}",
         '{"schema": "evenstep.control/1", "number": 0}',
         '{"schema": "evenstep.control/1", "run_id": "r", "number": 1, "mode": "fast"}',

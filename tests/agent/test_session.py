@@ -1,5 +1,6 @@
 """What a script may say of itself, with and without an agent."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +53,18 @@ def test_a_span_is_recorded_with_its_name_and_both_its_ends(attached):
     assert read_spool(attached.spool.path).names[int(row["name"])] == "tokenize"
 
 
+def test_a_forked_child_that_leaves_the_block_does_not_end_its_parents_span(attached):
+    with evenstep.span("parent's"):
+        span = evenstep.span("both")
+        span.__enter__()
+        child = os.fork()
+        if not child:
+            span.__exit__(None, None, None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert records(attached, Kind.SPAN)["exit_ns"].tolist() == [0, 0]
+
+
 def test_a_span_ends_with_its_block_even_by_an_exception(attached):
     with pytest.raises(ZeroDivisionError), evenstep.span("fails"):
         raise ZeroDivisionError
@@ -94,6 +107,16 @@ def test_numbers_are_logged_and_what_is_none_is_left_out(attached):
     evenstep.log(loss=2, norm=float("nan"), note="text", huge=10**400, nothing=None, flag=True)
     names = read_spool(attached.spool.path).names
     assert [names[n] for n in records(attached, Kind.MARKER)["name"]] == ["loss", "norm", "flag"]
+
+
+def test_an_object_that_refuses_to_be_a_number_is_left_out(attached):
+    class Several:  # as a tensor of two elements does
+        def __float__(self):
+            raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+    evenstep.log(loss=Several(), norm=2)
+    assert len(records(attached, Kind.MARKER)) == 1
+    assert not attached.failures
 
 
 def test_logging_after_the_trace_has_ended_is_quiet(attached):

@@ -30,7 +30,7 @@ def fakes(monkeypatch, severities):
     """Stand-ins for reading, diagnosing and rendering; a trace knows its path."""
     parts = {
         "evenstep.trace.trace.load": lambda path, *, attempt: SimpleNamespace(
-            path=path, operations=None, world=2
+            path=path, operations=None, world=2, attempt=0
         ),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
         "evenstep.report.terminal.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",

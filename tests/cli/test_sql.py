@@ -111,6 +111,14 @@ def test_columns_of_one_name_are_told_apart(ask, run):
     assert ask("select 1 as a, 2 as a", run) == [{"a": 1, "a_2": 2}]
 
 
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_a_time_with_a_zone_needs_a_module_and_is_refused_at_once(run, capsys, monkeypatch, form):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["sql", "select now() as t", str(run), form]) == 2
+    found = capsys.readouterr()
+    assert (found.out, "::varchar" in found.err) == ("", True)
+
+
 @pytest.mark.parametrize(
     ("query", "said"),
     [

@@ -78,6 +78,8 @@ def test_ctrl_c_keeps_what_is_finished(scenario, tmp_path, start):
         (["--vary", "nods=2"], "with nods=2: there is no nods; did you mean"),
         (["--vary", "nodes=2", "--repeats", "0"], "--repeats must be at least 1"),
         (["--vary", "nodes=2", "--workers", "0"], "--workers must be at least 1"),
+        (["--vary", "nodes=2", "--set", "steps=many"], "run.steps must be"),
+        (["--vary", "nodes=2", "--html", "none/page.html"], "there is no folder none"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_and_exit_2(scenario, arguments, message, capsys):

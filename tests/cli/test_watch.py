@@ -85,6 +85,11 @@ def test_ctrl_c_ends_it_without_a_word(start, run):
     assert child.stderr.read() == ""
 
 
+def test_once_sums_a_node_up_and_ends(command, run):
+    assert command("watch", run, "--aggregate", "--once").returncode == 0
+    assert list((run / "live").iterdir())
+
+
 @pytest.mark.parametrize("arguments", [["--every", "0"], ["--port", "0"], ["--port", "http"]])
 def test_what_cannot_be_is_refused(command, run, arguments):
     assert command("watch", run, *arguments).returncode == 2

@@ -90,6 +90,11 @@ def test_the_command_examines_this_very_host(capsys):
     assert "versions.python: Python 3" in capsys.readouterr().out
 
 
+def test_a_folder_that_is_no_copy_of_a_host_is_refused(capsys, tmp_path):
+    assert main(["doctor", "--root", str(tmp_path)]) == 2
+    assert "holds neither proc nor sys" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--topology", "--lstopo", "--nccl-log"])
 def test_a_file_that_is_not_there_is_named(option, capsys, tmp_path):
     assert main(["doctor", option, str(tmp_path / "nothing")]) == 2

@@ -8,6 +8,7 @@ import pytest
 
 import evenstep
 from evenstep.diagnose.engine import diagnose
+from evenstep.errors import EvenstepError
 from evenstep.hooks import ray_train
 from evenstep.trace.layout import Kind, Phase
 
@@ -78,6 +79,18 @@ def test_a_group_that_is_started_again_is_a_new_attempt(agreed, tmp_path):
 
 def test_the_folder_that_was_given_counts(agreed, tmp_path):
     assert agreed(tmp_path / "mine")["out"] == str(tmp_path / "mine")
+
+
+def test_a_rank_0_without_a_folder_tells_the_others_who_wait_for_it(monkeypatch):
+    said = []
+    collective = types.SimpleNamespace(
+        broadcast_from_rank_zero=lambda data: said.append(data) or data
+    )
+    monkeypatch.setitem(sys.modules, "ray.train.collective", collective)
+    context = types.SimpleNamespace(get_world_rank=lambda: 0)  # and no storage
+    with pytest.raises(EvenstepError, match="rank 0 found no folder"):
+        ray_train._agreed(context, None)
+    assert "get_storage" in said[0]["error"]
 
 
 def test_outside_of_a_worker_it_says_so_and_does_not_raise(monkeypatch, caplog):

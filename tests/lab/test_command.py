@@ -67,6 +67,7 @@ def test_interrupted_it_keeps_what_it_has_and_says_so(lab, scenario, tmp_path):
         (["run", "gap", "auto"], "run takes one arm"),
         (["run", "--set", "jobs.0.ranks=1"], "jobs[0].ranks"),
         (["run", "--out", "."], "is no run of the laboratory"),
+        (["clean", "all"], "clean takes no arm, found 'all'"),
     ],
 )
 def test_a_mistake_is_one_sentence(lab, scenario, asked, named):

@@ -55,6 +55,7 @@ def connect(name, number, bridge):
     ip("-n", name, "link", "set", "eth0", "up")
 
 
+@pytest.mark.clock
 def test_a_cable_slow_in_one_direction_is_the_adapter_of_its_node(
     nodes, probe, parsed, monkeypatch
 ):

@@ -42,6 +42,7 @@ def test_everything_was_measured_on_all_ranks(found):
     assert len(found["all_reduce"]) >= 4
 
 
+@pytest.mark.clock
 def test_more_bytes_never_take_much_less_time(found):
     times = [row["median_ns"] for row in found["all_reduce"]]
     assert times[-1] > times[0]
@@ -78,6 +79,17 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path, capsys):
     (tmp_path / "mine").write_text("mine")
     assert main(["probe", "--nproc", "2", "--floors", str(tmp_path / "mine")]) == 2
     assert "overwrite it with --force" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_told_before_measuring(tmp_path, capsys):
+    assert main(["probe", "--nproc", "2", "--floors", str(tmp_path / "none" / "floors")]) == 2
+    assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+
+
+def test_gpus_that_are_not_there_are_refused(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["probe", "--nproc", "2", "--device", "cuda"]) == 2
+    assert "torch sees no GPU here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [("--nproc", "0"), ("--seconds", "nan"), ("--timeout", "-1")])

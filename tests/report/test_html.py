@@ -139,7 +139,7 @@ def test_an_existing_file_is_kept_unless_forced(
 def test_a_page_that_cannot_be_written_leaves_nothing_behind(
     diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=r"cannot write .*absent"):
+    with pytest.raises(UsageError, match=r"there is no folder .*absent"):
         html.write(diagnosis, trace, tmp_path / "absent" / "page.html", steps=steps)
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"cannot write .*folder"):

@@ -110,10 +110,13 @@ def test_a_pack_that_cannot_be_written_leaves_nothing(run, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize("wrong", [["--into", "here"], ["--into", "there", "--every", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--into", "here"], ["--into", "file"], ["--into", "there", "--every", "0"]]
+)
 def test_what_cannot_be_collected_is_refused(tmp_path, monkeypatch, wrong):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
+    (tmp_path / "file").touch()
     try:
         code = main(["collect", "here", *wrong])
     except SystemExit as error:

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from evenstep.agent import arming
@@ -56,8 +57,9 @@ def attach(**settings: object) -> bool:
         if not config.enabled:
             return False
         imported(_stacks)
+        arming.arm_others()  # for what the script has yet to import
         if not _stacks:
-            arming.arm_all()  # for what the script has yet to import
+            arming.arm_all()
             if not _torch_found():
                 return True
         if not _any_usable():
@@ -78,6 +80,7 @@ def detach() -> None:
     global _agent
     agent, _agent = _agent, None
     try:
+        arming.disarm_all()
         for stack in _stacks.values():
             stack.disarm()
         atexit.unregister(_finish)
@@ -150,19 +153,25 @@ def _open(config: Config, identity: Identity, place: Place | None) -> bool:
             )
         return False
     spool = _make_spool(config, identity, folder, descriptor)
-    agent = Agent(config, identity, folder, spool, list(_stacks.values()))
+    try:
+        agent = Agent(config, identity, folder, spool, list(_stacks.values()))
+    except BaseException:
+        with suppress(BufferError):  # what was made of it may still hold a view
+            spool.shut()
+        raise
     try:
         agent.start()
+        _agent = agent
+        if identity.rank == 0:
+            _write_run(folder, identity)
+        _connect(agent)
+        if "torch" not in sys.modules:  # its optimizers and phases count whoever made the ranks
+            arming.arm(_ready, target="torch")
+        _on_exit(agent)
     except BaseException:
+        _agent = None
         agent.stop("could not start")
         raise
-    _agent = agent
-    if identity.rank == 0:
-        _write_run(folder, identity)
-    _connect(agent)
-    if "torch" not in sys.modules:  # its optimizers and phases count whoever made the ranks
-        arming.arm(_ready, target="torch")
-    _on_exit(agent)
     return True
 
 

@@ -34,8 +34,20 @@ def arm_when_asked() -> None:
 def arm_all() -> None:
     """Call the agent for everything that makes a process a rank, each when it is imported."""
     arm()
+    arm_others()
+
+
+def arm_others() -> None:
+    """The same for what has not been imported yet, but for torch."""
     for target, stack in OTHERS.items():
-        arm(_caller(stack), target=target)
+        if target not in sys.modules:
+            arm(_caller(stack), target=target)
+
+
+def disarm_all() -> None:
+    """Call the agent for nothing that is yet to be imported."""
+    for target in ("torch", TARGET, *OTHERS):
+        disarm(target)
 
 
 def arm(action: Callable[[], object] | None = None, *, target: str = TARGET) -> None:
@@ -106,7 +118,8 @@ class Waiting:
         try:
             _quietly(self._action)  # still in place: `import evenstep` in there must not arm again
         finally:
-            sys.meta_path.remove(self)
+            if self in sys.meta_path:  # the action may have disarmed it
+                sys.meta_path.remove(self)
 
 
 class Wrapped:

@@ -70,7 +70,7 @@ class Config:
         "observe", values.choice("off", "observe", "on"), "observe decides and records only"
     )
     pace_controller: str = _setting(
-        "slack",
+        "auto",
         values.choice("auto", "slack", "phase", "gap", "paper"),
         "the rule that proposes delays; auto is slack, and phase or gaps where they can act",
     )

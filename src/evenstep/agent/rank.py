@@ -115,7 +115,7 @@ class Agent:
 
     def start(self) -> None:
         """Install everything. Raises what a hook raises; the caller stops the agent then."""
-        for hooks in self._hooks.values():
+        for hooks in tuple(self._hooks.values()):
             hooks.install()
         self._pauses.install()
         self._sampler.start()
@@ -130,7 +130,11 @@ class Agent:
         if stack.name in self._hooks or self._stopped or self.failure:
             return
         hooks = self._hooks[stack.name] = stack.hooks(self)
-        hooks.install()
+        try:
+            hooks.install()
+        except BaseException:
+            hooks.remove()  # not one half of it; what else is watched still is
+            raise
         self._describe_hooks()
 
     def _hold_device(self, delay_ns: int, seq: int) -> bool:
@@ -180,7 +184,7 @@ class Agent:
 
     def disarm(self) -> None:
         """For a forked child: nothing of ours may write into the parent's mapping."""
-        for hooks in self._hooks.values():
+        for hooks in tuple(self._hooks.values()):
             hooks.disarm()
         self._pauses.disarm()
         self._sampler.disarm()
@@ -192,7 +196,7 @@ class Agent:
         if self.failure:
             return
         self.failure = f"{type(error).__name__}: {error}"
-        for hooks in self._hooks.values():
+        for hooks in tuple(self._hooks.values()):
             hooks.disarm()
         self._pauses.disarm()
         self._pace.pacer.kill()

@@ -106,7 +106,7 @@ def read(folder: Path, run_id: str, *, name: str = FILE) -> Change | None:
             raise ValueError
         if type(first_step) is not int or first_step < 0:
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is damaged; write it with `evenstep ctl`") from error
     if found.get("run_id") != run_id:
         return None

@@ -5,6 +5,7 @@ Without an attached agent every call does nothing, so that a script need not ask
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from time import monotonic_ns
 from types import TracebackType
@@ -17,11 +18,11 @@ from evenstep.trace.spool import Spool
 class Span:
     """A named stretch of the step. Costs about a microsecond; may nest and repeat. Never raises."""
 
-    __slots__ = ("_name", "_seq", "_spool")
+    __slots__ = ("_name", "_pid", "_seq", "_spool")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._seq = 0
+        self._seq = self._pid = 0
         self._spool: Spool | None = None  # that it began in; another may be attached at its end
 
     def __enter__(self) -> Self:
@@ -29,7 +30,7 @@ class Span:
         if attached is not None and not attached.failure:
             try:
                 self._seq = attached.recorder.span_begins(str(self._name))
-                self._spool = attached.spool
+                self._spool, self._pid = attached.spool, os.getpid()
             except ValueError:  # the trace has ended, or no text can hold the name
                 return self
             except Exception as error:
@@ -43,7 +44,7 @@ class Span:
         trace: TracebackType | None,
     ) -> None:
         spool, self._spool = self._spool, None
-        if spool is None:
+        if spool is None or os.getpid() != self._pid:  # a forked child leaves the block as well
             return
         try:
             spool.close(self._seq, monotonic_ns())
@@ -80,6 +81,13 @@ def log(values: Mapping[str, float]) -> None:
         if getattr(value, "is_cuda", False):
             continue
         try:
-            attached.recorder.marker(str(name), float(value))
-        except (TypeError, ValueError, OverflowError):
+            number = float(value)
+        except Exception:  # whatever the object's own conversion raises
             continue
+        try:
+            attached.recorder.marker(str(name), number)
+        except ValueError:  # the trace has ended, or no text can hold the name
+            continue
+        except Exception as error:
+            attached.give_up(error)
+            return

@@ -37,6 +37,8 @@ def main(args: argparse.Namespace) -> int:
     source, target = RunFolder(args.run), RunFolder(args.into)
     if source.path == target.path:
         raise UsageError(f"RUN and --into are both {source.path}; name another folder")
+    if target.path.exists() and not target.path.is_dir():
+        raise UsageError(f"--into {target.path} is a file; name a folder")
     if not source.path.is_dir():
         raise TraceError(f"there is no folder {source.path}; give the run's folder on this node")
     while True:

@@ -58,6 +58,8 @@ def main(args: argparse.Namespace) -> int:
         if given := [name for name in request.VALUES[1:] if getattr(args, name) is not None]:
             option = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"status changes nothing; give {option} with on, off or observe")
+        if run.ended and not args.json:
+            print("the run has ended; this is how it was paced last:")
         _say(_state(run, request.read(folder, run_id)), as_json=args.json)
         return 0
     if run.ended:

@@ -48,6 +48,8 @@ def main(args: argparse.Namespace) -> int:
 
     if not args.root.is_dir():
         raise UsageError(f"there is no folder {args.root}; give one that holds proc and sys")
+    if not any((args.root / name).is_dir() for name in ("proc", "sys")):
+        raise UsageError(f"{args.root} holds neither proc nor sys; give a folder that holds both")
     spool = load().out or Path("evenstep-runs")
     host = this_host(root=args.root, ranks=args.ranks, spool=spool)
     found = examine(host, Given(args.topology, args.lstopo, args.nccl_log))

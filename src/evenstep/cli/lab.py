@@ -33,7 +33,7 @@ INTERRUPTED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep lab`."""
     parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help=", ".join(ACTIONS))
-    parser.add_argument("arms", metavar="ARM", nargs="*", help="of compare and run")
+    parser.add_argument("arms", metavar="ARM", nargs="*", default=[], help="of compare and run")
     parser.add_argument("-f", "--file", metavar="SCENARIO", type=Path, help="the scenario")
     parser.add_argument("--fabric", metavar="TIER", help="fair, tcp or mpi, instead of its own")
     parser.add_argument(
@@ -51,6 +51,8 @@ def main(args: argparse.Namespace) -> int:
     """Do what was asked and say what came of it."""
     if args.html is not None and args.action != "compare":
         raise UsageError(f"--html is of compare; {args.action} writes no page")
+    if args.arms and args.action in ("fields", "clean"):
+        raise UsageError(f"{args.action} takes no arm, found {args.arms[0]!r}")
     try:
         return _ACTIONS[args.action](args)
     except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -132,7 +133,7 @@ def _run(command: Command, argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=f"evenstep {command.name}",
         description=module.HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     module.add_arguments(parser)
@@ -140,6 +141,21 @@ def _run(command: Command, argv: list[str]) -> int:
     if wrapped is not None:
         args.command = [*args.command, "--", *wrapped] if args.command else wrapped
     return module.main(args)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Fills sentences to the terminal's width, and leaves examples as they are written."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(self._filled(block, width, indent) for block in text.split("\n\n"))
+
+    def _filled(self, block: str, width: int, indent: str) -> str:
+        if any(line.startswith(" ") for line in block.splitlines()):
+            return super()._fill_text(block, width, indent)
+        return textwrap.fill(
+            block, width, initial_indent=indent, subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _module(command: Command) -> CommandModule:

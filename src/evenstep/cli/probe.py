@@ -118,6 +118,8 @@ def _make_room(args: argparse.Namespace) -> None:
     for path in (args.floors, args.scenario):
         if path is not None and path.exists() and not args.force:
             raise UsageError(f"{path} exists; choose another FILE or overwrite it with --force")
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
 
 
 def _write(path: Path, text: str) -> None:
@@ -146,5 +148,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.1 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"must be .1 to 86400 seconds, found {text!r}")
+        raise argparse.ArgumentTypeError(f"must be 0.1 to 86400 seconds, found {text!r}")
     return value

@@ -60,14 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Watch until the run ends or somebody presses Ctrl-C."""
     path = run_folder(args.run)
-    if args.aggregate:
-        return _aggregate(path, args.into or path, args.every)
-    if args.into is not None:
+    if args.into is not None and not args.aggregate:
         raise UsageError("--into says where --aggregate writes; give both")
     if args.once and not _has_begun(path):
         raise TraceError(
             f"no rank has begun in {path}; without --once, evenstep watch waits for it"
         )
+    if args.aggregate:
+        return _aggregate(path, args.into or path, args.every, once=args.once)
     pictures = _pictures(path, args.every)
     if args.web:
         return _serve(pictures, args.port)
@@ -93,7 +93,7 @@ def _has_begun(path: Path) -> bool:
     return any(any(path.glob(place)) for place in ("attempt-*/rank-*.spool", "live/node-*.bin"))
 
 
-def _aggregate(path: Path, into: Path, every_s: float) -> int:
+def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
     """Sum up the ranks of this node again and again; ends some time after they have."""
     from evenstep.report.live_node import encoded, news_path, write_news
     from evenstep.report.live_run import LiveRun
@@ -111,7 +111,8 @@ def _aggregate(path: Path, into: Path, every_s: float) -> int:
                 raise UsageError(
                     f"cannot write {place}: {error.strerror}; name a writable folder with --into"
                 ) from error
-        if over.is_out(ended=bool(run.states) and all(state.closed for state in run.states)):
+        ended = bool(run.states) and all(state.closed for state in run.states)
+        if once or over.is_out(ended=ended):
             break
     return 0
 

@@ -196,8 +196,8 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
         ),
         cause=(
             f"CPU oversubscription: {scheduler.runnable:.3g} runnable tasks on "
-            f"{scheduler.cores:.3g} cores{node}, {scheduler.switches_per_step:.3g} involuntary "
-            "context switches a step"
+            f"{scheduler.cores:.3g} {'core' if scheduler.cores == 1 else 'cores'}{node}, "
+            f"{scheduler.switches_per_step:.3g} involuntary context switches a step"
         ),
         where=Where(nodes=[scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),

@@ -42,11 +42,16 @@ class Updates:
 
     def look(self) -> None:
         """A call that may have updated the parameters is over."""
-        steps, samples = self._counted()
+        try:
+            self._look(*self._counted())
+        except (TypeError, ValueError):  # an engine whose counters are none: nobody marks its steps
+            return
+
+    def _look(self, steps: int, samples: int) -> None:
         if steps == self._steps:
             return
         # Of all ranks; ranks of one model share a batch, and each counts its part of it.
-        mine = (samples - self._samples) // getattr(self._engine, "world_size", 1)
+        mine = (samples - self._samples) // max(getattr(self._engine, "world_size", 1), 1)
         self._steps, self._samples = steps, samples
         self._loop.step_ends(mine)
 

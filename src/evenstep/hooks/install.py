@@ -15,6 +15,7 @@ from evenstep.hooks.observer import Observer
 from evenstep.hooks.operations import MONITORED_BARRIER
 from evenstep.hooks.phases import PhaseHooks
 from evenstep.hooks.process_groups import ProcessGroupHooks
+from evenstep.hooks.wrapping import undo
 
 PROCESS_GROUP_HOOKS = "process-group hooks"
 DISPATCHER = "dispatcher"
@@ -85,9 +86,8 @@ class TorchHooks:
     def remove(self) -> None:
         """Restore everything that was replaced."""
         self.disarm()
-        self._phases.remove()
-        while self._undo:
-            self._undo.pop()()
+        self._undo.append(self._phases.remove)
+        undo(self._undo)
 
     def poll(self) -> None:
         """Read what the devices have finished; for the background thread."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.entries import GroupState
+from evenstep.hooks.wrapping import undo
 from evenstep.trace.layout import NO_PEER, Flag, Kind, Op
 from evenstep.trace.ranks import format_ranks, group_uid
 
@@ -75,8 +76,7 @@ class JaxHooks:
     def remove(self) -> None:
         """Restore everything that was replaced."""
         self.armed = False
-        while self._undo:
-            self._undo.pop()()
+        undo(self._undo)
 
     def poll(self) -> None:
         """Nothing to do in the background."""

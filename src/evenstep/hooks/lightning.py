@@ -56,6 +56,13 @@ def _package() -> str:
 
 def _place(trainer: Any) -> dict[str, Path]:
     """Where Lightning itself has started the other ranks, they are children of the first."""
+    try:
+        return _beside_first(trainer)
+    except (AttributeError, OSError):  # a Lightning that has changed, or no current folder
+        return {}
+
+
+def _beside_first(trainer: Any) -> dict[str, Path]:
     environment = getattr(trainer.strategy, "cluster_environment", None)
     given = getattr(environment, "creates_processes_externally", True) or _given()
     if given or getattr(trainer.strategy.launcher, "is_interactive_compatible", True):

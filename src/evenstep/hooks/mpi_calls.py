@@ -150,18 +150,25 @@ def argument(
 
 
 def nbytes(buffer: Any) -> int:
-    """Size of what is sent or received, as far as it tells; 0 for unknown."""
+    """Size of what is sent or received, as far as it tells; 0 for unknown.
+
+    Anything may be sent, and its `nbytes` be a method, not a number, or raise.
+    """
+    try:
+        return _told(buffer)
+    except Exception:
+        return 0
+
+
+def _told(buffer: Any) -> int:
     size = getattr(buffer, "nbytes", None)
     if size is not None:
-        return int(size)
+        return max(int(size), 0)
     if isinstance(buffer, (list, tuple)):
         return _specified(buffer)
     if isinstance(buffer, (bytes, bytearray)):
         return len(buffer)
-    try:
-        return memoryview(buffer).nbytes
-    except TypeError:
-        return 0
+    return memoryview(buffer).nbytes
 
 
 def _specified(buffer: Sequence[Any]) -> int:

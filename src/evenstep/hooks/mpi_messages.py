@@ -74,8 +74,12 @@ class MpiMessages:
         parameters, names = call.parameters, call.received
 
         def with_status(communicator: Any, *args: Any, **kwargs: Any) -> Any:
-            status = argument("status", parameters, args, kwargs)
-            if status is None and self._open(parameters, names, args, kwargs):
+            try:
+                status = argument("status", parameters, args, kwargs)
+                ours = status is None and self._open(parameters, names, args, kwargs)
+            except Exception:  # arguments that compare in their own way: MPI will say so
+                ours = False
+            if ours:
                 args = args[: parameters.index("status")]
                 kwargs["status"] = self._mpi.Status()
             return method(communicator, *args, **kwargs)

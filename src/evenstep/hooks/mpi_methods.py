@@ -96,7 +96,7 @@ class Methods:
 
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
             if watch.armed:
-                watch.groups.ended(communicator.handle)
+                watch.safely(lambda: watch.groups.ended(communicator.handle))
             return original(communicator, *args, **kwargs)
 
         return method
@@ -107,7 +107,7 @@ class Methods:
 
         def method(request: Any, *args: Any, **kwargs: Any) -> Any:
             if watch.armed:
-                watch.safely(watch.requests.freed, request.handle)
+                watch.safely(lambda: watch.requests.freed(request.handle))
             return original(request, *args, **kwargs)
 
         return method

@@ -82,12 +82,15 @@ class Requests:
     def _taken(self, handle: int) -> Ticket | None:
         """The longest open of a handle's tickets, which is open no more."""
         queue = self._open.get(handle)
-        if not queue:
+        try:
+            ticket = queue.popleft() if queue else None
+        except IndexError:  # another thread has taken the last
+            return None
+        if ticket is None:
             return None
         self._count -= 1
-        ticket = queue.popleft()
         if not queue:
-            del self._open[handle]
+            self._open.pop(handle, None)
         return ticket
 
     # -- what replaces the methods ---------------------------------------------------------------
@@ -98,7 +101,7 @@ class Requests:
         def method(request: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._armed():
                 return original(request, *args, **kwargs)
-            handle, enter_ns = request.handle, monotonic_ns()
+            handle, enter_ns = getattr(request, "handle", 0), monotonic_ns()
             status = args[0] if args else kwargs.get("status")
             if status is None and self._asks_status(handle):
                 status = self._mpi.Status()
@@ -118,7 +121,8 @@ class Requests:
             if not self._armed():
                 return bound(requests, *args, **kwargs)
             requests = list(requests)
-            handles, enter_ns = [request.handle for request in requests], monotonic_ns()
+            handles = [getattr(request, "handle", 0) for request in requests]
+            enter_ns = monotonic_ns()
             statuses, args, kwargs = self._statuses(bound, handles, args, kwargs)
             result = bound(requests, *args, **kwargs)
             ended = list(chosen(result, len(handles)))

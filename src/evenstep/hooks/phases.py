@@ -14,6 +14,7 @@ from typing import Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.steps import StepClock
+from evenstep.hooks.wrapping import undo
 from evenstep.trace.layout import Phase
 
 _get_ident = threading.get_ident
@@ -68,8 +69,7 @@ class PhaseHooks:
     def remove(self) -> None:
         """Take every hook out again."""
         self.armed = False
-        while self._undo:
-            self._undo.pop()()
+        undo(self._undo)
 
     # -- where they go ---------------------------------------------------------------------------
 
@@ -265,8 +265,15 @@ def skipped_by_scaler(optimizer: Any) -> bool:
     return found is not None and not found.is_cuda and bool(found)
 
 
-def batch_length(batch: Any, depth: int = 0) -> int:
+def batch_length(batch: Any) -> int:
     """Samples in a batch as a loader returns it: length of its first tensor, 0 where none is."""
+    try:
+        return _length(batch, 0)
+    except Exception:  # a class of the script's own, which means something else by these names
+        return 0
+
+
+def _length(batch: Any, depth: int) -> int:
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
@@ -278,7 +285,7 @@ def batch_length(batch: Any, depth: int = 0) -> int:
     elif isinstance(batch, (list, tuple)):
         items = batch
     for item in items:
-        length = batch_length(item, depth + 1)
+        length = _length(item, depth + 1)
         if length:
             return length
     return 0

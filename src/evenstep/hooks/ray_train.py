@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.agent import agent
+from evenstep.errors import EvenstepError
 from evenstep.hooks.loop import Loop, Tested
 from evenstep.trace.folder import RUNS, RunFolder
 
@@ -62,12 +63,21 @@ def _agreed(context: Any, out: object) -> dict[str, Any]:
     """The run's folder and the attempt, as rank 0 finds them, on every worker."""
     from ray.train.collective import broadcast_from_rank_zero
 
-    found = None
+    found: dict[str, Any] = {}
     if context.get_world_rank() == 0:
-        folder = RunFolder(Path(str(out)) if out else _beside_results(context))
-        found = {"out": str(folder.path), "attempt": max(folder.attempts(), default=-1) + 1}
+        try:
+            found = _found(context, out)
+        except Exception as error:  # the others wait for this rank, whatever it has to say
+            found = {"error": f"{type(error).__name__}: {error}"}
     agreed: dict[str, Any] = broadcast_from_rank_zero(found)
+    if "error" in agreed:
+        raise EvenstepError(f"rank 0 found no folder for the run: {agreed['error']}")
     return agreed
+
+
+def _found(context: Any, out: object) -> dict[str, Any]:
+    folder = RunFolder(Path(str(out)) if out else _beside_results(context))
+    return {"out": str(folder.path), "attempt": max(folder.attempts(), default=-1) + 1}
 
 
 def _beside_results(context: Any) -> Path:

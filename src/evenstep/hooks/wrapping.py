@@ -15,6 +15,7 @@ class Wrapped:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._telling = False  # a script may hold a wrapper for longer than it is in place
 
     def __bool__(self) -> bool:
         return bool(self._undo)
@@ -35,25 +36,39 @@ class Wrapped:
         original = getattr(module, name)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            _tell(before, name)
+            if self._telling:
+                _tell(before, name)
             result = original(*args, **kwargs)
-            _tell(after, name)
+            if self._telling:
+                _tell(after, name)
             return result
 
         wrapper.__wrapped__ = original  # type: ignore[attr-defined]
         wrapper.__name__, wrapper.__doc__ = name, original.__doc__
         owners = [module]
         if holders:
-            owners += [held for key, held in sys.modules.items() if key.startswith(holders)]
+            modules = list(sys.modules.items())  # another thread may be importing
+            owners += [held for key, held in modules if key.startswith(holders)]
+        self._telling = True
         for owner in dict.fromkeys(owners):
             if getattr(owner, name, None) is original:
                 setattr(owner, name, wrapper)
                 self._undo.append(_restorer(owner, name, wrapper, original))
 
     def restore(self) -> None:
-        """Put back what nobody has wrapped again since."""
+        """Put back what nobody has wrapped again since; from now on, wrappers tell nothing."""
+        self._telling = False
         while self._undo:
             self._undo.pop()()
+
+
+def undo(done: list[Callable[[], None]]) -> None:
+    """Undo the last thing first; one that fails is one line of log, and the others still go."""
+    while done:
+        try:
+            done.pop()()
+        except Exception as error:
+            log.warning("evenstep: restoring: %s", error)
 
 
 def _tell(whom: Callable[[], None] | None, name: str) -> None:

@@ -132,13 +132,9 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     again = next((arm for arm in found["arms"] if arm["arm"] == AGAIN), None)
     notes = []
     if again is not None:
-        notes.append(
-            f"{AGAIN!r} is the same scenario against itself: what no difference looks like."
-        )
-    notes.append(
-        f"A gain is one where the interval is above 0; no harm, where no job's is below "
-        f"{100 * HARM:.1f} %."
-    )
+        notes.append(f"{AGAIN!r} is the scenario against itself: what no difference looks like.")
+    notes.append("A gain is one where the interval is above 0;")
+    notes.append(f"no harm, where no job's is below {100 * HARM:.1f} %.")
     if found["rounds"]["counted"] < 5:
         notes.append("Fewer than 5 rounds give no interval: take more run.rounds.")
     if found["fabric"] != "mpi" and not found["real_time"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,5 +99,8 @@ def text(found: Mapping[str, Any]) -> str:
         rows.append((job["job"], f"{job['step_ms']:.2f} ms", f"{job['cv']:.3f}", wait))
     title = found["scenario"] or "a scenario without a name"
     ended = f"partial: {found['ended']}" if found["partial"] else ""
-    verdicts = [f"{job['job']}: {job['verdict']}" for job in found["jobs"]]
+    verdicts = [
+        textwrap.fill(f"{job['job']}: {job['verdict']}", 80, break_on_hyphens=False)
+        for job in found["jobs"]
+    ]
     return "\n".join([title, *([ended] if ended else []), "", *columns(rows), "", *verdicts])

@@ -122,12 +122,13 @@ def text(found: Mapping[str, Any]) -> str:
             name = job["job"] if which == "predicted" else ""
             rows.append((name, which, f"{one['step_ms']:.2f} ms", f"{one['cv']:.3f}", wait))
         wait = "" if job["wait_error"] is None else f"{100 * job['wait_error']:+.1f} %"
-        rows.append(("", "error", f"{job['step_error']:+.1%}", f"{job['cv_error']:+.3f}", wait))
+        step = f"{100 * job['step_error']:+.1f} %"
+        rows.append(("", "error", step, f"{job['cv_error']:+.3f}", wait))
     lines = [found["scenario"] or "a scenario without a name", "", *columns(rows)]
     for name, gains in found["predicted_gain"].items():
         if gains is None:
             lines += ["", f"{name}: only jobs on one link, with nothing wrong, are simulated paced"]
         else:
-            each = ", ".join(f"{gain:+.1%}" for gain in gains)
+            each = ", ".join(f"{100 * gain:+.1f} %" for gain in gains)
             lines += ["", f"{name}, predicted gain of each job: {each}"]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ class PacerSettings:
     """
 
     mode: str = "observe"
-    controller: str = "slack"
+    controller: str = "auto"
     objective: str = "throughput"
     imbalance: float = 0.03  # slack below this share of a step is left alone
     max_delay: float = 0.10  # no step is ever held longer than this share of the median step

@@ -129,12 +129,13 @@ class Exchange:
     def _lead(self, partner: int, found: Meetings) -> None:
         small, large = self._floats(8), self._floats(found.message_bytes)
         pings = [self._there_and_back(small, small, partner) for _ in range(_PINGS + _WARM_PINGS)]
-        latency = sorted(pings[_WARM_PINGS:])[_PINGS // 2] / 2
+        pings = sorted(pings[_WARM_PINGS:])
+        least = pings[0] / 2  # what is taken off a least time has to be one, or little is left
         sent = min(self._there_and_back(large, small, partner) for _ in range(_SENDS))
         received = min(self._there_and_back(small, large, partner) for _ in range(_SENDS))
-        found.latency_ns.setdefault(partner, []).append(latency)
-        found.sent_ns.setdefault(partner, []).append(max(sent - latency, 1.0))
-        found.received_ns.setdefault(partner, []).append(max(received - latency, 1.0))
+        found.latency_ns.setdefault(partner, []).append(pings[_PINGS // 2] / 2)
+        found.sent_ns.setdefault(partner, []).append(max(sent - least, 1.0))
+        found.received_ns.setdefault(partner, []).append(max(received - least, 1.0))
 
     def _follow(self, partner: int, message_bytes: int) -> None:
         small, large = self._floats(8), self._floats(message_bytes)

@@ -121,8 +121,9 @@ def _contested(posts: Mapping[int, Any]) -> list[str]:
     if not waited:
         return []
     who = f"rank{'s' if len(waited) > 1 else ''} {format_ranks(waited)}"
+    most = f"{100 * max(shares.values()):.0f} %"
     return [
-        f"{who} stood ready without a core for up to {max(shares.values()):.0%} of the time: "
+        f"{who} stood ready without a core for up to {most} of the time: "
         "figures are those of a busy host, and single links in them are little reliable"
     ]
 

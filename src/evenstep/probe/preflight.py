@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from evenstep.errors import MissingExtra
+from evenstep.errors import MissingExtra, UsageError
 from evenstep.probe.board import FAILED, Board, connect
 from evenstep.probe.outcome import Outcome, gather
 from evenstep.probe.rank import Plan, Rank
@@ -49,6 +49,7 @@ def with_ranks(
 ) -> Ended:
     """Start so many ranks here, each with `command`, and gather what they measure."""
     require_torch()
+    _require(plan)
     shared = _environment(environ, number, free_port())
     first, *_ = environs = [
         shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(number)
@@ -118,6 +119,16 @@ def require_torch() -> None:
 
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra("torch", extra="analyze", purpose="evenstep probe")
+
+
+def _require(plan: Plan) -> None:
+    """Raise `UsageError` where this torch cannot do what is asked for."""
+    import torch
+
+    if plan.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch sees no GPU here; take --device cpu")
+    if plan.backend == "nccl" and not torch.distributed.is_nccl_available():
+        raise UsageError("--backend nccl: this torch was built without NCCL; take --backend gloo")
 
 
 def _environment(environ: Mapping[str, str], number: int, port: int) -> dict[str, str]:

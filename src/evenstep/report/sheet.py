@@ -81,9 +81,11 @@ def _finite(value: Any) -> Any:
 
 
 def check_free(path: Path, *, force: bool) -> None:
-    """Raise `UsageError` where a page would replace a file and `force` is not set."""
+    """Raise `UsageError` where a page would replace a file without `force`, or has no folder."""
     if path.exists() and not force:
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
 
 
 def write_whole(text: str, path: Path) -> None:

@@ -225,8 +225,10 @@ class Spool:
         finally:
             for view in (self.words, self.halves, self._ring, self._view):
                 view.release()
-            memory.close()
-            os.close(self._fd)
+            try:
+                memory.close()
+            finally:  # a view that somebody else still has keeps the mapping, not the file
+                os.close(self._fd)
 
 
 class BufferedSpool(Spool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,7 +73,18 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str) -> Answer:
         raise UsageError(f"only SELECT can be asked, found {kind}: a trace is never changed")
     with _explained():
         connection.execute(statements[0])
-    return Answer(connection)
+    answer = Answer(connection)
+    _refuse_zones(answer)
+    return answer
+
+
+def _refuse_zones(answer: Answer) -> None:
+    """DuckDB needs pytz to hand out times with a zone."""
+    if importlib.util.find_spec("pytz") is not None:
+        return
+    for name, kind in zip(answer.columns, answer.types, strict=True):
+        if "TIMESTAMP WITH TIME ZONE" in kind:
+            raise UsageError(f"{name} is a time with a zone; ask for it as text: …::varchar")
 
 
 def of_trace(connection: duckdb.DuckDBPyConnection, trace: Trace) -> None:

@@ -1,0 +1,48 @@
+"""Wrapped functions: told of while they are watched, and never after."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+
+from evenstep.hooks.phases import batch_length
+from evenstep.hooks.wrapping import Wrapped, undo
+
+
+def having(start):
+    """A module with this function."""
+    module = ModuleType("launcher")
+    module.start = start
+    return module
+
+
+def test_a_wrapper_that_a_script_has_kept_tells_nothing_once_it_is_restored():
+    module, told, wrapped = having(lambda: "started"), [], Wrapped()
+    original = module.start
+    wrapped.around(module, "start", after=lambda: told.append(1))
+    kept = module.start
+    assert (kept(), told) == ("started", [1])
+    wrapped.restore()
+    assert (kept(), told, module.start is original) == ("started", [1], True)
+
+
+def test_it_tells_again_when_the_function_is_watched_again():
+    module, told, wrapped = having(lambda: None), [], Wrapped()
+    for _ in range(2):
+        wrapped.around(module, "start", after=lambda: told.append(1))
+        kept = module.start
+        wrapped.restore()
+    wrapped.around(module, "start", after=lambda: told.append(1))
+    kept()
+    assert told == [1]
+
+
+def test_what_cannot_be_restored_keeps_nothing_else_from_it(caplog):
+    undone = []
+    undo([lambda: undone.append("first"), lambda: 1 / 0, lambda: undone.append("last")])
+    assert undone == ["last", "first"]
+    assert "division by zero" in caplog.text
+
+
+def test_a_batch_of_a_strange_class_has_no_length():
+    assert batch_length([SimpleNamespace(shape=7)]) == 0
+    assert batch_length({"x": SimpleNamespace(shape=(3, 2))}) == 3
