@@ -61,7 +61,7 @@ def test_a_cable_slow_in_one_direction_is_the_adapter_of_its_node(
 ):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     done = probe(
-        NODES, "--seconds", 2, "--timeout", 40, "--json", local=1, address="10.77.0.1",
+        NODES, "--seconds", 8, "--timeout", 40, "--json", local=1, address="10.77.0.1",
         before=lambda rank: inside(nodes[rank]),
     )  # fmt: skip
     found = parsed(done)
