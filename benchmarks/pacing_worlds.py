@@ -2,8 +2,9 @@
 
 Hand-made worlds of the kind where pacing can help, random worlds as they come, jobs that have
 everything to themselves, and a shared start. Beside `auto`: the paper's rule as it is stated, and
-MLTCP's weights in the network. Rules were tuned on random worlds 1000 to 1299, and looked at once
-on 880000 to 880099; here seeds begin at `--seed`. Nothing is timed but the last row.
+MLTCP's weights in the network. Rules were tuned on random worlds 1000 to 1299; those from 880000,
+881000 and 890000 on were looked at and changed decisions; here seeds begin at `--seed`. Nothing is
+timed but the last row.
 
 Where exchanges meet, a trajectory is chaotic: one step that begins a little later changes who meets
 whom from then on, and with it the mean over thousands of steps. How far apart two runs come that
@@ -34,7 +35,7 @@ PERIOD = 1.5  # of a random world's mean job: compute and exchange
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
-    parser.add_argument("--seed", type=int, default=881_000, help="of the first world")
+    parser.add_argument("--seed", type=int, default=892_000, help="of the first world")
     parser.add_argument("--worlds", type=int, default=100, help="random ones")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--long", type=int, default=25, help="of them also run four times as long")

@@ -16,7 +16,7 @@ SLOW = 2
 def done(probe):
     """Three ranks, one of which computes several times as long."""
     return probe(
-        3, "--seconds", 2, "--timeout", 40, "--json", "--floors", "floors.json",
+        3, "--seconds", 6, "--timeout", 40, "--json", "--floors", "floors.json",
         "--scenario", "machine.toml", fault="slow", at=SLOW,
     )  # fmt: skip
 

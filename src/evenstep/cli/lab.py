@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import MissingExtra, UsageError
+from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.lab.run import Record
@@ -53,12 +53,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"--html is of compare; {args.action} writes no page")
     if args.arms and args.action in ("fields", "clean"):
         raise UsageError(f"{args.action} takes no arm, found {args.arms[0]!r}")
-    try:
-        return _ACTIONS[args.action](args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="the laboratory") from error
+    return _ACTIONS[args.action](args)
 
 
 def _scenario(args: argparse.Namespace) -> Scenario:

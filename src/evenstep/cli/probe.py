@@ -100,16 +100,11 @@ def _reported(outcome: Outcome, args: argparse.Namespace) -> int:
 
 
 def _write_scenario(path: Path, outcome: Outcome, judged: Any) -> None:
-    from evenstep.errors import MissingExtra, TraceError
+    from evenstep.errors import TraceError
+    from evenstep.probe.scenario import to_toml
 
     try:
-        from evenstep.probe.scenario import to_toml
-
         _write(path, to_toml(outcome, judged))
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        raise MissingExtra("numpy", extra="analyze", purpose="--scenario") from error
     except TraceError as error:
         print(f"evenstep: {path} was not written: {error}", file=sys.stderr)
 
