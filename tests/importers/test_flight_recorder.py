@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import pickle
 import time
 from contextlib import suppress
@@ -221,6 +222,14 @@ def test_a_mismatch_is_told_however_short_it_has_lasted(tmp_path):
     usual = dump([in_flight(0, time_created_ns=now)], world=3)
     odd = dump([in_flight(0, "nccl:barrier", time_created_ns=now)], world=3)
     assert hang_of(write(tmp_path, {0: usual, 1: usual, 2: odd})).where.ranks == [2]
+
+
+def test_a_file_stamped_a_tick_before_its_last_entry_was_written_then(tmp_path):
+    path = write(tmp_path, {0: dump([entry(0)])})[0]
+    last_ns = read([path]).events.exit_ns.max()
+    for early_ns, known in ((4 * MS, True), (60_000 * MS, False)):
+        os.utime(path, ns=(int(last_ns) - early_ns,) * 2)
+        assert (read([path]).ranks[0].facts["dump"]["written_ns"] == last_ns) == known
 
 
 def test_what_has_just_begun_is_not_stuck(tmp_path):

@@ -16,12 +16,13 @@ def device_job(rank, slow, **stated):
         begin, work = STEP_US * number, 8_000 + 40 * ((7 * rank + 3 * number) % 5)
         work += LATE_US if rank == slow else 0
         profile.step(number + 5, begin, STEP_US - 1)
-        profile.note("## forward ##", begin + 10, work * 0.3)
-        profile.note("## backward ##", begin + 20 + work * 0.3, work * 0.7)
-        profile.kernel("gemm", begin + 30, begin + 60, work)
+        profile.note("## forward ##", begin + 10, 2_450)
+        profile.note("## backward ##", begin + 2_470, 100)
+        profile.kernel("gemm", begin + 30, begin + 60, 2_400)
+        profile.kernel("gemm_backward", begin + 2_500, begin + 2_460, work - 2_400)
         left = STEP_US - 500 - 60 - work
         sequence = dict.fromkeys(stated, number)
-        profile.collective(begin + 100, begin + 60 + work, left, elements=10**6, **sequence)
+        profile.collective(begin + 2_550, begin + 60 + work, left, elements=10**6, **sequence)
     return profile
 
 

@@ -1,7 +1,9 @@
 """Steps and phases of a profile: marked, or found where nobody marked them."""
 
+import numpy as np
 import pytest
 
+from evenstep.importers.draft import FIRST_NS
 from evenstep.importers.kineto_names import phase
 from evenstep.importers.opening import open_trace
 from evenstep.trace.layout import Flag, Kind, Phase
@@ -16,12 +18,9 @@ def opened(tmp_path):
 def named(trace):
     """Phases by name: (start, length, leaf time) in µs after the first event."""
     rows = trace.of_kind(Kind.PHASE)
-    return [
-        (Phase(op).name, int(enter - 1000) // 1000, int(exit_ - enter) // 1000, int(leaf) // 1000)
-        for op, enter, exit_, leaf in zip(
-            rows.op, rows.enter_ns, rows.exit_ns, rows.group_seq, strict=True
-        )
-    ]
+    times = (rows.enter_ns - FIRST_NS, rows.exit_ns - rows.enter_ns, rows.group_seq.astype(int))
+    table = (np.stack(times, axis=1) // 1000).tolist()
+    return [(Phase(op).name, *row) for op, row in zip(rows.op, table, strict=True)]
 
 
 def test_steps_keep_the_profilers_numbers(opened):

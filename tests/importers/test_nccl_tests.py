@@ -118,6 +118,17 @@ def test_several_tests_in_a_file_keep_their_names_and_ranks(floors):
     assert [(f["op"], f["nodes"]) for f in found[::2]] == [("all_reduce", 2), ("reduce_scatter", 1)]
 
 
+@pytest.mark.parametrize(
+    "tag",
+    ["[1,0]<stdout>:", " 0: ", "[rank0]:", "2026-11-20T12:00:00.123456789Z ", "1: [1,3]<stdout>:",
+     "\x1b[32m"],
+    ids=["mpirun", "srun", "torchrun", "collector", "two of them", "colour"],
+)  # fmt: skip
+def test_what_launchers_put_before_a_line_is_left_aside(floors, tag):
+    log = PRESENT + HEADER + UNITS + ROW
+    assert floors("".join(tag + line for line in log.splitlines(keepends=True))) == floors(log)
+
+
 @pytest.mark.parametrize(("ratio", "op"), [(2 * 3 / 4, "all_reduce"), (3 / 4, "reduce_scatter")])
 def test_a_table_without_a_name_is_known_by_its_bandwidths(floors, ratio, op):
     ranks = "".join(f"#  Rank {r} Group 0 Pid 1 on n device {r} [0] GPU\n" for r in range(4))

@@ -74,6 +74,25 @@ def test_the_slow_rank_is_found(pair):
     assert (finding.mode, finding.where.ranks) == ("straggler", [1])
 
 
+def test_a_phase_lasts_until_the_device_has_done_what_it_launched(tmp_path):
+    session = Session()
+    for step in range(3):
+        session.range(f"iteration {step}", 10 * step, 10 * step + 9.9)
+        session.range("forward", 10 * step + 1, 10 * step + 2)
+        session.kernel("gemm", 10 * step + 1.5, 10 * step + 3, 10 * step + 8)
+    phases = read(session.write(tmp_path / "export")).of_kind(Kind.PHASE)
+    assert (phases.exit_ns - phases.enter_ns).tolist() == [7 * MS] * 3  # from 1 to 8 ms
+    assert phases.group_seq.tolist() == [7 * MS] * 3
+
+
+def test_steps_that_touch_by_a_rounding_are_steps_all_the_same(tmp_path):
+    session = Session()
+    for step in range(5):
+        session.range(f"iteration {step}", 10 * step, 10 * (step + 1) + 1e-6)  # 1 ns into the next
+        session.kernel("gemm", 10 * step + 1, 10 * step + 1, 10 * step + 8)
+    assert read(session.write(tmp_path / "export")).of_kind(Kind.STEP).step.tolist() == [*range(5)]
+
+
 def test_optimizer_ranges_stand_in_for_steps(tmp_path):
     session = Session()
     for step in range(5):

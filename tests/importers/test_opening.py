@@ -112,6 +112,17 @@ def test_a_broken_file_leaves_the_other_ranks(ranks):
     assert "1.json is no JSON at byte" in trace.limits[0]
 
 
+def test_in_a_folder_what_is_empty_or_damaged_is_named_and_notes_are_not(ranks):
+    folder = ranks[0].parent
+    (folder / "2.json").touch()
+    (folder / "3.json.gz").write_bytes(b"\x1f\x8b\x08 and nothing that gzip knows")
+    (folder / "notes.txt").write_text("lunch at noon")
+    said = [line for line in open_trace([folder]).limits if line.startswith("left out")]
+    assert f"left out: {folder / '2.json'} is empty" in said
+    assert any("3.json.gz: the compressed data is damaged" in line for line in said)
+    assert len(said) == 2
+
+
 def test_what_nobody_knows_is_named_and_left_out(ranks, tmp_path):
     (tmp_path / "notes.txt").write_text("lunch at noon")
     (tmp_path / "empty.json").touch()

@@ -114,6 +114,15 @@ def test_names_groups_and_facts_come_back(spool):
     assert contents.facts == {"locality": {"gpus": [1]}}
 
 
+@pytest.mark.parametrize("filler", ["name_id", "add_group"])
+def test_names_and_groups_leave_room_for_what_is_said_at_the_end(spool, filler):
+    for number in range(3000):
+        text = f"{number}" * 200
+        getattr(spool, filler)(text if filler == "name_id" else {"uid": text})
+    assert spool.add_fact("closed", {"reason": "exit" * 1000})
+    assert read_spool(spool.path).facts["closed"]["reason"].startswith("exit")
+
+
 def test_a_full_name_table_costs_the_name_and_nothing_else(spool):
     ids = [spool.name_id(f"{i}-" + "x" * 60_000) for i in range(20)]
     assert ids[0] == 1

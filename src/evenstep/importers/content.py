@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from evenstep.importers.compression import Stream
 from evenstep.importers.format import Progress, Source
 
 PIECE_BYTES = 1 << 20
+_COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
 LONGEST_LINE = 1 << 20  # bytes; the rest of such a line is left out
 
 
@@ -73,4 +75,6 @@ def lines(path: Path) -> Iterator[Line]:
 
 
 def _decoded(line: bytes) -> str:
-    return line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+    """A line's text, without the colours of a terminal."""
+    text = line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+    return _COLOURS.sub("", text) if "\x1b" in text else text

@@ -24,6 +24,9 @@ Array = npt.NDArray[Any]
 TYPES: Mapping[str, str] = {"rank": "<i4", **dict(RECORD_FIELDS), "group": "<i4", "name": "<i4"}
 _EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
 
+#: When the first event of any clock begins. Hosts' clocks may be an hour apart, and on the common
+#: time nothing may come to lie before 1: an end at 0 is one that nobody saw.
+FIRST_NS = 7_200_000_000_000
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
 

@@ -19,10 +19,11 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import reported
 from evenstep.importers.draft import LATEST_NS, Draft
+from evenstep.importers.file_ranks import ranks_by_paths
 from evenstep.importers.flight_recorder_dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder_entries import Entry
 from evenstep.importers.format import Progress, Source, TraceFormat
-from evenstep.importers.repetition import with_steps
+from evenstep.importers.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.layout import Flag, Kind, Op
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.trace import RankInfo, Trace
@@ -45,9 +46,10 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     """The dumps of all ranks as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     dumps: dict[int, Dump] = {}
+    named = ranks_by_paths([source.path for source in sources])
     for source in reported(sources, progress):
         try:
-            dump = read_dump(source.path, taken=dumps)
+            dump = read_dump(source.path, taken=dumps, named=named.get(source.path))
         except TraceError as error:
             draft.limits.append(f"left out: {error}")
             continue
@@ -61,9 +63,8 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     first = next(iter(dumps.values()), None)
     run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = with_steps(draft.trace(run))
-    trace.limits.append(
-        inferred or "a flight recorder holds no steps: shares of step time cannot be given"
-    )
+    nothing = "a flight recorder holds no steps: shares of step time cannot be given"
+    trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else nothing)
     return trace
 
 

@@ -12,17 +12,17 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import content
+from evenstep.importers.file_ranks import last_number
 from evenstep.importers.flight_recorder_entries import Entry, entry, folded
 from evenstep.importers.restricted_pickle import loads
 from evenstep.trace.ranks import MOST_RANKS
 
 MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
 KNOWN_VERSIONS = ("1", "2")
+COARSE_NS = 10_000_000  # what a filesystem's stamps may be behind the clock: a tick of the kernel
 LATE_WRITE_NS = 600_000_000_000  # a file changed later than this was copied, not written
 PICKLE = re.compile(rb"\x80[\x02-\x05]")
 
-_RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_NUMBER = re.compile(r"(?<!\d)(\d{1,7})(?:\.[a-z]\w*)*$", re.IGNORECASE)  # before any suffixes
 _MOST_COMPLAINTS = 3
 
 
@@ -57,8 +57,11 @@ class Dump:
         return max((item.timeout_ns for item in self.entries), default=0)
 
 
-def read_dump(path: Path, taken: Mapping[int, Dump]) -> Dump:
-    """A file's content. Raises `TraceError` where it is no dump, or a second one of a rank."""
+def read_dump(path: Path, taken: Mapping[int, Dump], named: int | None = None) -> Dump:
+    """A file's content; `named` is the rank that the file's path tells.
+
+    Raises `TraceError` where it is no dump, or a second one of a rank.
+    """
     value = _value(path)
     if isinstance(value, list):  # version 1: nothing but the entries
         value = {"version": "1", "entries": value}
@@ -70,7 +73,11 @@ def read_dump(path: Path, taken: Mapping[int, Dump]) -> Dump:
     limits: list[str] = []
     entries = _entries(path, raw, limits)
     config = _config(value.get("pg_config"))
-    rank = _rank(path, value, config, taken, limits)
+    rank = _stated(value)
+    if rank is None:
+        rank = last_number(path) if named is None else named
+    if rank is None:
+        rank = _other_rank(path, config, taken, limits)
     if rank in taken:
         raise TraceError(f"{path} is a second dump of rank {rank}, besides {taken[rank].path}")
     version = str(value.get("version", ""))[:40]
@@ -154,31 +161,22 @@ def _members(text: Any) -> tuple[int, ...]:
     return tuple(sorted(set(text))) if sane else ()
 
 
-def _rank(
-    path: Path,
-    value: Mapping[Any, Any],
-    config: Mapping[str, tuple[int, ...]],
-    taken: Mapping[int, Dump],
-    limits: list[str],
-) -> int:
-    """Whose dump it is: by its own word, its file's name or the groups it is in; else a number."""
+def _stated(value: Mapping[Any, Any]) -> int | None:
+    """The rank that a file says it is of."""
     own = value.get("rank")
-    if type(own) is int and 0 <= own < MOST_RANKS:
-        return own
-    if (named := rank_in_name(path)) is not None:
-        return named
+    return own if type(own) is int and 0 <= own < MOST_RANKS else None
+
+
+def _other_rank(
+    path: Path, config: Mapping[str, tuple[int, ...]], taken: Mapping[int, Dump], limits: list[str]
+) -> int:
+    """The rank that all groups of a file have in common; else a free number."""
     common = set.intersection(*map(set, config.values())) if config else set()
     if len(common) == 1:
         return int(common.pop())
     number = next(n for n in range(len(taken) + 1) if n not in taken)
     limits.append(f"{path} does not say of which rank it is; it is called rank {number} here")
     return number
-
-
-def rank_in_name(path: Path) -> int | None:
-    """The rank a file's name tells: `nccl_trace_rank_3`, `rank-3.json.gz`, `trace_3`."""
-    found = _RANK.search(path.name) or _NUMBER.search(path.name)
-    return int(found[1]) if found and int(found[1]) < MOST_RANKS else None
 
 
 def _reached(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
@@ -204,4 +202,5 @@ def _written(dump: Dump) -> int:
     except OSError:
         return 0
     latest = dump.last_ns + max(dump.timeout_ns, 0) + LATE_WRITE_NS
-    return changed_ns if dump.entries and dump.last_ns <= changed_ns <= latest else 0
+    plausible = dump.last_ns - COARSE_NS <= changed_ns <= latest
+    return max(changed_ns, dump.last_ns) if dump.entries and plausible else 0

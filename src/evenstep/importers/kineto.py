@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.draft import Draft
+from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.format import Progress, Source, TraceFormat
 from evenstep.importers.kineto_calls import Call, addressed, call_of, groups_of
 from evenstep.importers.kineto_device import device_calls
@@ -22,8 +22,10 @@ from evenstep.importers.kineto_file import KinetoFile, read_file
 from evenstep.importers.kineto_host import host_calls
 from evenstep.importers.kineto_names import annotation
 from evenstep.importers.kineto_places import info_of, places_of
-from evenstep.importers.kineto_records import FIRST_NS, Profile, enter
-from evenstep.importers.kineto_steps import steps_of
+from evenstep.importers.kineto_processes import by_process
+from evenstep.importers.kineto_records import Profile, enter
+from evenstep.importers.kineto_steps import UNMARKED, steps_of
+from evenstep.importers.repetition import with_steps
 from evenstep.trace.columns import Columns
 from evenstep.trace.numbering import renumbered
 from evenstep.trace.ranks import format_ranks
@@ -53,16 +55,14 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     files = _files(sources, progress, draft.limits)
     places, left_out = places_of(files)
     draft.limits += left_out
-    origin = min(
-        (int(file.rows.start_ns.min()) for file in files if file.path in places), default=0
-    )
+    origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)
     told: dict[str, list[int]] = {}
     ranks = []
     for file in files:
         steps = steps_of(file)
-        if file.path not in places or steps is None:
+        if file.key not in places or steps is None:
             continue
-        place = places[file.path]
+        place = places[file.key]
         calls = _calls(file)
         ranks.append(Profile(file, place, steps, calls, _said(file, calls, place.world)))
         for text in [*steps.limits, *place.limits, *_damage(file)]:
@@ -74,7 +74,8 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         draft.rank(_info(each, origin))
     draft.limits += _spoken(told, len(ranks))
     enter(draft, ranks, origin)
-    return _finished(draft, ranks)
+    trace = _finished(draft, ranks)
+    return _repeating(trace) if all(each.steps.whole for each in ranks) else trace
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -86,12 +87,11 @@ def _files(sources: Sequence[Source], progress: Progress, limits: list[str]) -> 
         name = source.path.name
         try:
             file = read_file(source.path, lambda done, size, name=name: progress(name, done, size))  # type: ignore[misc]
+            found += by_process(file) if len(file.rows) else []
         except TraceError as error:
             limits.append(f"left out: {error}")
             continue
-        if len(file.rows):
-            found.append(file)
-        else:
+        if not len(file.rows):
             limits.append(
                 f"left out: {source.path} holds no operator, annotation or kernel; record it with "
                 "torch.profiler and activities CPU and CUDA"
@@ -165,6 +165,15 @@ def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
             f"{word} {_few(missing)} of {trace.world} left no file here: give all of them to see "
             "who waits for whom"
         )
+    return trace
+
+
+def _repeating(trace: Trace) -> Trace:
+    """A trace of which nothing marks the steps, with those in which its collectives repeat."""
+    trace, inferred = with_steps(trace)
+    if inferred:
+        trace.limits = [text for text in trace.limits if not text.startswith(UNMARKED)]
+        trace.limits.append(f"{UNMARKED}; {inferred}")
     return trace
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.importers.completion import Completion, completion, exposed
 from evenstep.importers.kineto_file import KinetoFile, Row
 from evenstep.importers.kineto_names import (
     COMMS,
@@ -77,10 +78,50 @@ def compute_of(file: KinetoFile, steps: Steps) -> Columns:
     return Columns.concatenate([Columns(part) for part in parts])
 
 
+def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
+    """When a file's devices had done what they were asked, and when they only communicated."""
+    kernels = file.of(Row.KERNEL)
+    kernels = kernels.with_column("launched_ns", _launched(file, kernels).start_ns)
+    moving = _communicating(file, kernels)
+    return completion(kernels, moving), exposed(kernels, moving)
+
+
 def _communicating(file: KinetoFile, kernels: Columns) -> Array:
+    """Which kernels move data between ranks."""
     named = np.array([communicates(name) for name in file.names], bool)
     told = np.array([args.collective is not None for args in file.calls] + [False], bool)
     return np.asarray(named[kernels.name] | told[kernels.args])
+
+
+def _launched(file: KinetoFile, kernels: Columns) -> Columns:
+    """Thread and start of what launched each kernel.
+
+    The launch with its correlation; else the host's event with its external id; else, on no
+    thread, the kernel itself.
+    """
+    found = Columns(
+        {
+            "thread": np.full(len(kernels), -1),
+            "start_ns": kernels.start_ns.copy(),
+        }
+    )
+    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
+    for sources, key in ((host, "external"), (file.of(Row.LAUNCH), "correlation")):
+        place = _lookup(sources[key], kernels[key])
+        known = place >= 0
+        for column in found:
+            found[column][known] = sources[column][place[known]]
+    return found
+
+
+def _lookup(keys: Array, wanted: Array) -> Array:
+    """Index of the last row with each key; -1 where there is none or no key."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], wanted, side="right") - 1
+    row = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (wanted >= 0) & (keys[row] == wanted), row, -1)
 
 
 def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
@@ -121,37 +162,6 @@ def _with(rows: Columns, *, op: Array, args: Array, peer: Array) -> Columns:
 def _peers(announced: Sequence[Annotation | None], notes: Columns, note_of: Array) -> Array:
     own = np.append(announced_peers(announced, notes), -1)
     return np.asarray(own[note_of])
-
-
-def _launched(file: KinetoFile, kernels: Columns) -> Columns:
-    """Thread and start of what launched each kernel.
-
-    The launch with its correlation; else the host's event with its external id; else, on no
-    thread, the kernel itself.
-    """
-    found = Columns(
-        {
-            "thread": np.full(len(kernels), -1),
-            "start_ns": kernels.start_ns.copy(),
-        }
-    )
-    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
-    for sources, key in ((host, "external"), (file.of(Row.LAUNCH), "correlation")):
-        place = _lookup(sources[key], kernels[key])
-        known = place >= 0
-        for column in found:
-            found[column][known] = sources[column][place[known]]
-    return found
-
-
-def _lookup(keys: Array, wanted: Array) -> Array:
-    """Index of the last row with each key; -1 where there is none or no key."""
-    if not len(keys):
-        return np.full(len(wanted), -1)
-    order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[order], wanted, side="right") - 1
-    row = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (wanted >= 0) & (keys[row] == wanted), row, -1)
 
 
 def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:

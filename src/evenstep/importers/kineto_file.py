@@ -59,6 +59,12 @@ class KinetoFile:
     calls: list[Args]  # arguments of what communicates
     damaged: int  # events with a time or a duration that cannot be
     unpaired: int  # events that only begin or only end
+    process: str = ""  # the one that this is of, where the file holds several
+
+    @property
+    def key(self) -> tuple[Path, str]:
+        """What tells it from others: the file, and the process within it."""
+        return self.path, self.process
 
     def of(self, row: Row) -> Columns:
         """The rows of one sort."""

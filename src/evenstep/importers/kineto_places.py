@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.kineto_calls import groups_of, ranks_of
 from evenstep.importers.kineto_file import KinetoFile
 from evenstep.trace.ranks import MOST_RANKS
 
-_RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 #: tensorboard_trace_handler: HOST_PID.STAMP.pt.trace.json
 _WORKER = re.compile(r"^(?P<host>.+)_\d+(?:\.\d+)?\.pt\.trace\.json")
+_BY_NAME = "the file does not say which rank it is: its name does"
+_IN_ORDER = (
+    "neither the files nor their names say which rank is which: they are numbered in the order of "
+    "their names"
+)
+_BY_PROCESS = (
+    "the file holds several processes: ranks are numbered in the order of their process numbers"
+)
 APART_NS = 3_600_000_000_000  # profiles of one run that tell of each other begin much closer
+
+
+Key = tuple[Path, str]  # `KinetoFile.key`
 
 
 class Place(NamedTuple):
@@ -26,7 +37,7 @@ class Place(NamedTuple):
     limits: list[str]
 
 
-def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Path, Place], list[str]]:
+def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, Place], list[str]]:
     """The place of every file that is used, and why others are left out.
 
     Files of the run that most belong to are used, one per rank.
@@ -35,27 +46,35 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Path, Place], list[str]
     main = max(dict.fromkeys(known), key=known.count) if known else 0
     starts = sorted(_start(file) for file in files)
     middle = starts[(len(files) - 1) // 2] if files else 0
-    places: dict[Path, Place] = {}
+    places: dict[Key, Place] = {}
     taken: dict[int, Path] = {}
     limits = []
-    for file in sorted(files, key=_order):
-        rank, said = _rank(file)
-        if rank is None:
-            rank = next(number for number in range(len(files) + 1) if number not in taken)
-            said = [
-                f"{file.path.name} does not say which rank it is: it is called rank {rank} here"
-            ]
+    named = _named(files)
+    for file in sorted(files, key=lambda file: _order(file, named)):
+        rank, said = _stated(file), list[str]()
+        if rank is None and file.path in named:
+            rank, said = named[file.path], [_BY_NAME]
+        elif rank is None:
+            rank = next(n for n in range(len(files) + 1) if n not in taken)
+            said = [_BY_PROCESS if file.process else _IN_ORDER]
         reason = _misfit(file, main, middle)
         if not reason and rank in taken:
-            reason = f"is a second trace of rank {rank}, after {taken[rank].name}"
+            reason = f"is a second trace of rank {rank}, after {taken[rank]}"
         if reason:
             limits.append(f"left out: {file.path} {reason}")
             continue
         taken[rank] = file.path
-        places[file.path] = Place(rank, main, _host(file), said)
+        places[file.key] = Place(rank, main, _host(file), said)
     least = [] if main else map(_least_world, files)
     world = max([main, *(rank + 1 for rank in taken), *least])
-    return {path: place._replace(world=world) for path, place in places.items()}, limits
+    return {key: place._replace(world=world) for key, place in places.items()}, limits
+
+
+def _named(files: Sequence[KinetoFile]) -> dict[Path, int]:
+    """Ranks that paths tell, of files that do not and that hold one."""
+    return ranks_by_paths(
+        [file.path for file in files if _stated(file) is None and not file.process]
+    )
 
 
 def _misfit(file: KinetoFile, main: int, middle_ns: int) -> str:
@@ -79,12 +98,10 @@ def _world(file: KinetoFile) -> int:
     return _number(info_of(file).get("world_size")) or 0
 
 
-def _order(file: KinetoFile) -> tuple[bool, list[str | int]]:
-    """Files that say their rank as they were given, then the others as people number files."""
-    if _rank(file)[0] is not None:
-        return False, []
-    parts = re.split(r"([0-9]+)", file.path.name)  # text and digits in turn
-    return True, [int(part[:18]) if place % 2 else part for place, part in enumerate(parts)]
+def _order(file: KinetoFile, named: Mapping[Path, int]) -> tuple[bool, list[str | int]]:
+    """Files whose rank is told as they were given, then the others as people number files."""
+    silent = _stated(file) is None and file.path not in named
+    return silent, natural(file.path) if silent else []
 
 
 def info_of(file: KinetoFile) -> dict[str, Any]:
@@ -104,14 +121,8 @@ def _least_world(file: KinetoFile) -> int:
     return max((ranks[-1] + 1 for ranks in members if ranks), default=0)
 
 
-def _rank(file: KinetoFile) -> tuple[int | None, list[str]]:
-    stated = _number(info_of(file).get("rank"))
-    if stated is not None:
-        return stated, []
-    named = _RANK.search(file.path.name)
-    if named and int(named[1]) < MOST_RANKS:
-        return int(named[1]), ["the file does not say which rank it is: its name does"]
-    return None, []
+def _stated(file: KinetoFile) -> int | None:
+    return _number(info_of(file).get("rank"))
 
 
 def _host(file: KinetoFile) -> str:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.importers.draft import Draft
+from evenstep.importers.completion import Completion
+from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.kineto_calls import Call, GroupKey
-from evenstep.importers.kineto_device import compute_of
+from evenstep.importers.kineto_device import completion_of, compute_of
 from evenstep.importers.kineto_file import KinetoFile
 from evenstep.importers.kineto_host import host_waits
 from evenstep.importers.kineto_names import MESSAGES, ROOTED
@@ -18,13 +19,13 @@ from evenstep.importers.kineto_places import Place, info_of
 from evenstep.importers.kineto_sequence import in_sequence
 from evenstep.importers.kineto_steps import Steps, phases_of
 from evenstep.importers.kineto_table import UNKNOWN_NS
+from evenstep.importers.merging import united
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Flag, Kind, Op, ReduceOp
 
 Array = npt.NDArray[Any]
 
 COMPUTE = "compute"  # the name of spans in which a device computes
-FIRST_NS = 1_000  # when the first event begins: at 0 it would not have ended
 _REDUCTIONS = (
     ("sum", ReduceOp.SUM), ("prod", ReduceOp.PRODUCT), ("minmax", ReduceOp.OTHER),
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
@@ -43,16 +44,20 @@ class Profile(NamedTuple):
 
 def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
     """Enter everything the profiles show; `origin` is when the first event of any begins."""
-    tables = [_communication(draft, each, origin) for each in profiles]
+    found = [completion_of(each.file) for each in profiles]
+    tables = [
+        _communication(draft, each, origin, done)
+        for each, (done, _) in zip(profiles, found, strict=True)
+    ]
     numbered, limits = in_sequence(Columns.concatenate(tables))
     draft.limits += limits
-    for each in profiles:
+    numbered = numbered.with_column("enter_ns", numbered.entered)
+    for each, (done, waits) in zip(profiles, found, strict=True):
         rank = each.place.rank
         mine = numbered.select(numbered["rank"] == rank)
         if len(mine):
             draft.rows(rank, {name: mine[name] for name in mine if name != "rank"})
-        _enter_steps(draft, each, origin)
-        _enter_phases(draft, each, origin)
+        _enter_steps(draft, each, origin, done, waits)
         _enter_compute(draft, each, origin)
 
 
@@ -61,8 +66,11 @@ def _since(times: Array, origin: int) -> Array:
     return np.where(times == UNKNOWN_NS, 0, times - (origin - FIRST_NS))
 
 
-def _communication(draft: Draft, each: Profile, origin: int) -> Columns:
-    """A rank's collectives and messages as records, but for their number in the group's order."""
+def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -> Columns:
+    """A rank's collectives and messages as records, but for their number in the group's order.
+
+    They are entered when issued; `entered` is when the device had come to them.
+    """
     calls, said = each.calls, each.said
     message = np.isin(calls.op, [int(op) for op in MESSAGES])
     groups = _groups(draft, each)
@@ -72,6 +80,7 @@ def _communication(draft: Draft, each: Profile, origin: int) -> Columns:
             "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
             "op": calls.op,
             "enter_ns": _since(calls.enter_ns, origin),
+            "entered": _since(_entered(calls, done), origin),
             "exit_ns": _since(calls.exit_ns, origin),
             "device_enter_ns": _since(calls.device_enter_ns, origin),
             "device_exit_ns": _since(calls.device_exit_ns, origin),
@@ -92,6 +101,13 @@ def _communication(draft: Draft, each: Profile, origin: int) -> Columns:
             "flags": calls.flags,
         }
     )
+
+
+def _entered(calls: Columns, done: Completion) -> Array:
+    """In the time of the device for those that it carried out, of the host for the others."""
+    began = calls.device_enter_ns
+    known = began != UNKNOWN_NS
+    return np.where(known, done.entered(calls.enter_ns, began), calls.enter_ns)
 
 
 def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
@@ -148,8 +164,14 @@ def _names(draft: Draft, file: KinetoFile, names: Array) -> Array:
     return numbers[names]
 
 
-def _enter_steps(draft: Draft, each: Profile, origin: int) -> None:
-    steps = each.steps
+def _enter_steps(
+    draft: Draft, each: Profile, origin: int, done: Completion, on_device: tuple[Array, Array]
+) -> None:
+    """Steps and their phases, in the time of the device where there is one.
+
+    `on_device`: when it only communicated.
+    """
+    steps = each.steps.on_device(done)
     draft.rows(
         each.place.rank,
         {
@@ -160,16 +182,13 @@ def _enter_steps(draft: Draft, each: Profile, origin: int) -> None:
             "peer_or_root": 0,
         },
     )
-
-
-def _enter_phases(draft: Draft, each: Profile, origin: int) -> None:
-    phases = phases_of(each.file, each.steps, host_waits(each.file, each.calls))
-    columns = {name: phases[name] for name in phases}
-    if not len(phases):
-        return
-    for name in ("enter_ns", "exit_ns"):
-        columns[name] = _since(columns[name], origin)
-    draft.rows(each.place.rank, {"kind": int(Kind.PHASE), **columns})
+    on_host = host_waits(each.file, each.calls)
+    waits = united(*map(np.concatenate, zip(on_host, on_device, strict=True)))
+    phases = phases_of(each.file, each.steps, done, waits)
+    if len(phases):
+        times = {name: _since(phases[name], origin) for name in ("enter_ns", "exit_ns")}
+        columns = {name: phases[name] for name in phases} | times
+        draft.rows(each.place.rank, {"kind": int(Kind.PHASE), **columns})
 
 
 def _enter_compute(draft: Draft, each: Profile, origin: int) -> None:

@@ -6,12 +6,13 @@ steps of the first optimizer; without those, the whole file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.importers.completion import Completion
 from evenstep.importers.kineto_file import KinetoFile, Row
 from evenstep.importers.kineto_names import EVALUATE, OPTIMIZER_STEP, phase, step_number
 from evenstep.importers.merging import cut, leaf_lengths
@@ -20,6 +21,7 @@ from evenstep.trace.layout import Flag, Phase
 
 Array = npt.NDArray[Any]
 
+UNMARKED = "the profile marks neither steps nor optimizers"
 #: Marks of a phase that older profilers write as operators.
 _MARKING_OPERATORS = ("enumerate(DataLoader)", "Optimizer.", "DistributedDataParallel.forward",
                       "FullyShardedDataParallel.forward")  # fmt: skip
@@ -34,6 +36,7 @@ class Steps:
     end_ns: Array
     thread: int  # the training thread; -1 where the file shows none
     limits: list[str] = field(default_factory=list)
+    whole: bool = False  # nothing marks any: all of the file is one
 
     def at(self, times_ns: Array) -> Array:
         """The step of each time; one that has no record where the time is in none."""
@@ -43,6 +46,10 @@ class Steps:
         found = self.number[np.maximum(place, 0)]
         found = np.where(times_ns >= ends[np.maximum(place, 0)], last + 1, found)
         return np.asarray(np.where(place < 0, first - 1 if first else last + 2, found))
+
+    def on_device(self, done: Completion) -> Steps:
+        """The same steps in the time of the device."""
+        return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
 
 
 def steps_of(file: KinetoFile) -> Steps | None:
@@ -93,8 +100,8 @@ def _whole(file: KinetoFile, host: Columns) -> Steps:
     start, end = file.rows.start_ns.min(), file.rows.end_ns.max()
     operators = host.select(host.row == int(Row.OPERATOR))
     thread = _most(operators.thread) if len(operators) else -1
-    limit = "the profile marks neither steps nor optimizers: all of it is taken as one step"
-    return Steps(np.array([0]), np.array([start]), np.array([end]), thread, [limit])
+    whole = np.array([0]), np.array([start]), np.array([end])
+    return Steps(*whole, thread, [f"{UNMARKED}: all of it is taken as one step"], whole=True)
 
 
 def _most(values: Array) -> int:
@@ -106,20 +113,31 @@ def _most(values: Array) -> int:
 # -- phases ----------------------------------------------------------------------------------------
 
 
-def phases_of(file: KinetoFile, steps: Steps, waits: tuple[Array, Array]) -> Columns:
+def phases_of(
+    file: KinetoFile, steps: Steps, done: Completion, waits: tuple[Array, Array]
+) -> Columns:
     """Phases of the training thread: op, enter_ns, exit_ns, group_seq (leaf time), step, flags.
 
     Marked ones as they are; a backward nobody marked from where autograd is at work, and then the
-    forward as what lies before it. `waits` are stretches (start, end) blocked on communication.
+    forward as what lies before it; all of them when the device has `done` what they launched.
+    `waits` are stretches (start, end) blocked on communication.
     """
     marked = _marked_phases(file, steps)
     table = Columns.concatenate([marked, _backward(file, steps, marked)])
-    table = Columns.concatenate([table, _forward(steps, table)])
+    table = _on_device(Columns.concatenate([table, _forward(steps, table)]), done)
+    steps = steps.on_device(done)
     edges = np.concatenate([table.enter_ns, table.exit_ns, steps.start_ns, steps.end_ns])
     start, end = cut(*waits, edges)
     sync = _table(np.full(len(start), int(Phase.SYNC)), start, end, steps, inferred=True)
     table = Columns.concatenate([table, sync]).sorted_by("enter_ns")
     return table.with_column("group_seq", leaf_lengths(table.enter_ns, table.exit_ns))
+
+
+def _on_device(table: Columns, done: Completion) -> Columns:
+    """Phases in the device's time. What passes behind its back is left out: it takes no time."""
+    enter, leave = done.at(table.enter_ns), done.at(table.exit_ns)
+    table = table.with_column("enter_ns", enter).with_column("exit_ns", leave)
+    return table.select(leave > enter)
 
 
 def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:

@@ -23,7 +23,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, Source, TraceFormat
-from evenstep.importers.repetition import with_steps
+from evenstep.importers.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.layout import Flag, Kind, Op
 from evenstep.trace.ranks import MOST_RANKS, format_ranks
 from evenstep.trace.trace import RankInfo, Trace
@@ -88,9 +88,8 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             draft.limits.append(f"left out: {error}")
     _enter(draft, log)
     trace, inferred = with_steps(draft.trace({"source": NAME}))
-    trace.limits.append(
-        inferred or "NCCL Inspector records no steps: shares of step time cannot be given"
-    )
+    nothing = "NCCL Inspector records no steps: shares of step time cannot be given"
+    trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else nothing)
     return trace
 
 

@@ -40,7 +40,10 @@ _NAMES: Mapping[str, Op] = {
     "scatter": Op.SCATTER,
     "sendrecv": Op.SEND,
 }
-_TAG = re.compile(r"^\[[\d,]+\]<\w+>:")  # of a line, by mpirun --tag-output
+#: Before a line: by mpirun --tag-output, srun --label, torchrun, and whoever collects logs.
+_TAG = re.compile(
+    r"^\s*(?:\[[\w,]+\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)\s*"
+)
 _UNITS_NS = {"(us)": 1e3, "(ms)": 1e6, "(s)": 1e9}
 _RATIO_ERROR = 0.03  # printed bandwidths have two or three digits
 
@@ -102,7 +105,7 @@ def from_lines(text: Iterable[Line], file: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     test = _Test(op=_program(file))
     for line in text:
-        row = _TAG.sub("", line.text).strip()
+        row = _untagged(line.text)
         if "_perf" in row or row.startswith("#"):
             test = _heard(test, row)
         elif test.columns and row[:1].isdecimal() and len(found) < MOST_FLOORS:
@@ -110,6 +113,13 @@ def from_lines(text: Iterable[Line], file: str) -> list[dict[str, Any]]:
             test.rows += bool(floors)
             found += floors
     return found
+
+
+def _untagged(text: str) -> str:
+    """A line without what stands before it, be it several things."""
+    while tag := _TAG.match(text):
+        text = text[tag.end() :]
+    return text.strip()
 
 
 def _heard(test: _Test, row: str) -> _Test:

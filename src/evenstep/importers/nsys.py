@@ -13,14 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
+from evenstep.importers.completion import Completion
 from evenstep.importers.content import reported
-from evenstep.importers.draft import TYPES, Draft
+from evenstep.importers.draft import FIRST_NS, TYPES, Draft
 from evenstep.importers.format import Progress, Source, TraceFormat
 from evenstep.importers.kineto_sequence import in_sequence
 from evenstep.importers.nsys_database import MAGIC
-from evenstep.importers.nsys_process import Call, collectives_of, compute_of, phases_of
+from evenstep.importers.nsys_process import (
+    Call,
+    collectives_of,
+    completion_of,
+    compute_of,
+    phases_of,
+)
 from evenstep.importers.nsys_ranks import Rank, ranks_of
 from evenstep.importers.nsys_tables import Export, read_export
+from evenstep.importers.repetition import with_steps
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Flag, Kind, Op
 from evenstep.trace.ranks import MOST_RANKS, format_ranks
@@ -30,7 +38,6 @@ Array = npt.NDArray[Any]
 
 NAME = "Nsight Systems export"
 COMPUTE = "compute"  # the name of spans in which a device computes
-_FIRST_NS = 1_000  # of the first event: 0 would mean that it has not ended
 _STREAMS = int(np.iinfo(np.uint16).max)
 
 
@@ -58,7 +65,12 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         draft.rank(RankInfo(each.rank, identity, {"device_clock": "host"}))
     _enter(draft, ranks)
     draft.limits += _overall(ranks)
-    return draft.trace({"source": NAME})
+    trace = draft.trace({"source": NAME})
+    if any(len(each.steps.number) for each in ranks):
+        return trace
+    trace, inferred = with_steps(trace)
+    trace.limits += [inferred] if inferred else []
+    return trace
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -85,12 +97,14 @@ def _enter(draft: Draft, ranks: Sequence[Rank]) -> None:
     tables = []
     for each in ranks:
         shift = origins[each.clock]
-        tables.append(_communication(draft, each, groups, shift))
-        _enter_steps(draft, each, shift)
+        done, waits = completion_of(each.export, each.kernels)
+        tables.append(_communication(draft, each, groups, shift, done))
+        _enter_steps(draft, each, shift, done, waits)
     if not tables:
         return
     numbered, limits = in_sequence(Columns.concatenate(tables))
     draft.limits += limits
+    numbered = numbered.with_column("enter_ns", numbered.entered)
     for each in ranks:
         mine = numbered.select(numbered["rank"] == each.rank)
         if len(mine):
@@ -98,14 +112,14 @@ def _enter(draft: Draft, ranks: Sequence[Rank]) -> None:
 
 
 def _origins(ranks: Sequence[Rank]) -> dict[str, int]:
-    """What to add to the times of each clock, so that its first is `_FIRST_NS`."""
+    """What to add to the times of each clock, so that its first is `FIRST_NS`."""
     first: dict[str, int] = {}
     for each in ranks:
         tables = (each.export.kernels, each.export.launches, each.export.ranges)
         start = min(int(table.start.min()) for table in tables if len(table))
         start += _began(each)
         first[each.clock] = min(first.get(each.clock, start), start)
-    return {clock: _FIRST_NS - start for clock, start in first.items()}
+    return {clock: FIRST_NS - start for clock, start in first.items()}
 
 
 def _began(each: Rank) -> int:
@@ -131,8 +145,13 @@ def _groups(draft: Draft, ranks: Sequence[Rank]) -> dict[int, int]:
     return found
 
 
-def _communication(draft: Draft, each: Rank, groups: Mapping[int, int], shift: int) -> Columns:
-    """A rank's collectives and messages as records, but for their number in the group's order."""
+def _communication(
+    draft: Draft, each: Rank, groups: Mapping[int, int], shift: int, done: Completion
+) -> Columns:
+    """A rank's collectives and messages as records, but for their number in the group's order.
+
+    They are entered when issued; `entered` is when the device had come to them.
+    """
     found, calls = collectives_of(each.export, each.kernels)
     ops = np.array([int(call.op) for call in calls], np.int64)
     message = np.isin(ops, [int(Op.SEND), int(Op.RECV)])
@@ -148,6 +167,7 @@ def _communication(draft: Draft, each: Rank, groups: Mapping[int, int], shift: i
             "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
             "op": ops,
             "enter_ns": found.issued + shift,
+            "entered": done.entered(found.issued, found.start) + shift,
             "exit_ns": np.maximum(found.end, found.issued + 1) + shift,
             "device_enter_ns": found.start + shift,
             "device_exit_ns": found.end + shift,
@@ -177,9 +197,12 @@ def _peers(draft: Draft, group: Array, calls: Sequence[Call]) -> Array:
     return found
 
 
-def _enter_steps(draft: Draft, each: Rank, shift: int) -> None:
+def _enter_steps(
+    draft: Draft, each: Rank, shift: int, done: Completion, waits: tuple[Array, Array]
+) -> None:
     """Steps, their phases, and when the device computed in them."""
-    steps, shift = each.steps, shift + _began(each)
+    shift += _began(each)
+    steps = each.steps.on_device(done)
     if len(steps.number):
         draft.rows(
             each.rank,
@@ -188,17 +211,17 @@ def _enter_steps(draft: Draft, each: Rank, shift: int) -> None:
                 "enter_ns": steps.start_ns + shift, "exit_ns": steps.end_ns + shift,
             },
         )  # fmt: skip
-    phases = phases_of(each.export, each.process, steps)
+    phases = phases_of(each.export, each.process, each.steps, done, waits)
     if len(phases):
         draft.rows(
             each.rank,
             {
                 "kind": int(Kind.PHASE), "op": phases.op, "step": phases.step,
                 "enter_ns": phases.start + shift, "exit_ns": phases.end + shift,
-                "group_seq": phases.end - phases.start,
+                "group_seq": phases.leaf,
             },
         )  # fmt: skip
-    spans = compute_of(each.export, each.kernels, steps)
+    spans = compute_of(each.export, each.kernels, each.steps)
     if len(spans):
         start, end = spans.start + shift, spans.end + shift
         draft.rows(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.importers.completion import Completion, completion, exposed
 from evenstep.importers.draft import MOST_BYTES
 from evenstep.importers.kineto_names import communicates, kernel_operation, operation, phase
-from evenstep.importers.merging import united
+from evenstep.importers.merging import cut, leaf_lengths, united
 from evenstep.importers.nsys_tables import Export
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Op, Phase
@@ -68,6 +69,10 @@ class Steps:
         inside = (place >= 0) & (times < np.append(self.end_ns, 0)[place])
         return np.where(inside, np.append(self.number, -1)[place], -1)
 
+    def on_device(self, done: Completion) -> Steps:
+        """The same steps in the time of the device."""
+        return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
+
 
 def memberships(export: Export, process: int) -> list[Membership]:
     """The communicators that a process set up, as NCCL's ranges describe them."""
@@ -110,22 +115,38 @@ def steps_of(export: Export, process: int) -> Steps:
     return Steps(np.arange(len(ends) - 1), ends.end[:-1], ends.end[1:], counted=True)
 
 
-def phases_of(export: Export, process: int, steps: Steps) -> Columns:
-    """Outermost ranges that name a phase. Columns: op, start, end, step."""
+def completion_of(export: Export, kernels: Columns) -> tuple[Completion, tuple[Array, Array]]:
+    """When a device had done what it was asked, and when it only communicated."""
+    moving = np.array([communicates(name) for name in export.names])[kernels.name]
+    issued = _issued(export, kernels)
+    times = {"launched_ns": issued.issued, "start_ns": issued.start, "end_ns": issued.end}
+    return completion(Columns(times), moving), exposed(Columns(times), moving)
+
+
+def phases_of(
+    export: Export, process: int, steps: Steps, done: Completion, waits: tuple[Array, Array]
+) -> Columns:
+    """Outermost ranges that name a phase, when the device has `done` what they launched.
+
+    `waits` are stretches (start, end) in which it only communicated. Columns: op, start, end, leaf
+    (length without such a stretch), step.
+    """
     ranges = _of_process(export, process)
     codes = np.array([-1 if (p := phase(name)) is None else int(p) for name in export.names])
     marked = ranges.select(codes[ranges.name] >= 0)
     marked = marked.select(_outermost(marked.start, marked.end))
     step = steps.at(marked.start)
-    inside = marked.select(step >= 0)
-    return Columns(
-        {
-            "op": codes[inside.name],
-            "start": inside.start,
-            "end": inside.end,
-            "step": step[step >= 0],
-        }
-    )
+    start, end = done.at(marked.start), done.at(marked.end)
+    kept = (step >= 0) & (end > start)
+    found = {"op": codes[marked.name], "start": start, "end": end, "step": step}
+    table = Columns(found).select(kept)
+    steps = steps.on_device(done)
+    edges = np.concatenate([table.start, table.end, steps.start_ns, steps.end_ns])
+    start, end = cut(*waits, edges)
+    found = {"op": np.full(len(start), int(Phase.SYNC)), "start": start, "end": end}
+    waiting = Columns({**found, "step": steps.at(start)})
+    table = Columns.concatenate([table, waiting.select(waiting.step >= 0)]).sorted_by("start")
+    return table.with_column("leaf", leaf_lengths(table.start, table.end))
 
 
 def collectives_of(export: Export, kernels: Columns) -> tuple[Columns, list[Call]]:
@@ -171,8 +192,7 @@ def _outermost(start: Array, end: Array) -> Array:
     """Which ranges, in order of their start, do not lie within one before."""
     if not len(start):
         return np.zeros(0, bool)
-    reach = np.maximum.accumulate(end)
-    return np.append(True, start[1:] >= reach[:-1])
+    return np.append(True, end[1:] > np.maximum.accumulate(end)[:-1])
 
 
 def _disjoint(start: Array, end: Array, number: Array) -> Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.importers.flight_recorder_dump import rank_in_name
+from evenstep.importers.file_ranks import last_number, ranks_by_paths
 from evenstep.importers.nsys_process import Membership, Steps, memberships, steps_of
 from evenstep.importers.nsys_tables import Export
 from evenstep.trace.columns import Columns
@@ -67,7 +67,9 @@ def _number(ranks: list[Rank], limits: list[str]) -> None:
     largest = [max(each.members, key=lambda member: member.size, default=None) for each in ranks]
     said = [member.rank if member and member.size <= MOST_RANKS else None for member in largest]
     files = {each.export.path for each in ranks}
-    named = [rank_in_name(each.export.path) for each in ranks]
+    paths = [each.export.path for each in ranks]
+    by_path = ranks_by_paths(list(dict.fromkeys(paths)))
+    named = [by_path.get(path, last_number(path)) for path in paths]
     if None not in said and len(set(said)) == len(said):
         numbers = said
     elif None not in named and len(files) == len(ranks):

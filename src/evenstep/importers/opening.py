@@ -179,27 +179,32 @@ def _take(given: Given, files: Sequence[Path], folder: Path | None = None) -> No
     from evenstep.importers.format import CompanionFormat
 
     found: dict[str, tuple[TraceFormat | CompanionFormat, list[Source]]] = {}
-    unknown = []
+    unused = []
     for path in files:
         try:
             name, known, source = _recognised(path)
         except TraceError as error:
-            unknown.append(str(error))
+            unused.append(str(error))
             continue
-        if known is None:
-            what = "is none of what is expected here" if source.head else "is empty"
-            unknown.append(f"{path} {what}")
-        else:
+        if known is not None:
             found.setdefault(name, (known, []))[1].append(source)
+        else:
+            unused += _unknown(source, folder)
     for known, sources in found.values():
         if isinstance(known, CompanionFormat):
             given.companions.append((known, sources))
         else:
             given.bundles.append(Bundle(folder or sources[0].path, known, sources))
-    if folder is None:
-        given.limits.extend(f"left out: {reason}" for reason in unknown)
-    elif not found:
-        given.limits.append(f"left out: {folder} holds no file that is expected here")
+    if not found and not unused:
+        unused.append(f"{folder} holds no file that is expected here")
+    given.limits.extend(f"left out: {reason}" for reason in unused)
+
+
+def _unknown(source: Source, folder: Path | None) -> list[str]:
+    """Why a file is not used. In a folder anything may lie beside the traces: nothing is said."""
+    if not source.head:
+        return [f"{source.path} is empty"]
+    return [] if folder else [f"{source.path} is none of what is expected here"]
 
 
 def _recognised(path: Path) -> tuple[str, TraceFormat | CompanionFormat | None, Source]:

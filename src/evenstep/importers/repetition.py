@@ -21,18 +21,26 @@ Array = npt.NDArray[Any]
 
 FEWEST_STEPS = 6  # repetitions that are no coincidence
 LONGEST = 4_096  # collectives of a step
+EVEN = 0.2  # deviation of pauses between collectives, over their mean: less is all the same pause
+NOTHING_ELSE = "what lies within a step besides them is not recorded"
+ALIKE = 0.25  # of that deviation is left where pauses are compared with those one step earlier
 
 
 def with_steps(trace: Trace) -> tuple[Trace, str]:
-    """The trace with a record per step, and what was taken as one; the same and "" without."""
+    """The trace with a record per step, and what was taken as one; the same and "" without.
+
+    Steps that it has already are replaced.
+    """
     table = _common(trace)
     if table is None:
         return trace, ""
     reference = table.select(table["rank"] == table["rank"][0])
+    began = _begun(table, trace).reshape(-1, len(reference))
     period = _period(np.stack([reference.op, reference.bytes_in, reference.dtype], axis=1))
     if not period:
         return trace, ""
-    edges = _edges(table, len(reference), period)
+    period *= _repeated(began, period)
+    edges = _edges(table, trace, began, period)
     draft = Draft()
     for rank, times in edges.items():
         draft.rows(
@@ -43,17 +51,27 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
                 "flags": int(Flag.INFERRED),
             },
         )  # fmt: skip
-    step = trace.events.step.astype(np.int64)
+    events = trace.events.select(trace.events.kind != int(Kind.STEP))
+    step, begun = events.step.astype(np.int64), _begun(events, trace)
     for rank, times in edges.items():
-        mine = trace.events["rank"] == rank
-        step[mine] = np.searchsorted(times, trace.events.enter_ns[mine], side="right")
-    events = trace.events.with_column("step", step.astype(np.uint32))
+        mine = events["rank"] == rank
+        step[mine] = np.searchsorted(times, begun[mine], side="right")
+    events = events.with_column("step", step.astype(np.uint32))
     repeated = len(next(iter(edges.values()))) - 1
-    return (
-        replace(trace, events=draft.appended(events)),
-        f"steps were inferred: {period} collectives that come again {repeated} times; what lies "
-        "within a step besides them is not recorded",
-    )
+    text = f"steps were inferred: {period} collectives that come again {repeated} times"
+    return replace(trace, events=draft.appended(events)), text
+
+
+def _begun(rows: Columns, trace: Trace) -> Array:
+    """When each row began: on the device, where that has the host's clock."""
+    return np.where(_on_host_clock(rows, trace), rows.device_enter_ns, rows.enter_ns)
+
+
+def _on_host_clock(rows: Columns, trace: Trace) -> Array:
+    """Rows with times of a device that are on the clock of its host."""
+    known = [rank for rank, info in trace.ranks.items() if info.facts.get("device_clock") == "host"]
+    there = ((rows.flags & int(Flag.ON_DEVICE)) != 0) & (rows.device_enter_ns > 0)
+    return np.asarray(there & np.isin(rows["rank"], known))
 
 
 def _common(trace: Trace) -> Columns | None:
@@ -98,11 +116,35 @@ def _period(signature: Array) -> int:
     return 0
 
 
-def _edges(table: Columns, length: int, period: int) -> dict[int, Array]:
-    """When each rank began its steps: at the collective that follows the longest usual pause."""
-    enter = table.enter_ns.reshape(-1, length)[:, length // 4 :]
-    pauses = np.diff(enter, axis=1)
-    usual = [np.median(pauses[:, place::period]) for place in range(period)]
-    begins = (int(np.argmax(usual)) + 1) % period
-    ranks = table["rank"].reshape(-1, length)[:, 0]
-    return {int(rank): times[begins::period] for rank, times in zip(ranks, enter, strict=True)}
+def _repeated(began: Array, period: int) -> int:
+    """How many repetitions of collectives that are alike make a step: pauses repeat, too."""
+    settled = began[:, began.shape[1] // 4 :]
+    pauses = np.median(np.diff(settled, axis=1), axis=0)
+    most = min(len(pauses) // FEWEST_STEPS, LONGEST) // period
+    alone = _deviation(pauses, period)
+    if alone <= EVEN * pauses.mean():
+        return 1
+    fits = (n for n in range(2, most + 1) if _deviation(pauses, n * period) <= ALIKE * alone)
+    return next(fits, 1)
+
+
+def _deviation(pauses: Array, period: int) -> float:
+    """Mean distance of pauses from what is usual at their place in a period."""
+    whole = pauses[: len(pauses) // period * period].reshape(-1, period)
+    return float(np.abs(whole - np.median(whole, axis=0)).mean())
+
+
+def _edges(table: Columns, trace: Trace, began: Array, period: int) -> dict[int, Array]:
+    """When each rank began its steps: at the collective that follows the longest usual pause.
+
+    Where ends are known, at the end of the one before the pause: ranks leave it together.
+    """
+    settled = slice(began.shape[1] // 4, None)
+    begun = began[:, settled]
+    usual = [np.median(np.diff(begun, axis=1)[:, place::period]) for place in range(period)]
+    last = int(np.argmax(usual))
+    times = begun[:, (last + 1) % period :: period]
+    if _on_host_clock(table, trace).all():
+        times = table.device_exit_ns.reshape(began.shape)[:, settled][:, last::period]
+    ranks = table["rank"].reshape(began.shape)[:, 0]
+    return dict(zip(ranks.tolist(), times, strict=True))

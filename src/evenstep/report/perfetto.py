@@ -230,7 +230,7 @@ def _finding(finding: Finding, start: dict[int, int], tracks: Tracks) -> bytes:
     return b"".join(
         wire.message(
             1,
-            wire.number(8, time) + SEQUENCE + NEEDED,
+            wire.number(8, max(time, 0)) + SEQUENCE + NEEDED,
             wire.message(11, kind, wire.number(11, at), wire.text(23, finding.mode), *notes),
         )
         for at in where

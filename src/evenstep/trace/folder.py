@@ -148,12 +148,12 @@ def starter_pid(launcher: str) -> int:
 def process_start_s(pid: int) -> float | None:
     """When a process started, in seconds since the epoch; None if it is gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
         kernel = Path("/proc/stat").read_text()
     except OSError:
         return None
-    # Field 22 (proc(5)): ticks after boot. The name, field 2, may hold spaces and parentheses.
-    ticks = int(stat.rpartition(")")[2].split()[19])
+    # Field 22 (proc(5)): ticks after boot. The name, field 2, may be any bytes, parentheses too.
+    ticks = int(stat.rpartition(b")")[2].split()[19])
     boot_s = next(int(row.split()[1]) for row in kernel.splitlines() if row.startswith("btime"))
     return boot_s + ticks / os.sysconf("SC_CLK_TCK")
 

@@ -27,6 +27,7 @@ from evenstep.trace.summary import FEWEST_RECORDS
 from evenstep.trace.writing import Slots, record_closer, record_writer
 
 TABLES_BYTES = 1 << 20
+FACTS_BYTES = 1 << 17  # of the tables, which names and groups leave to what is said at the end
 NAME_LIMIT = 0xFFFF  # a record has two bytes for its name
 SMALLEST_RING_BYTES = 64 * RECORD_BYTES
 _SHRINKS = (1, 4, 16, 64)  # a nearly full disk gets a smaller spool rather than none
@@ -194,7 +195,8 @@ class Spool:
         """Add a table entry, its length last: a reader stops at the first length of zero."""
         length = -(-(_ENTRY_BYTES + len(text)) // 8) * 8
         start = self._table_end
-        if start + length > layout.PAGE_BYTES + TABLES_BYTES - _ENTRY_BYTES:
+        kept = 0 if kind == layout.TABLE_FACT else FACTS_BYTES
+        if start + length > layout.PAGE_BYTES + TABLES_BYTES - _ENTRY_BYTES - kept:
             return False
         body = start + _ENTRY_BYTES
         self._view[body : body + len(text)] = text

@@ -1,0 +1,86 @@
+"""A host that runs ahead of its device: steps and phases are told when the device has done them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.importers.completion import Completion
+from evenstep.importers.opening import open_trace
+from evenstep.trace.layout import Kind, Phase
+from tests.importers.profiles import Profile
+
+STEPS, FORWARD_US, BACKWARD_US, MOVED_US, LATE_US = 16, 4_000, 6_000, 1_000, 2_000
+LAUNCHED_US = 300  # of host time, for a whole step
+WORLD, SLOW = 3, 1
+
+
+def ahead(rank, slow=SLOW):
+    """A host that launches all steps at once; its device then works on them one after the other."""
+    profile, free = Profile(rank, WORLD), LAUNCHED_US
+    for number in range(STEPS):
+        begin = LAUNCHED_US * number
+        profile.step(number, begin, LAUNCHED_US - 1)
+        profile.note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin + 1, 40)
+        profile.note("## forward ##", begin + 50, 50)
+        profile.note("## backward ##", begin + 110, 90)
+        work = BACKWARD_US + (LATE_US if rank == slow else 0)
+        profile.kernel("gemm", begin + 60, free, FORWARD_US)
+        profile.kernel("gemm_backward", begin + 120, free + FORWARD_US, work)
+        end = free + FORWARD_US + BACKWARD_US + (LATE_US if slow is not None else 0) + MOVED_US
+        entered = free + FORWARD_US + work
+        profile.collective(begin + 140, entered, end - entered)
+        free = end
+    return profile
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return open_trace([ahead(rank).write(tmp_path / f"rank-{rank}.json") for rank in range(WORLD)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 100)), max_size=20),
+       st.lists(st.integers(0, 2000), min_size=2, max_size=10))  # fmt: skip
+def test_moments_keep_their_order_and_never_come_earlier(kernels, moments):
+    launched = np.sort(np.array([at for at, _ in kernels], np.int64))
+    lengths = np.array([length for _, length in kernels], np.int64)
+    done = Completion(launched, np.maximum.accumulate(launched + lengths))
+    times = np.sort(np.array(moments, np.int64))
+    assert (np.diff(done.at(times)) >= 0).all()
+    assert (done.at(times) >= times).all()
+
+
+def test_a_step_lasts_as_long_as_its_device_works(trace):
+    steps = trace.of_kind(Kind.STEP)
+    length = (steps.exit_ns - steps.enter_ns)[(steps["rank"] == SLOW) & (steps.step > 0)]
+    whole_us = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
+    assert length.tolist() == [whole_us * 1000] * (STEPS - 1)
+
+
+def test_a_kernel_counts_in_the_phase_that_launched_it(trace):
+    phases = trace.of_kind(Kind.PHASE)
+    mine = (phases["rank"] == SLOW) & (phases.step == 5)
+    lasted = dict(zip(phases.op[mine].tolist(), phases.group_seq[mine].tolist(), strict=True))
+    assert lasted == {
+        Phase.FORWARD: FORWARD_US * 1000,
+        Phase.BACKWARD: (BACKWARD_US + LATE_US) * 1000,
+        Phase.SYNC: MOVED_US * 1000,
+    }
+
+
+def test_shares_are_those_of_the_device(trace):
+    whole = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
+    late = LATE_US * (WORLD - 1) / WORLD  # of a mean rank, spent waiting
+    shares = diagnose(trace).summary["shares"]
+    assert shares["wait"] == pytest.approx(late / whole, rel=0.01)
+    assert shares["exposed_communication"] == pytest.approx(MOVED_US / whole, rel=0.01)
+    assert shares["compute"] == pytest.approx((whole - late - MOVED_US) / whole, rel=0.01)
+
+
+def test_who_is_late_on_the_device_is_late_in_the_phase_that_launched_it(trace):
+    worst = diagnose(trace).findings[0]
+    assert list(worst.where.ranks) == [SLOW]
+    assert "inside backward" in worst.cause
+    whole = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
+    assert worst.severity == pytest.approx(LATE_US / whole, rel=0.02)

@@ -1,0 +1,34 @@
+"""Which rank a file is of, by its path."""
+
+from pathlib import Path
+
+import pytest
+
+from evenstep.importers.file_ranks import natural, ranks_by_paths
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a-rank3.json"], [3]),
+        (["rank3/trace.json", "rank10/trace.json"], [3, 10]),
+        (["rank_3/day/trace.json", "rank_10/day/trace.json"], [3, 10]),
+        (["rank8_run/gpu0.json", "rank8_run/gpu1.json", "rank8_run/gpu3.json"], [0, 1, 3]),
+        (["gpu0.json", "gpu5.json"], [None, None]),  # too few of six to be sure
+        (["host_4711.json", "host_4712.json"], [None, None]),  # processes
+        (["n0_gpu0.json", "n0_gpu1.json", "n1_gpu0.json", "n1_gpu1.json"], [None] * 4),
+        (["frank3.json", "b.json"], [None, None]),
+        (["rank1.json", "trace.json"], [1, None]),
+    ],
+)
+def test_a_path_tells_the_rank_where_only_one_reading_is_left(names, expected):
+    paths = [Path("/runs/2024", name) for name in names]
+    found = ranks_by_paths(paths)
+    assert [found.get(path) for path in paths] == expected
+
+
+def test_paths_are_sorted_as_people_number_them():
+    paths = [Path(f"node{n}/{k}") for n in (10, 9) for k in ("t11", "t2")]
+    assert [str(path) for path in sorted(paths, key=natural)] == [
+        "node9/t2", "node9/t11", "node10/t2", "node10/t11",
+    ]  # fmt: skip
