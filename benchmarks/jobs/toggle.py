@@ -24,7 +24,7 @@ class Toggle:
         self.on = True
         self._torch = torch
         self._agent = attached
-        sampler: Any = attached._sampler
+        sampler: Any = attached._background.sampler
         tick = sampler.tick
         period_s = attached.config.sample_period_s
         sampler.tick = lambda: tick() if self.on else period_s

@@ -16,15 +16,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
-from evenstep.agent import agent
+from evenstep.agent import agent, request
 from evenstep.trace.layout import Kind
 from evenstep.trace.reader import read_spool
 from tests.agent.training import BATCH, batch, model_and_optimizer, train
 
 STEPS = 5
+RUN_ID = "single"  # of a process that no launcher started
 SPOOL = "attempt-000/rank-00000.spool"
 
 
@@ -164,6 +166,17 @@ class Job:
         self.attach("middle")
         return [before + train(2, first=3, parts=parts), sequence]
 
+    def toggled(self):
+        """The gate in the way of collectives, as hooks and pacer have it: before, while on, off."""
+        self.attach("toggled")
+        parts, told = model_and_optimizer(), []
+        for number, mode in enumerate(("observe", "on", "off"), start=1):
+            request.write(self.folder / "toggled", request.Change(number, mode), RUN_ID)
+            train(3, parts=parts)
+            gates = agent.current().gate, agent.current()._pace.gate
+            told.append([type(gate).__name__ for gate in gates])
+        return told
+
     def session(self):
         self.attach("session")
         parts = model_and_optimizer()
@@ -232,6 +245,25 @@ class Job:
         setattr(agent.current().recorder, method, fail)
         return [train(STEPS), list(self.lines.said), len(calls)]
 
+    def call_under_way(self):
+        """A collective that another thread is in while this one detaches."""
+        self.attach("call_under_way")
+        held, freed = threading.Event(), threading.Event()
+
+        def slow(*_):
+            held.set()
+            freed.wait()
+
+        agent.current().gate = None
+        agent.current()._pause_by(slow)
+        thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(1),))
+        thread.start()
+        held.wait(60)
+        evenstep.detach()
+        freed.set()
+        thread.join()
+        return [train(STEPS), list(self.lines.said)]
+
     def bad_settings(self):
         told = [evenstep.attach(pace_mode="sideways"), evenstep.attach(no_such_thing=1)]
         told.append(evenstep.attach(pace_max_delay=0.5, out=self.folder / "refused"))
@@ -260,6 +292,20 @@ class Job:
     def claimed(self):
         told = [evenstep.attach(out=self.folder / "off") for _ in range(2)]
         return [told, train(STEPS), list(self.lines.said)]
+
+    def renumbered(self):
+        """The process group is made anew: as it was, then with other ranks."""
+        self.attach("renumbered")
+        dist.destroy_process_group()
+        told = []
+        for backend, store, rank, world in (
+            ("gloo", dist.HashStore(), 0, 1), ("fake", FakeStore(), 2, 4)
+        ):  # fmt: skip
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+            told.append(list(self.lines.said))
+            dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return told
 
     def switched_off(self):
         os.environ["EVENSTEP"] = "0"

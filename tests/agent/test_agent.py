@@ -73,6 +73,23 @@ def test_losses_are_the_same_to_the_bit_in_every_mode(solo, pair, mode):
     assert pair[mode] == pair["without"]
 
 
+def test_a_call_under_way_at_detaching_is_neither_lost_nor_a_failure(solo):
+    losses, lines = solo["call_under_way"]
+    assert (losses, lines) == (solo["without"], [])
+
+
+def test_ranks_that_are_numbered_anew_are_said_to_be(solo):
+    same, (line,) = solo["renumbered"]
+    assert same == []
+    assert "rank 0 of 1 is now 2 of 4" in line
+    facts = solo.trace("renumbered").ranks[0].facts
+    assert facts["renumbered"].startswith("rank 2 of 4 since step")
+
+
+def test_pauses_between_buckets_come_and_go_with_pacing_that_is_switched_at_run_time(solo):
+    assert solo["toggled"] == [["NoneType"] * 2, ["GapGate"] * 2, ["NoneType"] * 2]
+
+
 @pytest.mark.parametrize("scene", ["broken_collective", "broken_end_step"])
 def test_a_failure_of_ours_is_said_once_and_training_goes_on(solo, scene):
     losses, lines, calls = solo[scene]

@@ -188,3 +188,15 @@ def test_after_a_detach_no_import_attaches_again(monkeypatch):
     awaited = {getattr(finder, "awaited", None) for finder in sys.meta_path}
     assert "no.such.module" in awaited
     assert not awaited & {"torch", "torch.distributed", "mpi4py.no_such"}
+
+
+@pytest.mark.parametrize("fires", [False, True])
+def test_who_is_asking_the_finders_misses_none_when_ours_goes(fires, monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    others = list(sys.meta_path)
+    arming.arm(lambda: None, target="nobody.imports.this")
+    ours = sys.meta_path[0]
+    asking = iter(sys.meta_path)
+    assert next(asking) is ours
+    ours._fire() if fires else arming.disarm("nobody.imports.this")
+    assert list(asking) == sys.meta_path == others

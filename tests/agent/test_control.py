@@ -154,6 +154,25 @@ def test_what_was_said_before_a_detach_is_not_heard_after_the_next_attach(run):
     assert again[1]._home is None
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_ranks_that_meet_again_go_on_in_the_store_of_now(run, ended):
+    ears = ranks(run / "a", run / "b", store=Store(), together=True)
+    steps(ears, count=3)
+    request.write(run / "a", ON, "r")
+    steps(ears, count=3)
+    if ended:  # the old one was found to be gone first
+        for ear in ears:
+            ear.disconnect()
+    anew = Store()
+    for ear in ears:
+        ear.reconnect(anew, together=True)
+    steps(ears, first=10, count=3)
+    request.write(run / "a", ON._replace(number=2), "r")
+    leader, follower = steps(ears, first=20, count=4)
+    assert [change.number for change in follower] == [1, 2]
+    assert leader[-1] == follower[-1]
+
+
 def test_without_its_store_a_rank_reads_the_file_itself(run):
     ears = ranks(run / "a", run / "a", store=Store(), together=True)
     ears[1].disconnect()
@@ -191,6 +210,25 @@ def test_a_damaged_file_is_said_once(run, content):
         ear.look(0, STEP_NS)
     ear.look(1, STEP_NS)
     assert not ear.due
+
+
+@pytest.mark.parametrize("broken", ["read", "write"])
+def test_what_could_not_be_taken_once_is_taken_later(run, broken, monkeypatch):
+    ear = ranks(run / "a", store=Store(), together=True)[0]
+    request.write(run / "a", ON, "r")
+    with monkeypatch.context() as patch:
+        patch.setattr(control, broken, refuse)
+        with pytest.raises(ConfigError):
+            ear.look(0, STEP_NS)
+    ear.look(1, STEP_NS)
+    assert not ear.due  # a file that stays damaged is not read in every step
+    monkeypatch.setattr(control, "monotonic_ns", lambda: 1 << 62)
+    ear.look(2, STEP_NS)
+    assert [change.number for change in ear.due] == [1]
+
+
+def refuse(*_, **__):
+    raise ConfigError("half written")
 
 
 @given(step_ns=st.integers(1, 10**11), listening_ns=st.integers(0, 10**11))

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import SHORTEST_WAIT_NS, OwnCost, Recorder
+from evenstep.agent.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
 from evenstep.trace.layout import Flag, Kind, Op, Phase
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool import Spool
@@ -49,6 +49,14 @@ def test_an_open_collective_shows_what_the_rank_hangs_in(recorder, group):
     issue(recorder, group)
     row = records(recorder, Kind.COLLECTIVE)[0]
     assert (row["exit_ns"], row["group_seq"], row["bytes_in"]) == (0, 5, 400)
+
+
+def test_a_long_name_leaves_room_for_what_else_is_to_be_said(recorder):
+    recorder.span_begins("span" * 10**6)
+    recorder.marker("loss" * 10**6, 1.0)
+    found = read_spool(recorder.spool.path)
+    assert {len(name) for name in found.names.values() if name} == {LONGEST_NAME}
+    assert recorder.spool.add_fact("closed", {"reason": "exit"})
 
 
 def test_identities_count_on_from_the_groups_own_counter(recorder, group):

@@ -1,6 +1,8 @@
 """The seam between a framework's callback and the agent, without a framework."""
 
+import copy
 import importlib
+import inspect
 import logging
 import pickle
 import sys
@@ -10,6 +12,7 @@ import pytest
 
 from evenstep.agent import agent
 from evenstep.agent.recorder import Recorder
+from evenstep.hooks import deepspeed
 from evenstep.hooks import loop as loops
 from evenstep.hooks.loop import Loop, Tested
 from evenstep.trace.layout import Phase
@@ -40,6 +43,7 @@ class Rank:
 def rank(tmp_path, monkeypatch):
     made = Rank(tmp_path / "rank-00000.spool")
     monkeypatch.setattr(agent, "_agent", made)
+    monkeypatch.setattr(agent, "_at_detach", [])
     yield made
     made.recorder.summaries.release()
     made.spool.shut()
@@ -127,6 +131,75 @@ def test_a_method_is_a_phase_until_it_is_released(loop, rank):
     assert owner.save(1) == "x"
     assert rank.recorder.stack.leaf_ns[Phase.CHECKPOINT] == counted
     assert "save" not in vars(owner)
+
+
+@pytest.fixture
+def watched(loop, rank):
+    """An object whose method is a phase."""
+    owner = Owner()
+    loop.around(owner, "save", Phase.CHECKPOINT)
+    return owner
+
+
+def test_detaching_gives_methods_back(watched):
+    for undo in agent._at_detach:
+        undo()
+    assert vars(watched) == {}
+
+
+def test_what_somebody_else_has_put_there_since_stays(loop, watched):
+    watched.save = max
+    loop.release()
+    assert watched.save is max
+
+
+def test_a_method_of_the_object_itself_comes_back(loop, rank):
+    owner = Owner()
+    owner.save = min
+    loop.around(owner, "save", Phase.CHECKPOINT)
+    assert owner.save([3, 2]) == 2
+    loop.release()
+    assert vars(owner) == {"save": min}
+
+
+@pytest.mark.parametrize("copied", [lambda it: pickle.loads(pickle.dumps(it)), copy.deepcopy])
+def test_a_watched_object_can_be_copied_and_its_copy_is_told_of_nobody(copied, watched, rank):
+    made = copied(watched)
+    assert made.save(2) == "xx"
+    assert made.save.__self__ is made
+    assert rank.recorder.stack.leaf_ns[Phase.CHECKPOINT] == 0
+
+
+def test_a_replaced_method_has_the_signature_it_had(watched):
+    assert inspect.signature(watched.save) == inspect.signature(Owner().save)
+
+
+class Engine(Owner):
+    """A DeepSpeed engine, as far as it is observed."""
+
+    world_size = 1
+    global_steps = global_samples = 0
+
+    def step(self):
+        self.global_steps += 1
+        self.global_samples += 8
+
+
+def test_observing_an_engine_twice_counts_its_steps_once(rank):
+    engine = Engine()
+    for _ in range(2):
+        deepspeed.observe(engine)
+    engine.step()
+    assert rank.ended == [8]
+
+
+def test_steps_are_the_callbacks_also_where_the_agent_comes_later(loop, rank, monkeypatch):
+    monkeypatch.setattr(agent, "_agent", None)
+    monkeypatch.setattr(agent, "attach", lambda **_: True)
+    loop.attach({}, marks_steps=True)
+    monkeypatch.setattr(agent, "_agent", rank)
+    loop.batch(1)
+    assert rank.recorder.clock.manual
 
 
 def test_an_error_of_the_method_passes_and_ends_its_phase(loop, rank):

@@ -51,6 +51,15 @@ with evenstep.span("messages"):
     requests = [comm.Irecv(answer, MPI.ANY_SOURCE, MPI.ANY_TAG), comm.Isend(row, other, 8)]
     MPI.Request.Waitall(requests)
     comm.Send(row, MPI.PROC_NULL)
+with evenstep.span("refused"):
+    for refused in (
+        lambda: MPI.COMM_NULL.Barrier(), lambda: comm.Send(row, "a rank"),
+        lambda: comm.Bcast(row, root="a rank"), lambda: comm.Isend(row, []),
+    ):  # fmt: skip
+        try:
+            refused()
+        except (MPI.Exception, TypeError):
+            comm.Barrier()
 
 for _ in range(40):
     time.sleep(0.004 + LATE_S * (comm.rank == 1))

@@ -108,6 +108,10 @@ def test_communicators_are_told_apart_though_their_handles_come_back(scene, trac
     assert [trace.groups[number].ranks for number in numbers] == [(0,), (0, 1), (0,), (0, 1)]
 
 
+def test_a_call_that_mpi_refuses_goes_unrecorded_and_all_others_do_not(scene):
+    assert scene("refused").op.tolist() == [Op.BARRIER] * 4  # of the world, after each of them
+
+
 def test_ranks_agree_on_every_identity(trace):
     rows = trace.of_kind(Kind.COLLECTIVE)
     both = np.array([len(group.ranks) == 2 for group in trace.groups])[rows.group]

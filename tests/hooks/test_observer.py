@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from evenstep.agent.entries import GroupState
 from evenstep.hooks import observer as observing
 from evenstep.hooks.groups import Groups
-from evenstep.hooks.install import TorchHooks
+from evenstep.hooks.install import DISPATCHER, TorchHooks
 from evenstep.hooks.observer import Observer
 from evenstep.trace.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag, Op
 
@@ -60,6 +61,38 @@ def test_a_failure_of_ours_changes_nothing_and_is_told_once(
         dist.all_reduce(tensor)
         assert tensor.tolist() == [0, 1, 2, 3]  # the sum over one rank
     assert [type(failure) for failure in failures] == [OurError]
+
+
+def test_what_we_cannot_read_and_the_backend_refuses_is_no_failure_of_ours(
+    hooked, recorder, failures, monkeypatch, mechanism
+):
+    if mechanism != DISPATCHER:
+        pytest.skip("a process-group hook is not told what the backend says")
+    monkeypatch.setattr(recorder, "collective", broken)
+    hooked()
+    with pytest.raises(RuntimeError):
+        dist.all_gather_into_tensor(torch.ones(3), torch.ones(8))
+    assert failures == []
+
+
+def test_what_pauses_between_buckets_comes_and_goes_while_hooks_are_in_place(hooked, failures):
+    passed = []
+    hooks = hooked()
+    for gate in (None, lambda: passed.append(1), None):
+        hooks.pause_by(gate)
+        dist.all_reduce(torch.ones(1))
+        passed.append(0)
+    assert (passed, failures) == ([0, 1, 0, 0], [])
+
+
+def test_a_gate_that_goes_while_it_is_looked_at_is_no_failure(hooked, failures, monkeypatch):
+    """Pacing is switched off by the training thread while another one issues a collective."""
+    hooked()
+    passed = []
+    reads = chain([lambda: passed.append(1)], repeat(None))
+    monkeypatch.setattr(Observer, "gate", property(lambda _: next(reads)), raising=False)
+    dist.all_reduce(torch.ones(1))
+    assert (passed, failures) == ([1], [])
 
 
 def test_a_failure_while_waiting_is_ours_alone(hooked, failures, monkeypatch):
@@ -169,11 +202,3 @@ def test_a_message_nobody_waits_for_is_let_go_of(recorder, monkeypatch):
     assert len(observer._waited_for) == 2
     assert recorder.spool.times(1)[1] > 0  # the oldest has an end
     assert recorder.spool.times(2)[1] == 0
-
-
-def test_messages_are_counted_by_tag_within_bounds(recorder, monkeypatch):
-    monkeypatch.setattr(observing, "ORDERS_LIMIT", 2)
-    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
-    often, rarely = (1, 0, 10, 0), (1, 0, 10, 1)
-    orders = [observer._order(key) for key in (often, rarely, often, (1, 0, 10, 2), often, rarely)]
-    assert orders == [0, 0, 1, 0, 2, 0]  # the one unused for longest was forgotten

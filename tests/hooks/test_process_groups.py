@@ -50,6 +50,27 @@ def test_several_operations_in_one_are_told_by_the_number_of_tensors():
     assert coalesced(Op.ALL_TO_ALL, [1, 2], [1, 2]) == 0
 
 
+def test_a_group_that_does_not_let_go_of_our_hooks_keeps_no_other_from_it(caplog):
+    class Group:
+        def __init__(self, *, gone):
+            self.gone, self.left = gone, ["pre", "post"]
+
+        def unregister_pre_hook(self, _):
+            if self.gone:
+                raise RuntimeError("no such hook")
+            self.left.remove("pre")
+
+        def unregister_post_hook(self, _):
+            self.left.remove("post")
+
+    groups = [Group(gone=True), Group(gone=False)]
+    hooks = process_groups.ProcessGroupHooks.__new__(process_groups.ProcessGroupHooks)
+    hooks._world, hooks._begun = SimpleNamespace(pg_names=dict.fromkeys(groups, "g")), {}
+    hooks.remove()
+    assert [group.left for group in groups] == [["pre"], []]
+    assert caplog.text.count("no such hook") == 1
+
+
 @needs_hooks
 def test_every_operation_torch_reports_can_be_read():
     members = torch._C._distributed_c10d.HookOpName.__members__

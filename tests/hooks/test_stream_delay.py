@@ -3,7 +3,7 @@
 import pytest
 
 from evenstep.hooks.device import CaptureGate, DeviceTimer
-from evenstep.hooks.stream_delay import LEAST_NS, MOST_PENDING, StreamDelay
+from evenstep.hooks.stream_delay import CALIBRATIONS, LEAST_NS, MOST_PENDING, StreamDelay
 from evenstep.trace.layout import WORD_HELD, Kind
 from tests.hooks.fake_cuda import FakeCuda, FakeGraph
 
@@ -20,9 +20,10 @@ class Bench:
         self.delay = StreamDelay(self.cuda, 0, spool, self.gate)
 
     def calibrate(self) -> None:
-        for _ in range(4):
-            self.delay.poll()
+        for _ in range(CALIBRATIONS):
+            assert not self.delay.hold(MS, 0)
             self.cuda.now_ms += 10
+            self.delay.poll()
 
     def hold(self, delay_ns: int) -> int:
         seq = self.spool.put(1, 1, int(Kind.PACING), held_ns=delay_ns)
@@ -48,6 +49,13 @@ def test_the_first_wait_is_left_out_since_it_loads_the_kernel(bench):
     bench.cuda.loading_ms = 3.0
     bench.calibrate()
     assert bench.delay.cycles_per_ns == pytest.approx(bench.cuda.ghz, rel=1e-3)
+
+
+def test_nothing_is_launched_under_the_lock_that_a_capture_waits_for(bench, monkeypatch):
+    held = []
+    monkeypatch.setattr(bench.cuda, "_sleep", lambda _: held.append(bench.gate.lock.locked()))
+    bench.calibrate()
+    assert held == [False] * CALIBRATIONS
 
 
 def test_what_is_queued_behind_starts_later_by_the_delay(bench):
@@ -114,8 +122,8 @@ def test_a_device_that_does_not_get_on_is_not_queued_full(bench):
 
 def test_a_devices_timer_holds_its_stream_once_it_has_calibrated(bench):
     timer = DeviceTimer(bench.cuda, 0, bench.spool, bench.gate)
-    assert not timer.hold(5 * MS, 1)
-    for _ in range(4):
-        timer.poll()
+    for _ in range(CALIBRATIONS):
+        assert not timer.hold(5 * MS, 1)
         bench.cuda.now_ms += 10
+        timer.poll()
     assert timer.hold(5 * MS, 1)

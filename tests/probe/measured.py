@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import permutations
 
 from evenstep.probe.outcome import Outcome, Place, Reduction
@@ -27,8 +27,12 @@ def outcome(
     edges: Mapping[tuple[int, int], float] | None = None,
     latency: Mapping[tuple[int, int], float] | None = None,
     stopped: Mapping[int, str] | None = None,
+    met: Collection[tuple[int, int]] | None = None,
 ) -> Outcome:
-    """`compute` is how many times slower a rank is, `edges` and `latency` so of links."""
+    """`compute` is how many times slower a rank is, `edges` and `latency` so of links.
+
+    `met` are the pairs that there was time for, the lower first; by default all.
+    """
     world = nodes * per_node
     places = {
         rank: Place(
@@ -38,7 +42,7 @@ def outcome(
         for rank in range(world)
     }  # fmt: skip
     players = teams([place.node for place in places.values()])
-    pairs = list(permutations(players, 2))
+    pairs = [p for p in permutations(players, 2) if met is None or tuple(sorted(p)) in met]
     return Outcome(
         world=world,
         backend="gloo",

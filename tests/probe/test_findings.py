@@ -2,12 +2,16 @@ import json
 import tomllib
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenstep.importers import probe_floors
 from evenstep.importers.format import Source
 from evenstep.probe import document, page
-from evenstep.probe.findings import common_ends, judge
+from evenstep.probe.ends import common_ends
+from evenstep.probe.findings import judge
 from evenstep.probe.scenario import scenario, to_toml
+from evenstep.probe.tournament import rounds
 from evenstep.simulate.scenario import parse
 from evenstep.simulate.simulation import simulate
 from tests.probe.measured import ALPHA_NS, GBPS, outcome
@@ -61,6 +65,46 @@ def test_a_single_slow_link_accuses_no_adapter(nodes):
 def test_of_two_nodes_link_and_adapter_look_alike():
     (found,) = judge(outcome(nodes=2, edges={(0, 1): 4.0})).findings
     assert "look alike" in found.observation
+
+
+def played(nodes, rounds_played):
+    """The pairs that met in so many rounds."""
+    return {pair for pairs in rounds(range(nodes))[:rounds_played] for pair in pairs}
+
+
+def test_of_three_nodes_the_one_that_met_both_others_shows_its_adapter():
+    (found,) = judge(outcome(nodes=3, edges=leaving(1, range(3)), met={(0, 1), (1, 2)})).findings
+    assert (found.kind, found.nodes) == ("slow_adapter", ("host1",))
+
+
+def test_where_a_node_met_one_other_its_adapter_is_not_told_from_the_link():
+    (found,) = judge(outcome(nodes=3, edges=leaving(1, range(3)), met={(0, 1), (0, 2)})).findings
+    assert (found.kind, found.links) == ("slow_link", ((1, 0),))
+    assert found.observation.endswith("look alike: nothing quicker that host1 sends was measured")
+
+
+def test_one_quick_link_at_each_end_clears_both_adapters():
+    for met, doubted in ((played(4, 1), True), (played(4, 2), False)):
+        (slow, *_) = sorted(met)
+        (found,) = judge(outcome(nodes=4, edges={slow: 4.0}, met=met)).findings
+        assert (found.kind, found.links) == ("slow_link", (slow,))
+        assert ("look alike" in found.observation) is doubted
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(3, 9), st.floats(3.0, 60.0))
+def test_a_slow_adapter_is_named_or_not_told_apart_whichever_rounds_were_played(data, nodes, slow):
+    noisy = st.floats(1.0, 1.15)
+    met = played(nodes, data.draw(st.integers(1, nodes)))
+    culprit = data.draw(st.integers(0, nodes - 1))
+    edges = {(a, b): data.draw(noisy) for a in range(nodes) for b in range(nodes) if a != b}
+    edges |= {edge: factor * slow for edge, factor in edges.items() if edge[0] == culprit}
+    partners = sum(culprit in pair for pair in met)
+    named = judge(outcome(nodes=nodes, edges=edges, met=met)).findings
+    if partners > 1:
+        assert [(one.kind, one.ranks) for one in named] == [("slow_adapter", (culprit,))]
+    else:
+        assert all(culprit in one.ranks and "look alike" in one.observation for one in named)
 
 
 def test_an_adapter_and_a_link_elsewhere_are_both_named():

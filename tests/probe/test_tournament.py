@@ -3,7 +3,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.probe.tournament import opponent, rounds, some
+from evenstep.probe.tournament import opponent, played, rounds
 
 TEAMS = st.lists(st.integers(0, 10_000), unique=True, max_size=40)
 
@@ -27,11 +27,39 @@ def test_there_are_no_more_rounds_than_needed(teams):
     assert len(rounds(teams)) == len(teams) - 1 + len(teams) % 2
 
 
-@given(TEAMS, st.integers(1, 50))
-def test_of_some_rounds_none_is_played_twice(teams, most):
-    chosen = some(rounds(teams), most)
-    assert len(chosen) == min(most, len(rounds(teams)))
-    assert len({pair for pairs in chosen for pair in pairs}) == sum(map(len, chosen))
+class Clock:
+    """Plays rounds; one in which `slow` has a part takes a second, any other a hundredth."""
+
+    def __init__(self, slow=None):
+        self.slow = slow
+        self.now_ns = 0.0
+        self.met = []
+
+    def play(self, pairs):
+        self.met.append(pairs)
+        self.now_ns += 1e9 if any(self.slow in pair for pair in pairs) else 1e7
+
+
+def partners(met, team):
+    return {a + b - team for pairs in met for a, b in pairs if team in (a, b)}
+
+
+@given(TEAMS.filter(lambda teams: len(teams) > 1), st.floats(1e6, 1e11))
+def test_each_team_meets_as_many_others_within_the_time_that_was_given(teams, budget_ns):
+    clock, schedule = Clock(slow=teams[0]), rounds(teams)
+    left_out = played(schedule, budget_ns, lambda: clock.now_ns, clock.play)
+    each = [len(partners(clock.met, team)) for team in teams]
+    assert max(each) - min(each) <= len(teams) % 2
+    assert left_out == len(schedule) - len({tuple(pairs) for pairs in clock.met})
+    rested = 1e7 if len(teams) % 2 else 0  # a round in which the slow one rests
+    assert clock.now_ns <= max(budget_ns + 2e9, 2e9 + 2 * rested)
+
+
+def test_a_slow_first_round_leaves_none_out_that_there_is_time_for():
+    clock = Clock(slow=0)
+    # twice (0, 2) and (0, 1), a second each, and (1, 2) in between: 4.02 s
+    assert played(rounds([0, 1, 2]), 4.1e9, lambda: clock.now_ns, clock.play) == 0
+    assert partners(clock.met, 0) == {1, 2}
 
 
 def test_the_opponent_is_the_other_one():

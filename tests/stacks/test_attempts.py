@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from evenstep.agent import attempts
 from evenstep.agent.attempts import APART_S, renumbered
-from evenstep.trace.folder import RunFolder
+from evenstep.trace.folder import RunFolder, process_start_s
 from evenstep.trace.identity import Identity
 from evenstep.trace.spool import Spool
 
@@ -22,12 +24,13 @@ def folder(tmp_path):
     return RunFolder(tmp_path)
 
 
-def leave(folder, identity, *, pid=NOBODY, age_s=60.0):
-    """A spool as `identity` has written it, `age_s` ago."""
+def leave(folder, identity, *, pid=NOBODY, age_s=60.0, started_ticks=None):
+    """A spool as `identity` has written it, `age_s` before this process began."""
     path = folder.spool_path(identity.attempt, identity.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    began_ns = time.time_ns() - round(age_s * 1e9)
+    began_ns = round((process_start_s(os.getpid()) - age_s) * 1e9)
     header = identity.header() | {"pid": pid, "anchor_realtime_ns": began_ns}
+    header["started_ticks"] = started_ticks or attempts.started_ticks(pid)
     Spool.create(path, header, ring_bytes=20_000, summary_bytes=10_000).shut()
 
 
@@ -43,6 +46,39 @@ def test_a_rank_that_was_here_before_and_died_is_a_new_attempt(folder):
 def test_a_child_of_a_living_rank_is_none(folder):
     leave(folder, ME, pid=os.getpid())
     assert renumbered(ME, folder).attempt == 0
+
+
+def test_a_number_that_another_process_has_by_now_is_nobodys(folder):
+    leave(folder, ME, pid=os.getpid(), started_ticks=attempts.started_ticks(os.getpid()) - 1)
+    assert renumbered(ME, folder).attempt == 1
+
+
+def test_a_process_that_has_ended_and_is_not_reaped_lives_no_more(folder):
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    leave(folder, ME, pid=child.pid)
+    child.wait()
+    assert renumbered(ME, folder).attempt == 1
+
+
+def test_a_process_may_have_any_bytes_for_its_name(folder):
+    """The kernel cuts a name after 15 bytes, also within a letter."""
+    name = Path("/proc/self/comm")
+    before = name.read_bytes()
+    try:
+        name.write_bytes(") \N{LATIN SMALL LETTER E WITH ACUTE}".encode() * 9)
+        leave(folder, ME, pid=os.getpid())
+        assert renumbered(ME, folder).attempt == 0
+        assert process_start_s(os.getpid())
+    finally:
+        name.write_bytes(before.rstrip())
+
+
+def test_without_a_boot_id_nobody_is_known_to_live(folder, monkeypatch):
+    for module in ("agent.attempts", "trace.identity"):
+        monkeypatch.setattr(f"evenstep.{module}.boot_id", lambda: "")
+    leave(folder, ME, pid=os.getpid())
+    assert renumbered(ME, folder).attempt == 1
 
 
 def test_a_rank_that_moved_to_another_node_left_its_spool_to_the_dead(folder, monkeypatch):

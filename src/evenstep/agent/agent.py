@@ -11,12 +11,13 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from evenstep.agent import arming
 from evenstep.agent import config as configuration
-from evenstep.agent.attempts import renumbered
+from evenstep.agent.attempts import renumbered, started_ticks
 from evenstep.agent.config import Config
 from evenstep.agent.rank import Agent, pacer_settings
 from evenstep.agent.selection import whereabouts
@@ -33,6 +34,7 @@ _agent: Agent | None = None
 _stacks: dict[str, Stack] = {}
 _arguments: dict[str, object] = {}
 _passive = False
+_at_detach: list[Callable[[], None]] = []
 
 
 def current() -> Agent | None:
@@ -81,6 +83,8 @@ def detach() -> None:
     agent, _agent = _agent, None
     try:
         arming.disarm_all()
+        while _at_detach:
+            _at_detach.pop()()
         for stack in _stacks.values():
             stack.disarm()
         atexit.unregister(_finish)
@@ -88,6 +92,12 @@ def detach() -> None:
             agent.stop("detached")
     except Exception as error:
         log.warning("evenstep: detaching: %s", error)
+
+
+def at_detach(undo: Callable[[], None]) -> None:
+    """Have something undone by `detach`, once; it must not raise."""
+    if undo not in _at_detach:
+        _at_detach.append(undo)
 
 
 def arm(stack: str = "torch") -> None:
@@ -180,11 +190,12 @@ def _connect(agent: Agent) -> None:
     for stack in _stacks.values():
         store = getattr(stack, "store", None)
         if store is not None and stack.place() is not None:
-            agent.connect(store)
+            agent.connect(store, getattr(stack, "meetings", 1))
 
 
 def _make_spool(config: Config, identity: Identity, folder: RunFolder, descriptor: int) -> Spool:
     header = identity.header() | {
+        "started_ticks": started_ticks(os.getpid()),
         "anchor_monotonic_ns": time.monotonic_ns(),
         "anchor_realtime_ns": time.time_ns(),
         "versions": loaded_versions(_version()),
@@ -253,6 +264,9 @@ def _ready() -> None:
         return
     for stack in _stacks.values():
         _agent.take_in(stack)
+        place = stack.place()
+        if place is not None and getattr(stack, "meetings", 0) > 1:
+            _agent.meet_again(place)
     _connect(_agent)
 
 

@@ -65,9 +65,7 @@ def arm(action: Callable[[], object] | None = None, *, target: str = TARGET) -> 
 
 def disarm(target: str) -> None:
     """Stop waiting for a module that has not been imported yet."""
-    sys.meta_path[:] = [
-        finder for finder in sys.meta_path if getattr(finder, "awaited", None) != target
-    ]
+    _withdraw(lambda finder: getattr(finder, "awaited", None) == target)
 
 
 def call_agent(*stack: str) -> None:
@@ -118,8 +116,7 @@ class Waiting:
         try:
             _quietly(self._action)  # still in place: `import evenstep` in there must not arm again
         finally:
-            if self in sys.meta_path:  # the action may have disarmed it
-                sys.meta_path.remove(self)
+            _withdraw(lambda finder: finder is self)
 
 
 class Wrapped:
@@ -142,6 +139,14 @@ class Wrapped:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._fire()
+
+
+def _withdraw(ours: Callable[[Any], bool]) -> None:
+    """Take finders out. In a new list: another thread may be asking the old one, finder by finder,
+    and would skip one for each that is taken away before it."""
+    kept = [finder for finder in sys.meta_path if not ours(finder)]
+    if len(kept) < len(sys.meta_path):
+        sys.meta_path = kept
 
 
 def _initializing(module: Any) -> bool:

@@ -61,7 +61,24 @@ def header(path: Path) -> Mapping[str, Any] | None:
 
 
 def lives(writer: Mapping[str, Any]) -> bool:
-    """Whether the process that a header names still runs on this machine."""
-    if (writer.get("boot_id"), writer.get("hostname")) != (boot_id(), hostname()):
+    """Whether the process that a header names still runs on this machine.
+
+    A process is its number and its start: numbers come back, and every container has its own.
+    """
+    here = (boot_id(), hostname())
+    if not all(here) or (writer.get("boot_id"), writer.get("hostname")) != here:
         return False
-    return Path(f"/proc/{writer.get('pid')}").exists()
+    since = started_ticks(writer.get("pid"))
+    return since is not None and since == writer.get("started_ticks", since)
+
+
+def started_ticks(pid: object) -> int | None:
+    """When a process started, in clock ticks after boot; None if it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # proc(5): state is field 3, the start 22; the name, field 2, may be any bytes: also spaces,
+    # parentheses, and half a letter where it was cut.
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -37,6 +37,7 @@ LEAD_LOOKS = 2  # those who listen to the store hear within one look, and may be
 LOOK_STEPS = 2  # how often the background looks, in steps …
 SHORTEST_LOOK_NS = 20_000_000  # … at most so often …
 MEETING_NS = 250_000_000  # … while rank 0 has not said where it is …
+RETRY_NS = 100_000_000  # until a file is read again that could not be
 LOOK_PER_RANK_NS = 1_000_000  # … and all ranks together about a thousand times a second
 
 
@@ -62,6 +63,7 @@ class Control:
         self._last: Change | None = None  # heard last, by whichever way
         self._message = b""  # the last of the store's
         self._store: Any = None  # the clone all messages go through; None: the file alone
+        self._renewed: tuple[Any, bool] | None = None  # the same, of ranks that have met again
         self._key = ""
         self._home: bool | None = None  # whether this rank sees rank 0's folder; None: not known
         self._away = False  # rank 0: somebody does not
@@ -71,7 +73,9 @@ class Control:
     def _watch(self, name: str) -> None:
         self._name = name
         self._path = str(self._folder / name)
-        self._seen: tuple[int, int, int] | None = None  # the file as it last was
+        self._seen: tuple[int, int, int] | None = None  # the file as it was last read
+        self._failed: tuple[int, int, int] | None = None  # as it last could not be read …
+        self._again_ns = 0  # … and when that is tried again
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -81,6 +85,20 @@ class Control:
         self._world, self._together = world, together
         self._watch(self._told if together and not self._leads else FILE)
         self._home = None
+        self._store = store
+
+    def reconnect(self, store: Any, *, together: bool) -> None:
+        """The ranks have met again; the background goes on with the store of now."""
+        self._renewed = (store, together)
+
+    def _renew(self, store: Any, together: bool) -> None:
+        """Go on with a store that may know nothing of what was said."""
+        if self._leads:
+            self._to_tell = self._last
+        if together != self._together:
+            self._together = together
+            self._watch(self._told if together and not self._leads else FILE)
+        self._home, self._message = None, b""
         self._store = store
 
     def disconnect(self) -> None:
@@ -102,6 +120,9 @@ class Control:
 
         Raises as `read` does, and whatever the store does.
         """
+        renewed, self._renewed = self._renewed, None
+        if renewed is not None:
+            self._renew(*renewed)
         if not self.near:
             self._look(step, step_ns)
         if self._store is not None:
@@ -157,15 +178,16 @@ class Control:
         except OSError:
             return
         stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-        if stamp == self._seen:
+        if stamp == self._seen or (stamp == self._failed and monotonic_ns() < self._again_ns):
             return
-        self._seen = stamp
+        self._failed, self._again_ns = stamp, monotonic_ns() + RETRY_NS  # until it has been read
         change = read(self._folder, self._run_id, name=self._name)
-        if change is None:
-            return
-        if self._leads and self._together:
+        if change is not None and self._leads and self._together:
             change = change._replace(first_step=step + self._lead(step_ns))
             write(self._folder, change, self._run_id, name=self._told)
+        self._seen, self._failed = stamp, None
+        if change is None:
+            return
         self._to_tell = change
         # What a server shows of a file may be older than what rank 0 has said since.
         if self._last is None or change.number > self._last.number:

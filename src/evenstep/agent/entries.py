@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 STEP_COLLECTIVES = 4096
 
 _COLLECTIVE = int(Kind.COLLECTIVE)
-_ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
+_ASYNC = int(Flag.ASYNC)
+#: Its end is noticed without what is kept here: by the device, or by who makes the call.
+_ELSEWHERE = int(Flag.ON_DEVICE | Flag.HOST_BLOCKED)
 
 _get_ident = threading.get_ident
 
@@ -81,9 +83,11 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
         else:
             recorder.counted["collectives"] += 1
             recorder.counted["bytes"] += bytes_in
+        if flags & _ELSEWHERE:
+            return seq
         if not flags & _ASYNC:
             _supersede(recorder, ident, seq, enter_ns)
-        elif not flags & _ON_DEVICE:
+        else:
             clock.last_entry_ns = enter_ns  # `StepClock.issued`, a frame shorter
             if clock.backwards:
                 unreported.append(seq)

@@ -46,11 +46,6 @@ class PhaseStack:
         return self._open[-1].phase if self._open else 0
 
     @property
-    def claimed_ns(self) -> int:
-        """Until when the innermost open phase, or the step, is counted already."""
-        return self._open[-1].claimed_ns if self._open else self.boundary_ns
-
-    @property
     def nested_ns(self) -> int:
         """What is counted elsewhere of the innermost open phase."""
         return self._open[-1].nested_ns if self._open else 0
@@ -90,7 +85,10 @@ class PhaseStack:
 
         What is counted already stays where it is; returns what was new.
         """
-        duration = max(exit_ns - max(enter_ns, self.claimed_ns), 0)
+        claimed_ns = self._open[-1].claimed_ns if self._open else self.boundary_ns
+        duration = exit_ns - (enter_ns if enter_ns > claimed_ns else claimed_ns)
+        if duration < 0:
+            return 0
         self.leaf_ns[phase] += duration
         self._claim(exit_ns, duration)
         return duration
@@ -109,9 +107,10 @@ class PhaseStack:
         if self._open:
             innermost = self._open[-1]
             innermost.nested_ns += duration_ns
-            innermost.claimed_ns = max(innermost.claimed_ns, exit_ns)
-        else:
-            self.boundary_ns = max(self.boundary_ns, exit_ns)
+            if exit_ns > innermost.claimed_ns:
+                innermost.claimed_ns = exit_ns
+        elif exit_ns > self.boundary_ns:
+            self.boundary_ns = exit_ns
 
     def restart(self, step: int, now_ns: int, *, across: frozenset[int]) -> list[int]:
         """End the step's account and begin the next one's; returns the ended leaf times, in ns.

@@ -24,6 +24,7 @@ _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 
 SHORTEST_WAIT_NS = 20_000
+LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
 COST_SAMPLE = 16  # one collective in so many has its own cost measured
 COST_WINDOW = 255  # samples the median is taken of
 COST_RENEWAL = 16  # samples after which it is taken anew
@@ -142,7 +143,7 @@ class Recorder:
         thread = self._threads.get(_get_ident(), 0)
         return self._put(
             monotonic_ns(), 0, _SPAN, 0, stack.step, stack.parent,
-            thread=thread, name=self.spool.name_id(name),
+            thread=thread, name=self.spool.name_id(name[:LONGEST_NAME]),
         )  # fmt: skip
 
     def sample(self, metric: str, device: int, value: float) -> None:
@@ -158,7 +159,7 @@ class Recorder:
         bits = struct.unpack("<Q", struct.pack("<d", value))[0]
         self._put(
             now, now, kind, 0, self.stack.step, 0, bytes_in=bits,
-            name=self.spool.name_id(name), device=device,
+            name=self.spool.name_id(name[:LONGEST_NAME]), device=device,
         )  # fmt: skip
 
     # -- steps -----------------------------------------------------------------------------------

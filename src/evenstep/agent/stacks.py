@@ -44,6 +44,9 @@ class Hooks(Protocol):
     def poll(self) -> None:
         """On the background thread, about once a second."""
 
+    def pause_by(self, gate: Callable[[], None] | None) -> None:
+        """Call this before each collective is issued from now on; it may sleep. None: nothing."""
+
     def hold_device(self, delay_ns: int, seq: int) -> bool:
         """Let what the device is given from now on begin so much later; False where it cannot.
 

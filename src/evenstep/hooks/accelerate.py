@@ -23,6 +23,7 @@ def observe(accelerator: Any, **settings: object) -> bool:
     """
     loop = Loop(TESTED)
     attached = loop.attach(settings)
-    for name in SAVING:
-        loop.around(accelerator, name, Phase.CHECKPOINT)
+    if not loop.watches(accelerator):
+        for name in SAVING:
+            loop.around(accelerator, name, Phase.CHECKPOINT)
     return attached

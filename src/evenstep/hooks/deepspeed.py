@@ -23,6 +23,8 @@ def observe(engine: Any, **settings: object) -> bool:
     """
     loop = Loop(TESTED)
     attached = loop.attach(settings, marks_steps=True)
+    if loop.watches(engine):
+        return attached
     loop.around(engine, "forward", Phase.FORWARD)
     loop.around(engine, "save_checkpoint", Phase.CHECKPOINT)
     loop.around(engine, "step", Phase.OPTIMIZER)

@@ -20,18 +20,6 @@ _ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
 _UPPER_BOUND = int(Flag.EXIT_UPPER_BOUND)
 
 
-def gated(gate: Callable[[], None] | None, enter: Callable[[Any], Token]) -> Callable[[Any], Token]:
-    """Entering behind a gate; without one, as it is."""
-    if gate is None:
-        return enter
-
-    def enter_later(args: Any) -> Token:
-        gate()
-        return enter(args)
-
-    return enter_later
-
-
 class DispatcherHooks:
     """Kernels on torch's c10d operations, feeding an `Observer`."""
 
@@ -69,25 +57,30 @@ class DispatcherHooks:
         """One operation's kernel. Our part may fail; the collective must not notice."""
         observer = self._observer
         enter = self._enter_message if operation in POINT_TO_POINT else self._enter
-        begin = gated(observer.gate, enter(operation))
+        begin = enter(operation)
         end, failed, give_up = observer.end, observer.failed, observer.give_up
         redispatch = overload.redispatch
         below = self._torch._C.DispatchKey.BackendSelect
         unbox_work = self._torch._C._distributed_c10d.Work.unbox
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            token = None
+            token = failure = None
             if observer.armed:
                 try:
+                    gate = observer.gate  # once: it may go while we look
+                    if gate is not None:
+                        gate()
                     token = begin(args)
                 except Exception as error:
-                    give_up(error)
+                    failure = error
             try:
                 result = redispatch(keyset.remove(below), *args)
             except BaseException:
                 if token is not None:
                     failed(token)
                 raise
+            if failure is not None:  # not of arguments that the backend refuses, too
+                give_up(failure)
             if token is not None:
                 try:
                     work = result

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.entries import GroupState
+from evenstep.agent.recorder import LONGEST_NAME
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool import Spool
 
@@ -55,7 +56,7 @@ class Groups:
 
     def _enter(self, group: Any, name: str) -> GroupState:
         ranks = self._ranks(group)
-        described = str(getattr(group, "group_desc", "") or "")
+        described = str(getattr(group, "group_desc", "") or "")[:LONGEST_NAME]
         uid = group_uid(ranks, name)
         sequence = self._ended.get(uid, 0) + self._sequence(group)
         index = self._spool.add_group(

@@ -25,8 +25,7 @@ class TorchHooks:
     """Collectives, phases and device times of this process.
 
     `mechanism` is how collectives are seen: `PROCESS_GROUP_HOOKS` or `DISPATCHER`; None takes the
-    lighter one that this torch has. `gate` is called before each collective is issued, and may
-    sleep.
+    lighter one that this torch has. `gate` is as in `pause_by`.
     """
 
     def __init__(
@@ -88,6 +87,10 @@ class TorchHooks:
         self.disarm()
         self._undo.append(self._phases.remove)
         undo(self._undo)
+
+    def pause_by(self, gate: Callable[[], None] | None) -> None:
+        """Call this before each collective is issued from now on; it may sleep. None: nothing."""
+        self._observer.gate = gate
 
     def poll(self) -> None:
         """Read what the devices have finished; for the background thread."""

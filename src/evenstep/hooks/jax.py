@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.entries import GroupState
+from evenstep.hooks.mpi_calls import nbytes
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.layout import NO_PEER, Flag, Kind, Op
 from evenstep.trace.ranks import format_ranks, group_uid
@@ -63,6 +64,10 @@ class JaxHooks:
         arm(self._follow_meetings, target=UTILITIES)
         self._undo.append(lambda: disarm(UTILITIES))
         self._agent.spool.add_fact("framework", LIMIT)
+
+    def pause_by(self, gate: Callable[[], None] | None) -> None:
+        """Meetings of hosts are not paced."""
+        del gate
 
     def hold_device(self, delay_ns: int, seq: int) -> bool:
         """No stream of this stack is held."""
@@ -142,10 +147,8 @@ class JaxHooks:
 
     def _begun(self, enter_ns: int, op: int, value: Any) -> int:
         try:
-            nbytes = int(getattr(value, "nbytes", 0))
-            return self._recorder.collective(
-                enter_ns, self._state(), op, nbytes, nbytes, 0, NO_PEER, 0
-            )
+            size = nbytes(value)
+            return self._recorder.collective(enter_ns, self._state(), op, size, size, 0, NO_PEER, 0)
         except Exception as error:
             self._give_up(error)
             return 0

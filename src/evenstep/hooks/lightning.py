@@ -32,6 +32,7 @@ class LightningEvents:
     def setup(self, trainer: Any, _module: Any, stage: str) -> None:
         if stage == "fit":
             self._loop.attach({**_place(trainer), **self._settings})
+            self._loop.release()  # of a fit that failed
             self._loop.around(trainer, "save_checkpoint", Phase.CHECKPOINT)
 
     def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_: Any) -> None:

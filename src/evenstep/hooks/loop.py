@@ -8,6 +8,7 @@ nothing happens.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import sys
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from evenstep.agent import agent
 from evenstep.agent.rank import Agent
+from evenstep.hooks.wrapping import undo
 from evenstep.trace.layout import Kind, Phase
 
 log = logging.getLogger("evenstep")
@@ -65,6 +67,43 @@ def _ordered(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)
 
 
+_ABSENT = object()
+
+
+class Told:
+    """A method of an object that says when it is called and when it has returned.
+
+    What it was before can be copied and sent to another process as ever: a copy is told of nobody.
+    """
+
+    def __init__(
+        self,
+        original: Any,
+        before: Callable[[], None] | None,
+        after: Callable[[], None] | None,
+    ) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+        self._before = before
+        self._after = after
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._before is not None:
+            self._before()
+        try:
+            return self._original(*args, **kwargs)
+        finally:
+            if self._after is not None:
+                self._after()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._original,)
+
+
+def _itself(method: Any) -> Any:
+    return method
+
+
 class Mark(NamedTuple):
     """A moment of a step, to which its account can be taken back."""
 
@@ -81,6 +120,7 @@ class Loop:
         self._complained = False  # of an untested version: once is enough
         self._samples = (-1, 0)  # step, and samples of this rank in it so far
         self._undo: list[Callable[[], None]] = []
+        self._marks_steps = False
 
     def attach(self, settings: Mapping[str, object], *, marks_steps: bool = False) -> bool:
         """Observe this rank from here on, with settings of `evenstep.attach`; True if it is.
@@ -94,8 +134,8 @@ class Loop:
             self._complained = True
             log.warning("evenstep: %s", complaint)
             self._report(lambda observed: observed.spool.add_fact("callback", complaint))
-        if marks_steps:
-            self._report(lambda observed: setattr(observed.recorder.clock, "manual", True))
+        self._marks_steps = marks_steps
+        self._report(lambda _: None)
         return attached
 
     def batch(self, samples: int) -> None:
@@ -182,27 +222,31 @@ class Loop:
         original = getattr(owner, name, None)
         if original is None:
             return
-
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if before is not None:
-                before()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                if after is not None:
-                    after()
-
-        wrapper.__name__, wrapper.__doc__ = name, original.__doc__
+        told = Told(original, before, after)
+        own = getattr(owner, "__dict__", {}).get(name, _ABSENT)
         try:
-            setattr(owner, name, wrapper)
+            setattr(owner, name, told)
         except (AttributeError, TypeError):  # an object that keeps no attributes of ours
             return
-        self._undo.append(lambda: vars(owner).pop(name, None))
+
+        def restore() -> None:
+            if vars(owner).get(name) is not told:
+                return  # somebody has replaced it since
+            if own is _ABSENT:
+                vars(owner).pop(name)
+            else:
+                setattr(owner, name, own)
+
+        self._undo.append(restore)
+        agent.at_detach(self.release)
+
+    def watches(self, owner: Any) -> bool:
+        """Whether methods of an object are replaced already, by this loop or another."""
+        return any(isinstance(each, Told) for each in getattr(owner, "__dict__", {}).values())
 
     def release(self) -> None:
         """Give the framework's objects their own methods back."""
-        while self._undo:
-            self._undo.pop()()
+        undo(self._undo)
 
     def _report(self, tell: Callable[[Agent], Any]) -> None:
         observed = agent.current()
@@ -211,6 +255,8 @@ class Loop:
         if threading.get_ident() != observed.recorder.ident:
             return
         try:
+            if self._marks_steps:  # also of an agent that has come since
+                observed.recorder.clock.manual = True
             tell(observed)
         except Exception as error:
             observed.give_up(error)

@@ -15,22 +15,19 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.recorder import COST_SAMPLE
 from evenstep.hooks import mpi_calls as calls
 from evenstep.hooks.extension_types import Replacements
-from evenstep.hooks.mpi_calls import Collective, argument, sizes
+from evenstep.hooks.mpi_collectives import MpiCollectives
 from evenstep.hooks.mpi_cycle import MESSAGE
 from evenstep.hooks.mpi_groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi_messages import MpiMessages
 from evenstep.hooks.mpi_methods import Enter, Methods
 from evenstep.hooks.mpi_requests import Requests, Ticket, all_if, all_of, one_of, some_of
 from evenstep.hooks.mpi_steps import MpiSteps
-from evenstep.trace.layout import NO_PEER, Flag
+from evenstep.trace.layout import Flag
 
 if TYPE_CHECKING:
     from evenstep.agent.rank import Agent
-
-_NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
 
 _get_ident = threading.get_ident
 
@@ -43,13 +40,15 @@ class MpiHooks:
 
     def __init__(self, mpi: Any, agent: Agent) -> None:
         self.armed = True
+        self.gate: Callable[[], None] | None = agent.gate
         self._mpi = mpi
         self._agent = agent
         self._recorder = agent.recorder
         self.groups = MpiGroups(agent.spool, mpi)
         self._steps = MpiSteps(agent)
+        self._collectives = MpiCollectives(self, agent.recorder, self.groups, self._steps)
         self._messages = MpiMessages(mpi, agent.recorder, self.groups)
-        self.requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self._give_up)
+        self.requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)
         self._methods = Methods(self)
         self._replaced = Replacements()
 
@@ -67,6 +66,10 @@ class MpiHooks:
             self._replaced.restore()
             raise
 
+    def pause_by(self, gate: Callable[[], None] | None) -> None:
+        """Call this before each collective from now on."""
+        self.gate = gate
+
     def hold_device(self, delay_ns: int, seq: int) -> bool:
         """No stream of this stack is held."""
         del delay_ns, seq
@@ -82,6 +85,7 @@ class MpiHooks:
         self._replaced.restore()
         if armed:
             self._steps.conclude()
+        self.groups.release()
 
     def poll(self) -> None:
         """Nothing to do in the background."""
@@ -98,18 +102,17 @@ class MpiHooks:
 
     def _communicator(self, owner: type) -> None:
         own = owner.__dict__
+        collectives = self._collectives
         for name, call in calls.BLOCKING.items():
             if name in own:
-                self._replace(
-                    owner, name, self._methods.blocking(own[name], self._collective(call))
-                )
+                self._replace(owner, name, collectives.blocking(own[name], call))
         for name, call in calls.NONBLOCKING.items():
             if name in own:
-                enter = self._collective(call, _NOT_BLOCKING)
+                enter = collectives.issuing(call)
                 self._replace(owner, name, self._methods.issuing(own[name], enter))
         for name, call in calls.PERSISTENT.items():
             if name in own:
-                enter = self._collective(call, _NOT_BLOCKING)
+                enter = collectives.issuing(call)
                 self._replace(owner, name, self._methods.preparing(own[name], enter))
         self._message_methods(owner)
         self._makers(owner)
@@ -181,38 +184,6 @@ class MpiHooks:
 
     # -- what is recorded ------------------------------------------------------------------------
 
-    def _collective(self, call: Collective, flags: int = 0) -> Enter:
-        """How a call of this kind becomes a record."""
-        record, state_of, op = self._recorder.collective, self.groups.state, int(call.op)
-        sent, received, root, uniform = call.sent, call.received, call.root, call.uniform
-        parameters, gate = call.parameters, self._agent.gate
-
-        def enter(communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ticket:
-            if gate is not None:
-                gate()
-            enter_ns = monotonic_ns()
-            state = state_of(communicator)
-            given = argument(sent, parameters, args, kwargs) if sent else None
-            taken = given
-            if received != sent:
-                taken = argument(received, parameters, args, kwargs) if received else None
-            bytes_in, bytes_out = sizes(call, given, taken, len(state.ranks))
-            at, peer = 0, NO_PEER
-            if root:
-                at = argument(root, parameters, args, kwargs) or 0
-                peer = state.global_rank(at)
-            dtype = calls.dtype(given) or calls.dtype(taken)
-            seq = record(enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype)
-            if len(state.ranks) > 1 and _get_ident() == self._recorder.ident:
-                size = 0 if not uniform else bytes_in if uniform == sent else bytes_out
-                signature = (state.uid, op, size, at)
-                self._steps.entered(seq, len(state.ranks), signature, enter_ns)
-            if not state.sequence % COST_SAMPLE:
-                self._recorder.cost.add(monotonic_ns() - enter_ns)
-            return Ticket(seq)
-
-        return enter
-
     def _message(self, enter: Callable[..., tuple[Ticket, Any] | None]) -> Enter:
         """The same of a message, whose entry is told by `MpiMessages`."""
 
@@ -254,20 +225,23 @@ class MpiHooks:
             return
         self._recorder.spool.add_flags(ticket.record, int(Flag.FAILED))
         self._recorder.spool.close(ticket.record, monotonic_ns())
-        blocking, ident = self._recorder.blocking, _get_ident()
-        if blocking.get(ident) == ticket.record:
-            del blocking[ident]
 
     # -- our own failures ------------------------------------------------------------------------
 
     def safely(self, action: Callable[..., Any], *args: Any) -> Any:
-        """What our own code gives; where it fails, None, and nothing is observed from then on."""
+        """What our own code gives; where it fails, None (see `missed`)."""
         try:
             return action(*args)
         except Exception as error:
-            self._give_up(error)
+            self.missed(error)
             return None
 
-    def _give_up(self, error: Exception) -> None:
-        self.armed = False
-        self._agent.give_up(error)
+    def missed(self, error: Exception) -> None:
+        """Our part of a call failed: nothing is observed from now on.
+
+        Unless it was MPI that refused to answer, as of a communicator that is none any more: then
+        only this call goes unrecorded, and the program hears of it from its own.
+        """
+        if self.armed and not isinstance(error, self._mpi.Exception):
+            self.armed = False
+            self._agent.give_up(error)

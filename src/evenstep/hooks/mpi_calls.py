@@ -149,8 +149,19 @@ def argument(
     return args[at] if at < len(args) else None
 
 
+def measured(buffer: Any) -> tuple[int, int]:
+    """Size and element type of what is sent or received, as far as it tells; 0 for unknown."""
+    try:
+        size, kind = buffer.nbytes, _CODES[buffer.dtype.char]  # an array: nearly all there is
+        if type(size) is int and size >= 0:
+            return size, kind
+    except Exception:
+        pass
+    return nbytes(buffer), dtype(buffer)
+
+
 def nbytes(buffer: Any) -> int:
-    """Size of what is sent or received, as far as it tells; 0 for unknown.
+    """The size alone.
 
     Anything may be sent, and its `nbytes` be a method, not a number, or raise.
     """
@@ -182,7 +193,7 @@ def _specified(buffer: Sequence[Any]) -> int:
 
 
 #: Struct and array codes, which numpy's `dtype.char` shares.
-_CODES = {
+_CODES: dict[str, int] = {
     "f": DType.FLOAT32, "d": DType.FLOAT64, "e": DType.FLOAT16, "?": DType.BOOL,
     "b": DType.INT8, "B": DType.UINT8, "h": DType.INT16, "i": DType.INT32,
     "l": DType.INT64, "q": DType.INT64, "F": DType.COMPLEX, "D": DType.COMPLEX,
@@ -190,23 +201,24 @@ _CODES = {
 
 
 def dtype(buffer: Any) -> int:
-    """Our number of a buffer's element type; 0 where it does not say."""
-    if isinstance(buffer, (list, tuple)):
-        buffer = buffer[0] if buffer else None
-    code = getattr(getattr(buffer, "dtype", None), "char", None) or getattr(
-        buffer, "typecode", None
-    )
-    return int(_CODES.get(code, DType.OTHER)) if isinstance(code, str) else 0
+    """Our number of a buffer's element type; 0 where it does not say, or raises."""
+    try:
+        if isinstance(buffer, (list, tuple)):
+            buffer = buffer[0] if buffer else None
+        code = getattr(getattr(buffer, "dtype", None), "char", None) or getattr(
+            buffer, "typecode", None
+        )
+    except Exception:
+        return 0
+    return _CODES.get(code, int(DType.OTHER)) if isinstance(code, str) else 0
 
 
 #: Gives every rank as much as all of them gave, or the reverse: in place, one buffer is a part.
 _GATHERS = frozenset({Op.ALL_GATHER, Op.GATHER})
 
 
-def sizes(call: Collective, sent: Any, received: Any, ranks: int) -> tuple[int, int]:
+def both(call: Collective, bytes_in: int, bytes_out: int, ranks: int) -> tuple[int, int]:
     """(bytes in, bytes out); what is exchanged in place is told by the other buffer."""
-    bytes_in = nbytes(sent)
-    bytes_out = bytes_in if received is sent else nbytes(received)
     if not bytes_in and bytes_out:
         bytes_in = bytes_out // max(ranks, 1) if call.op in _GATHERS else bytes_out
     elif not bytes_out and bytes_in and call.op is Op.SCATTER:

@@ -12,6 +12,7 @@ from typing import Any
 from evenstep.agent.entries import GroupState
 from evenstep.agent.recorder import Recorder
 from evenstep.hooks import mpi_calls as calls
+from evenstep.hooks.message_orders import MessageOrders
 from evenstep.hooks.mpi_calls import Message, argument
 from evenstep.hooks.mpi_groups import MpiGroups
 from evenstep.hooks.mpi_requests import Ticket
@@ -34,7 +35,7 @@ class MpiMessages:
         self._recorder = recorder
         self._groups = groups
         self._nobody, self._anybody, self._any_tag = mpi.PROC_NULL, mpi.ANY_SOURCE, mpi.ANY_TAG
-        self._orders: dict[tuple[int, int, int, int], int] = {}
+        self._orders = MessageOrders()
 
     def entering(self, call: Message, *, blocking: bool) -> Callable[..., Begun | None]:
         """How such a call becomes its record or, for an exchange, its two; None for nobody."""
@@ -119,7 +120,7 @@ class MpiMessages:
         wild = op == _RECV and (peer == self._anybody or tag == self._any_tag)
         other = NO_PEER if peer == self._anybody else state.global_rank(peer)
         size = calls.nbytes(buffer)
-        order = 0 if wild else self._order(state, other, op, tag)
+        order = 0 if wild else self._orders.next((state.index, other, op, tag))
         shown = 0 if tag == self._any_tag and op == _RECV else tag
         seq = self._recorder.point_to_point(
             enter_ns, state, op, size, flags, other, calls.dtype(buffer), order, shown
@@ -143,12 +144,6 @@ class MpiMessages:
             return
         base = spool.word_of(seq)
         words = spool.words
-        spool.patch(seq, WORD_GROUP_SEQ, self._order(state, peer, _RECV, tag))
+        spool.patch(seq, WORD_GROUP_SEQ, self._orders.next((state.index, peer, _RECV, tag)))
         spool.patch(seq, _WORD_TAG, words[base + _WORD_TAG] & _LOW | (tag & _LOW) << 32)
         spool.patch(seq, _WORD_PEER, words[base + _WORD_PEER] & ~_LOW | (peer & _LOW))
-
-    def _order(self, state: GroupState, peer: int, op: int, tag: int) -> int:
-        key = (state.index, peer, op, tag)
-        order = self._orders.get(key, 0)
-        self._orders[key] = order + 1
-        return order

@@ -33,7 +33,7 @@ class Methods:
             if not watch.armed:
                 return original(communicator, *args, **kwargs)
             enter_ns = monotonic_ns()
-            ticket = watch.safely(enter, communicator, args, kwargs)
+            ticket, failure = self._entered(enter, communicator, args, kwargs)
             try:
                 result = original(communicator, *args, **kwargs)
             except BaseException:
@@ -41,6 +41,8 @@ class Methods:
                 raise
             if ticket is not None:
                 watch.safely(watch.returned, ticket, enter_ns)
+            elif failure is not None:
+                watch.missed(failure)
             return result
 
         return method
@@ -52,7 +54,7 @@ class Methods:
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
             if not watch.armed:
                 return original(communicator, *args, **kwargs)
-            ticket = watch.safely(enter, communicator, args, kwargs)
+            ticket, failure = self._entered(enter, communicator, args, kwargs)
             try:
                 request = original(communicator, *args, **kwargs)
             except BaseException:
@@ -60,9 +62,20 @@ class Methods:
                 raise
             if ticket is not None:
                 watch.safely(watch.requests.opened, request, ticket)
+            elif failure is not None:
+                watch.missed(failure)
             return request
 
         return method
+
+    def _entered(
+        self, enter: Enter, communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Ticket | None, Exception | None]:
+        """What a call began, or how that failed: no fault of ours where MPI refuses it as well."""
+        try:
+            return enter(communicator, args, kwargs), None
+        except Exception as error:
+            return None, error
 
     def preparing(self, original: Any, enter: Enter) -> Callable[..., Any]:
         """A call that returns a request to be started later, perhaps often."""

@@ -49,7 +49,9 @@ class MpiSteps:
 
     def entered(self, seq: int, width: int, signature: Hashable, enter_ns: int) -> None:
         """A call of the training thread was recorded."""
-        if self.off or self._foreign():
+        recorder = self._recorder
+        if self.off or recorder.clock.manual or recorder.stack.step != self._step:
+            self._leave_to_others()
             return
         if self._ending:  # nobody has waited for it: it ends with what comes next
             self._end(enter_ns)
@@ -65,9 +67,10 @@ class MpiSteps:
         """It has ended, for the thread that waited for it."""
         if self.off:
             return
-        call = self._calls.pop(seq, None)
-        if call is not None:
-            self._note(call, exit_ns)
+        if self._calls:
+            call = self._calls.pop(seq, None)
+            if call is not None:
+                self._note(call, exit_ns)
         if self._learnt:
             self._cut_out(self._learnt)
         if seq == self._ending:
@@ -75,18 +78,17 @@ class MpiSteps:
 
     def conclude(self) -> None:
         """The trace ends: cut out what can be told now."""
-        if not self.off and not self._foreign():
-            self._cut_out(self._cycle.conclude())
-        self.off = True
-
-    def _foreign(self) -> bool:
-        """Whether somebody else marks the steps: from then on, only they do."""
         recorder = self._recorder
-        if recorder.clock.manual or recorder.stack.step != self._step:
+        if not (self.off or recorder.clock.manual or recorder.stack.step != self._step):
+            self._cut_out(self._cycle.conclude())
+        self._leave_to_others()
+
+    def _leave_to_others(self) -> None:
+        """Somebody else marks the steps: from then on, only they do."""
+        if not self.off:
             self.off = True
             self._calls.clear()
             self._cycle.forget()
-        return self.off
 
     def _end(self, now_ns: int) -> None:
         self._ending = 0

@@ -16,13 +16,13 @@ from typing import Any
 from evenstep.agent.entries import GroupState
 from evenstep.agent.recorder import COST_SAMPLE, Recorder
 from evenstep.hooks.groups import Groups
+from evenstep.hooks.message_orders import MessageOrders
 from evenstep.hooks.operations import dtype_codes
 from evenstep.trace.layout import HOST_DEVICE, Flag
 
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
 _MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
 WAITED_FOR_LIMIT = 64  # works of messages kept until somebody waits: they hold their tensors
-ORDERS_LIMIT = 4096  # (group, peer, direction, tag) counted; the longest unused is dropped
 
 #: A begun call: record, flags, and what `begin` took (ns) where its cost is measured, else 0.
 Token = tuple[int, int, int]
@@ -45,7 +45,7 @@ class Observer:
         on_failure: Callable[[Exception], None],
         gate: Callable[[], None] | None = None,
     ) -> None:
-        #: called before each collective is issued; None costs nothing
+        #: called before each collective is issued, and may sleep; it comes and goes with pacing
         self.gate = gate
         self.armed = True
         self.recorder = recorder
@@ -56,7 +56,7 @@ class Observer:
         self.dtypes = dtype_codes(torch)
         self._cuda = torch.cuda
         self._close = recorder.spool.close
-        self._orders: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
+        self._orders = MessageOrders()
         self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
         self._marks: dict[int, Any] = {}  # record -> the device's mark, until `end` or `failed`
 
@@ -114,22 +114,13 @@ class Observer:
             device = tensor.get_device()
             mark = self._mark(device)
         dtype = self.dtypes.get(tensor.dtype, 0)
-        order = self._order((state.index, peer, op, tag))
+        order = self._orders.next((state.index, peer, op, tag))
         seq = self.recorder.point_to_point(
             enter_ns, state, op, nbytes, flags, peer, dtype, order, tag, device
         )
         if mark is not None:
             self._marks[seq] = mark
         return seq, flags, 0
-
-    def _order(self, key: tuple[int, int, int, int]) -> int:
-        """Number of messages so far with this group, peer, direction and tag."""
-        orders = self._orders
-        order = orders.pop(key, 0)
-        orders[key] = order + 1
-        if len(orders) > ORDERS_LIMIT:
-            orders.popitem(last=False)
-        return order
 
     def _mark(self, device: int) -> Any:
         return None if self.device_timer is None else self.device_timer(device).begin()

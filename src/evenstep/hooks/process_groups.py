@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
 from evenstep.agent.recorder import COST_SAMPLE
 from evenstep.hooks.observer import Observer, Token
+from evenstep.hooks.wrapping import undo
 from evenstep.trace.layout import NO_PEER, Flag, Op
 
 HOOK_ID = int.from_bytes(b"evenstep", "big")
@@ -96,8 +98,12 @@ class ProcessGroupHooks:
     def remove(self) -> None:
         """Take the hooks from every group. What this thread has begun and not ended, has failed."""
         for group in list(self._world.pg_names):
-            group.unregister_pre_hook(HOOK_ID)
-            group.unregister_post_hook(HOOK_ID)
+            undo(
+                [
+                    partial(group.unregister_pre_hook, HOOK_ID),
+                    partial(group.unregister_post_hook, HOOK_ID),
+                ]
+            )
         for begun in self._begun.values():
             token = begun.pop(_get_ident(), None)
             if token is not None:
@@ -123,6 +129,9 @@ class ProcessGroupHooks:
             if not observer.armed:
                 return
             try:
+                gate = observer.gate  # once: it may go while we look
+                if gate is not None:
+                    gate()
                 enter_ns = monotonic_ns()
                 ident = _get_ident()
                 if begun and ident in begun:
@@ -172,25 +181,7 @@ class ProcessGroupHooks:
                 except Exception as error:
                     give_up(error)
 
-        if observer.gate is None:
-            return before, after
-        return self._behind(observer.gate, before), after
-
-    def _behind(
-        self, gate: Callable[[], None], before: Callable[[Any], None]
-    ) -> Callable[[Any], None]:
-        """The same behind a gate."""
-        observer = self._observer
-
-        def later(call: Any) -> None:
-            if observer.armed:
-                try:
-                    gate()
-                except Exception as error:
-                    observer.give_up(error)
-            before(call)
-
-        return later
+        return before, after
 
 
 def device_only(group: Any) -> bool:

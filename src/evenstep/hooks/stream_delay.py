@@ -2,9 +2,12 @@
 
 A sleeping host does not hold a device that still has work queued. So the current stream gets a
 kernel that waits (`torch.cuda._sleep`, which counts clock cycles) between two events. The first
-ones go to a stream of their own to learn how long a cycle is. Every later one corrects that, since
-clocks change with power and heat. Events are polled from the background thread, never synchronised,
-and what a delay really took is written into its record then.
+ones go to a stream of their own to learn how long a cycle is: what was to be held meanwhile is not.
+Every later one corrects that, since clocks change with power and heat.
+
+All are launched by the training thread, which knows that it captures no graph: the first launch
+loads the kernel, and no lock may be held that long. Events are polled from the background thread,
+never synchronised, and what a delay really took is written into its record then.
 """
 
 from __future__ import annotations
@@ -53,35 +56,34 @@ class StreamDelay:
         self._calibrated = 0
         self.cycles_per_ns = 0.0  # 0: not known yet
 
-    @property
-    def ready(self) -> bool:
-        """Whether a delay can be put on the stream now."""
-        room = len(self._pending) < MOST_PENDING
-        return self.cycles_per_ns > 0 and room and not self._cuda.is_current_stream_capturing()
-
     def hold(self, delay_ns: int, seq: int) -> bool:
         """Let what is queued from now on begin `delay_ns` later; False where that cannot be.
 
         `seq` is the record that the realised delay is written to.
         """
-        if not self.ready:
+        if not self._free():
+            return False
+        if self._calibrated < CALIBRATIONS or not self.cycles_per_ns:
+            if not self._pending:
+                self._wait(self._side, FIRST_CYCLES, 0)
             return False
         cycles = int(min(delay_ns, LONGEST_NS) * self.cycles_per_ns)
         self._wait(self._cuda.current_stream(self._device), cycles, seq)
         return True
 
     def poll(self) -> None:
-        """Calibrate if that is due, and read what waits have ended; never waits for them."""
-        with self._gate.lock:
-            if self._gate.captures:
-                return
-            if self._calibrated < CALIBRATIONS and not self._pending:
-                self._wait(self._side, FIRST_CYCLES, 0)
+        """Read what waits have ended; never waits for them."""
         for _ in range(len(self._pending)):
             with self._gate.lock:
                 if self._gate.captures or not self._pending[0].end.query():
                     return
                 self._settle(self._pending.popleft())
+
+    def _free(self) -> bool:
+        """Whether something may be put on a stream now."""
+        room = len(self._pending) < MOST_PENDING
+        captures = self._gate.captures or self._cuda.is_current_stream_capturing()
+        return room and not captures
 
     def _wait(self, stream: Any, cycles: int, seq: int) -> None:
         cuda = self._cuda

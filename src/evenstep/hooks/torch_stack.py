@@ -24,6 +24,7 @@ class TorchStack:
         self._torch = torch
         self._wrapped = Wrapped()
         self.groups: Groups | None = None  # of the agent's trace
+        self.meetings = 0  # default process groups there have been, as far as we know
 
     @property
     def available(self) -> bool:
@@ -36,11 +37,18 @@ class TorchStack:
             return
         from torch.distributed import distributed_c10d
 
+        if self.place() is not None:  # made before anybody looked
+            self.meetings = max(self.meetings, 1)
+
+        def made() -> None:
+            self.meetings += 1
+            ready()
+
         def ended() -> None:
             if self.groups is not None:
                 self.groups.forget()  # their names may come back with other members
 
-        for name, after in (("init_process_group", ready), ("destroy_process_group", ended)):
+        for name, after in (("init_process_group", made), ("destroy_process_group", ended)):
             self._wrapped.around(distributed_c10d, name, after=after, holders="torch.distributed")
 
     def disarm(self) -> None:

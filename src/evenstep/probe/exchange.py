@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.probe.kernels import Device
-from evenstep.probe.tournament import Pair, opponent, rounds, some
+from evenstep.probe.tournament import Pair, opponent, played, rounds
 
 _SMALLEST_BYTES, _STEP = 8, 8
 _LARGEST_BYTES = {"cpu": 8 * 8**7, "cuda": 8 * 8**9}  # 17 MB and 1.07 GB
@@ -19,7 +19,6 @@ _BATCH_NS = 2_000_000  # back-to-back operations in one time, as nccl-tests take
 _FEWEST_BATCHES, _MOST_BATCHES, _MOST_OPERATIONS = 5, 50, 100
 _MESSAGE_BYTES = {"cpu": 4_000_000, "cuda": 64_000_000}
 _PINGS, _WARM_PINGS, _SENDS = 10, 2, 2
-_FEWEST_PASSES, _MOST_PASSES = 3, 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +103,18 @@ class Exchange:
         schedule = rounds(teams)
         if not schedule:
             return found, 0
-        self._round(schedule[0], Meetings(found.message_bytes))  # connections are made here
-        start = time.perf_counter_ns()
-        self._round(schedule[0], Meetings(found.message_bytes))
-        (once,) = self.agree(float(time.perf_counter_ns() - start))
-        fitting = max(int(budget_ns / (_FEWEST_PASSES * max(once, 1.0))), 1)
-        played = some(schedule, fitting)
-        passes = int(budget_ns / (len(played) * max(once, 1.0)))
-        for _ in range(min(max(passes, _FEWEST_PASSES), _MOST_PASSES)):
-            for pairs in played:
-                self._round(pairs, found)
-        return found, len(schedule) - len(played)
+        self._play(schedule[0], Meetings(found.message_bytes))  # makes buffers
+        begun = time.perf_counter_ns()
+        left_out = played(
+            schedule,
+            budget_ns,
+            lambda: self.agree(float(time.perf_counter_ns() - begun))[0],
+            lambda pairs: self._play(pairs, found),
+        )
+        return found, left_out
 
-    def _round(self, pairs: Sequence[Pair], found: Meetings) -> None:
-        self.agree(0.0)  # all at once, so that nobody waits for a partner that still plays
+    def _play(self, pairs: Sequence[Pair], found: Meetings) -> None:
+        """A round; all begin at once, so that nobody waits for a partner that still plays."""
         partner = opponent(pairs, self._rank)
         if partner is None:
             return

@@ -1,26 +1,17 @@
-"""Who is slow: ranks, nodes, adapters or single links, each beyond what the noise allows.
-
-A link is slow in a direction. Where nearly all links that leave a node are slow, it is the node's
-adapter that is, and the links are not named; so for those that arrive. What is no adapter's fault
-is a link's.
-"""
+"""Who is slow: ranks, nodes, adapters or single links, each beyond what the noise allows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any, NamedTuple
 
+from evenstep.probe.ends import Edge, Side, common_ends, suspected
 from evenstep.probe.outcome import Outcome
 from evenstep.probe.samples import Standing, standing
 
 LEAST_RANK, LEAST_LINK, LEAST_LATENCY = 0.15, 0.25, 0.5  # slower by less is not named
-COMMON = 0.75  # of a node's links: from here on its adapter is slow
-LIKENESS = 0.5  # of the excess of a link that stands out: its neighbours are as slow
 _QUARTILE = 0.25  # the usual link: with few nodes, a slow one has a part in more than half
-
-Edge = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +51,9 @@ def judge(outcome: Outcome) -> Judgement:
     slow = [
         *_ranks(outcome, standings["compute"], "compute"),
         *_ranks(outcome, standings["memory"], "memory"),
-        *_links(outcome, standings, "transfer", outcome.transfer),
-        *_links(outcome, standings, "latency", _both_ways(outcome.latency)),
-    ]  # fmt: skip
+        *_links(outcome, standings, "transfer"),
+        *_links(outcome, standings, "latency"),
+    ]
     slow.sort(key=lambda finding: -(finding.factor or 0.0))
     return Judgement([*_missing(outcome), *slow], standings)
 
@@ -135,18 +126,7 @@ def _whole_nodes(outcome: Outcome, slow: Mapping[int, float]) -> list[list[int]]
 # -- links -----------------------------------------------------------------------------------------
 
 
-class _Side(NamedTuple):
-    """An end at which all links of a team are slow."""
-
-    team: int
-    sending: bool
-    edges: tuple[Edge, ...]
-
-
-def _links(
-    outcome: Outcome, standings: Mapping[str, Standing[Any]], metric: str,
-    measured: Mapping[Edge, Any],
-) -> list[Finding]:  # fmt: skip
+def _links(outcome: Outcome, standings: Mapping[str, Standing[Any]], metric: str) -> list[Finding]:
     found: Standing[Edge] = standings[metric]
     sides = common_ends(found.factors, found.ratios)
     explained = {edge for side in sides for edge in side.edges}
@@ -156,52 +136,15 @@ def _links(
         if edge in explained or (metric == "latency" and edge[::-1] in seen):
             continue
         seen.add(edge)
-        findings.append(_link(outcome, found, edge, metric, alone=len(measured) == 2))
+        findings.append(_link(outcome, found, edge, metric))
     return findings
 
 
-def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> list[_Side]:
-    """Teams of which nearly all links in a direction are slow; at least two of them.
-
-    The most complete come first, and what they explain counts for no other.
-    """
-    left, found = set(slow), list[_Side]()
-    while candidates := [
-        side
-        for end in (0, 1)
-        for team in sorted({edge[end] for edge in ratios})
-        if (side := _side(team, end, left, slow, ratios)) is not None
-    ]:
-        best = max(candidates, key=lambda side: len(side.edges))
-        found.append(best)
-        left -= set(best.edges)
-    return found
-
-
-def _side(
-    team: int, end: int, left: set[Edge], slow: Mapping[Edge, float], ratios: Mapping[Edge, float]
-) -> _Side | None:
-    """The links at one end of a team, if nearly all are about as slow as those that stand out.
-
-    One that noise alone keeps from standing out counts if its excess is half of theirs.
-    """
-    mine = [edge for edge in ratios if edge[end] == team]
-    out = [edge for edge in mine if edge in left]
-    if not out or len(mine) < 2:
-        return None
-    excess = median(slow[edge] for edge in out) - 1
-    alike = tuple(e for e in mine if e in slow or ratios[e] - 1 >= LIKENESS * excess)
-    fresh = sum(edge in left or edge not in slow for edge in alike)
-    if fresh < 2 or len(alike) < COMMON * len(mine):
-        return None
-    return _Side(team, end == 0, alike)
-
-
 def _adapters(
-    outcome: Outcome, found: Standing[Edge], sides: Sequence[_Side], metric: str,
+    outcome: Outcome, found: Standing[Edge], sides: Sequence[Side], metric: str,
     *, busy: Mapping[int, float],
 ) -> list[Finding]:  # fmt: skip
-    by_team: dict[int, list[_Side]] = {}
+    by_team: dict[int, list[Side]] = {}
     for side in sides:
         by_team.setdefault(side.team, []).append(side)
     findings = []
@@ -237,7 +180,7 @@ def _of_team(outcome: Outcome, team: int, *, busy: bool) -> tuple[str, str]:
     return f"rank {team}", "look for what shares its cores, and how it is bound: evenstep doctor"
 
 
-def _ways(sides: Sequence[_Side], metric: str) -> str:
+def _ways(sides: Sequence[Side], metric: str) -> str:
     if metric == "latency":
         return "answer"
     if len(sides) > 1:
@@ -245,14 +188,12 @@ def _ways(sides: Sequence[_Side], metric: str) -> str:
     return "send" if sides[0].sending else "receive"
 
 
-def _link(
-    outcome: Outcome, found: Standing[Edge], edge: Edge, metric: str, *, alone: bool
-) -> Finding:
+def _link(outcome: Outcome, found: Standing[Edge], edge: Edge, metric: str) -> Finding:
     factor = found.factors[edge]
     a, b = (outcome.node_name(rank) if outcome.between_nodes else f"rank {rank}" for rank in edge)
     way = f"between {a} and {b}" if metric == "latency" else f"from {a} to {b}"
     said = "a round trip takes" if metric == "latency" else "a message takes"
-    caution = "; with two of them, link and adapter look alike" if alone else ""
+    caution = _caution(outcome, edge, suspected(edge, found.ratios), metric)
     return Finding(
         kind="slow_link", metric=metric, ranks=edge, links=(edge,), factor=factor,
         nodes=tuple(outcome.node_name(rank) for rank in edge), limit=1 + found.limit,
@@ -261,3 +202,18 @@ def _link(
         if outcome.between_nodes
         else "look how both are bound to cores and memory: evenstep doctor",
     )  # fmt: skip
+
+
+def _caution(outcome: Outcome, edge: Edge, unclear: Sequence[Side], metric: str) -> str:
+    """What else could be at fault, for want of another pair to compare with."""
+    if not unclear:
+        return ""
+    places = {node: outcome.node_name(node) for node in edge}
+    if not outcome.between_nodes:
+        places = {rank: f"rank {rank}" for rank in edge}
+    verbs = {True: "sends", False: "receives"} if metric == "transfer" else dict.fromkeys(
+        (True, False), "answers"
+    )  # fmt: skip
+    which = " or ".join(f"{places[side.team]} {verbs[side.sending]}" for side in unclear)
+    part = "adapter" if outcome.between_nodes else "rank"
+    return f"; link and {part} look alike: nothing quicker that {which} was measured"

@@ -6,7 +6,9 @@ are n - 1 rounds of n / 2 disjoint pairs, one more with an odd number, where one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+FEWEST_PASSES, MOST_PASSES = 2, 15
 
 Pair = tuple[int, int]  # the lower team first
 
@@ -31,11 +33,33 @@ def _ordered(a: int, b: int) -> Pair:
     return (a, b) if a < b else (b, a)
 
 
-def some(schedule: Sequence[list[Pair]], most: int) -> list[list[Pair]]:
-    """At most so many rounds, spread evenly over all: each team still meets as many others."""
-    if len(schedule) <= most:
-        return list(schedule)
-    return [schedule[i * len(schedule) // most] for i in range(most)]
+def played(
+    schedule: Sequence[list[Pair]],
+    budget_ns: float,
+    spent_ns: Callable[[], float],
+    play: Callable[[list[Pair]], None],
+) -> int:
+    """Play all rounds, several times over, within a budget; how many rounds were left out of it.
+
+    `spent_ns` tells what is spent, the same to every rank, and all come together in it. As many
+    rounds as the budget lets be played twice are played at all: in each of them a team meets one
+    more, and who meets but one other cannot be told from the link between the two.
+    """
+    chosen = list[list[Pair]]()
+    for pairs in schedule:
+        if spent_ns() * FEWEST_PASSES > budget_ns and chosen:
+            break
+        play(pairs)
+        chosen.append(pairs)
+    for passes in range(1, MOST_PASSES):
+        spent = spent_ns()
+        if passes >= FEWEST_PASSES and spent * (passes + 1) / passes > budget_ns:
+            break
+        for number, pairs in enumerate(chosen):
+            if number:
+                spent_ns()
+            play(pairs)
+    return len(schedule) - len(chosen)
 
 
 def opponent(pairs: Sequence[Pair], team: int) -> int | None:

@@ -1,0 +1,180 @@
+"""What an agent does beside the training thread: samples, what ranks tell each other, requests."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evenstep.agent.config import Config
+from evenstep.agent.control import Control
+from evenstep.agent.live import LiveView
+from evenstep.agent.notes import LONGEST, Notes
+from evenstep.agent.recorder import Recorder
+from evenstep.agent.sampler import Sampler
+from evenstep.agent.sharing import Sharing
+from evenstep.agent.stacks import Hooks
+from evenstep.agent.step_work import PENDING_NS, StepWork
+from evenstep.agent.windows import Late, WindowReport
+from evenstep.errors import EvenstepError
+from evenstep.trace.identity import Identity
+
+
+class Background:
+    """One rank's background thread, and what goes round on it.
+
+    `hooks` may become more while it runs. `hear` is told what rank 0 says of pacing.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        identity: Identity,
+        recorder: Recorder,
+        hooks: dict[str, Hooks],
+        work: StepWork,
+        control: Control,
+        live: LiveView,
+        notes: Notes,
+        hear: Callable[[Any], None],
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._recorder = recorder
+        self._spool = recorder.spool
+        self._hooks = hooks
+        self._work = work
+        self._control = control
+        self._live = live
+        self._notes = notes
+        self._hear = hear
+        self._meeting: int | None = None  # of the ranks, whose store is in use
+        self._absent: dict[str, str] = {}
+        self._once: list[Callable[[], None]] = [self._record_locality]
+        self.sampler = self._make_sampler()
+
+    def _make_sampler(self) -> Sampler:
+        from evenstep.agent.sources import all_sources
+
+        sources = all_sources(thread_id=threading.get_native_id(), device_index=self._device_index)
+        return Sampler(
+            sources,
+            self._recorder.sample,
+            period_s=self._config.sample_period_s,
+            also=[self._round],
+            between=self._listen,
+        )
+
+    @property
+    def _device_index(self) -> int | None:
+        indices = (hooks.device_index for hooks in tuple(self._hooks.values()))
+        return next((index for index in indices if index is not None), None)
+
+    def connect(self, make_store: Callable[[], Any], meeting: int) -> None:
+        """The ranks can reach each other: `make_store` gives a client for this thread.
+
+        Where they have met before, that store may be gone, and this one takes its place.
+        """
+        if not self._config.share or self._identity.world < 2 or meeting == self._meeting:
+            return
+        try:
+            store = make_store()
+        except Exception as error:  # a store of another kind: everything works without sharing
+            self._spool.add_fact(
+                "sharing", f"local only: the store cannot be cloned ({error})"[:LONGEST]
+            )
+            return
+        identity, together = self._identity, self._config.pace_sharing
+        prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
+        if self._meeting is None:
+            self._control.connect(store, prefix, world=identity.world, together=together)
+        else:
+            self._control.reconnect(store, together=together)
+        self._meeting = meeting
+        self._work.sharing = Sharing(
+            store,
+            prefix=prefix,
+            rank=identity.rank,
+            world=identity.world,
+            local_rank=identity.local_rank,
+            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
+            threshold=self._config.pace_threshold,
+            period_s=self._config.sample_period_s,
+            on_window=self._on_window,
+            on_orders=self._hear if together else None,
+        )
+
+    # -- on the thread ---------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        """Once per sampling period."""
+        while self._once:
+            task = self._once.pop()
+            try:
+                task()
+            except Exception as error:
+                self._spool.add_fact("background", f"{type(error).__name__}: {error}"[:LONGEST])
+        for hooks in tuple(self._hooks.values()):
+            hooks.poll()
+        self.say_absent()
+        try:
+            self._spool.flush()
+        except OSError as error:  # a full disk may have room again
+            self._notes.failed("flush", error)
+        if self._work.sharing is not None:
+            self._exchange(self._work.sharing)
+        self._ask_for_change()
+
+    def _listen(self) -> float:
+        """Between two rounds: seconds until something may have been asked for."""
+        return self._ask_for_change() / 1e9 if self._control.listens else math.inf
+
+    def _ask_for_change(self) -> int:
+        try:
+            return self._control.poll(self._recorder.stack.step, self._work.step_ns)
+        except (OSError, EvenstepError) as error:
+            self._notes.failed("control", error)
+        except Exception as error:  # the store is gone, or the job is ending
+            self._control.disconnect()
+            self._notes.failed("control", error)
+        return PENDING_NS
+
+    def _exchange(self, sharing: Sharing) -> None:
+        try:
+            sharing.exchange()
+        except Exception as error:  # the store is gone, or the job is ending: local only from here
+            if self._work.sharing is not sharing:
+                return  # the ranks have met again
+            self._work.sharing = None
+            self._control.disconnect()
+            text = f"ended: {type(error).__name__}: {error}"
+            self._spool.add_fact("sharing", text[:LONGEST])
+
+    def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
+        try:
+            self._live.update(reports, late)
+        except OSError as error:
+            self._notes.failed("live", error)
+
+    def say_absent(self) -> None:
+        """Write into the trace which sources give nothing, and why, if that has changed."""
+        absent = self.sampler.absent
+        if absent != self._absent:
+            self._absent = absent
+            self._spool.add_fact("absent", absent)
+
+    def _record_locality(self) -> None:
+        from evenstep.agent.locality import locality
+        from evenstep.agent.sources.nvml_library import Nvml, NvmlError
+
+        try:
+            nvml = Nvml.load()
+        except (OSError, NvmlError, EvenstepError):
+            nvml = None
+        try:
+            self._spool.add_fact("locality", locality(self._device_index, nvml=nvml))
+        finally:
+            if nvml is not None:
+                nvml.close()

@@ -1,0 +1,100 @@
+"""Pacing as it was last asked for: at the start by the settings, then by `evenstep ctl`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evenstep.agent.config import Config
+from evenstep.agent.control import Control, record, stance
+from evenstep.agent.gaps import GapGate
+from evenstep.agent.notes import Notes
+from evenstep.agent.pace import PaceHost
+from evenstep.agent.recorder import Recorder
+from evenstep.agent.request import Change, allowed
+from evenstep.agent.selection import Whereabouts
+from evenstep.agent.step_work import StepWork
+from evenstep.agent.steps import ClosedStep
+from evenstep.errors import EvenstepError
+
+
+class Stance:
+    """What the settings ask of a rank: the mode it starts in, and the part of the job it is in."""
+
+    def __init__(self, config: Config, place: Whereabouts) -> None:
+        self.config = config
+        self.place = place
+        self.part = config.part("pace")
+        self.mode = allowed(config.pace_mode, chosen=self.part.holds(place))
+
+    def gate(self, recorder: Recorder, mode: str) -> GapGate | None:
+        """The pause between buckets, in the way of every collective only where it is asked for."""
+        asked = mode == "on" and self.config.pace_controller in ("gap", "auto")
+        return GapGate(recorder) if asked else None
+
+
+class Steering:
+    """Follows what is asked while the job runs; on the training thread.
+
+    `pause_by` puts a gate in the way of collectives, or takes it out again.
+    """
+
+    def __init__(
+        self,
+        start: Stance,
+        control: Control,
+        work: StepWork,
+        pace: PaceHost,
+        recorder: Recorder,
+        notes: Notes,
+        pause_by: Callable[[GapGate | None], None],
+    ) -> None:
+        self._start = start
+        self._part = start.part
+        self._control = control
+        self._work = work
+        self._pace = pace
+        self._recorder = recorder
+        self._notes = notes
+        self._pause_by = pause_by
+
+    def say(self) -> None:
+        """Write into the trace how pacing begins."""
+        mode = self._pace.pacer.settings.mode
+        asked = self._start.config.pace_mode
+        self._recorder.spool.add_fact("pace", stance(asked, mode, self._part))
+
+    def look(self, closed: ClosedStep) -> None:
+        """Follow what was asked for, if it is time, from the first step that is not decided yet."""
+        control = self._control
+        try:
+            control.look(closed.number, closed.end_ns - closed.start_ns)
+        except EvenstepError as error:
+            self._notes.failed("control", error)
+        while control.due and closed.number + 2 >= control.due[0].first_step:
+            self._follow(control.due.popleft(), closed.number + 2)
+        if self._work.at_once:
+            self._note_idle()
+
+    def _follow(self, change: Change, step: int) -> None:
+        """Pace as asked from `step` on."""
+        self._work.through()
+        pacer = self._pace.pacer
+        self._part = change.part_of(self._part)
+        chosen = self._part.holds(self._start.place)
+        pacer.settings = change.applied_to(pacer.settings, chosen=chosen)
+        mode = pacer.settings.mode
+        self._work.at_once = mode == "on"
+        gate = self._start.gate(self._recorder, mode)
+        if (gate is None) != (self._pace.gate is None):  # one that is there may have a rule
+            self._pause_by(gate)
+        record(self._recorder.spool, change, pacer.settings, self._part, step=step)
+
+    def _note_idle(self) -> None:
+        """Say once that pacing is asked for where it cannot act."""
+        note = ""
+        if not self._pace.can_hold:
+            note = "on CUDA holds the stream, by shared plans only: its waits are known too late"
+        elif self._start.config.pace_sharing and self._work.sharing is None:
+            note = "holds nothing: pace.sharing is on, but this rank shares nothing (see `share`)"
+        if note:
+            self._notes.once("pacing", f"pacing {note}", note)

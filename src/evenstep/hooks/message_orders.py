@@ -1,0 +1,27 @@
+"""Messages counted among their like: the n-th of its pair and tag is the same on both ends."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+LIMIT = 4096  # kinds counted; a program may use a new tag every time, so the longest unused goes
+
+#: Index of the group, peer, operation, tag.
+Like = tuple[int, int, int, int]
+
+
+class MessageOrders:
+    """How many messages of each kind there were."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._orders: OrderedDict[Like, int] = OrderedDict()
+
+    def next(self, kind: Like) -> int:
+        """Number of messages of this kind before this one."""
+        orders = self._orders
+        order = orders.pop(kind, 0)
+        orders[kind] = order + 1
+        if len(orders) > self._limit:
+            orders.popitem(last=False)
+        return order

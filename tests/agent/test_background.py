@@ -1,0 +1,86 @@
+"""What goes round on the background thread, without the thread."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from evenstep.agent.background import Background
+from evenstep.agent.notes import Notes
+from tests.agent.test_sharing import FakeStore
+
+
+class Control:
+    """Counts what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def connect(self, *_, **__):
+        self.told.append("connect")
+
+    def reconnect(self, *_, **__):
+        self.told.append("reconnect")
+
+    def disconnect(self):
+        self.told.append("disconnect")
+
+    def poll(self, *_):
+        return 1
+
+
+@pytest.fixture
+def background():
+    config = SimpleNamespace(
+        share=True, pace_sharing=False, pace_threshold=0.1, sample_period_s=1.0
+    )  # fmt: skip
+    identity = SimpleNamespace(run_id="r", attempt=0, rank=0, local_rank=0, world=2)
+    facts = {}
+    spool = SimpleNamespace(add_fact=facts.__setitem__, flush=lambda: None)
+    recorder = SimpleNamespace(
+        spool=spool, sample=print, stack=SimpleNamespace(step=0)
+    )  # fmt: skip
+    work = SimpleNamespace(sharing=None, step_ns=1)
+    made = Background(
+        config, identity, recorder, {}, work, Control(), None, Notes(spool), print
+    )  # fmt: skip
+    made.facts, made.work = facts, work
+    return made
+
+
+def gone(*_):
+    raise ConnectionError("the server has left")
+
+
+def test_ranks_share_from_their_first_meeting_on(background):
+    for _ in range(2):
+        background.connect(FakeStore, 1)
+    assert background._control.told == ["connect"]
+    assert background.work.sharing is not None
+
+
+def test_ranks_that_meet_again_share_in_the_store_of_now(background):
+    first, second = FakeStore(), FakeStore()
+    background.connect(lambda: first, 1)
+    first.set = first.check = gone
+    background._round()
+    assert background.work.sharing is not None  # there was nothing to say
+    background._exchange(SimpleNamespace(exchange=gone))  # of an earlier meeting: late news
+    assert background.work.sharing is not None
+    background.connect(lambda: second, 2)
+    assert background.work.sharing._store is second
+    assert background._control.told == ["connect", "reconnect"]
+
+
+def test_a_store_that_is_gone_leaves_each_rank_to_itself(background):
+    background.connect(FakeStore, 1)
+    background.work.sharing.exchange = gone
+    background._round()
+    assert background.work.sharing is None
+    assert "the server has left" in background.facts["sharing"]
+    assert background._control.told[-1] == "disconnect"
+
+
+def test_a_store_that_cannot_be_cloned_is_said_and_no_loss(background):
+    background.connect(gone, 1)
+    assert background.work.sharing is None
+    assert background.facts["sharing"].startswith("local only")
