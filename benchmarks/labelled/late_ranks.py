@@ -132,6 +132,17 @@ def saving(random: Random, severity: float) -> Made:
     return labelled(world.delayed(phase, table), "checkpoint_stall", frozenset({0}))
 
 
+def saving_together(random: Random, severity: float) -> Made:
+    """All ranks write their parts of a checkpoint at the same time, and training waits."""
+    world, _, ns = _job(random, severity)
+    every = int(random.integers(5, 21))
+    world = long_enough(world, 4 * every)
+    table = world.everywhere()
+    table[every // 2 + FIRST_STEP :: every] = ns * every
+    table *= 1 + 0.01 * random.standard_normal(table.shape)
+    return labelled(world.delayed(Phase.CHECKPOINT, table), "checkpoint_stall", frozenset())
+
+
 def warming(random: Random, severity: float) -> Made:
     """One rank's compute grows slowly."""
     world, rank, ns = _job(random, severity)
@@ -195,6 +206,7 @@ CAUSES: dict[str, Callable[[Random, float], Made]] = {
     "starved of input": starved,
     "all starved": all_starved,
     "saving": saving,
+    "saving together": saving_together,
     "warming up": warming,
     "oscillating": oscillating,
     "noisy": noisy,

@@ -76,3 +76,16 @@ def test_without_all_ranks_transfer_is_not_told_from_waiting():
     trace = WORLD.trace()
     trace.world = 5
     assert "bandwidth_bound" not in [f.mode for f in diagnose(trace).findings]
+
+
+def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost():
+    def grid(slow):
+        world = World(ranks=16, style="grid", tensor_parallel=4, ranks_per_node=1, noise=0.005)
+        return replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS)
+
+    third = (2, 6, 10, 14)  # dp2
+    slow = grid(third)
+    finding = diagnose(slow.trace()).findings[0]
+    assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", ["dp2"])
+    assert finding.severity == pytest.approx(slow.lost_against(grid(None)), rel=0.1)
+    assert "other groups that lie alike" in finding.cause

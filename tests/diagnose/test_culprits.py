@@ -105,8 +105,24 @@ def test_what_rank_0_does_alone_while_the_others_wait_is_a_checkpoint_stall(
 def test_a_checkpoint_that_all_ranks_write_together_has_no_culprit():
     table = np.zeros((60, 4))
     table[10::10] = 300 * MS
-    found = diagnose(World().delayed(Phase.CHECKPOINT, table).trace()).findings
+    together = World().delayed(Phase.CHECKPOINT, table)
+    found = diagnose(together.trace()).findings
     assert not any(finding.where.ranks for finding in found)
+    assert found[0].mode == "checkpoint_stall"
+    assert found[0].severity == pytest.approx(together.injected_share(), rel=0.02)
+
+
+def test_the_slowest_of_those_who_write_together_is_counted_on_top():
+    table = np.zeros((60, 4))
+    table[10::10] = 200 * MS
+    table[10::10, 3] = 300 * MS
+    together = World().delayed(Phase.CHECKPOINT, table)
+    found = diagnose(together.trace()).findings
+    assert [(f.mode, list(f.where.ranks)) for f in found] == [
+        ("checkpoint_stall", []),
+        ("checkpoint_stall", [3]),
+    ]
+    assert sum(f.severity for f in found) == pytest.approx(together.injected_share(), rel=0.02)
 
 
 def test_two_culprits_at_once_each_have_their_own_cause():

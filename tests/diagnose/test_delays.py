@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from evenstep.diagnose.case import open_case
-from evenstep.diagnose.delays import Cause, above_others
+from evenstep.diagnose.delays import Cause
+from evenstep.diagnose.others import above_others
 from evenstep.trace.layout import Phase
 from tests.diagnose.synthetic import MS, World
 

@@ -40,7 +40,12 @@ def test_few_steps_leave_everything_open():
 def test_fewer_steps_give_less_confidence():
     confidences = [share_of(np.ones(n), np.full(n, 10)).confidence for n in (1, 4, 15)]
     assert confidences == sorted(confidences)
-    assert confidences[0] < confidences[-1] < 0.8
+    assert confidences[0] < confidences[-1] < 0.9
+
+
+def test_a_dozen_steps_that_agree_show_that_something_is_lost():
+    assert share_of(np.ones(12), np.full(12, 10.0)).low > 0
+    assert share_of(np.eye(12)[0], np.full(12, 10.0)).low == 0
 
 
 def test_nothing_measured_is_nothing_lost():

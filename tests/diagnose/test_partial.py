@@ -91,3 +91,8 @@ def test_the_step_table_adds_up_to_the_step():
     parts = [table[name] for name in table if name.startswith("phase_")]
     assert np.allclose(sum(parts), table.end_ns - table.start_ns, atol=10)
     assert np.nanmax(table.lateness_ns) == pytest.approx(50 * MS, rel=0.1)
+
+
+def test_collectives_without_steps_are_told_how_to_mark_them():
+    unmarked = without(World().trace(), int(Kind.STEP))
+    assert any("evenstep.step()" in limit for limit in diagnose(unmarked).limits)

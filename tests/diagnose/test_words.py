@@ -11,7 +11,8 @@ from evenstep.diagnose import words
         ([0, 1, 2], "ranks 0-2"),
         ([3, 0, 2], "ranks 0, 2 and 3"),
         ([0, 1, 2, 3, 8], "ranks 0-3 and 8"),
-        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 … (20 in all)"),
+        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+        (range(0, 4000, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 1,992 more"),
     ],
 )
 def test_ranks_read_like_a_sentence(numbers, text):

@@ -144,7 +144,37 @@ def test_both_causes_are_named_and_add_up_to_no_more_than_the_step():
 
 def test_a_rank_that_is_always_slow_has_no_long_sequences():
     slow = World(noise=0.02, ranks=8).slow(3, Phase.FORWARD, 20 * MS)
-    assert list(found(slow.slow(3, Phase.BACKWARD, 40 * MS).trace())) == ["straggler"]
+    modes = list(found(slow.slow(3, Phase.BACKWARD, 40 * MS).trace()))
+    assert modes[0] == "straggler"
+    assert "workload_imbalance" not in modes
+
+
+def test_a_machine_that_is_slow_in_turns_has_no_long_sequences():
+    world = World(ranks=8, noise=0.005)
+    turn = np.eye(8)[np.arange(world.steps) % 8]
+    for phase, ns in ((Phase.FORWARD, 10 * MS), (Phase.BACKWARD, 20 * MS)):
+        world = world.delayed(phase, ns * turn, computing=True)
+    assert "workload_imbalance" not in found(world.trace())
+
+
+def test_what_makes_the_optimizer_longer_too_is_not_the_data():
+    world = World(ranks=8, noise=0.002)
+    factor = np.random.default_rng(1).exponential(0.2, (world.steps, world.ranks))
+    lengths = ((Phase.FORWARD, 20 * MS), (Phase.BACKWARD, 40 * MS), (Phase.OPTIMIZER, 4 * MS))
+    for phase, ns in lengths[:2]:
+        world = world.delayed(phase, ns * factor, computing=True)
+    assert "workload_imbalance" in found(world.trace())
+    slower = world.delayed(Phase.OPTIMIZER, lengths[2][1] * factor, computing=True)
+    assert "workload_imbalance" not in found(slower.trace())
+
+
+def test_a_chronic_rank_beside_long_sequences_is_counted_once():
+    world = World(ranks=8, noise=0.002)
+    extra = np.random.default_rng(1).exponential(10 * MS, (world.steps, world.ranks))
+    for phase, share in ((Phase.FORWARD, 1), (Phase.BACKWARD, 2)):
+        world = world.delayed(phase, share * extra, computing=True)
+    slow = world.slow(2, Phase.OPTIMIZER, 60 * MS)
+    assert sum(f.severity for f in diagnose(slow.trace()).findings) < 0.6
 
 
 def test_noise_is_no_imbalance_of_the_work():

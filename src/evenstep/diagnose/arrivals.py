@@ -25,6 +25,10 @@ Array = npt.NDArray[Any]
 FROM_ROOT = frozenset({Op.BROADCAST, Op.SCATTER})  # the others wait for the root
 TO_ROOT = frozenset({Op.REDUCE, Op.GATHER})  # the root waits for the others
 
+#: A root that waits for the others though it need not, is told by so many broadcasts into which the
+#: last came this much later than it, and nearly all of which it left only then.
+TELLING_NS, FEWEST_MEETINGS, MOSTLY = 100_000, 8, 0.95
+
 
 class Arrivals(NamedTuple):
     """Rows of all complete instances, and per instance who came last.
@@ -32,7 +36,7 @@ class Arrivals(NamedTuple):
     `rows` has, beside the record's columns: instance; here_ns, the arrival on the line of time
     that the rank's steps are on; arrival_ns and leave_ns, comparable within the instance, on the
     common time unless `relative` to its end (where only durations compare); wait_ns until the last
-    of those it depends on has entered.
+    of those it depends on has entered; waits_for_last, whether that is everybody.
     """
 
     rows: Columns
@@ -120,7 +124,8 @@ def _none(events: Columns, left_out: Array | None = None) -> Arrivals:
     rows = events.select(np.zeros(len(events), bool))
     for name in ("instance", "here_ns", "arrival_ns", "leave_ns", "wait_ns"):
         rows = rows.with_column(name, empty)
-    rows = rows.with_column("relative", np.zeros(0, bool))
+    for name in ("relative", "waits_for_last"):
+        rows = rows.with_column(name, np.zeros(0, bool))
     return Arrivals(rows, empty, empty, len(left_out), left_out)
 
 
@@ -185,23 +190,43 @@ def _with_waits(rows: Columns, left_out: Array) -> Arrivals:
     is_last = arrival == last_ns[instance]
     last_rank = np.full(count, -1, np.int64)
     last_rank[instance[is_last][::-1]] = rows["rank"][is_last][::-1]
-    waited_for = _waited_for(rows, instance, arrival, last_ns)
+    waits_for_last = _waits_for_last(rows, instance, last_ns)
+    waited_for = _waited_for(rows, instance, arrival, last_ns, waits_for_last)
     wait = np.maximum(waited_for - arrival, 0)
     known_end = leave > 0
     wait = np.where(known_end, np.minimum(wait, np.maximum(leave - arrival, 0)), wait)
-    return Arrivals(rows.with_column("wait_ns", wait), last_rank, last_ns, len(left_out), left_out)
+    rows = rows.with_column("wait_ns", wait).with_column("waits_for_last", waits_for_last)
+    return Arrivals(rows, last_rank, last_ns, len(left_out), left_out)
 
 
-def _waited_for(events: Columns, instance: Array, arrival: Array, last_ns: Array) -> Array:
-    """The arrival that each row depends on; its own where it depends on nobody."""
+def _waits_for_last(events: Columns, instance: Array, last_ns: Array) -> Array:
+    """Rows that wait until everybody has entered, by what the operation means, or by what is seen.
+
+    The root of a broadcast need not, but with some libraries it does: its thread is blocked in the
+    call, and leaves after the last has come, time and again.
+    """
     synchronizing = np.isin(events.op, [int(op) for op in SYNCHRONIZING_OPS])
+    is_root = events.rank == events.peer_or_root
+    to_root = np.isin(events.op, [int(op) for op in TO_ROOT]) & is_root
+    from_root = np.isin(events.op, [int(op) for op in FROM_ROOT]) & is_root
+    blocked = (events.flags & int(Flag.HOST_BLOCKED)) != 0
+    root = from_root & blocked & ~events.relative & (events.leave_ns > 0)
+    if not root.any():
+        return np.asarray(synchronizing | to_root)
+    early = root & (last_ns[instance] - events.arrival_ns >= TELLING_NS)
+    stayed = early & (events.leave_ns >= last_ns[instance])
+    kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
+    number, held = np.bincount(kind, early), np.bincount(kind, stayed)
+    meets = (number >= FEWEST_MEETINGS) & (held >= MOSTLY * number)
+    return np.asarray(synchronizing | to_root | (root & meets[kind]))
+
+
+def _waited_for(
+    events: Columns, instance: Array, arrival: Array, last_ns: Array, for_last: Array
+) -> Array:
+    """The arrival that each row depends on; its own where it depends on nobody."""
     is_root = events.rank == events.peer_or_root
     root_ns = np.full(len(last_ns), np.iinfo(np.int64).min)
     root_ns[instance[is_root]] = arrival[is_root]
     from_root = np.isin(events.op, [int(op) for op in FROM_ROOT]) & ~is_root
-    to_root = np.isin(events.op, [int(op) for op in TO_ROOT]) & is_root
-    return np.where(
-        synchronizing | to_root,
-        last_ns[instance],
-        np.where(from_root, root_ns[instance], arrival),
-    )
+    return np.where(for_last, last_ns[instance], np.where(from_root, root_ns[instance], arrival))

@@ -20,6 +20,7 @@ SMALLEST_SHORT = 0.05  # … where the links give less than they should
 EXPLAINED = 0.05  # of the step lost to something definite in the fabric: that is the finding then
 MOSTLY = 0.5  # of a shape's time is in its bytes
 MOST_OF = 0.1  # of what moves: smaller shapes are not named
+TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
 ROUND_STEPS = 8  # of the local-SGD option
 TUNING = (
     "NCCL_IB_HCA and NCCL_SOCKET_IFNAME (all adapters in use?), NCCL_NET_GDR_LEVEL (GPU direct), "
@@ -81,6 +82,9 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
     else:
         part = np.maximum(quiet - shape.usual_latency_ns, 0)
         sure = np.maximum(quiet - shape.longest_latency_ns, 0)
+        # what would be faster than TCP has not TCP's latency
+        fast = shape.factor * rows.size_bytes > TCP_GBPS * sure
+        sure = np.where(fast, part, sure)
         if known is not None:  # at that bandwidth, at least, they are bytes
             sure = np.maximum(sure, shape.factor * rows.size_bytes / known.gBps)
     if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOSTLY * whole:
@@ -92,7 +96,7 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
 
 
 def _finding(case: Case, heavy: list[Heavy], share: Share) -> Finding:
-    first = max(heavy, key=lambda part: float(part.bytes_ns.sum()))
+    first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known = first.shape, first.known
     steps = case.grid.steps
     short = known is not None and _less(shape, known)
@@ -112,7 +116,7 @@ def _finding(case: Case, heavy: list[Heavy], share: Share) -> Finding:
             f"{_bytes_per_step(case, shape) / 1e6:.3g} MB a step in {shape.name}"
         ),
         cause=f"{shape.busbw_gBps:.3g} GB/s of bus bandwidth{expected}: {verdict}",
-        where=Where(groups=_groups(case, heavy)),
+        where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
         projected=_projected(case, shape, share),
         options=_options(case, heavy),
@@ -136,10 +140,22 @@ def _exposed(case: Case, heavy: list[Heavy]) -> float:
 
 
 def _groups(case: Case, heavy: list[Heavy]) -> list[str]:
-    """Groups that move most of it, unless these are all."""
+    """Groups that give less than they should, or move most of it; none where these are all."""
+    heavy = [part for part in heavy if part.missing_ns.any()] or heavy
     whole = sum(float(part.bytes_ns.sum()) for part in heavy)
     named = [part for part in heavy if float(part.bytes_ns.sum()) >= MOST_OF * whole]
     return case.groups_named(group for part in named for group in part.shape.groups)
+
+
+def _nodes(case: Case, heavy: list[Heavy]) -> list[str]:
+    """Nodes of groups that are slower than others alike, where these are on other nodes."""
+    slow = {group for part in heavy if part.missing_ns.any() for group in part.shape.groups}
+    others = {group for shape in case.shapes for group in shape.groups} - slow
+    on = [
+        {case.trace.ranks[rank].node for group in groups for rank in case.trace.groups[group].ranks}
+        for groups in (slow, others)
+    ]
+    return sorted(filter(None, on[0] - on[1])) if others else []
 
 
 def _bytes_per_step(case: Case, shape: Shape) -> float:

@@ -76,7 +76,8 @@ def blame(grid: StepGrid) -> Blame:
     cell, inside = grid.cell(rows)
     waiting = np.flatnonzero(inside & (rows.wait_ns > 0))
     cell, waits = cell[waiting], rows.wait_ns[waiting].astype(float)
-    from_root = np.isin(rows.op[waiting], [int(op) for op in FROM_ROOT])
+    from_root = np.isin(rows.op, [int(op) for op in FROM_ROOT]) & ~rows.waits_for_last
+    from_root = from_root[waiting]
     last = grid.arrivals.last_rank[rows.instance[waiting]]
     who = np.where(from_root, rows.peer_or_root[waiting], last)
     column = np.minimum(np.searchsorted(grid.ranks, who), max(len(grid.ranks) - 1, 0))

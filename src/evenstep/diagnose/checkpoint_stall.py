@@ -1,4 +1,4 @@
-"""`checkpoint_stall`: one rank writes a checkpoint or evaluates while the others wait for it."""
+"""`checkpoint_stall`: training waits while checkpoints are written, by one rank or by all."""
 
 from __future__ import annotations
 
@@ -7,60 +7,89 @@ import numpy as np
 from evenstep.diagnose import projection, words
 from evenstep.diagnose.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.delays import Cause
-from evenstep.diagnose.finding import Evidence, Finding, Option
+from evenstep.diagnose.finding import Evidence, Finding, Option, Where
+from evenstep.diagnose.interval import Share
 from evenstep.diagnose.mode import Mode
+from evenstep.diagnose.others import middle_of_others
 from evenstep.diagnose.patterns import when
 from evenstep.trace.layout import Phase
 
 
 def find(case: Case) -> list[Finding]:
-    """The cells that are late because of it, as one finding."""
+    """Ranks that save or evaluate while the others wait, and what all save at the same time."""
+    findings = [_late_ranks(case), _everybody(case)]
+    return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
+
+
+def _late_ranks(case: Case) -> Finding | None:
     cells = case.claims.cells(case.delays.cells(Cause.CHECKPOINT))
+    if not cells.any():
+        return None
     share = case.share(case.loss(cells))
-    if not cells.any() or share.value < SMALLEST_SHARE:
-        return []
     ranks = case.culprits(cells)
     writing = case.grid.phase_ns[Phase.CHECKPOINT]
     evaluating = case.grid.phase_ns[Phase.EVALUATION]
     saves = float(writing[cells].sum()) >= float(evaluating[cells].sum())
-    values = (writing if saves else evaluating)[cells]
+    length_ns = float(np.median((writing if saves else evaluating)[cells]))
     what = "writes a checkpoint" if saves else "evaluates"
-    gain = share.rounded()
-    action = (
-        "write asynchronously (torch.distributed.checkpoint.async_save) or from all ranks in shards"
-        if saves
-        else "evaluate on all ranks at once, or in a job of its own"
+    return found(
+        "checkpoint_stall",
+        "framework",
+        share,
+        observation=(
+            f"in {int(cells.any(axis=1).sum())} of {len(case.grid.steps)} steps the other "
+            f"ranks wait {words.duration(case.victims(cells)[1])}"
+        ),
+        cause=(
+            f"{case.named(ranks)} {what} for {words.duration(length_ns)} while the others are ready"
+        ),
+        where=case.where(ranks),
+        when=when(cells, case.grid.steps),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=[_option(share, saves=saves)],
+        evidence=[
+            *case.wait_evidence(cells),
+            Evidence("phase_length", round(length_ns), 0, "ns"),
+        ],
     )
-    return [
-        found(
-            "checkpoint_stall",
-            "framework",
-            share,
-            observation=(
-                f"in {int(cells.any(axis=1).sum())} of {len(case.grid.steps)} steps the other "
-                f"ranks wait {words.duration(case.victims(cells)[1])}"
-            ),
-            cause=(
-                f"{case.named(ranks)} {what} for {words.duration(float(np.median(values)))} "
-                "while the others are ready"
-            ),
-            where=case.where(ranks),
-            when=when(cells, case.grid.steps),
-            projected=projection.constant(share, len(case.grid.ranks)),
-            options=[
-                Option(
-                    action,
-                    *gain,
-                    "memory for a staged copy" if saves else "a change of the script",
-                    "replay of the trace without the phase",
-                )
-            ],
-            evidence=[
-                *case.wait_evidence(cells),
-                Evidence("phase_length", round(float(np.median(values))), 0, "ns"),
-            ],
+
+
+def _everybody(case: Case) -> Finding | None:
+    """Checkpoints that most ranks write at once: what a late one takes beyond is counted above."""
+    common = middle_of_others(case.grid.phase_ns[Phase.CHECKPOINT])
+    saving = common > 0
+    if not saving.any():
+        return None
+    share = case.share(common)
+    length = words.duration(float(np.median(common[saving])))
+    return found(
+        "checkpoint_stall",
+        "framework",
+        share,
+        observation=(
+            f"in {np.count_nonzero(saving)} of {len(saving)} steps every rank writes a "
+            f"checkpoint for {length}"
+        ),
+        cause="checkpoints are written between the steps, and training stands still meanwhile",
+        where=Where(),
+        when=when(saving[:, None], case.grid.steps),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=[_option(share, saves=True)],
+        evidence=[Evidence("phase_length", round(float(np.median(common[saving]))), 0, "ns")],
+    )
+
+
+def _option(share: Share, *, saves: bool) -> Option:
+    action, cost = (
+        (
+            "write asynchronously (torch.distributed.checkpoint.async_save), in shards from all "
+            "ranks",
+            "memory for a staged copy",
         )
-    ]
+        if saves
+        else ("evaluate on all ranks at once, or in a job of its own", "a change of the script")
+    )
+    return Option(action, *share.rounded(), cost, "replay of the trace without the phase")
 
 
 MODE = Mode(

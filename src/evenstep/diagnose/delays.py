@@ -10,30 +10,28 @@ a rank held up in one group is late in the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.grid import StepGrid
+from evenstep.diagnose.lateness_cost import costs
+from evenstep.diagnose.others import above_others
 from evenstep.diagnose.patterns import FEWEST
-from evenstep.diagnose.replay import Ahead, Program, Removed, by_layer, program, saved
-from evenstep.trace.cores import each
+from evenstep.diagnose.thresholds import (
+    CHRONIC_SHARE,
+    chronic_ranks,
+    event_of,
+    noise_of,
+    unsteady,
+    usual,
+)
 from evenstep.trace.layout import Phase
 
 Array = npt.NDArray[Any]
-
-CHRONIC_SHARE = 0.02  # of a step: less persistent excess is left to chance
-CHRONIC_STEPS = 0.7  # of the steps at least show a chronic rank's excess
-EVENT_SHARE = 0.05  # of a step: a single delay below it is not worth a finding
-EVENT_SIGMAS = 5.0
-QUANTILE_SIGMA = 0.97  # (q25 - q05) of a normal distribution, in standard deviations
-CHAINED = 4  # pieces of a large run replayed one after the other; chains run side by side
-APPROACH = 16  # steps replayed before a chain: leads between ranks rarely last longer
-MAD_SIGMA = 1.4826  # standard deviation over median absolute deviation, normal distribution
 
 
 class Cause(IntEnum):
@@ -59,6 +57,7 @@ class Delays:
     excess_ns: Array  # own work above the median of the others
     cause: Array  # of `Cause`; NONE where the cell is not late
     phase: Array  # of `Phase`: where the excess lies
+    late_ns: Array  # what a cell is late by, noise left out; 0 where it is not late
     loss_ns: Array  # what the job lost to this cell's lateness
     rest_ns: Array  # (steps,): further loss to ranks not arriving together, nobody's in particular
     chronic: Array  # (ranks,) bool
@@ -75,75 +74,42 @@ def attribute(grid: StepGrid, *, contended: bool) -> Delays:
         return _nothing(grid)
     work = grid.work_ns
     excess = above_others(work - grid.pause_ns) + grid.pause_ns
-    steady = ~_unsteady(grid)
+    steady = ~unsteady(grid)
     if np.count_nonzero(steady) < FEWEST:
         steady[:] = True
-    noise = _noise(work[steady])
-    chronic = _chronic(excess[steady], grid, contended=contended)
+    noise = noise_of(work[steady])
+    chronic = chronic_ranks(excess[steady], grid, contended=contended)
     step = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
-    late = excess > max(EVENT_SHARE * step, EVENT_SIGMAS * noise)
+    event = event_of(excess[:, ~chronic], step, noise)
+    late = excess > event
     late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     # a pause on record is no noise, however much ranks vary
     late |= (grid.pause_ns > CHRONIC_SHARE / 2 * step) & (excess > grid.pause_ns / 2)
     cause, phase = _causes(grid, excess, late)
-    usual = np.median(excess, axis=0) + max(EVENT_SHARE * step, EVENT_SIGMAS * noise)
-    as_ever = late & chronic[None, :] & (excess <= usual[None, :])
+    as_ever = late & chronic[None, :] & (excess <= np.median(excess, axis=0) + event)
     cause = np.where(as_ever & (cause == int(Cause.WORK)), _usually(grid, excess)[None, :], cause)
     late &= cause != int(Cause.NONE)
-    loss, rest = _costs(grid, excess, late)
-    return Delays(grid, excess, cause, phase, loss, rest, chronic, noise)
+    delay = np.where(late, _delay(grid, excess, chronic, event), 0.0)
+    loss, rest = costs(grid, delay)
+    return Delays(grid, excess, cause, phase, delay, loss, rest, chronic, noise)
+
+
+def _delay(grid: StepGrid, excess: Array, chronic: Array, event: float) -> Array:
+    """What each cell is late by, noise left out: of chronic ranks what is usual around the step."""
+    delay = np.maximum(excess, 0).astype(float)
+    if chronic.any():
+        more = usual(grid.work_ns)
+        as_ever = chronic[None, :] & (excess <= more + event)
+        delay[as_ever] = np.maximum(np.minimum(more, excess + event), 0)[as_ever]
+    return delay
 
 
 def _nothing(grid: StepGrid) -> Delays:
     cells = np.zeros(grid.shape)
     cause, phase = cells.astype(int), cells.astype(int)
     chronic = np.zeros(len(grid.ranks), bool)
-    return Delays(grid, cells, cause, phase, cells, np.zeros(len(grid.steps)), chronic, 0.0)
-
-
-def above_others(values: Array) -> Array:
-    """Each rank's value minus the median of the other ranks', step by step.
-
-    Of an even number of others the upper middle: most of all ranks are not late, the rest early.
-    """
-    ranks = values.shape[1]
-    if ranks < 2:
-        return np.zeros(values.shape)
-    middle = (ranks - 1) // 2  # of the others, by index among them
-    ordered = np.partition(values, [middle, middle + 1], axis=1)
-    low, high = ordered[:, middle, None], ordered[:, middle + 1, None]
-    # who is at or below the middle is not among the others
-    result: Array = values - np.where(values <= low, high, low).astype(float)
-    return result
-
-
-def _noise(work: Array) -> float:
-    """Spread of undisturbed work: from the lower quarter, where delays do not reach."""
-    low, quarter = np.quantile(work, [0.05, 0.25], axis=0)
-    return float(np.median((quarter - low) / QUANTILE_SIGMA))
-
-
-def _unsteady(grid: StepGrid) -> Array:
-    """Steps with a checkpoint or an evaluation on any rank."""
-    if not len(grid.steps):
-        return np.zeros(0, bool)
-    extra = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
-    return np.asarray((extra > 0).any(axis=1))
-
-
-def _chronic(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
-    """Ranks whose usual excess is worth naming and stands out of its own noise."""
-    if len(excess) < FEWEST:
-        return np.zeros(grid.shape[1], bool)
-    usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
-    noise = MAD_SIGMA * np.median(np.abs(excess - np.median(excess, axis=0)), axis=0)
-    step = float(np.median(grid.step_ns))
-    error = noise * np.sqrt(np.pi / 2 / len(excess))  # of a median, normal distribution
-    floor = np.maximum(CHRONIC_SHARE * step, 4 * error)
-    if contended:
-        floor = np.maximum(floor, np.maximum(noise, 0.1 * step))
-    result: Array = usual > floor
-    return result
+    nothing = np.zeros(len(grid.steps))
+    return Delays(grid, cells, cause, phase, cells, cells, nothing, chronic, 0.0)
 
 
 def _causes(grid: StepGrid, excess: Array, late: Array) -> tuple[Array, Array]:
@@ -188,135 +154,3 @@ def _phase_of(grid: StepGrid) -> Array:
     names = np.array([int(phase) for phase in phases])
     largest = np.argmax(np.stack(list(phases.values())), axis=0)
     return np.asarray(names[largest])
-
-
-# -- what lateness cost ----------------------------------------------------------------------------
-
-
-def _costs(grid: StepGrid, excess: Array, late: Array) -> tuple[Array, Array]:
-    """What every late cell cost, and the further loss of each step: a large run in chains."""
-    chains = [grid.pieces[i : i + CHAINED] for i in range(0, len(grid.pieces), CHAINED)]
-    parts = each(lambda chain: _chained(grid, excess, late, chain), chains)
-    loss, rest = (np.concatenate(found) for found in zip(*parts, strict=True))
-    return loss, rest
-
-
-class _Reached(NamedTuple):
-    """How far ranks are ahead when a stretch of steps begins, replayed with and without noise."""
-
-    usual: Ahead
-    to_median: Ahead
-
-
-def _chained(
-    grid: StepGrid, excess: Array, late: Array, chain: Sequence[tuple[int, int]]
-) -> tuple[Array, Array]:
-    """Loss and rest of stretches that follow one another, each beginning as the one before ended.
-
-    In the middle of a run, some steps before the first stretch tell how ranks come into it.
-    """
-    ranks = grid.shape[1]
-    first = chain[0][0]
-    nothing = Ahead(np.zeros(ranks), np.zeros(ranks))
-    begin = max(first - APPROACH, 0)
-    if begin > 0:
-        tail = _removed(grid.piece(begin - 1, begin), excess, late, begin - 1)[1].tail_ns[0]
-        nothing = nothing._replace(late_ns=tail)
-    reached = _Reached(nothing, nothing)
-    if begin < first:
-        _, _, reached = _replayed(grid, excess, late, (begin, first), reached)
-    losses, rests = [], []
-    for piece in chain:
-        loss, rest, reached = _replayed(grid, excess, late, piece, reached)
-        losses.append(loss)
-        rests.append(rest)
-    return np.concatenate(losses), np.concatenate(rests)
-
-
-def _replayed(
-    grid: StepGrid, excess: Array, late: Array, piece: tuple[int, int], reached: _Reached
-) -> tuple[Array, Array, _Reached]:
-    """Loss and rest of some steps, and how ranks leave them.
-
-    The step after has a part in what its predecessor cost.
-    """
-    first, last = piece
-    number, beyond = last - first, min(last + 1, len(grid.steps))
-    plan, removed = _removed(grid.piece(first, beyond), excess, late, first)
-    lead, end = saved(plan, removed, ahead=reached.usual)
-    gain = _gain(lead, end)
-    loss = _shared_out(gain, lead, plan, removed, reached.usual.late_ns)
-    free, free_end = saved(plan, removed, lead, to_median=True, ahead=reached.to_median)
-    rest = _gain(free, free_end) - gain
-    if beyond > last:
-        tail = removed.tail_ns[number - 1]
-        reached = _Reached(Ahead(lead[number], tail), Ahead(free[number], tail))
-    return loss[:number], rest[:number], reached
-
-
-def _removed(grid: StepGrid, excess: Array, late: Array, first: int) -> tuple[Program, Removed]:
-    """The program of a piece that begins at step `first`, and what is taken out of it."""
-    plan = program(grid)
-    steps = slice(first, first + len(grid.steps))
-    return plan, _taken_out(plan, excess[steps], late[steps])
-
-
-def _taken_out(plan: Program, excess: Array, late: Array) -> Removed:
-    """Late cells' excess, laid where their own work between collectives is above the others'."""
-    rows = np.zeros(len(plan.rows))
-    tail = np.where(late, np.maximum(above_others(plan.tail_ns), 0), 0.0)
-    for part, own in by_layer(plan, late.shape):
-        # who has no part in it does nothing then: the two ends of a message are not all ranks
-        more = np.maximum(above_others(np.nan_to_num(own)), 0)
-        rows[part] = np.where(late, more, 0.0).reshape(-1)[plan.rows.cell[part]]
-    found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
-    wanted = np.where(late, np.maximum(excess, 0), 0.0).reshape(-1)
-    hidden = (wanted > 2 * found).reshape(late.shape)
-    if hidden.any():
-        rows, tail = _above_usual(plan, hidden, rows, tail)
-        found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
-    scale = wanted / np.where(found > 0, found, 1)
-    return Removed(rows * scale[plan.rows.cell], tail * scale.reshape(late.shape))
-
-
-def _above_usual(plan: Program, hidden: Array, rows: Array, tail: Array) -> tuple[Array, Array]:
-    """Of cells whose excess others have at the same time, where they exceed what is usual."""
-    rows, tail = rows.copy(), tail.copy()
-    usual = np.median(plan.tail_ns, axis=0)
-    tail[hidden] = np.maximum(plan.tail_ns - usual, 0)[hidden]
-    for part, own in by_layer(plan, hidden.shape):
-        cell = plan.rows.cell[part]
-        mine = hidden.reshape(-1)[cell]
-        if mine.any():
-            known = own[:, ~np.isnan(own).all(axis=0)]
-            more = np.maximum(own - np.nanmedian(known), 0).reshape(-1)[cell]
-            rows[part] = np.where(mine, more, rows[part])
-    return rows, tail
-
-
-def _gain(lead: Array, end: Array) -> Array:
-    """How much shorter the job's step is: what the median rank has saved in it. (steps,).
-
-    Over several steps the leads cancel, so a step may well be negative.
-    """
-    return np.asarray(np.median(end, axis=1) - np.median(lead, axis=1))
-
-
-def _shared_out(gain: Array, lead: Array, plan: Program, removed: Removed, late_ns: Array) -> Array:
-    """Each step's gain among the cells whose work was taken out, in proportion.
-
-    A lead that some ranks bring from the step before is the merit of that step's cells.
-    """
-    steps, ranks = removed.tail_ns.shape
-    within = np.bincount(plan.rows.cell, weights=removed.rows_ns, minlength=steps * ranks)
-    within = within.reshape(steps, ranks)
-    taken = within + removed.tail_ns
-    whole = taken.sum(axis=1, keepdims=True)
-    before = lead.max(axis=1, initial=0)
-    before[0] += late_ns.sum()
-    before[1:] += removed.tail_ns[:-1].sum(axis=1)
-    total = within.sum(axis=1) + before
-    each = gain / np.where(total > 0, total, 1)
-    loss = each[:, None] * within
-    loss[:-1] += (each * before)[1:, None] * (taken / np.where(whole > 0, whole, 1))[:-1]
-    return np.asarray(loss)

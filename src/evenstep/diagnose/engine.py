@@ -14,6 +14,7 @@ from evenstep.diagnose.overview import summary
 from evenstep.diagnose.pacing_effects import pacing
 from evenstep.diagnose.regimes import regimes
 from evenstep.diagnose.together import with_interactions
+from evenstep.trace.layout import Kind
 from evenstep.trace.trace import Trace
 
 NAMED = 0.05  # severity from which a finding makes the headline
@@ -144,6 +145,11 @@ def _limits(case: Case) -> list[str]:
     if 0 < steps < FEW_STEPS:
         word = "step" if steps == 1 else "steps"
         limits.append(f"only {steps} {word}: shares and intervals are rough")
+    if len(trace.of_kind(Kind.COLLECTIVE)) and not len(trace.of_kind(Kind.STEP)):
+        limits.append(
+            "collectives were recorded, but no step: where a loop has no optimizer, call "
+            "evenstep.step() at its end"
+        )
     if len(trace.ranks) < 2:
         limits.append("one rank alone: nobody waits for anybody")
     if grid.clocks.error_ns > 0:

@@ -23,9 +23,10 @@ FEWEST = 4  # collectives of a size, to have a point on the curve
 RINGS = (int(Op.ALL_REDUCE), int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
 SLOWEST_GBPS = 0.125  # 1 Gb/s in 10^9 bytes/s: no fabric in use is slower per rank
 USUAL_GBPS = 1.25  # 10 Gb/s, where nothing tells and it hardly matters
-LONGEST_HOP_NS = 50_000.0  # no fabric in use needs longer for a message of nothing
+LONGEST_HOP_NS = 30_000.0  # of TCP: no fabric in use needs longer for a message of nothing
 USUAL_HOP_NS = 10_000.0  # between RDMA's 2 µs and the 30 µs of TCP
 GOOD = 0.8  # of the reference: a tuned fabric reaches it
+MOST_OF = 3  # groups: with one of so many slow, it is the others that are usual
 
 
 class Shape(NamedTuple):
@@ -40,6 +41,11 @@ class Shape(NamedTuple):
     sizes: Array  # bytes, ascending, of the kinds with enough collectives
     floors_ns: Array  # of those
     line: Line | None  # through them; None where the sizes are too much alike
+
+    @property
+    def lies(self) -> tuple[int, ...]:
+        """What groups that should be equally fast have in common."""
+        return self.op, self.members, self.nodes, self.leaving
 
     @property
     def name(self) -> str:
@@ -93,9 +99,32 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
         where = places(trace, group)
         key = (op, len(where), len(set(where)), placement.busiest(where))
         keys.setdefault(key, []).append(group)
-    found = [_shape(measured, key, groups) for key, groups in keys.items()]
+    found = [
+        _shape(measured, key, alike)
+        for key, groups in keys.items()
+        for alike in _by_speed(measured, key[0], groups)
+    ]
     moved = measured.rows.transfer_ns
     return sorted(found, key=lambda shape: -float(moved[shape.rows].sum()))
+
+
+def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]]:
+    """Groups that should be equally fast; a few much slower than most are a shape of their own."""
+    kinds = measured.kinds
+    mine = (kinds.op == op) & np.isin(kinds.group, groups) & (kinds["count"] >= FEWEST)
+    if len(groups) < MOST_OF or not mine.any():
+        return [groups]
+    group, size, floor = kinds.group[mine], kinds.size_bytes[mine], kinds.floor_ns[mine]
+    usual = {one: float(np.median(floor[size == one])) for one in np.unique(size)}
+    ratio = floor / np.maximum([usual[one] for one in size], 1.0)
+    slow = [one for one in groups if _middle(ratio[group == one]) > 1 / GOOD]
+    if not slow or len(slow) > len(groups) / MOST_OF:
+        return [groups]
+    return [[one for one in groups if one not in slow], slow]
+
+
+def _middle(values: Array) -> float:
+    return float(np.median(values)) if len(values) else 0.0
 
 
 def _shape(measured: Transfers, key: tuple[int, int, int, int], groups: list[int]) -> Shape:
@@ -115,7 +144,8 @@ def _shape(measured: Transfers, key: tuple[int, int, int, int], groups: list[int
 
 
 def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | None:
-    """What a shape should reach: by nccl-tests, by its adapters, or by the run's own best."""
+    """What a shape should reach: by nccl-tests, its adapters, groups that lie alike, or the run's
+    own best."""
     floors = [
         (float(floor["busbw_gBps"]), str(floor.get("by") or "nccl-tests"))
         for floor in companion(trace, shape.op)
@@ -127,6 +157,9 @@ def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | No
     adapters = adapter_gBps(trace, shape)
     if adapters is not None:
         return Reference(adapters, "the speed of the network adapters", True)
+    same = [other.busbw_gBps for other in others if other.lies == shape.lies]
+    if max(same, default=0.0) > shape.busbw_gBps:
+        return Reference(max(same), "other groups that lie alike", True)
     alike = [
         other.busbw_gBps
         for other in others

@@ -35,9 +35,9 @@ FEWEST = 3  # runs, from which a trend has an interval
 TRENDS = {
     "step_ns": "step time",
     "cv": "CV of the step time",
-    "rank_hours_per_unit": "rank-hours per unit of progress",
+    "rank_hours_per_unit": "cost in rank-hours per unit of progress",
     "joules_per_unit": "energy per unit of progress",
-    "cost_per_unit": "cost per unit of progress",
+    "cost_per_unit": "cost in money per unit of progress",
 }
 
 

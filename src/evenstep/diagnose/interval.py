@@ -39,14 +39,20 @@ def share_of(lost_ns: Array, step_ns: Array) -> Share:
         return Share(0.0, 0.0, 0.0)
     value = min(1.0, float(lost_ns.sum()) / total)
     if len(step_ns) < 2 * BLOCK_STEPS:
-        spread = value * np.sqrt(2 * BLOCK_STEPS / len(step_ns))
-        return Share(value, 0.0, float(min(1.0, value + spread)))
+        half = _of_few(lost_ns, step_ns, value)
+        return Share(value, max(0.0, value - half), min(1.0, value + half))
     random = np.random.default_rng(SEED)
     blocks = -(-len(step_ns) // BLOCK_STEPS)
     starts = random.integers(0, len(step_ns) - BLOCK_STEPS + 1, (RESAMPLES, blocks))
     lost, steps = _blocks(lost_ns)[starts].sum(axis=1), _blocks(step_ns)[starts].sum(axis=1)
     low, high = np.quantile(lost / np.maximum(steps, 1), [0.025, 0.975])
     return Share(value, float(min(low, value)), float(min(1.0, max(high, value))))
+
+
+def _of_few(lost_ns: Array, step_ns: Array, value: float) -> float:
+    """Half the interval of a share of few steps: neighbours that agree may all be one exception."""
+    scatter = float(np.sqrt(((lost_ns - value * step_ns) ** 2).sum())) / float(step_ns.sum())
+    return max(1.96 * scatter, value) * float(np.sqrt(BLOCK_STEPS / len(step_ns)))
 
 
 def _blocks(values: Array) -> Array:

@@ -13,7 +13,6 @@ import numpy as np
 from evenstep.diagnose import projection, words
 from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.delays import Cause
-from evenstep.diagnose.expected import Shape
 from evenstep.diagnose.finding import Evidence, Finding, Option
 from evenstep.diagnose.interval import Share
 from evenstep.diagnose.layouts import LEVELS, Layout, layouts, usual
@@ -66,19 +65,25 @@ def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Ar
     measured = case.transfers
     excess = np.zeros(len(measured.rows))
     slow: set[int] = set()
+    alike: dict[tuple[int, ...], list[int]] = {}  # however fast they are
     for shape in case.shapes:
-        slow |= _of_shape(case, shape, worse, excess)
+        alike.setdefault(shape.lies, []).extend(shape.groups)
+    for (op, *_), groups in alike.items():
+        slow |= _of_groups(case, op, groups, worse, excess)
     return sorted(slow), excess
 
 
-def _of_shape(case: Case, shape: Shape, worse: dict[int, list[str]], excess: Array) -> set[int]:
-    """The slow groups of a shape; what each transfer has too much is put into `excess`."""
-    with_one = [g for g in shape.groups if worse.keys() & set(case.trace.groups[g].ranks)]
-    without = [group for group in shape.groups if group not in with_one]
+def _of_groups(
+    case: Case, op: int, groups: list[int], worse: dict[int, list[str]], excess: Array
+) -> set[int]:
+    """The slow ones among groups that lie alike; what each transfer has too much is put into
+    `excess`."""
+    with_one = [g for g in groups if worse.keys() & set(case.trace.groups[g].ranks)]
+    without = [group for group in groups if group not in with_one]
     if not with_one or not without:
         return set()
     measured, kinds = case.transfers, case.transfers.kinds
-    mine = (kinds.op == shape.op) & (kinds["count"] >= FEWEST)
+    mine = (kinds.op == op) & (kinds["count"] >= FEWEST)
     slow = set()
     for size in np.unique(kinds.size_bytes[mine & np.isin(kinds.group, with_one)]):
         alike = mine & (kinds.size_bytes == size)

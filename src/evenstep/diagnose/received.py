@@ -69,6 +69,7 @@ def exchanged(trace: Trace, clocks: Clocks) -> Columns:
             "arrival_ns": here[both],
             "leave_ns": leave[both],
             "relative": np.zeros(len(both), bool),
+            "waits_for_last": np.zeros(len(both), bool),
             "receives": np.repeat([False, True], len(send)),
         }
     )

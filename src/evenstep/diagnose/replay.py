@@ -33,7 +33,7 @@ USUAL = 0.25  # quantile of a kind's transfers: those a pause has stretched stay
 
 USED = (
     *("rank", "instance", "op", "group", "bytes_in", "peer_or_root"),
-    *("here_ns", "arrival_ns", "leave_ns", "relative"),
+    *("here_ns", "arrival_ns", "leave_ns", "relative", "waits_for_last"),
 )
 
 
@@ -64,6 +64,8 @@ def program(grid: StepGrid) -> Program:
     deciding = ~np.isin(rows.op, [int(op) for op in FROM_ROOT]) | (
         rows["rank"] == rows.peer_or_root
     )
+    met = np.bincount(rows.instance, rows.waits_for_last) > 0  # also a root that waits for all
+    deciding |= met[rows.instance]
     deciding |= _alone(deciding, instance)
     last = _largest(rows.arrival_ns, instance, count, deciding)
     paused = grid.pause_ns.reshape(-1)[cell] > 0
@@ -217,25 +219,24 @@ def saved(
     removed: Removed,
     guess: Array | None = None,
     *,
-    to_median: bool = False,
     ahead: Ahead | None = None,
 ) -> tuple[Array, Array]:
     """What every rank is ahead by when each step begins, and has saved when its last ends, in ns.
 
     Both are (steps, ranks); only differences between ranks are carried into the next step. What
-    was taken out after the last collective shows there, and is not in the lead. With `to_median`,
-    nobody waits for arrivals later than the median. Steps are repeated until the leads agree,
-    beginning with `guess`; before the first step ranks are `ahead`, or at nothing.
+    was taken out after the last collective shows there, and is not in the lead. Steps are
+    repeated until the leads agree, beginning with `guess`; before the first step ranks are `ahead`,
+    or at nothing.
     """
     ranks = removed.tail_ns.shape[1]
     ahead = ahead or Ahead(np.zeros(ranks), np.zeros(ranks))
-    if guess is None and not to_median and not _anything(removed, ahead):
+    if guess is None and not _anything(removed, ahead):
         return np.zeros(removed.tail_ns.shape), np.zeros(removed.tail_ns.shape)
     late = np.concatenate([ahead.late_ns[None, :], removed.tail_ns[:-1]])
     lead = np.zeros(late.shape) if guess is None else guess.copy()
     lead[:1] = ahead.lead_ns
     for _ in range(PASSES):
-        end = _passed(plan, removed.rows_ns, lead + late, to_median=to_median)
+        end = _passed(plan, removed.rows_ns, lead + late)
         carried = np.concatenate([lead[:1], (end - end.min(axis=1, keepdims=True))[:-1]])
         if np.abs(carried - lead).max() <= NEAR_NS:
             break
@@ -247,7 +248,7 @@ def _anything(removed: Removed, ahead: Ahead) -> bool:
     return any(bool(part.any()) for part in (*removed, *ahead))
 
 
-def _passed(plan: Program, taken: Array, begin: Array, *, to_median: bool) -> Array:
+def _passed(plan: Program, taken: Array, begin: Array) -> Array:
     """All steps at once, layer by layer, from what is saved at their beginning to their end."""
     rows = plan.rows
     ahead = begin.reshape(-1).copy()
@@ -260,7 +261,7 @@ def _passed(plan: Program, taken: Array, begin: Array, *, to_median: bool) -> Ar
         # relative to what happened, so that doubles hold nanoseconds exactly
         late = (rows.arrival_ns[part] - rows.last_ns[part]) - ahead[cell]
         late = np.where(rows.deciding[part], late, -np.inf)
-        arrived = _medians(late, member, edges) if to_median else np.maximum.reduceat(late, edges)
+        arrived = np.maximum.reduceat(late, edges)
         in_flight = (rows.queued_ns[part] - rows.last_ns[part]).astype(float)
         began = np.maximum(np.maximum.reduceat(in_flight, edges), 0)
         begins = np.maximum(arrived, np.maximum.reduceat(in_flight - before[cell], edges))
@@ -272,24 +273,12 @@ def _passed(plan: Program, taken: Array, begin: Array, *, to_median: bool) -> Ar
     return np.maximum(ahead, 0).reshape(begin.shape)
 
 
-def _medians(values: Array, member: Array, edges: Array) -> Array:
-    """Median of the finite values of each group of neighbours."""
-    ends = np.append(edges[1:], len(values))
-    sizes = ends - edges
-    if (sizes == sizes[0]).all():  # the usual case, and much faster
-        ordered = np.sort(values.reshape(len(edges), -1), axis=1).reshape(-1)
-    else:
-        ordered = values[np.lexsort([values, member])]
-    left_out = np.add.reduceat(~np.isfinite(ordered), edges)
-    size = sizes - left_out
-    start = edges + left_out
-    middle: Array = (ordered[start + (size - 1) // 2] + ordered[start + size // 2]) / 2
-    return middle
-
-
-def by_layer(plan: Program, shape: tuple[int, int]) -> Iterator[tuple[slice, Array]]:
+def by_layer(
+    plan: Program, shape: tuple[int, int], own_ns: Array | None = None
+) -> Iterator[tuple[slice, Array]]:
     """Own work of every layer as (steps, ranks), nan where a rank has no collective in it."""
+    values = plan.rows.own_ns if own_ns is None else own_ns
     for part in plan.layers:
         own = np.full(shape[0] * shape[1], np.nan)
-        own[plan.rows.cell[part]] = plan.rows.own_ns[part]
+        own[plan.rows.cell[part]] = values[part]
         yield part, own.reshape(shape)

@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from evenstep.diagnose import projection, words
 from evenstep.diagnose.case import SMALLEST_SHARE, Case, found
-from evenstep.diagnose.delays import CHRONIC_STEPS, MAD_SIGMA, Cause, above_others
+from evenstep.diagnose.delays import Cause
 from evenstep.diagnose.finding import Evidence, Finding, Option, When
 from evenstep.diagnose.interval import Share
 from evenstep.diagnose.operations import Job, on_steps, replayed
+from evenstep.diagnose.others import above_others
+from evenstep.diagnose.thresholds import CHRONIC_STEPS, MAD_SIGMA
 from evenstep.trace.operations import COMPUTES
 
 Array = npt.NDArray[Any]

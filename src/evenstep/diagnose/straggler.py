@@ -11,19 +11,29 @@ from evenstep.diagnose.finding import Evidence, Finding, Option, Projection
 from evenstep.diagnose.interval import Share, share_of
 from evenstep.diagnose.layouts import layouts
 from evenstep.diagnose.mode import Mode
-from evenstep.diagnose.patterns import when
+from evenstep.diagnose.patterns import pattern_of, when
 from evenstep.trace.layout import Phase
 
+MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
 SLOWER = 1.05  # phases longer than the others' by this factor are evidence
 
 
 def find(case: Case) -> list[Finding]:
-    """Chronic ranks as one finding; single delays, bursts and rotation as another."""
+    """Chronic ranks as one finding; single delays, bursts and rotation as others."""
     cells = case.claims.cells(case.delays.cells(Cause.WORK))
     chronic = cells & case.delays.chronic[None, :]
-    parts = (chronic, cells & ~case.delays.chronic[None, :])
+    parts = (chronic, *_by_cost(case, cells & ~case.delays.chronic[None, :]))
     findings = [_finding(case, part) for part in parts if part.any()]
     return [finding for finding in findings if finding.severity >= SMALLEST_SHARE]
+
+
+def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
+    """Cells of the ranks that most is lost to, and those of others that are late now and then."""
+    if pattern_of(cells) == "rotating":
+        return (cells,)
+    cost = np.where(cells, case.delays.loss_ns, 0.0).sum(axis=0)
+    large = cost >= MINOR * cost.max(initial=0)
+    return cells & large, cells & ~large
 
 
 def _finding(case: Case, cells: Array) -> Finding:
@@ -79,13 +89,18 @@ def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: st
     place = case.place(phase)
     if pattern == "rotating":
         return (
-            f"the late rank changes from step to step ({words.ranks(ranks)} take turns): "
+            f"the late rank changes from step to step ({_turns(ranks)} take turns): "
             f"whoever is last spends {more} more {place} than the other ranks"
         )
     often = {"transient": "now and then", "bursty": "for stretches of steps"}.get(pattern or "", "")
     lead = f"{case.named(ranks)} {_verb(ranks, 'enter')} last{' ' + often if often else ''}"
     why = _other_hardware(case, ranks) or _hint(case, cells, more)
     return f"{lead}: {more} more {place} than the other ranks{why}"
+
+
+def _turns(ranks: list[int]) -> str:
+    """These ranks, or how many they are: of many, names say nothing."""
+    return words.ranks(ranks) if len(ranks) <= words.LISTED else f"{len(ranks):,} ranks"
 
 
 def _other_hardware(case: Case, ranks: list[int]) -> str:
@@ -128,10 +143,13 @@ def _options(
     replay = "replay of the trace with these ranks arriving with the others"
     gain = share.rounded()
     does = "does" if len(ranks) == 1 else "do"
+    where = case.place(phase)
     options = [
         Option(
-            f"find what {words.ranks(ranks)} {does} {case.place(phase)} "
-            "that the others do not, and remove it",
+            f"find what {words.ranks(ranks)} {does} {where} that the others do not, and remove it"
+            if pattern != "rotating"
+            else f"find what happens {where} on one rank at a time, and what the ranks share "
+            "(storage, host, noise)",
             *gain,
             "looking at one rank's phase; no change of hardware",
             replay,

@@ -16,6 +16,7 @@ from evenstep.diagnose.delays import Cause
 from evenstep.diagnose.finding import Evidence, Finding, Option, When
 from evenstep.diagnose.interval import Share
 from evenstep.diagnose.mode import Mode
+from evenstep.diagnose.pulses import pulses
 from evenstep.diagnose.spectrum import Peak, folded, periodic
 from evenstep.trace.layout import Phase
 
@@ -41,9 +42,17 @@ def find(case: Case) -> list[Finding]:
 
 def swing(series: Array) -> Swing | None:
     """The swing of a series of steps; None where it is noise."""
-    peak = periodic(series)
-    if peak is None:
-        return None
+    found_ = pulses(series)
+    if found_ is not None:
+        lost = np.where(found_.places, found_.height, 0.0)
+        share = _explained(series, lost)
+        peak = Peak(float(found_.period), found_.chance, share)
+        return Swing(peak, found_.places, lost) if share >= EXPLAINED else None
+    peak_ = periodic(series)
+    return None if peak_ is None else _wave(series, peak_)
+
+
+def _wave(series: Array, peak: Peak) -> Swing | None:
     peak = peak._replace(period=_in_steps(peak.period))
     bins = int(np.clip(round(peak.period), 2, BINS))
     profile, bin_of = folded(series, peak.period, bins)
@@ -51,9 +60,14 @@ def swing(series: Array) -> Swing | None:
     slow = profile[bin_of] > middle
     if slow.all() or not slow.any():
         return None
+    share = _explained(series, profile[bin_of])
     lost = profile[bin_of] - np.nanmin(profile)
-    share = 1 - float((series - profile[bin_of]).var() / max(series.var(), 1e-12))
     return Swing(peak._replace(explained=share), slow, lost) if share >= EXPLAINED else None
+
+
+def _explained(series: Array, swinging: Array) -> float:
+    """Share of the variance that goes with what swings."""
+    return 1 - float((series - swinging).var() / max(series.var(), 1e-12))
 
 
 def _common(case: Case) -> Finding | None:
@@ -130,7 +144,7 @@ def _finding(case: Case, seen: Swing, share: Share, ranks: list[int]) -> Finding
             f"{every} steps"
         ),
         cause=(
-            f"{who} {verb} more work in every {every}th step, and synchronization makes it "
+            f"{who} {verb} more work every {every} steps, and synchronization makes it "
             "everybody's: the period is the program's or the machine's, not chance"
             if seen.peak.period > 2.5
             else f"{who} {verb} more work in every other step, and synchronization makes it "

@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from evenstep.diagnose import projection, words
 from evenstep.diagnose.case import SMALLEST_SHARE, Case, found
-from evenstep.diagnose.delays import MAD_SIGMA, Cause, above_others
+from evenstep.diagnose.delays import Cause
 from evenstep.diagnose.finding import Evidence, Finding, Option, When
 from evenstep.diagnose.interval import Share
 from evenstep.diagnose.measurements import sampled
 from evenstep.diagnose.mode import Mode
+from evenstep.diagnose.others import above_others
+from evenstep.diagnose.thresholds import MAD_SIGMA
 from evenstep.diagnose.trend import Trend, isotonic, thinned, trend
 from evenstep.trace.layout import Phase
 

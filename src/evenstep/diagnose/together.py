@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.case import Case
-from evenstep.diagnose.delays import above_others
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.replay import Program, Removed, by_layer, program, saved
+from evenstep.diagnose.lateness_cost import taken_out
+from evenstep.diagnose.replay import Program, program, saved
 
 Array = npt.NDArray[Any]
 
@@ -60,19 +60,6 @@ def _interactions(case: Case, cells: Mapping[str, Array]) -> dict[str, list[Evid
 
 def _gain(case: Case, plan: Program, cells: Array) -> float:
     """What the job would save without these cells' excess, in ns."""
-    removed = _without(plan, np.where(cells, np.maximum(case.delays.excess_ns, 0), 0.0))
+    removed = taken_out(plan, np.where(cells, case.delays.late_ns, 0.0))
     lead, end = saved(plan, removed)
     return float((np.median(end, axis=1) - np.median(lead, axis=1)).sum())
-
-
-def _without(plan: Program, wanted: Array) -> Removed:
-    """The wanted excess, laid where a cell's own work is above the others' between collectives."""
-    late = wanted > 0
-    tail = np.where(late, np.maximum(above_others(plan.tail_ns), 0), 0.0)
-    rows = np.zeros(len(plan.rows))
-    for part, own in by_layer(plan, late.shape):
-        more = np.nan_to_num(np.maximum(above_others(own), 0))
-        rows[part] = np.where(late, more, 0.0).reshape(-1)[plan.rows.cell[part]]
-    found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
-    scale = wanted.reshape(-1) / np.where(found > 0, found, 1)
-    return Removed(rows * scale[plan.rows.cell], tail * scale.reshape(late.shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenstep.trace.layout import Phase
-from evenstep.trace.ranks import format_ranks
+from evenstep.trace.ranks import format_ranks, parse_ranks
 
 LISTED = 8
 
@@ -39,10 +39,11 @@ def percent(share: float) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """ "rank 7", "ranks 0, 1 and 8", "ranks 0-3 and 8"; only the first few of many."""
+    """ "rank 7", "ranks 0, 1 and 8", "ranks 0-3 and 8"; of many "…, 14 and 1,020 more"."""
     parts = [part for run in format_ranks(numbers).split(",") for part in _pair(run)]
     if len(parts) > LISTED:
-        shown = ", ".join(parts[:LISTED]) + f" … ({len(numbers)} in all)"
+        named = len(parse_ranks(",".join(parts[:LISTED])))
+        shown = f"{', '.join(parts[:LISTED])} and {len(set(numbers)) - named:,} more"
     else:
         shown = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"

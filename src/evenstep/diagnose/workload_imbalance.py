@@ -3,7 +3,8 @@
 Two forms. A pipeline stage that is longer than the others (see `stage_imbalance`). And sequences of
 different lengths: attention grows with the square of the length, so whoever has the longest is
 late, another rank in each step. That is told by forward and backward of the same data being long
-together: their correlation is .9 or more (Lin et al., OSDI 2025, section 5.3).
+together: their correlation is .9 or more (Lin et al., OSDI 2025, section 5.3). Where the optimizer
+is long with them, it is not the data: the machine is slower then.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from evenstep.diagnose.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.delays import Cause
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.interval import Share
+from evenstep.diagnose.lateness_cost import costs
 from evenstep.diagnose.mode import Mode
 from evenstep.diagnose.operations import Job, evened, job, on_steps, replayed
 from evenstep.diagnose.patterns import FEWEST
-from evenstep.diagnose.replay import program
 from evenstep.diagnose.stage_imbalance import MODE_NAME, by_lateness, by_replay
-from evenstep.diagnose.what_if_collectives import saved
-from evenstep.diagnose.what_if_work import at_the_mean
 from evenstep.trace.columns import Columns
 from evenstep.trace.layout import Phase
 from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
 
 TOGETHER = 0.9  # correlation of forward and backward (Lin et al.)
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
+QUARTILES = 1.349  # (q75 - q25) of a normal distribution, in standard deviations
+MACHINE = 0.5  # correlation of compute with the optimizer, which no batch makes longer
 TURNS = 0.5  # of the steps have somebody slowest by that much
 
 
@@ -130,45 +131,45 @@ def rotating(spent: Array) -> bool:
 
 def _of_phases(case: Case) -> list[Finding]:
     """Ranks whose forward and backward are long together, another rank in each step."""
-    forward, backward = (case.grid.phase_ns[phase] for phase in COMPUTE_PHASES)
+    phases = [case.grid.phase_ns[phase] for phase in (*COMPUTE_PHASES, Phase.OPTIMIZER)]
+    forward, backward, optimizer = phases
     if case.contended or len(forward) < FEWEST or forward.shape[1] < 2:
         return []
     if not (forward.all() and backward.all()):
         return []
-    varied = _of_cells(forward, backward)
-    correlation = _correlation(varied)
-    spent = (varied.forward + varied.backward).reshape(forward.shape)
-    if correlation < TOGETHER or _deviation(varied) < VARYING or not rotating(spent):
+    forward, backward = _relative(forward), _relative(backward)
+    spent = forward + backward
+    correlation = _rank_correlation(forward, backward)
+    deviation = float(np.diff(np.quantile(spent / 2, [0.25, 0.75]))[0]) / QUARTILES
+    if correlation < TOGETHER or deviation < VARYING or not rotating(spent):
         return []
-    plan = program(case.grid)
-    lost = saved(plan, at_the_mean(plan))
-    _claim(case)
-    return _sequences(case, lost, correlation, _deviation(varied))
+    if optimizer.all() and _rank_correlation(spent, _relative(optimizer)) > MACHINE:
+        return []
+    # unlike other lateness, long batches are work that has to be done: by all alike
+    others_ns = np.where(_claim(case), 0.0, case.delays.late_ns)
+    return _sequences(case, costs(case.grid, others_ns)[1], correlation, deviation)
 
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
 
 
-def _of_cells(forward: Array, backward: Array) -> Columns:
+def _relative(phase: Array) -> Array:
     """Every cell over its rank's median, and over what all ranks have in its step."""
-    over = [phase / np.median(phase, axis=0) for phase in (forward, backward)]
-    over = [phase / np.median(phase, axis=1, keepdims=True) for phase in over]
-    step, rank = np.indices(forward.shape)
-    return Columns(
-        {
-            "step": step.reshape(-1),
-            "dp_rank": rank.reshape(-1),
-            "forward": over[0].reshape(-1),
-            "backward": over[1].reshape(-1),
-        }
-    )
+    over = phase / np.median(phase, axis=0)
+    return np.asarray(over / np.median(over, axis=1, keepdims=True))
 
 
-def _claim(case: Case) -> None:
-    """Single late computes, and waiting that is nobody's in particular, are the data's."""
+def _rank_correlation(some: Array, others: Array) -> float:
+    """Spearman's: lengths differ in every batch, and not in the few of one late rank a step."""
+    place, other = (np.argsort(np.argsort(values, axis=None)) for values in (some, others))
+    return float(np.corrcoef(place, other)[0, 1])
+
+
+def _claim(case: Case) -> Array:
+    """Single late computes, which are the data's, as waiting is that is nobody's in particular."""
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
-    case.claims.cells(late & np.isin(case.delays.phase, COMPUTE_PHASES))
     case.claims.rest(case.claims.rest_ns)
+    return case.claims.cells(late & np.isin(case.delays.phase, COMPUTE_PHASES))
 
 
 # -- the finding -----------------------------------------------------------------------------------

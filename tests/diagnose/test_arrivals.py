@@ -1,0 +1,48 @@
+"""Who waits for whom in a broadcast: by what it means, or by what is seen."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.case import open_case
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.layout import Flag, Kind, Op, Phase
+from tests.diagnose.synthetic import MS, World
+
+LATE = World(steps=40, buckets=0, after_backward=((Op.BROADCAST, 8),)).slow(
+    1, Phase.FORWARD, 30 * MS
+)
+
+
+def recorded(*, blocked=True, root_leaves_ms=None):
+    """Broadcasts from rank 0 that rank 1 enters 30 ms late; by default all leave together."""
+    trace = LATE.trace()
+    events = trace.events
+    moved = events.kind == int(Kind.COLLECTIVE)
+    flags = np.where(moved & blocked, events.flags | int(Flag.HOST_BLOCKED), events.flags)
+    leaves = events.exit_ns
+    if root_leaves_ms is not None:
+        sooner = events.enter_ns + root_leaves_ms * MS
+        leaves = np.where(moved & (events["rank"] == 0), sooner, leaves)
+    trace.events = events.with_column("flags", flags).with_column("exit_ns", leaves)
+    return trace
+
+
+def waits_ms(trace):
+    """What each rank waits in a broadcast."""
+    rows = open_case(trace).grid.arrivals.rows
+    return [float(np.median(rows.wait_ns[rows["rank"] == rank])) / MS for rank in range(4)]
+
+
+def test_a_root_that_is_seen_to_wait_for_the_others_waits():
+    assert waits_ms(recorded()) == pytest.approx([30, 0, 0, 0], abs=0.01)
+
+
+@pytest.mark.parametrize("how", [{"blocked": False}, {"root_leaves_ms": 1}])
+def test_a_root_that_hands_its_data_over_and_leaves_waits_for_nobody(how):
+    assert waits_ms(recorded(**how)) == pytest.approx([0, 0, 0, 0], abs=0.01)
+
+
+def test_who_the_root_waits_for_is_named_with_what_that_costs():
+    found = diagnose(recorded()).findings[0]
+    assert (found.mode, list(found.where.ranks)) == ("straggler", [1])
+    assert found.severity == pytest.approx(LATE.injected_share(), abs=0.02)

@@ -1,0 +1,39 @@
+"""Slow steps at even distances, told from slow steps anywhere."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.pulses import pulses
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+
+@pytest.mark.parametrize("period", [2, 3, 5, 8, 12])
+def test_every_nth_value_is_found_with_its_height(period):
+    series = np.random.default_rng(0).normal(10, 0.1, 6 * max(period, 4))
+    series[1::period] += 5
+    found = pulses(series)
+    assert found.period == period
+    assert np.array_equal(np.flatnonzero(found.places), np.arange(1, len(series), period))
+    assert found.height == pytest.approx(5, abs=0.2)
+
+
+@pytest.mark.parametrize("length", [20, 50, 400])
+def test_high_values_anywhere_are_no_pulses(length):
+    random = np.random.default_rng(1)
+    # a chance of 1e-4 each: one in 300 would be 3 %
+    assert not any(pulses((random.random(length) < 0.2) * 1.0) for _ in range(300))
+
+
+def test_a_single_high_value_is_no_pulse():
+    assert pulses(np.eye(40)[7]) is None
+
+
+def test_one_slow_step_in_eight_of_a_short_run_is_an_oscillation():
+    table = World(steps=50).everywhere()
+    table[5::8] = 40 * MS
+    world = World(steps=50, noise=0.002).delayed(Phase.FORWARD, table)
+    finding = diagnose(world.trace()).findings[0]
+    assert finding.mode == "synchronization_oscillation"
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)

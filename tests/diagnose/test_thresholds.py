@@ -1,0 +1,75 @@
+"""What is called late, in noise of any shape and in few steps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.others import above_others
+from evenstep.diagnose.thresholds import event_of, usual
+from evenstep.trace.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+
+def test_five_steps_of_noise_make_no_rank_chronic():
+    # of 64 ranks, some scatter so little in five steps that their own noise excuses nothing
+    found = [
+        finding
+        for seed in range(4)
+        for finding in diagnose(World(ranks=64, steps=5, noise=0.05, seed=seed).trace()).findings
+        if finding.mode == "straggler" and finding.when.pattern == "chronic"
+    ]
+    assert found == []
+
+
+def test_a_long_tail_that_all_ranks_have_is_not_made_of_single_events():
+    excess = np.random.default_rng(1).exponential(1.0, (400, 16))
+    # the lower quarter of an exponential is four times as narrow as it is wide above
+    assert np.count_nonzero(excess > event_of(excess, 1.0, 0.25)) == 0
+
+
+def test_events_that_stand_apart_are_seen_in_a_long_tail():
+    excess = np.random.default_rng(1).exponential(1.0, (400, 16))
+    excess[::40, 3] = 40.0
+    assert np.argwhere(excess > event_of(excess, 1.0, 0.25))[:, 1].tolist() == [3] * 10
+
+
+def test_events_smaller_than_their_noise_s_tail_need_only_stand_out_of_normal_noise():
+    excess = np.random.default_rng(2).standard_normal((2000, 8))
+    excess[::400, 3] = 6.5  # few beside what lies between 2.5 and 5 deviations
+    assert np.count_nonzero(excess > event_of(excess, 1.0, 1.0)) == 5
+
+
+def test_what_is_usual_follows_a_change_and_not_the_noise():
+    work = 100 + np.random.default_rng(3).standard_normal((160, 5))
+    work[80:, 2] += 20
+    late = usual(work)[:, 2]
+    # the median of 16 values errs by 1.25 / 4 of their deviation
+    assert np.abs(late[:80]).max() < 1.5
+    assert np.abs(late[80:] - 20).max() < 1.5
+    assert above_others(work)[80:, 2].std() > 3 * late[80:].std()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_chronic_rank_costs_what_the_job_gains_with_its_noise_left(ranks):
+    slow = World(ranks=ranks, steps=300, noise=0.06).slow(1, Phase.FORWARD, 6 * MS)
+    finding = next(f for f in diagnose(slow.trace()).findings if f.mode == "straggler")
+    assert finding.severity == pytest.approx(slow.injected_share(), rel=0.2)
+
+
+def test_who_is_late_once_is_no_culprit_beside_who_is_always():
+    table = World(steps=120).everywhere()
+    table[10:60, 2] = 30 * MS
+    table[90, 0] = 20 * MS
+    findings = diagnose(
+        World(steps=120, noise=0.003).delayed(Phase.FORWARD, table).trace()
+    ).findings
+    assert [list(f.where.ranks) for f in findings if f.mode == "straggler"] == [[2]]
+
+
+def test_one_fast_rank_is_no_loss():
+    table = World(ranks=5).everywhere() + 25 * MS
+    table[:, 3] = 0
+    world = replace(World(ranks=5, noise=0.003), style="blocking").delayed(Phase.FORWARD, table)
+    assert diagnose(world.trace()).findings == []
