@@ -7,7 +7,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from evenstep.cli import reproduce_table1
 from evenstep.cli.main import main
+from evenstep.report.schema import schema
 from evenstep.simulate import table_one
 
 QUICK = ["reproduce", "table1", "--seeds", "1", "--steps", "200"]
@@ -43,10 +45,16 @@ def test_within_one_rack_nothing_is_predicted_to_change(data):
     assert (first["nodes"], first["auto"]["gain"]) == (4, 0.0)
 
 
+def test_no_arm_gains_more_than_a_job_that_is_alone(data):
+    for family in data[0]["families"]:
+        for row in family["rows"]:
+            assert max(row["paper"]["gain"], row["auto"]["gain"]) <= row["alone"]["gain"] + 1e-9
+
+
 def test_the_rows_are_written_one_per_arm(data):
     with (data[1] / "t.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 5 * 5  # families, sizes, arms
+    assert len(rows) == 2 * 5 * 6  # families, sizes, arms
     assert rows[0]["arm"] == "printed baseline"
 
 
@@ -72,6 +80,15 @@ def test_the_figure_draws_the_ranks_before_and_after(data):
     text = (data[1] / "t.svg").read_text()
     assert text.count("rank 3") == 2 * len(data[0]["families"])
     assert "nobody paces" in text
+
+
+def test_the_tables_fit_their_schema(data):
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(schema("table1")).validate(data[0])
+
+
+def test_the_tables_fit_eighty_columns(data):
+    assert max(map(len, reproduce_table1._text(data[0]))) <= 80
 
 
 def test_nothing_is_overwritten_unasked(data, capsys):

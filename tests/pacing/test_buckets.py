@@ -59,6 +59,14 @@ def test_contention_that_sweeps_over_the_exchange_is_trusted_in_the_first_bucket
     assert taught(swept).first_is_trusted
 
 
+@pytest.mark.parametrize("second", [10 * MS, 20 * MS])
+def test_a_step_is_clouded_where_the_second_bucket_is_contended_too(second: int) -> None:
+    # 25 ms of the first bucket are wait if the link was free after it, else nobody knows
+    found = taught([ALONE] * 50).learn((25 * MS, second, *ALONE[2:]), ())
+    assert found is not None
+    assert found.clouded == (second > 10 * MS)
+
+
 def test_buckets_are_judged_by_their_size() -> None:
     # half of them are twice as large and take twice as long: nobody is on the links
     sizes = (100, 200) * 4

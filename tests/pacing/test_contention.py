@@ -20,13 +20,16 @@ def seen(step: int, buckets: tuple[int, ...], serial: int = 7, **fields: object)
     return found._replace(**fields)
 
 
-def drive(made: Pacer, steps: int, *, first: int = 0, met: int = 2, **fields) -> list[Decision]:
-    """Steps of which one in `met` meets another job (0: none)."""
+def drive(
+    made: Pacer, steps: int, *, first: int = 0, met: int = 2, pause_ns: int = 0, **fields
+) -> list[Decision]:
+    """Steps of which one in `met` meets another job (0: none); where allowed it pauses so long."""
     found = []
     for step in range(first, first + steps):
         found.append(made.decide(step))
         contended = met and step // 5 % met == 0
-        made.observe(seen(step, MET if contended else ALONE, **fields))
+        realised = {"gaps_ns": pause_ns} if found[-1].gaps else {}
+        made.observe(seen(step, MET if contended else ALONE, **fields, **realised))
     return found
 
 
@@ -60,7 +63,7 @@ def test_a_trial_that_does_not_lower_the_loss_is_ended() -> None:
     made = pacer("gap")  # contention goes on whatever is paused
     said = []
     for n in range(20):
-        acted = acts(drive(made, 50, first=50 * n))
+        acted = acts(drive(made, 50, first=50 * n, pause_ns=2 * MS))
         said.append((made.account.contention, acted))
     assert ("on trial", True) in said
     assert ("does not pay", False) in said

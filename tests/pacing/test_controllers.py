@@ -11,7 +11,7 @@ MS = 1_000_000
 THRESHOLD, BOUND = 3 * MS, 10 * MS
 
 
-def feed(rule: Controller, waits: list[int | None], **fields: int) -> Reason:
+def feed(rule: Controller, waits: list[int | None], **fields: object) -> Reason:
     """Steps of 100 ms with these waits; the rule's own delay is realised and shortens nothing."""
     for step, wait in enumerate(waits):
         delay = propose(rule)[0]
@@ -118,6 +118,13 @@ def test_a_step_without_wait_ends_a_local_delay_at_once() -> None:
 def test_the_only_rank_of_a_job_waits_for_nobody() -> None:
     # what looks like 5 ms of wait in every step is another job on its links
     assert feed(LocalSlack(1), [5 * MS] * 70) is Reason.LAST
+
+
+def test_where_others_are_on_the_links_a_wait_cannot_be_told() -> None:
+    # 5 ms more than the floor in every step, and the bucket after it is contended too
+    rule = LocalSlack(4)
+    assert feed(rule, [5 * MS] * 70, clouded=True) is Reason.CANNOT_TELL
+    assert propose(rule)[0] == 0
 
 
 def test_what_the_host_overslept_does_not_creep_into_the_delay() -> None:

@@ -286,3 +286,15 @@ def test_only_the_leading_rank_publishes() -> None:
     assert other.decide(32).plan is None
     other.leads = True
     assert other.decide(64).plan is not None
+
+
+@pytest.mark.parametrize("controller", ["auto", "slack"])
+@pytest.mark.parametrize("second", [1, 3])
+def test_a_neighbours_traffic_is_no_wait_and_its_steps_are_booked(controller, second) -> None:
+    # The rank is last in every step; what lengthens its first bucket is a neighbour, who in one
+    # world of two is still there in the second. Only there can it be told from wait.
+    made = pacer(controller=controller, guarded=True)
+    drive(made, range(100), buckets_ns=(2 * MS,) * 8)
+    met = (6 * MS, second * 2 * MS, *(2 * MS,) * 6)
+    made.observe(early(100, buckets_ns=met, delay_ns=3 * MS))
+    assert made.account.booked_ns == (3 * MS if second > 1 else 0)

@@ -37,7 +37,7 @@ class Clock:
             acted = self.trial.acts(self.now)
             loss_ns = int((on_ms if acted else off_ms) * MS)
             self.spent += acted * (on_ms - off_ms) * MS / STEP
-            self.trial.learn(loss_ns, STEP, int(off_ms * MS), began_ns=self.now, acted=acted)
+            self.trial.learn(loss_ns, 0, STEP, int(off_ms * MS), began_ns=self.now, acted=acted)
             self.now += STEP
             found.append(acted)
         return found
@@ -125,9 +125,9 @@ def test_a_loss_that_grows_with_blocks_and_without_alike_ends_it_too() -> None:
 
 def test_jobs_whose_steps_differ_little_act_at_the_same_times() -> None:
     trials = [LossTrial(), LossTrial()]
-    for trial, step in zip(trials, (90 * MS, 110 * MS), strict=True):
+    for trial, step in zip(trials, (70 * MS, 95 * MS), strict=True):
         for n in range(2 * LEARNING_STEPS):
-            trial.learn(step // 5, step, step // 5, began_ns=n * step, acted=False)
+            trial.learn(step // 5, 0, step, step // 5, began_ns=n * step, acted=False)
     times = range(10**12, 10**12 + 10**11, 10**8)
     assert [trials[0].acts(t) for t in times] == [trials[1].acts(t) for t in times]
     assert 0 < sum(trials[0].acts(t) for t in times) < len(times)
@@ -136,7 +136,61 @@ def test_jobs_whose_steps_differ_little_act_at_the_same_times() -> None:
 def test_a_block_has_room_for_the_steps_it_is_made_for() -> None:
     trial = LossTrial()
     for n in range(LEARNING_STEPS):
-        trial.learn(MS, 7 * MS, MS, began_ns=n * 7 * MS, acted=False)
+        trial.learn(MS, 0, 7 * MS, MS, began_ns=n * 7 * MS, acted=False)
     acting = [trial.acts(n * 7 * MS) for n in range(4000)]
     runs = [len(run) for run in "".join("x" if a else " " for a in acting).split()]
     assert min(runs[1:-1]) >= BLOCK_STEPS
+
+
+def drive_worlds(clock: Clock, steps: int, loss_ms) -> None:
+    """Steps whose loss follows from whether the step is acted in."""
+    for _ in range(steps):
+        acted = clock.trial.acts(clock.now)
+        clock.trial.learn(
+            int(loss_ms(acted) * MS), 0, STEP, 10 * MS, began_ns=clock.now, acted=acted
+        )
+        clock.now += STEP
+
+
+def test_jobs_that_have_come_apart_and_stay_apart_go_on_being_paced() -> None:
+    # 20 ms of 100 are lost until acted once; from then on blocks without are as good as those with
+    clock, met = Clock(), [True]
+
+    def loss_ms(acted: bool) -> float:
+        met[0] = met[0] and not acted
+        return 20 if met[0] else 2
+
+    drive_worlds(clock, 3000, loss_ms)
+    assert clock.trial.word == "pays"
+
+
+def test_what_costs_more_than_not_acting_is_ended_though_the_world_became_better() -> None:
+    clock = Clock()
+    clock.drive(LEARNING_STEPS, 20, 20)  # before; then the world improves by itself
+    clock.drive(TRIAL_STEPS, 5, 9)
+    assert clock.trial.word != "pays"
+
+
+def test_a_loss_that_was_not_known_well_is_not_taken_for_fallen() -> None:
+    # before: bursts of 8 steps in 32; after: the same world, and pauses that change nothing
+    clock, burst = Clock(), [0]
+
+    def loss_ms(acted: bool) -> float:
+        burst[0] += 1
+        return (60 if burst[0] // 8 % 4 == 0 else 5) + 2 * acted
+
+    drive_worlds(clock, 20_000, loss_ms)
+    assert clock.trial.word != "pays"
+
+
+def test_what_was_before_is_learned_anew_now_and_then() -> None:
+    clock, words, met = Clock(), set(), [True]
+    for _ in range(2 * LONGEST_REST_STEPS):
+        acted = clock.trial.acts(clock.now)
+        met[0] = not acted if not clock.trial.open else met[0] and not acted
+        loss_ns = (20 if met[0] else 2) * MS
+        clock.trial.learn(loss_ns, 0, STEP, 10 * MS, began_ns=clock.now, acted=acted)
+        clock.now += STEP
+        words.add(clock.trial.word)
+    assert "learning anew" in words
+    assert clock.trial.word == "pays"

@@ -7,12 +7,12 @@ import csv
 import io
 import json
 import os
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from evenstep.cli import files, progress
 from evenstep.errors import UsageError
 
 Row = dict[str, Any]
@@ -41,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the matrix, show it, and write what was asked for."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
-    if args.csv is not None and args.csv.exists() and not args.force:
-        raise UsageError(f"{args.csv} exists; choose another FILE or overwrite it with --force")
+    files.check_free(args.csv, force=args.force)
     from evenstep.simulate import evaluation
     from evenstep.simulate.sweep_workers import carried, usable_cores
 
@@ -54,16 +53,16 @@ def main(args: argparse.Namespace) -> int:
         repeats=args.repeats,
         steps=args.steps,
     )
-    rows = []
+    rows, tell = [], progress.counter()
     for row in carried(units, _workers(args.workers, usable_cores()), evaluation.outcome):
         rows.append(row)
-        _count(len(rows), len(units))
+        tell(len(rows), len(units))
     table = evaluation.table(rows)
     document = {"schema": evaluation.SCHEMA, "repeats": args.repeats, "steps": args.steps,
                 "rows": table, "limits": list(evaluation.LIMITS)}  # fmt: skip
     print(json.dumps(document, indent=2) if args.json else "\n".join(_lines(document)))
     if args.csv is not None:
-        _write(args.csv, _csv(table))
+        files.write(args.csv, _csv(table))
     return 0
 
 
@@ -92,12 +91,6 @@ def _chosen(text: str, option: str, allowed: Sequence[str]) -> list[str]:
         if name not in allowed:
             raise UsageError(f"{option} must be of {', '.join(allowed)}; found {name!r}")
     return list(dict.fromkeys(names))
-
-
-def _count(done: int, units: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == units else ""
-        print(f"\rsimulated {done} of {units}", end=end, file=sys.stderr, flush=True)
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
@@ -140,11 +133,3 @@ def _csv(table: Sequence[Row]) -> str:
             cells += [found.get(part) for part in ("value", "low", "high")]
         writer.writerow(cells)
     return text.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    print(f"Wrote {path}", file=sys.stderr)

@@ -6,15 +6,15 @@ import argparse
 import csv
 import io
 import json
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evenstep.cli import files
 from evenstep.errors import UsageError
 
-SCHEMA = "evenstep-reproduction-1"
+SCHEMA = "evenstep.table1/1"
 SEEDS, STEPS = 3, 4000
 WIDTH = 80
 ARMS = ("paper", "auto")
@@ -74,11 +74,11 @@ def main(args: argparse.Namespace) -> int:
     }
     print(json.dumps(data, indent=2, allow_nan=False) if args.json else "\n".join(_text(data)))
     if args.csv is not None:
-        _write(args.csv, _csv(families))
+        files.write(args.csv, _csv(families))
     if args.svg is not None:
         from evenstep.report.table_one_figure import draw
 
-        _write(args.svg, draw(families))
+        files.write(args.svg, draw(families))
     return 0
 
 
@@ -86,17 +86,7 @@ def _check(args: argparse.Namespace) -> None:
     for name, least in (("seeds", 1), ("steps", 200), ("seed", 0)):
         if getattr(args, name) < least:
             raise UsageError(f"--{name} must be at least {least}, found {getattr(args, name)}")
-    for path in (args.csv, args.svg):
-        if path is not None and path.exists() and not args.force:
-            raise UsageError(f"{path} exists; choose another FILE or overwrite it with --force")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    print(f"Wrote {path}", file=sys.stderr)
+    files.check_free(args.csv, args.svg, force=args.force)
 
 
 def _text(data: Mapping[str, Any]) -> Iterator[str]:
@@ -125,6 +115,8 @@ def _family_text(family: Mapping[str, Any]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         yield " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    most = ", ".join(f"{100 * row['alone']['gain']:+.1f}" for row in family["rows"])
+    yield f"  with the other jobs gone, the most there is: {most} %"
 
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
@@ -150,7 +142,7 @@ def _csv(families: Sequence[Mapping[str, Any]]) -> str:
                 ("printed baseline", printed["baseline"], 0.0, printed["baseline_cv"]),
                 ("printed coordination", printed["coordinated"], gain, printed["coordinated_cv"]),
             ]
-            lines += [(arm, *row[arm].values()) for arm in ("baseline", *ARMS)]
+            lines += [(arm, *row[arm].values()) for arm in ("baseline", *ARMS, "alone")]
             for name, *values in lines:
                 writer.writerow([family["family"], nodes, name, *(f"{v:.6g}" for v in values)])
     return out.getvalue()

@@ -39,6 +39,8 @@ class Contended(NamedTuple):
     lead_ns: int  # over the leading run of contended buckets
     whole: bool  # every bucket was contended
     alone_ns: int  # what all buckets take alone
+    clouded: bool = False  # the bucket after the first was contended: what the first one took
+    #                        longer may be contention as well as wait
 
 
 class Buckets:
@@ -109,7 +111,7 @@ class Buckets:
                 self._first *= 1 - MEMORY
                 self._first_two *= 1 - MEMORY
             self._later += MEMORY * (later_ns - self._later)
-        return _new(Contended, (total_ns, 0, 0, False, self._alone_ns))
+        return _new(Contended, (total_ns, 0, 0, False, self._alone_ns, False))
 
     def _sample(self, durations_ns: tuple[int, ...]) -> None:
         """Let a step count for the reference: every so many, since the quantiles move slowly."""
@@ -170,11 +172,12 @@ class Buckets:
         return self._verdict(total_ns, over, durations_ns[0] - durations_ns[1], free)
 
     def _verdict(self, took_ns: int, over: list[float], later_ns: float, free: bool) -> Contended:
+        clouded = over[1] > 0
         self._judge_first(over, later_ns, free)
         clean = over.index(0.0) if 0.0 in over else len(over)
         excess_ns, whole = int(sum(over)), clean == len(over)
         lead_ns = excess_ns if whole else int(sum(over[:clean]))
-        return _new(Contended, (took_ns, excess_ns, lead_ns, whole, self._alone_ns))
+        return _new(Contended, (took_ns, excess_ns, lead_ns, whole, self._alone_ns, clouded))
 
     def _judge_first(self, over: list[float], later_ns: float, free: bool) -> None:
         """Take the wait for late ranks out of the first bucket's excess, as far as it can be told.

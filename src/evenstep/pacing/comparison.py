@@ -48,6 +48,12 @@ class PairedComparison:
         s = sqrt(self._squares / (n - 1)) * (1.0 + 1.5 / n)
         return self.mean * sqrt(n) / (s + 1e-9)
 
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; infinite before there are two."""
+        n = self.count
+        return sqrt(self._squares / (n - 1) / n) if n > 1 else float("inf")
+
     def fade(self) -> None:
         """Let what was entered so far count half."""
         self.count //= 2

@@ -6,7 +6,7 @@ entered. Where buckets overlap (DDP's reducer enqueues them all) the phase is wh
 
 from __future__ import annotations
 
-from evenstep.pacing.buckets import Buckets, Contended, Sizes
+from evenstep.pacing.buckets import Buckets, Contended
 from evenstep.pacing.gap import Gaps
 from evenstep.pacing.phase import Phase
 from evenstep.pacing.trial import LossTrial
@@ -24,12 +24,19 @@ class Contention:
     """
 
     def __init__(
-        self, rule: str, *, guarded: bool, shared: bool, run_id: str, attempt: int
+        self,
+        rule: str,
+        buckets: Buckets,
+        *,
+        guarded: bool,
+        shared: bool,
+        run_id: str,
+        attempt: int,
     ) -> None:
         self._rule = rule
         self._guarded = guarded
         self._shared = shared
-        self._buckets = Buckets()
+        self._buckets = buckets
         self._phase = Phase(run_id, attempt)
         self._trial = LossTrial()
         self.open = False  # contention is dealt with now, be it in a block that is left out
@@ -53,8 +60,8 @@ class Contention:
 
     def learn(
         self,
-        durations_ns: tuple[int | None, ...],
-        sizes: Sizes,
+        found: Contended | None,
+        pauses: int,
         serial: int | None,
         step_ns: int,
         spent_ns: int,
@@ -63,22 +70,20 @@ class Contention:
     ) -> None:
         """Take a finished steady step; `acted`: it was left to us, and delay and gaps took so long.
 
-        The other values are those of `StepObservation`.
+        `found` is what its buckets say, between which there was room for so many pauses. The other
+        values are those of `StepObservation`.
         """
-        if serial is not None:
-            pauses = len(durations_ns) - 1
-            if pauses > 0 and serial / pauses != self.applicable:
-                self._count_serial(serial / pauses)
-        found = self._buckets.learn(durations_ns, sizes, free=not acted)
+        if serial is not None and pauses > 0 and serial / pauses != self.applicable:
+            self._count_serial(serial / pauses)
         if found is None:
             self.open = self.open and self._buckets.reference_ns > 0
             return
         if self.open and not self.by_gaps:
             self._shift(found, acted)
         if self._guarded:
-            total_ns, excess_ns, _, _, _ = found
+            took_ns, excess_ns, _, _, _, _ = found
             trial = self._trial
-            trial.learn(total_ns + spent_ns, step_ns, excess_ns, began_ns, acted)
+            trial.learn(took_ns, spent_ns, step_ns, excess_ns, began_ns, acted)
             self.open = trial.open
         else:
             self.open = True

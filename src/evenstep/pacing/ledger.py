@@ -3,7 +3,8 @@
 Lemma. With u_i the own work and d_i the delay of rank i, a step loses M2 - M1 = max(u_i + d_i) -
 max(u_i). The rank k that arrives last has M2 - M1 <= d_k, and it sees no wait. So if every rank
 books its own d_i unless it surely waited afterwards, the sum over ranks is at least what the job
-lost, on every path and whatever the workload does. A rank is held at most for the `room` left in
+lost, on every path and whatever the workload does. Contention can look like wait: where it was seen
+right after, nobody surely waited. A rank is held at most for the `room` left in
 its account, so its bookings never exceed its allowance, and the loss of the job never exceeds share
 * elapsed + credit. No statistics are involved.
 

@@ -53,11 +53,13 @@ class StepObservation(NamedTuple):
     gaps_ns: int = 0  # realised between them
     serial: int | None = None  # how many of them had completed when the next one was entered
     ended_ns: int | None = None  # by the clock on the wall, for acting when other jobs act
+    clouded: bool = False  # the links were contended right after the first collective, so nobody
+    #                        can tell whether it was late ranks or others that it waited for
 
     @property
     def waited(self) -> bool:
         """Whether this rank surely waited for another, so that its delay cost the job nothing."""
-        if self.in_flight_ns is None or self.floor_lower_ns is None:
+        if self.clouded or self.in_flight_ns is None or self.floor_lower_ns is None:
             return False
         return self.in_flight_ns > self.floor_lower_ns + self.margin_ns
 

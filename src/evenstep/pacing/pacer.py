@@ -9,6 +9,7 @@ guard has nothing to compare, is part of what it sees.
 from __future__ import annotations
 
 from evenstep.pacing.account import PacingAccount
+from evenstep.pacing.buckets import Buckets
 from evenstep.pacing.contention import Contention
 from evenstep.pacing.controller import Controller
 from evenstep.pacing.gap import Gaps
@@ -75,6 +76,7 @@ class Pacer:
         self._acting = (False, 0)  # `_contention` acts in the step asked for, by this delay
         self._idle = Decision(0, "none", Reason.LEARNING)  # the last of its kind
         self._now_ns = 0  # when the last step ended, by the clock it was told with
+        self._buckets = Buckets()
         self._controller = self._fresh_controller()
         self._contention = self._fresh_contention()
         self._guard = Guard(
@@ -98,6 +100,7 @@ class Pacer:
             return None
         return Contention(
             chosen.controller,
+            self._buckets,
             guarded=chosen.guarded,
             shared=chosen.sharing,
             run_id=chosen.run_id,
@@ -145,7 +148,7 @@ class Pacer:
         # Taken apart at once: each look at a named field costs more than all of this together.
         (
             step, step_ns, _, _, _, _, _, delay_ns, _, steady, world, batch, slowest, _,
-            buckets_ns, sizes, gaps_ns, serial, ended_ns,
+            buckets_ns, sizes, gaps_ns, serial, ended_ns, clouded,
         ) = seen  # fmt: skip
         asked, scheduled, due = self._asked
         acted, acted_ns = self._acting
@@ -154,23 +157,32 @@ class Pacer:
         self._steps = steps = self._steps + 1
         if delay_ns > 0 or gaps_ns > 0:
             self._count(delay_ns, gaps_ns)
-        # What phase and gaps cost their trial judges; the ledger is for a rank's own delay.
-        self._ledger.book(seen, not acted)
         began_ns = self._now_ns
         self._now_ns = began_ns + step_ns if ended_ns is None else ended_ns
         plain = world == self._world and batch == self._batch and self._odd_batch is None
+        # What phase and gaps cost their trial judges; the ledger is for a rank's own delay.
+        if not plain:  # booked before a change opens another account
+            self._ledger.book(seen, not acted)
         if not (steady and step_ns > 0 if plain else self._is_steady(seen)):
+            if plain:
+                self._ledger.book(seen, not acted)
             self._calm = 0
             return
         self._calm += 1
         unknown = self._bound_ns == 0
         if unknown or steps % SAMPLE == 0:
             self._times.push(max(1, step_ns - max(0, delay_ns) - max(0, gaps_ns)))
+        found = self._buckets.learn(buckets_ns, sizes, free=not acted)
+        if found is not None and found.clouded and not clouded:
+            seen = seen._replace(clouded=True)
+        if plain:
+            self._ledger.book(seen, not acted)
         others, busy = self._contention, acted
         if others is not None:
             before = others.open
             spent_ns = min(max(0, delay_ns), acted_ns) + max(0, gaps_ns) if acted else 0
-            others.learn(buckets_ns, sizes, serial, step_ns, spent_ns, began_ns, acted)
+            pauses = len(buckets_ns) - 1
+            others.learn(found, pauses, serial, step_ns, spent_ns, began_ns, acted)
             if others.open != before:
                 self._guard.disturb()
             busy = acted or others.open
@@ -215,6 +227,7 @@ class Pacer:
         self._times.clear()
         self._plans = PlanBook(attempt=self.settings.attempt, world=self._world)
         self._bound_ns = self._threshold_ns = 0
+        self._buckets = Buckets()
         self._controller = self._fresh_controller()
         self._contention = self._fresh_contention()
         self._guard.reset()
