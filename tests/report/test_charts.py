@@ -56,7 +56,8 @@ def test_every_section_is_there_and_nothing_complains(opened: Opened) -> None:
     assert shown == [
         "Where a step’s time goes", "Findings", "Step time over the run", "Who waits",
         "Who is late", "Inside one step", "Who waits for whom", "The critical path",
-        "Phases of each rank", "Collectives by size", "Where ranks run", "Scaling", "What if",
+        "Phases of each rank", "Collectives by size", "Where ranks run",
+        "Which hosts wait for each other", "Scaling", "What if",
         "Mean step of each rank", "How well clocks agree", "What evenstep itself cost",
         "What this trace cannot tell",
     ]  # fmt: skip
@@ -66,7 +67,7 @@ def test_every_section_is_there_and_nothing_complains(opened: Opened) -> None:
 
 def test_links_lead_to_sections(opened: Opened) -> None:
     anchors = opened.page.eval_on_selector_all("nav a", "all => all.map(a => a.hash.slice(1))")
-    assert len(anchors) == 13
+    assert len(anchors) == 14
     assert all(opened.page.query_selector(f"#{anchor}") for anchor in anchors)
 
 
@@ -113,6 +114,14 @@ def test_a_tile_reads_where_its_rank_runs(opened: Opened) -> None:
     assert text == "rank 3 on gpu012 · waits 0 a step · late by 40 ms"
 
 
+def test_a_line_between_hosts_reads_what_each_waited_for_the_other(opened: Opened) -> None:
+    # ranks 0 and 1 on one host wait 35 ms in 60 steps for rank 3 on the other; so does rank 2 there
+    text = press(opened, "host-waits", "ArrowRight")
+    assert text == "gpu011 waited 4.2 s for gpu012 · gpu012 waited 0 for gpu011"
+    row = " ".join(opened.page.inner_text("#host-waits-map tbody tr").split())
+    assert row == "gpu011 gpu012 4.2 s 67 %"
+
+
 def test_what_if_and_scaling_stand_in_the_page(opened: Opened) -> None:
     row = " ".join(opened.page.inner_text("#what-if tbody tr").split())
     assert row == "rank:3=median 25 % (24 to 26 %) 150 ms 112 ms replay"
@@ -154,7 +163,7 @@ def test_every_control_is_reached_by_the_tab_key(opened: Opened) -> None:
         opened.page.keyboard.press("Tab")
         reached.add(opened.page.evaluate("document.activeElement.id"))
     charts = {"curve", "heat", "late", "spans", "matrix", "bounds", "boxes", "scatter", "places"}
-    assert charts <= reached
+    assert charts | {"host-waits"} <= reached
 
 
 def test_zooming_into_a_large_run_reads_single_ranks_and_steps(

@@ -64,9 +64,10 @@ def test_a_trace_without_counters_has_no_loads(trace):
 
 
 def test_the_links_of_a_simulation_stand_worst_first():
-    link = {"capacity_gBps": 50.0, "bytes": 4e9, "others_bytes": 1e9}
+    link = {"capacity_gBps": 50.0, "bytes": 4e9, "others_bytes": 1e9, "peak": 0.9}
     found = simulated(
         [link | {"link": "a", "utilisation": 0.1}, link | {"link": "b", "utilisation": 0.8}]
     )
     assert [(load.link, load.mean_gBps) for load in found] == [("b", 40.0), ("a", 5.0)]
     assert found[0].others_share == 0.25
+    assert found[0].peak_gBps == 45.0

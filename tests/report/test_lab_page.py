@@ -112,3 +112,9 @@ def test_no_gain_is_no_drawing():
 
 def test_the_page_fetches_nothing(document):
     assert not re.findall(r"https?://|@import|url\(|fetch\(", lab_page.render(document, SERIES))
+
+
+def test_the_verdict_comes_first(document):
+    document["arms"][2]["verdict"] = "gains"
+    text = lab_page.render(document)
+    assert '<h1 id="verdict">gap: gains, +5.0 % (+2.0 to +8.0)</h1>' in text

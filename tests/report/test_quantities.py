@@ -86,3 +86,11 @@ def test_names_from_a_trace_cannot_move_the_cursor() -> None:
 def test_a_unit_of_one_is_no_word_and_a_factor_a_sign() -> None:
     assert quantities.measured(0.25, "1") == "0.25"
     assert quantities.measured(1.27, "factor") == "1.27 ×"
+
+
+def test_one_of_what_is_counted_is_single():
+    assert quantities.measured(1, "ranks") == "1 rank"
+    assert quantities.measured(1, "retries") == "1 retry"
+    assert quantities.measured(2, "ranks") == "2 ranks"
+    assert quantities.measured(2, "generation") == "2"
+    assert quantities.measured(1, "s") == "1 s"

@@ -10,9 +10,12 @@ from evenstep.diagnose.comparison_result import normalised_json
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import LAYERS, PATTERNS, SCHEMA
 from evenstep.errors import UsageError
+from evenstep.probe.document import document, floors
+from evenstep.probe.findings import judge
 from evenstep.report.schema import published, schema
 from evenstep.trace.layout import Phase
 from tests.diagnose.synthetic import MS, World, with_missing
+from tests.probe import measured
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -26,6 +29,9 @@ WORLDS = {
     "short": World(steps=2),
 }
 
+#: Objects that may hold more than is named, by their first key: a summary says what modes add.
+OPEN = {"diagnosis-1": ["verdict"]}
+
 
 def fits(document, name):
     jsonschema.Draft202012Validator(schema(name)).validate(json.loads(json.dumps(document)))
@@ -35,6 +41,36 @@ def fits(document, name):
 def test_each_schema_is_one(name):
     jsonschema.Draft202012Validator.check_schema(schema(name))
     assert schema(name)["properties"]["schema"]["const"] == f"evenstep.{name.replace('-', '/')}"
+
+
+def objects(part):
+    """Every object a schema describes by its names, with where it stands."""
+    if isinstance(part, list):
+        for each in part:
+            yield from objects(each)
+    if isinstance(part, dict):
+        if "properties" in part and "oneOf" not in part:
+            yield part
+        for each in part.values():
+            yield from objects(each)
+
+
+@pytest.mark.parametrize("name", published())
+def test_a_new_key_has_to_be_put_into_the_schema(name):
+    loose = [one for one in objects(schema(name)) if one.get("additionalProperties") is not False]
+    assert [next(iter(one["properties"])) for one in loose] == OPEN.get(name, [])
+
+
+@pytest.mark.parametrize("name", ["alert", "lab.comparison"])
+def test_a_finding_is_the_same_wherever_it_stands(name):
+    found = schema(name)
+    finding = found["$defs"]["finding"] if "$defs" in found else found["properties"]["finding"]
+    assert finding == schema("diagnosis")["$defs"]["finding"]
+
+
+def test_what_a_strategy_does_to_training_is_told_alike():
+    option = schema("strategies")["properties"]["strategies"]["items"]["properties"]
+    assert option["convergence"] == schema("simulation")["properties"]["convergence"]
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -48,10 +84,10 @@ def test_a_diagnosis_of_a_part_of_the_ranks_fits():
 
 @pytest.mark.parametrize("damage", ["severity", "mode", "where", "options"])
 def test_a_finding_without_one_of_its_keys_does_not_fit(damage):
-    document = json.loads(json.dumps(diagnose(WORLDS["straggler"].trace()).to_json()))
-    del document["findings"][0][damage]
+    found = json.loads(json.dumps(diagnose(WORLDS["straggler"].trace()).to_json()))
+    del found["findings"][0][damage]
     with pytest.raises(jsonschema.ValidationError, match=damage):
-        fits(document, "diagnosis-1")
+        fits(found, "diagnosis-1")
 
 
 def test_words_of_the_schema_are_those_of_the_contract():
@@ -61,6 +97,12 @@ def test_words_of_the_schema_are_those_of_the_contract():
     assert schema("diagnosis")["properties"]["schema"]["const"] == SCHEMA
 
 
+def test_a_probe_and_its_floors_fit():
+    outcome = measured.outcome(nodes=3, compute={1: 2.0}, edges={(0, 2): 3.0}, stopped={2: "gone"})
+    fits(document(outcome, judge(outcome), seconds=1.0), "probe-1")
+    fits(floors(outcome), "floors-1")
+
+
 @pytest.mark.parametrize("form", [lambda found: found.to_json(), normalised_json])
 def test_a_comparison_fits_with_and_without_absolute_numbers(form):
     runs = []
@@ -68,8 +110,8 @@ def test_a_comparison_fits_with_and_without_absolute_numbers(form):
         trace = WORLDS[name].trace()
         runs.append(account(name, trace, diagnose(trace)))
     run = {"name": "x", "run_id": None, "ranks": 4, "nodes": 1, "steps": 57}
-    document = {"schema": "evenstep.comparison/1", "baseline": run, "failed": []}
-    fits({**document, "comparisons": [{**form(compare(*runs)), "run": run}]}, "comparison-1")
+    shown = {"schema": "evenstep.comparison/1", "baseline": run, "failed": []}
+    fits({**shown, "comparisons": [{**form(compare(*runs)), "run": run}]}, "comparison-1")
 
 
 def test_an_unknown_schema_is_one_sentence():

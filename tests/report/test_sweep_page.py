@@ -79,3 +79,12 @@ def test_an_existing_page_is_kept_unless_forced(document, tmp_path) -> None:
         sweep_page.write(document, "job", page)
     sweep_page.write(document, "job", page, force=True)
     assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_the_verdict_names_the_best_combination_and_what_each_field_changes(document) -> None:
+    text = sweep_page.render(document, "job")
+    assert "Throughput is highest with nodes 2, buckets 1: 50 samples/s</h1>" in text
+    rows = document["combinations"]  # 50, 12.5, 25 and 6.25
+    assert sweep_page.swing(rows, "cluster.nodes") == pytest.approx(1.0)
+    assert sweep_page.swing(rows, "work.buckets") == pytest.approx(3.0)
+    assert sweep_page.swing(rows[:1], "work.buckets") is None

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.blame import Blame
+from evenstep.diagnose.blame import Blame, blame
 from evenstep.diagnose.case import open_case
 from evenstep.report.waiting import NOBODY, Waiting, binned, waiting
 from evenstep.trace.layout import Phase
@@ -13,7 +13,8 @@ from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS
 
 @pytest.fixture
 def found(trace: Trace) -> Waiting:
-    result = waiting(open_case(trace))
+    case = open_case(trace)
+    result = waiting(case, blame(case.grid))
     assert result is not None
     return result
 
@@ -34,20 +35,21 @@ def test_the_late_rank_bounds_every_step_in_backward(found: Waiting) -> None:
 def test_neighbouring_ranks_share_a_cell_and_nothing_is_lost() -> None:
     random = np.random.default_rng(1)
     rows = [random.integers(0, 10, 500) for _ in range(3)]
-    blame = Blame(*rows, random.uniform(0, 1e6, 500), (10, 10))
-    table = binned(blame, 3)
+    found = Blame(*rows, random.uniform(0, 1e6, 500), (10, 10))
+    table = binned(found, 3)
     assert table.shape == (4, 4)  # 10 ranks, three to a cell
-    assert table.sum() == pytest.approx(blame.lost_ns.sum())
-    assert table[0, 3] == pytest.approx(blame.matrix()[:3, 9:].sum())
+    assert table.sum() == pytest.approx(found.lost_ns.sum())
+    assert table[0, 3] == pytest.approx(found.matrix()[:3, 9:].sum())
 
 
 def test_a_trace_with_a_missing_rank_tells_nothing_of_waits(trace: Trace) -> None:
-    assert waiting(open_case(replace(trace, world=RANKS + 1))) is None
+    case = open_case(replace(trace, world=RANKS + 1))
+    assert waiting(case, blame(case.grid)) is None
 
 
 def test_a_step_that_nobody_holds_up_has_no_rank(trace: Trace) -> None:
     case = open_case(trace)
     case.grid.wait_ns[:10] = 0
-    found = waiting(case)
+    found = waiting(case, blame(case.grid))
     assert found is not None
     assert found.path.rank[:10].tolist() == [NOBODY] * 10

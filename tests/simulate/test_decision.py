@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from evenstep.agent import config
-from evenstep.simulate import decision_table
+from evenstep.report.schema import schema
+from evenstep.simulate import decision, decision_table
 from evenstep.simulate.decision import Limits, Row, choose, compare
 from evenstep.simulate.decision_options import Option, changed, neutral, options
+from evenstep.simulate.margin import AXES, Margin
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import scenario
 
@@ -133,3 +137,31 @@ def test_what_the_agent_cannot_do_is_left_to_words(tmp_path, table):
     (tmp_path / "evenstep.toml").write_text(text)
     assert config.load(environ={}, folder=tmp_path).pace_mode == "observe"
     assert "To be applied by the training code" in text
+
+
+@pytest.fixture
+def widest(table):
+    """All there can be in a row: energy, a margin on every axis, every limit broken."""
+    margin = Margin(now=0.01, value=0.1234, crosses="efficiency", tried=1.0)
+    margins = dict.fromkeys(AXES, margin)
+    rows = tuple(row._replace(joules_per_unit=1234.5, margins=margins) for row in table.rows)
+    return replace(table, rows=rows, limits=Limits(cv=0.0, p99_ns=1.0, efficiency=2.0))
+
+
+def test_the_widest_table_has_eighty_columns(widest):
+    lines = decision_table.render(widest).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "    breaks cv, p99, efficiency" in lines
+
+
+def test_its_json_fits_the_schema(widest):
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(schema("strategies")).validate(widest.to_json())
+
+
+def test_an_interrupted_option_ends_the_comparison(monkeypatch):
+    """Ctrl-C inside a simulation ends it early: what is left of it is no row."""
+    cut = replace(simulate(scenario(*JOB, "run.steps=2")), partial=True)
+    monkeypatch.setattr(decision, "simulate", lambda *_, **__: cut)
+    with pytest.raises(KeyboardInterrupt):
+        compare(scenario(*JOB), Limits(cv=0.1), axes=())

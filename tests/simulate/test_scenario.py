@@ -1,11 +1,13 @@
+import re
+
 import pytest
 
 from evenstep.errors import ConfigError
 from evenstep.simulate import scenario as scenarios
 from evenstep.simulate import schema
 from evenstep.simulate.fields import described, rows
-from evenstep.simulate.scenario import Scenario
-from evenstep.simulate.simulation import set_up
+from evenstep.simulate.scenario import Scenario, parse
+from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 
 
@@ -123,3 +125,28 @@ def test_a_file_that_is_not_toml_is_named(tmp_path):
     file.write_text("[cluster")
     with pytest.raises(ConfigError, match=r"broken\.toml is not TOML"):
         scenarios.load(file)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("steps=5", "'run.steps' or 'noise.0.steps'"),
+        ("step=5", "'run.steps' or 'noise.0.steps'"),
+        ("oversubscription=2", "'fabric.oversubscription'"),
+        ("cluster.sigma=.1", "'noise.0.sigma'"),
+        ("run.stps=3", "'steps'"),
+        ("stratgy.kind=paced", "'strategy'"),
+    ],
+)
+def test_a_name_in_the_wrong_place_is_told_its_own(given, meant):
+    with pytest.raises(ConfigError, match=rf"did you mean {re.escape(meant)}\?"):
+        parse({}, [given])
+
+
+def test_a_number_may_begin_or_end_with_its_point():
+    assert parse({}, ["noise.0.sigma=.25", "cluster.nodes=2."]).noise[0].sigma == 0.25
+
+
+def test_a_step_that_takes_no_time_is_refused():
+    with pytest.raises(ConfigError, match=r"takes no time; give work\.forward_ms"):
+        simulate(parse({}))

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.diagnose.blame import blame
 from evenstep.diagnose.case import Case, open_case
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.waits import step_table
 from evenstep.report.detail import detail
 from evenstep.report.distributions import PHASES_IN_ORDER, distributions
+from evenstep.report.host_waits import host_waits
 from evenstep.report.hosts import hosts
 from evenstep.report.overview import Bins, bins, curve, grid, per_rank
 from evenstep.report.places import places
@@ -69,7 +71,9 @@ def contents(
     tables |= {"dist": distributions(table), "places": _means(ranks)}
     facts: dict[str, Any] = {
         "grid": _shape(shape),
-        **dict.fromkeys(("detail", "waiting", "sizes")),  # where there is nothing to draw
+        **dict.fromkeys(
+            ("detail", "waiting", "host_waits", "sizes")
+        ),  # where there is nothing to draw
         "world": trace.world,
         "compared": _compared(case),
         "culprits": culprits,
@@ -78,7 +82,8 @@ def contents(
         "places": located,
         **_names(trace, shown),
     }
-    for more_tables, more_facts in (_heat(table, trace, shape), _waiting(case), _sizes(case)):
+    parts = (_heat(table, trace, shape), _waiting(trace, case), _sizes(case))
+    for more_tables, more_facts in parts:
         tables |= more_tables
         facts |= more_facts
     told = case.waits_known or trace.world < 2  # a lone rank waits for nobody
@@ -104,12 +109,26 @@ def _heat(table: Columns, trace: Trace, shape: Bins | None) -> Part:
     return {"grid": grid(table, shape), "detail": fine.cells}, facts
 
 
-def _waiting(case: Case) -> Part:
-    found = waiting(case)
+def _waiting(trace: Trace, case: Case) -> Part:
+    if not min(case.grid.shape):
+        return {}, {}
+    blamed = blame(case.grid)
+    found = waiting(case, blamed)
     if found is None:
         return {}, {}
-    facts = {"ranks": found.ranks, "ranks_per_bin": found.ranks_per_bin}
-    return {"matrix": found.matrix, "bounds": found.path}, {"waiting": facts}
+    tables = {"matrix": found.matrix, "bounds": found.path}
+    facts: dict[str, Any] = {
+        "waiting": {"ranks": found.ranks, "ranks_per_bin": found.ranks_per_bin}
+    }
+    between = host_waits(trace, case, blamed)
+    if between is not None:
+        tables["host_waits"] = between.pairs
+        facts["host_waits"] = {
+            "places": between.places,
+            "worst": between.worst,
+            "hosts_per_place": between.hosts_per_place,
+        }
+    return tables, facts
 
 
 def _sizes(case: Case) -> Part:

@@ -24,13 +24,20 @@ LISTED = 64
 QUIET_GBPS = 1e-5  # GB/s: what an idle adapter hears is no load
 
 
+class LinkMap(NamedTuple):
+    """A simulated fabric with the load of its links, as `evenstep.simulate.fabric_map` has it."""
+
+    facts: Mapping[str, Any]
+    bundles: Columns
+
+
 class Load(NamedTuple):
     """What one link carried in one direction, in GB/s; None is unknown."""
 
     node: str  # "" for a link between nodes
     link: str
     mean_gBps: float  # noqa: N815
-    peak_gBps: float | None  # noqa: N815 - between two samples
+    peak_gBps: float  # noqa: N815 - between two samples; in the fullest moment of a simulation
     capacity_gBps: float | None  # noqa: N815
     others_share: float | None  # of what it carried, that of other jobs
 
@@ -61,7 +68,7 @@ def simulated(links: Iterable[Mapping[str, Any]]) -> list[Load]:
             "",
             str(link["link"]),
             link["utilisation"] * link["capacity_gBps"],
-            None,
+            link["peak"] * link["capacity_gBps"],
             link["capacity_gBps"],
             link["others_bytes"] / link["bytes"] if link["bytes"] else None,
         )

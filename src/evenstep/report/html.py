@@ -40,6 +40,10 @@ SCRIPTS = (
     "boxes.js",
     "scatter.js",
     "places.js",
+    "svg.js",
+    "fabric_layout.js",
+    "fabric.js",
+    "host_waits.js",
     "page.js",
 )
 
@@ -56,13 +60,15 @@ def write(
     projection: Mapping[str, Any] | None = None,
     price_per_rank_hour: float | None = None,
     links: Sequence[Mapping[str, Any]] = (),
+    link_map: fabric.LinkMap | None = None,
 ) -> None:
     """Write the page; it appears whole or not at all.
 
     `steps` (the table of `evenstep.diagnose.waits.step_table`) and `case` are made from the trace
     when not given; `projection` is what `evenstep project --json` prints, `links` what `evenstep
-    simulate --json` says of a simulation's links. Raises `UsageError` when
-    `path` exists and `force` is not set, or cannot be written, and `MissingExtra` without jinja2.
+    simulate --json` says of a simulation's links, `link_map` the fabric they are in. Raises
+    `UsageError` when `path` exists and `force` is not set, or cannot be written, and `MissingExtra`
+    without jinja2.
     """
     target = Path(path)
     sheet.check_free(target, force=force)
@@ -75,6 +81,7 @@ def write(
         projection=projection,
         price_per_rank_hour=price_per_rank_hour,
         links=links,
+        link_map=link_map,
     )
     sheet.write_whole(text, target)
 
@@ -89,13 +96,15 @@ def render(
     projection: Mapping[str, Any] | None = None,
     price_per_rank_hour: float | None = None,
     links: Sequence[Mapping[str, Any]] = (),
+    link_map: fabric.LinkMap | None = None,
 ) -> str:
     """The page as text. Raises `MissingExtra` without jinja2."""
     template = sheet.template(
         "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect
     )
     shown = contents(diagnosis, trace, case=case, steps=steps)
-    packed = pack(shown.tables)
+    mapped = {"links": link_map.bundles} if link_map is not None else {}
+    packed = pack({**shown.tables, **mapped})
     drawn = scaling(diagnosis, projection)
     loads = fabric.simulated(links) if links else fabric.loads(trace)
     script = sheet.script(SCRIPTS)
@@ -113,13 +122,21 @@ def render(
         forest=_paced_effect(diagnosis),
         loads=loads,
         simulated=bool(links),
-        sections=_sections(diagnosis, shown, drawn, answers, loads),
+        link_map=link_map,
+        between=None if link_map is not None else shown.facts["host_waits"],
+        sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
         columns=_place_columns(shown),
         style=sheet.style(),
         script=script,
         script_hash=sheet.content_hash(script),
         data=packed.data,
-        facts=sheet.embedded({"directory": packed.directory, **shown.facts}),
+        facts=sheet.embedded(
+            {
+                "directory": packed.directory,
+                "fabric": link_map.facts if link_map is not None else None,
+                **shown.facts,
+            }
+        ),
         verdict=sheet.embedded(_document(diagnosis, answers)),
     )
     return text
@@ -173,6 +190,7 @@ def _sections(
     drawn: Drawing | None,
     answers: Sequence[Answer],
     loads: Sequence[fabric.Load],
+    link_map: fabric.LinkMap | None,
 ) -> list[tuple[str, str]]:
     """(anchor, title) of what this page has, in its order."""
     waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
@@ -186,7 +204,8 @@ def _sections(
         ("phases", "phases", len(shown.tables["dist"]) > 0),
         ("sizes", "collectives", shown.facts["sizes"] is not None),
         ("places-map", "places", measured),
-        ("fabric", "fabric", bool(loads)),
+        ("host-waits-map", "hosts", shown.facts["host_waits"] is not None and link_map is None),
+        ("fabric-map", "fabric", bool(loads) or link_map is not None),
         ("pacing", "pacing", bool(diagnosis.summary.get("pacing"))),
         ("scaling", "scaling", drawn is not None),
         ("what-if", "what if", bool(answers)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from evenstep.report import sheet
 from evenstep.report.forest import forest
-from evenstep.report.packing import pack
+from evenstep.report.packing import Packed, pack
 from evenstep.trace.columns import Columns
 
 SCRIPTS = ("quantities.js", "columns.js", "canvas.js", "blocks.js", "lab.js")
@@ -51,11 +51,12 @@ def render(
     scenario. Raises `MissingExtra` without jinja2.
     """
     script = sheet.script(SCRIPTS)
-    packed = pack({f"job{at}": _columns(one) for at, one in enumerate(series)})
+    packed = packed_steps(series)
     foretold = {arm: list(each) for arm, each in (predicted or {}).items() if each is not None}
     template = sheet.template("lab.html.j2", "the page of a comparison", gain=gain, cv=cv)
     text: str = template.render(
         document=document,
+        verdict=verdict(document["arms"]),
         compared=[arm for arm in document["arms"] if arm["gain"] is not None],
         again=next((arm for arm in document["arms"] if arm["arm"] == AGAIN), None),
         forest=forest(document["arms"], foretold),
@@ -65,10 +66,20 @@ def render(
         script=script,
         script_hash=sheet.content_hash(script),
         comparison=sheet.embedded(document),
-        facts=sheet.embedded(_facts(packed.directory, document, series, blocks)),
+        facts=sheet.embedded(
+            facts(packed.directory, [arm["arm"] for arm in document["arms"]], series, blocks)
+        ),
         data=packed.data,
     )
     return text
+
+
+def verdict(arms: Sequence[Mapping[str, Any]]) -> str:
+    """What came of each arm, in a line: gap: gains, +2.1 % (+1.0 to +3.2); auto: …"""
+    said = [(arm["arm"], arm["verdict"], gain(arm["gain"])) for arm in arms if arm["verdict"]]
+    if not said:
+        return "Only the baseline ran: there is nothing to compare it with"
+    return "; ".join(f"{name}: {found}, {change}" for name, found, change in said)
 
 
 def gain(interval: Mapping[str, float | None] | None) -> str:
@@ -89,27 +100,33 @@ def cv(interval: Mapping[str, float | None] | None) -> str:
     return f"{interval['value']:.3f}{ends}"
 
 
-def _columns(series: Series) -> Columns:
-    return Columns(
+def packed_steps(series: Sequence[Series]) -> Packed:
+    """The steps as they travel in a page: job0, job1 …"""
+    return pack(
         {
-            "start_s": np.asarray(series.start_s, np.float64),
-            "step_ms": np.asarray(series.step_ms, np.float32),
-            "counts": np.asarray(series.counts, np.uint8),
+            f"job{at}": Columns(
+                {
+                    "start_s": np.asarray(one.start_s, np.float64),
+                    "step_ms": np.asarray(one.step_ms, np.float32),
+                    "counts": np.asarray(one.counts, np.uint8),
+                }
+            )
+            for at, one in enumerate(series)
         }
     )
 
 
-def _facts(
+def facts(
     directory: Mapping[str, Any],
-    document: Document,
+    arms: Sequence[str],
     series: Sequence[Series],
     blocks: Sequence[Block],
 ) -> dict[str, Any]:
-    arms = [arm["arm"] for arm in document["arms"]]
+    """What the page's script has to know of the steps: where they lie, and whose turn was when."""
     return {
         "directory": directory,
         "jobs": [one.job for one in series],
-        "arms": arms,
+        "arms": list(arms),
         "blocks": [
             {"arm": arms.index(one.arm), "from": one.start_s, "to": one.end_s, "counts": one.counts}
             for one in blocks

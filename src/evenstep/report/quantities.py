@@ -20,7 +20,7 @@ SHARES: tuple[tuple[str, str], ...] = (
 )
 
 #: Units that read better as a sign, or as nothing.
-_SIGNS = {"1": "", "factor": "×"}
+_SIGNS = {"1": "", "factor": "×", "generation": "", "level": "", "p": ""}
 
 _TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
@@ -80,7 +80,15 @@ def measured(value: float | None, unit: str) -> str:
         return duration(value)
     if unit in {"share", "fraction"}:
         return percent(value)
-    return number(value, _SIGNS.get(unit, unit))
+    sign = _SIGNS.get(unit, unit)
+    return number(value, _single(sign) if value == 1 else sign)
+
+
+def _single(unit: str) -> str:
+    """One of what is counted: ranks, retries; other units stay."""
+    if unit.endswith("ies"):
+        return f"{unit[:-3]}y"
+    return unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit
 
 
 def plural(count: int, noun: str) -> str:

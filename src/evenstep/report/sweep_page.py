@@ -42,6 +42,7 @@ MEASURES = (
     Measure("cost_per_unit", "cost a unit", "number", -1),
     Measure("goodput", "goodput of weeks", "share", 1),
 )
+THROUGHPUT = MEASURES[0].name
 #: Measures whose best combination is named at the top.
 NAMED = ("throughput", "efficiency", "step_cv", "cost_per_unit")
 
@@ -57,6 +58,8 @@ def render(document: Document, name: str) -> str:
         document=document,
         measures=known,
         unit=combinations[0]["unit"] if combinations else "",
+        verdict=_verdict(combinations, name),
+        swings={field: swing(combinations, field) for field in document["vary"]},
         best=[(one, row) for one in known if one.name in NAMED for row in _best(one, combinations)],
         style=sheet.style(),
         script=script,
@@ -82,6 +85,27 @@ def said(measure: Measure, value: float | None) -> str:
 def short(field: str) -> str:
     """A field's own name without its table's: cluster.nodes is nodes, noise.1.factor factor."""
     return field.rpartition(".")[2]
+
+
+def swing(rows: Sequence[Mapping[str, Any]], field: str) -> float | None:
+    """How much higher the highest throughput is than the lowest where only this field differs, at
+    most; None where no two combinations differ in it alone."""
+    alike: dict[str, list[float]] = {}
+    for row in rows:
+        if row[THROUGHPUT] is not None:
+            others = {name: value for name, value in row["varied"].items() if name != field}
+            alike.setdefault(repr(others), []).append(float(row[THROUGHPUT]["value"]))
+    pairs = [max(each) / min(each) - 1 for each in alike.values() if len(each) > 1 and min(each)]
+    return max(pairs, default=None)
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Where throughput is highest, in a sentence; the name where there is nothing to compare."""
+    for row in _best(MEASURES[0], rows):
+        value = number(row[THROUGHPUT]["value"], row["unit"])
+        with_ = ", ".join(f"{short(field)} {at}" for field, at in row["varied"].items())
+        return f"Throughput is highest with {with_}: {value}"
+    return name
 
 
 def _best(measure: Measure, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

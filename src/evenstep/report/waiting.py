@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.blame import Blame, blame
+from evenstep.diagnose.blame import Blame
 from evenstep.diagnose.case import Case
 from evenstep.diagnose.critical_path import critical_path
 from evenstep.trace.columns import Columns
@@ -34,13 +34,10 @@ class Waiting:
     ranks_per_bin: int
 
 
-def waiting(case: Case) -> Waiting | None:
+def waiting(case: Case, found: Blame) -> Waiting | None:
     """Lost time by pair, and the bound of every step; None where nobody was seen to wait."""
-    steps, ranks = case.grid.shape
-    if not steps or ranks < 2 or not case.waits_known:
-        return None
-    found = blame(case.grid)
-    if found.lost_ns.sum() <= 0:
+    ranks = case.grid.shape[1]
+    if ranks < 2 or not case.waits_known or found.lost_ns.sum() <= 0:
         return None
     width = -(-ranks // MOST_CELLS_A_SIDE)
     matrix = Columns({"lost_us": (binned(found, width) / 1e3).astype(np.float32).reshape(-1)})

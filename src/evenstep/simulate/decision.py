@@ -7,15 +7,15 @@ what it costs.
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evenstep.errors import ConfigError
 from evenstep.simulate import margin as margins
 from evenstep.simulate.decision_options import Option, changed, neutral, options
+from evenstep.simulate.engines import Local
 from evenstep.simulate.margin import Edges, Margin
 from evenstep.simulate.result import Result
 from evenstep.simulate.scenario import Scenario
@@ -166,14 +166,9 @@ def compare(
         changed(data, ("run.steps=1", "run.warm_up=0")), coflows=True
     )  # what is wrong is said at once
     units = [Unit(data, option, limits.edges, tuple(axes)) for option in wanted]
-    rows: list[Row] = []
-    for number, found in enumerate(_carried_out(units, workers), 1):
-        if isinstance(found, Row):
-            rows.append(found)
-        else:
-            notes.append(found)
-        if progress is not None:
-            progress(number, len(units))
+    found = _carried_out(units, workers, progress)
+    rows = [one for one in found if isinstance(one, Row)]
+    notes += [one for one in found if isinstance(one, str)]
     return Table(scenario, limits, tuple(rows), choose(rows, limits), tuple(notes))
 
 
@@ -186,13 +181,19 @@ class Unit(NamedTuple):
     axes: tuple[str, ...]
 
 
-def _carried_out(units: Sequence[Unit], workers: int) -> Iterator[Row | str]:
-    if workers == 1:
-        yield from map(run, units)
-        return
-    context = multiprocessing.get_context("spawn")  # a fork would copy threads of numpy's
-    with ProcessPoolExecutor(min(workers, len(units)), mp_context=context) as pool:
-        yield from pool.map(run, units)
+def _carried_out(units: Sequence[Unit], workers: int, progress: Progress | None) -> list[Row | str]:
+    """What came of each, in their order, whoever finished first."""
+    found: list[tuple[int, Row | str]] = []
+    with closing(Local(workers).carried(list(enumerate(units)), _numbered)) as finished:
+        for one in finished:
+            found.append(one)
+            if progress is not None:
+                progress(len(found), len(units))
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def _numbered(piece: tuple[int, Unit]) -> tuple[int, Row | str]:
+    return piece[0], run(piece[1])
 
 
 def run(unit: Unit) -> Row | str:
@@ -200,6 +201,8 @@ def run(unit: Unit) -> Row | str:
     try:
         scenario = changed(unit.data, unit.option.sets)
         result = simulate(scenario, coflows=True)
+        if result.partial:
+            raise KeyboardInterrupt
         return _row(unit.option, result, margins.margins(scenario, unit.edges, unit.axes))
     except ConfigError as error:
         return f"{unit.option.name}: {error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from evenstep.simulate.decision import Row, Table
 from evenstep.simulate.decision_options import AGENT
@@ -12,6 +12,7 @@ from evenstep.simulate.table import duration
 
 WIDTH = 80
 MODE_OFF = "observe"
+SHORT = {"oversubscription": "oversubs."}  # heads of columns
 #: Fields of a scenario's strategy and the agent's settings they are.
 SETTINGS = {
     "strategy.controller": "controller",
@@ -34,18 +35,18 @@ def _lines(table: Table) -> Iterator[str]:
     unit = first.unit
     yield (
         f"  {'':27}{unit:>11}{'gain':>8}{'CV':>7}{'p99':>10}{'stale':>7}"
-        + (f"{'J each':>9}" if first.joules_per_unit else "")
+        + (f"{'J each':>8}" if first.joules_per_unit else "")
     )
     for row in table.rows:
         mark = "*" if row.option.training else " "
-        energy = f"{row.joules_per_unit:9.3g}" if row.joules_per_unit else ""
+        energy = f"{row.joules_per_unit:8.3g}" if row.joules_per_unit else ""
         gain = 100 * (row.throughput / first.throughput - 1)
-        broken = ", ".join(table.limits.broken(row))
         yield (
             f" {mark}{row.option.name:27}{row.throughput:11.5g}{gain:+7.1f}%{row.cv:7.3f}"
             f"{duration(row.p99_ns):>10}{row.staleness:7.3g}{energy}"
-            + (f"  breaks {broken}" if broken else "")
         )
+        if broken := table.limits.broken(row):
+            yield f"    breaks {', '.join(broken)}"
     yield "  * what is trained differs from waiting for every gradient"
     if any(row.margins for row in table.rows):
         yield ""
@@ -56,14 +57,12 @@ def _lines(table: Table) -> Iterator[str]:
 
 def _margins(table: Table) -> Iterator[str]:
     edges = table.limits.edges
-    yield (
-        f"  stable up to (CV at most {edges.cv:g}, efficiency at least {edges.efficiency:g}); "
-        "e: efficiency ends it, c: CV"
-    )
+    yield f"  stable up to (CV at most {edges.cv:g}, efficiency at least {edges.efficiency:g});"
+    yield "  e: efficiency ends it, c: CV"
     axes = list(table.rows[0].margins)
-    yield f"  {'':27}" + "".join(f"{axis:>18}" for axis in axes)
+    yield f"  {'':27}" + "".join(f"{SHORT.get(axis, axis):>12}" for axis in axes)
     for row in table.rows:
-        cells = "".join(f"{_cell(axis, row.margins[axis]):>18}" for axis in axes)
+        cells = "".join(f"{_cell(axis, row.margins[axis]):>12}" for axis in axes)
         yield f"  {row.option.name:27}{cells}"
     notes = {
         f"{axis}: {found.note}"
@@ -71,7 +70,8 @@ def _margins(table: Table) -> Iterator[str]:
         for axis, found in row.margins.items()
         if found.note and found.crosses is None
     }
-    yield from (f"  - {note}" for note in sorted(notes))
+    for note in sorted(notes):
+        yield from _item(note)
 
 
 def _cell(axis: str, found: Margin) -> str:
@@ -94,10 +94,24 @@ def _advice(table: Table) -> Iterator[str]:
     yield f"recommended: {choice.row.option.name}, applied by {choice.row.option.by}"
     yield from textwrap.wrap(choice.reason, WIDTH, initial_indent="  ", subsequent_indent="  ")
     if choice.row.option.sets:
-        words = " ".join(f"--set {text}" for text in choice.row.option.sets)
-        yield f"  {words}"
+        yield from _together([f"--set {text}" for text in choice.row.option.sets])
     for note in table.notes:
-        yield from textwrap.wrap(note, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+        yield from _item(note)
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _together(words: Sequence[str]) -> Iterator[str]:
+    """Words side by side, as many as a line holds."""
+    line = " "
+    for word in words:
+        if len(f"{line} {word}") > WIDTH:
+            yield line
+            line = " "
+        line += f" {word}"
+    yield line
 
 
 def settings(table: Table) -> str:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.flows import Flow
-from evenstep.simulate.messages import Fluid, Party, program_of
+from evenstep.simulate.messages import Fluid
 from evenstep.simulate.neighbours import Other, Timeline
 from evenstep.simulate.network import Network
+from evenstep.simulate.parties import Party, program_of
 from evenstep.simulate.rehearsal import is_unshared
 from evenstep.simulate.rings import around
 from evenstep.simulate.wire import Carried
@@ -34,7 +35,10 @@ class ExactWire:
         self._network = network
         self.free = np.zeros(ranks)  # end of the last collective of each rank
         self._alone: dict[int, tuple[Flow, bool]] = {}
-        self._fluid = Fluid(network.capacity, network.fabric.incast_goodput)
+        self._fluid = Fluid(
+            network.capacity, network.fabric.incast_goodput, peaks=others is not None
+        )
+        self._timeline = others
         self._others = [
             _Rival(other, self._fluid, network)
             for other in (others.others if others is not None else [])
@@ -89,6 +93,8 @@ class ExactWire:
         self._fluid.start(party)
         self._fluid.run(lambda: party.left == 0)
         self._fluid.forget(party)
+        if self._timeline is not None:
+            self._timeline.saw(self._fluid.peak_gBps)
         ends = party.ends + zero
         self.free = ends[-1]
         return ends

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate.fabrics import Block
+from evenstep.simulate.core import Block, End
 from evenstep.simulate.hardware import Cluster, NodeKind
 from evenstep.simulate.scenario import nodes_in
 
@@ -154,11 +154,15 @@ class Part(NamedTuple):
     setting: str
     latency_ns: float
 
-    def blocks(self, nodes: int) -> list[Block]:
-        """Its links in all machines: what they send, then what they receive."""
+    def blocks(self, nodes: int, above: End) -> list[Block]:
+        """Its links in all machines: what they send, then what they receive. Cards send to what is
+        above them; everything else stays inside its machine."""
+        links, machine = nodes * self.each, End("node", lambda i: i // self.each)
+        other = above if self.name == "nic" else machine
+        send, receive = (_named(self.name, self.each, way) for way in ("send", "receive"))
         return [
-            Block(nodes * self.each, _named(self.name, self.each, way), 0.0, self.latency_ns)
-            for way in ("send", "receive")
+            Block(links, send, 0.0, self.latency_ns, machine, other),
+            Block(links, receive, 0.0, self.latency_ns, other, machine),
         ]
 
 

@@ -102,6 +102,8 @@ def search(axis: Axis, crossed: Callable[[float], str | None]) -> Margin:
 
 def _crossed(data: dict[str, Any], edges: Edges) -> str | None:
     result = simulate(scenarios.parse(data), coflows=True)
+    if result.partial:
+        raise KeyboardInterrupt
     return edges.crossed(result.step_time.cv, result.efficiency)
 
 

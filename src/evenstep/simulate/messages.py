@@ -8,7 +8,7 @@ are constant; events at the same moment are taken together.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.collectives import Round
-from evenstep.simulate.flows import Flow, Stage
+from evenstep.simulate.flows import Stage
+from evenstep.simulate.parties import Party
 from evenstep.simulate.sharing import LEAST_SHARE, flow_rates
 
 Array = npt.NDArray[Any]
@@ -24,80 +25,28 @@ Array = npt.NDArray[Any]
 SAME_NS, SAME_SHARE = 1e-6, 1e-15  # events closer than this, and that share of the time, are one
 MOST_KNOWN = 64  # sets of messages whose rates are remembered
 
-Entries = Callable[[int], Array]  # when each rank may enter the n-th collective
-
-
-class Party:
-    """Ranks that go through rounds together.
-
-    `program` holds (stage, collective) for every round; `ready` says when ranks may enter a
-    collective. `ends` is (collectives, ranks): when each was over. `then` is called when all ranks
-    are through. Its messages are `scale` times as large as their rounds say, and take `steady` GB/s
-    whatever others do; 0: their fair share.
-    """
-
-    then: Callable[[], None] | None = None
-    number = -1  # in the network it is on
-
-    def __init__(
-        self,
-        program: Sequence[tuple[Stage, int]],
-        ready: Array,
-        *,
-        ranks: int,
-        scale: float = 1.0,
-        steady: float = 0.0,
-    ) -> None:
-        self.program = program
-        self.scale = scale
-        self.steady = steady
-        self.ready = ready
-        self.at = np.full(ranks, -1)  # round each rank is in
-        self.ends = ready.astype(float).copy()
-        self.open: dict[int, Array] = {}  # messages each rank still waits for, by round
-        self.left = ranks  # not yet through
-
-    def needs(self, number: int) -> Array:
-        """What each rank still waits for in a round."""
-        if number not in self.open:
-            item = self.program[number][0].round
-            size = len(self.at)
-            self.open[number] = np.bincount(item.source, minlength=size) + np.bincount(
-                item.target, minlength=size
-            )
-        return self.open[number]
-
-
-def program_of(flows: Sequence[Flow]) -> list[tuple[Stage, int]]:
-    """All rounds of collectives in a row."""
-    return [
-        (stage, number)
-        for number, flow in enumerate(flows)
-        for stage in flow.stages
-        for _ in range(stage.round.repeats)
-    ]
-
 
 class Fluid:
-    """The network with everything that is on it at one moment."""
+    """The network with everything that is on it at one moment. With `peaks` it notes how much each
+    link carried at most."""
 
-    def __init__(self, capacity: Array, incast_goodput: float = 1.0) -> None:
+    def __init__(
+        self, capacity: Array, incast_goodput: float = 1.0, *, peaks: bool = False
+    ) -> None:
+        self._peaks = peaks
         self._capacity = capacity
         self._incast_goodput = incast_goodput  # of a link, for each further party on it
         self.now = 0.0
         self._events: list[tuple[float, int, Any]] = []
-        self._numbers = count()
+        self._numbers, self._party_numbers = count(), count()
         self._stages: dict[int, tuple[Stage, int]] = {}  # by identity: with its first row
         self._table = np.zeros((0, 1), np.int64)  # links of every message known, -1 none
-        self._latency = np.zeros(0)
         self._rows = np.zeros(0, np.int64)  # messages under way
-        self._bytes_left = np.zeros(0)
+        self._latency, self._bytes_left = np.zeros(0), np.zeros(0)
         self._parties: dict[int, Party] = {}
-        self._party_numbers = count()
-        self._party = np.zeros(0, np.int64)
-        self._round = np.zeros(0, np.int64)
-        self._rates = np.zeros(0)
-        self._known: dict[bytes, Array] = {}
+        self._party, self._round = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._rates, self._known = np.zeros(0), dict[bytes, Array]()
+        self.peak_gBps = np.zeros(len(capacity))  # on each link so far
 
     # -- parties -----------------------------------------------------------------------------------
 
@@ -261,6 +210,8 @@ class Fluid:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = self._shared()
+            if self._peaks:
+                self._see(self._known[key])
         return self._known[key]
 
     def _shared(self) -> Array:
@@ -278,6 +229,12 @@ class Fluid:
         fair = (steady == 0)[flow]
         rates = flow_rates(flow[fair], link[fair], left, len(links))
         return np.where(steady > 0, steady, rates)
+
+    def _see(self, rates: Array) -> None:
+        links = self._table[self._rows]
+        each = np.repeat(rates, (links >= 0).sum(axis=1))
+        carried = np.bincount(links[links >= 0], each, len(self._capacity))
+        np.maximum(self.peak_gBps, carried, out=self.peak_gBps)
 
     def _with_incast(self, party: Array, link: Array) -> Array:
         """What links carry with so many parties on each."""

@@ -79,6 +79,7 @@ class Timeline:
         self._now = 0.0
         self._rates: dict[tuple[int, tuple[int, ...]], tuple[float, ...]] = {}
         self._stages: dict[int, Stage] = {}  # ours, by their identity
+        self.peak_gBps = np.zeros(len(network.capacity))  # on each link so far
 
     def transfer(self, flow: Flow, start_ns: float) -> float:
         """When a collective that begins at `start_ns` is over."""
@@ -144,6 +145,7 @@ class Timeline:
             [sharing.claim(stage)] if stage is not None else []
         )
         found = [0.0] * (len(self.others) + 1)
+        carried = np.zeros_like(self.peak_gBps)
         for place, item in enumerate(stages):
             length = sharing.round_ns(item, place, claims, self._network) * item.round.repeats
             if place < len(present):
@@ -152,7 +154,13 @@ class Timeline:
                 found[active[place]] = 1 / length
             else:
                 found[-1] = 1 / length
+            carried += item.load * item.round.repeats / length
+        self.saw(carried)
         return tuple(found)
+
+    def saw(self, rates_gBps: Array) -> None:  # noqa: N803
+        """Links carried that much at a moment."""
+        self.peak_gBps = np.maximum(self.peak_gBps, rates_gBps)
 
     def _steady(self, other: Other) -> float:
         card = self._network.cluster.nic_gBps

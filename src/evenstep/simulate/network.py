@@ -61,16 +61,17 @@ class Network:
         self._seed = seed
         self.machines = Machines(cluster)
         parts = parts_of(self.machines, injects=self.core.injects)
-        blocks = [block for part in parts for block in part.blocks(cluster.nodes)]
+        blocks = [block for part in parts for block in part.blocks(cluster.nodes, self.core.above)]
         blocks += self.core.blocks
-        self._blocks = blocks
+        self.blocks = blocks
         self._numa = max((part.each for part in parts if part.name == "numa"), default=0)
-        self._first = np.cumsum([0, *(block.links for block in blocks)])
-        self._core_first = int(self._first[len(blocks) - len(self.core.blocks)])
+        self.first = np.cumsum([0, *(block.links for block in blocks)])
+        self.inside = len(blocks) - len(self.core.blocks)  # blocks of machines, before the fabric's
+        self._core_first = int(self.first[self.inside])
         self.capacity = np.repeat([b.capacity for b in blocks], [b.links for b in blocks])
         self.latency_ns = np.repeat([b.latency_ns for b in blocks], [b.links for b in blocks])
         for index, part in enumerate(parts):
-            first, last = self._first[2 * index], self._first[2 * index + 2]
+            first, last = self.first[2 * index], self.first[2 * index + 2]
             each = np.repeat(self.machines.capacities(part.setting), part.each)
             self.capacity[first:last] = np.tile(each, 2)
         for index, change in enumerate(fabric.changes):
@@ -79,18 +80,18 @@ class Network:
     @cached_property
     def names(self) -> list[str]:
         """A name for every link."""
-        return [block.name(i) for block in self._blocks for i in range(block.links)]
+        return [block.name(i) for block in self.blocks for i in range(block.links)]
 
     def name(self, link: int) -> str:
         """The name of one link."""
-        block = int(np.searchsorted(self._first, link, side="right")) - 1
-        return self._blocks[block].name(link - int(self._first[block]))
+        block = int(np.searchsorted(self.first, link, side="right")) - 1
+        return self.blocks[block].name(link - int(self.first[block]))
 
     def _change(self, change: LinkChange, place: str) -> None:
         fits = re.compile(translate(change.links)).match
         chosen = np.array([i for i, name in enumerate(self.names) if fits(name)], int)
         if not len(chosen):
-            shown = ", ".join(self.name(int(first)) for first in self._first[:-1][-4:])
+            shown = ", ".join(self.name(int(first)) for first in self.first[:-1][-4:])
             raise ConfigError(
                 f"{place}.links: no link is called {change.links!r}; there are {shown} …"
             )

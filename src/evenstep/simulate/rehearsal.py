@@ -16,9 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.simulate.flows import Flow
-from evenstep.simulate.messages import Fluid, Party, program_of
+from evenstep.simulate.messages import Fluid
 from evenstep.simulate.neighbours import Timeline
 from evenstep.simulate.network import Network
+from evenstep.simulate.parties import Party, program_of
 
 MOST_MESSAGES = 3000
 MOST_OF_RUN = 100_000  # messages of a run, at some 20 µs each

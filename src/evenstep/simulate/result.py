@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from evenstep.simulate import outlook
 from evenstep.simulate.account import Account
+from evenstep.simulate.fabric_map import FabricMap, fabric_map
 from evenstep.simulate.flows import Flow
-from evenstep.simulate.network import Network
+from evenstep.simulate.link_loads import LinkLoads
+from evenstep.simulate.placement import Placement
 from evenstep.simulate.scenario import Scenario
 from evenstep.simulate.staleness import Staleness, convergence
 
@@ -19,6 +21,7 @@ Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.simulation/1"
 MOST_LINKS = 8
+NOT_SAID = ("step_ns", "loads", "placement")  # by the JSON of a result
 SPARING = ("backup_workers", "partial_reduce")  # strategies that leave the latest ranks out
 
 
@@ -66,7 +69,8 @@ class LinkUse:
     capacity_gBps: float  # noqa: N815
     bytes: float
     others_bytes: float  # of it, of neighbours
-    utilisation: float
+    utilisation: float  # mean over the run
+    peak: float  # share of the capacity used in the round that loads it most
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,19 @@ class Result:
     energy: dict[str, float | None] | None  # as `energy.Bill`, per unit of throughput
     goodput: dict[str, Any] | None  # shares of weeks, as `goodput.Goodput`
     step_ns: Array = field(repr=False, compare=False)  # of every step
+    loads: LinkLoads = field(repr=False, compare=False)
+    placement: Placement = field(repr=False, compare=False)
+
+    def fabric_map(self) -> FabricMap:
+        """The fabric with the load of every link, to be drawn."""
+        return fabric_map(self.loads.network, self.placement, self.loads)
 
     def to_json(self) -> dict[str, Any]:
         """One object; unknown is null."""
         found: dict[str, Any] = {"schema": SCHEMA}
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if name == "step_ns":
+            if name in NOT_SAID:
                 continue
             if isinstance(value, tuple):
                 found[name] = [asdict(item) for item in value]
@@ -105,17 +115,16 @@ class Result:
                 found[name] = asdict(value)
             else:
                 found[name] = value
-        return found
+        return {**found, "fabric": self.fabric_map().summary()}
 
 
 def summed_up(
     scenario: Scenario,
-    network: Network,
     account: Account,
     *,
     flows: list[Flow],
-    link_bytes: Array,
-    other_bytes: Array,
+    loads: LinkLoads,
+    placement: Placement,
     compute_ns: float,
     pacing: dict[str, Any] | None,
     staleness: Staleness | None,
@@ -139,12 +148,14 @@ def summed_up(
         efficiency=compute_ns / mean if mean else 0.0,
         shares=_shares(account),
         collectives=tuple(_use(flow) for flow in flows),
-        links=_links(network, account, link_bytes, other_bytes),
+        links=_links(loads),
         pacing=pacing,
         convergence=_convergence(scenario, staleness),
         energy=outlook.energy(scenario, account, amount, weeks),
         goodput=weeks,
         step_ns=account.step_ns,
+        loads=loads,
+        placement=placement,
     )
 
 
@@ -214,23 +225,19 @@ def _busbw(flow: Flow, size: int) -> float | None:
     return flow.bytes / flow.duration_ns * factor[flow.operation] * (size - 1) / size
 
 
-def _links(network: Network, account: Account, own: Array, others: Array) -> tuple[LinkUse, ...]:
+def _links(loads: LinkLoads) -> tuple[LinkUse, ...]:
     """The busiest links of the run, the worst first."""
-    elapsed = float(account.end_ns[account.done - 1]) if account.done else 0.0
-    total = own + others
-    usable = network.capacity > 0
-    use = np.zeros_like(total)
-    if elapsed:
-        use[usable] = total[usable] / network.capacity[usable] / elapsed
-    worst = np.argsort(-use, kind="stable")[:MOST_LINKS]
+    network, carried, mean, peak = loads.network, loads.bytes, loads.mean, loads.peak
+    worst = np.argsort(-mean, kind="stable")[:MOST_LINKS]
     return tuple(
         LinkUse(
             network.name(int(link)),
             float(network.capacity[link]),
-            float(total[link]),
-            float(others[link]),
-            float(use[link]),
+            float(carried[link]),
+            float(loads.others_bytes[link]),
+            float(mean[link]),
+            float(peak[link]),
         )
         for link in worst
-        if total[link] > 0
+        if carried[link] > 0
     )

@@ -14,12 +14,14 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
 from evenstep.errors import ConfigError
+from evenstep.simulate import spelling
 
 Settings = TypeVar("Settings")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B")
 MOST_COUNT, MOST_NUMBER, MOST_BYTES = 2**31 - 1, 1e12, 10**18
 LEAST_ABOVE = 1e-9  # of a number that must be above 0
+_BARE = re.compile(r"[+-]?(\.\d+|\d+\.)")  # a number that TOML does not take
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -118,35 +120,47 @@ def checks(settings: Any) -> dict[str, Check]:
 # -- in ------------------------------------------------------------------------------------------
 
 
-def read(settings: type[Settings], data: Mapping[str, Any], where: str = "") -> Settings:
+def read(
+    settings: type[Settings], data: Mapping[str, Any], where: str = "", whole: Any = None
+) -> Settings:
     """Settings from plain values. Raises `ConfigError` naming the field, what is allowed, and for
-    an unknown name the nearest one there is."""
-    known = checks(settings)
+    an unknown name the nearest one there is, in this table or elsewhere in the `whole`."""
+    known, whole = checks(settings), whole or settings
     for name in data:
         if name not in known:
-            raise ConfigError(unknown(f"{where}{name}", name, known))
+            raise ConfigError(spelling.unknown(f"{where}{name}", name, known, _places(whole)))
     return settings(
-        **{name: _value(known[name], value, f"{where}{name}") for name, value in data.items()}
+        **{
+            name: _value(known[name], value, f"{where}{name}", whole)
+            for name, value in data.items()
+        }
     )
 
 
-def unknown(place: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    """There is no such thing, and the nearest one that there is."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "there are " + ", ".join(known)
-    return f"there is no {place}; {hint}"
+def _places(settings: Any, prefix: str = "") -> dict[str, list[str]]:
+    """Every field below the top by its own name: where it stands, with dots."""
+    found: dict[str, list[str]] = {}
+    for name, check in checks(settings).items():
+        if prefix:
+            found.setdefault(name, []).append(f"{prefix}{name}")
+        if check.settings is not None:
+            inner = f"{prefix}{name}." if check.kind == "table" else f"{prefix}{name}.0."
+            for each, places in _places(check.settings, inner).items():
+                found.setdefault(each, []).extend(places)
+    return found
 
 
-def _value(check: Check, value: Any, place: str) -> Any:
+def _value(check: Check, value: Any, place: str, whole: Any) -> Any:
     if check.kind == "table":
         if not isinstance(value, Mapping):
             raise refused(place, check.allowed, value)
-        return read(check.settings, value, f"{place}.")
+        return read(check.settings, value, f"{place}.", whole)
     if check.kind == "tables":
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             raise refused(place, check.allowed, value)
         return tuple(
-            read(check.settings, item, f"{place}[{index}].") for index, item in enumerate(value)
+            read(check.settings, item, f"{place}[{index}].", whole)
+            for index, item in enumerate(value)
         )
     if check.kind == "list":
         if not isinstance(value, list) or not all(_is_number(item) for item in value):
@@ -170,15 +184,15 @@ def _scalar(check: Check, value: Any, place: str) -> Any:
         return value
     if check.kind == "size" and isinstance(value, str):
         value = _bytes(value, place, check)
-    whole = check.kind in ("count", "size")
+    whole, given = check.kind in ("count", "size"), value
     if whole and isinstance(value, float) and value.is_integer():
         value = int(value)
     if not _is_number(value) or (whole and not isinstance(value, int)):
         raise refused(place, check.allowed, value)
     if not check.low <= value <= check.high or (check.above and value == check.low):
-        raise refused(place, check.allowed, value)
+        raise refused(place, check.allowed, given)
     if abs(value) > check.most:
-        raise refused(place, f"{check.allowed}, at most {check.most:,.16g}", value)
+        raise refused(place, f"{check.allowed}, at most {check.most:,.16g}", given)
     if check.above and check.low == 0 and value < LEAST_ABOVE:
         raise refused(place, f"{check.allowed}, at least {LEAST_ABOVE:g}", value)
     return value if whole else float(value)
@@ -245,13 +259,14 @@ def _index(place: list[Any], part: str, path: str) -> int:
 
 
 def parsed(value: str) -> Any:
-    """A value from the command line: TOML, or text where it is not that."""
+    """A value from the command line: TOML, also .5 where TOML wants 0.5; else text."""
     import tomllib
 
     try:
         return tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return value.strip()
+        text = value.strip()
+        return float(text) if _BARE.fullmatch(text) else text
 
 
 # -- out -----------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigError
@@ -18,6 +17,7 @@ from evenstep.simulate.engine import Engine
 from evenstep.simulate.exact import ExactWire
 from evenstep.simulate.flows import Library
 from evenstep.simulate.learning import LearningWire
+from evenstep.simulate.link_loads import link_loads
 from evenstep.simulate.neighbours import Timeline, timeline
 from evenstep.simulate.network import Network
 from evenstep.simulate.noise import Weather
@@ -94,6 +94,7 @@ def simulate_set_up(
     setup: Setup, *, exact: bool = False, progress: Progress | None = None
 ) -> Result:
     """Run a scenario that is set up, without keeping a trace."""
+    _check_takes_time(setup)
     return _run(setup, None, exact=exact, progress=progress)
 
 
@@ -114,6 +115,7 @@ def simulate_to(
     Interrupted, it leaves the steps that were finished, and the result says that it is partial.
     """
     setup = set_up(scenario)
+    _check_takes_time(setup)
     program, singles = setup.program, len(scenario.noise) + 1  # pauses, and a decision of pacing
     most = 1 + 3 * len(program.items) + 2 * len(program.flows) + singles  # records of a step
     archive = FolderArchive(
@@ -123,6 +125,12 @@ def simulate_to(
     result = _run(setup, recorder, exact=exact, progress=progress)
     archive.close(setup.cast, recorder)
     return result
+
+
+def _check_takes_time(setup: Setup) -> None:
+    scenario, program = setup.scenario, setup.program
+    if not (program.compute_ns or program.flows or scenario.noise or scenario.work.input_bytes):
+        raise ConfigError("work: a step takes no time; give work.forward_ms, or another time")
 
 
 def _run(
@@ -151,16 +159,14 @@ def _run(
         pass  # what is finished is kept, and the result says how much that is
     if recorder is not None:
         recorder.flush()
-    link_bytes = np.zeros(len(setup.network.capacity))
-    for flow, times in engine.flow_steps.values():
-        link_bytes += times * flow.link_bytes
+    carried = engine.flow_steps.values()
+    elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
     return summed_up(
         scenario,
-        setup.network,
         account,
-        flows=[flow for flow, _ in engine.flow_steps.values()],
-        link_bytes=link_bytes,
-        other_bytes=np.zeros_like(link_bytes) if others is None else others.link_bytes,
+        flows=[flow for flow, _ in carried],
+        loads=link_loads(setup.network, carried, others, elapsed_ns),
+        placement=setup.placement,
         compute_ns=setup.program.compute_ns,
         pacing=pace.summary(),
         staleness=pace.staleness(),

@@ -86,6 +86,7 @@ class Row(NamedTuple):
     published: Published
     baseline: Figure
     arms: dict[str, Figure]
+    alone: Figure  # our job without the others: no pacing can reach more
 
 
 #: What is held beside the baseline. The rule as the paper states it has no guard.
@@ -152,7 +153,11 @@ def predict(family: Family, *, seeds: Sequence[int], steps: int) -> list[Row]:
             held, held_cv = _measured([paced(item, steps, **settings) for item in worlds])
             throughput = _throughput(published.nodes, held, first)
             arms[name] = Figure(throughput, mean / held - 1, held_cv)
-        rows.append(Row(published, baseline, arms))
+        lone, lone_cv = _measured(
+            [unpaced(replace(item, jobs=item.jobs[:1]), steps) for item in worlds]
+        )
+        alone = Figure(_throughput(published.nodes, lone, first), mean / lone - 1, lone_cv)
+        rows.append(Row(published, baseline, arms, alone))
     return rows
 
 
@@ -213,6 +218,7 @@ def to_json(family: Family, rows: Sequence[Row]) -> dict[str, Any]:
                 "published": row.published._asdict(),
                 "baseline": row.baseline._asdict(),
                 **{name: figure._asdict() for name, figure in row.arms.items()},
+                "alone": row.alone._asdict(),
             }
             for row in rows
         ],

@@ -2,19 +2,19 @@
 // Step times of jobs over the blocks of a comparison, a panel for each job.
 
 const ARM_COLORS = ["curve", "other", "compute", "pause", "exposed_communication", "input", "checkpoint", "optimizer"];
-const BLOCKS = { left: 66, right: 12, strip: 8, height: 150, gap: 46 };
+const BLOCKS = { left: 66, right: 20, strip: 8, height: 150, gap: 46 };
 
-/** The colour of an arm: the baseline is grey, so is the baseline again. */
+/** The colour of an arm: the baseline is grey, so is the baseline again. @param {number} at */
 function armColor(at) {
   return ARM_COLORS[at < ARM_COLORS.length ? at : 2 + ((at - 2) % (ARM_COLORS.length - 2))];
 }
 
-/** The block that is on at a time; -1 before the first. @param {{from: number, to: number}[]} blocks */
+/** The block that is on at a time; -1 before the first. @param {{from: number, to: number}[]} blocks @param {number} seconds */
 function blockAt(blocks, seconds) {
   return blocks.findIndex((block) => seconds >= block.from && seconds < block.to);
 }
 
-/** Median of the steps of each block that count; NaN where there is none. */
+/** Median of the steps of each block that count; NaN where there is none. @param {Table} table @param {Block[]} blocks */
 function blockMedians(table, blocks) {
   const times = blocks.map(() => /** @type {number[]} */ ([]));
   table.start_s.forEach((start, at) => {
@@ -24,26 +24,30 @@ function blockMedians(table, blocks) {
   return times.map((each) => (each.length ? each.sort((a, b) => a - b)[Math.floor(each.length / 2)] : NaN));
 }
 
+/** @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Table[]} tables @param {LabFacts} facts */
 function blocksChart(canvas, read, tables, facts) {
   const medians = tables.map((table) => blockMedians(table, facts.blocks));
   const end = Math.max(...facts.blocks.map((block) => block.to));
-  let cursor = /** @type {any} */ (null); // {job, at}
-  let plots = [];
+  let cursor = /** @type {{job: number, at: number} | null} */ (null);
+  let plots = /** @type {Scaled[]} */ ([]);
 
   function draw() {
     const { context, width } = surface(canvas, tables.length * (BLOCKS.height + BLOCKS.gap) + 6);
     plots = tables.map((table, at) => {
       const top = at * (BLOCKS.height + BLOCKS.gap) + 30;
       const [low, high] = stepEnds(table.step_ms);
-      return { left: BLOCKS.left, width: width - BLOCKS.left - BLOCKS.right, top, bottom: top + BLOCKS.height - 6, low, high };
+      return { left: BLOCKS.left, width: width - BLOCKS.left - BLOCKS.right, top, height: BLOCKS.height - 6, bottom: top + BLOCKS.height - 6, low, high };
     });
     tables.forEach((table, at) => panel(context, table, plots[at], at));
-    if (cursor) mark(context);
+    if (cursor) mark(context, cursor.job, cursor.at);
   }
 
+  /** @param {Scaled} plot @param {number} seconds */
   const x = (plot, seconds) => plot.left + (seconds / end) * plot.width;
+  /** @param {Scaled} plot @param {number} ms */
   const y = (plot, ms) => plot.bottom - Math.max(0, Math.min((ms - plot.low) / (plot.high - plot.low), 1)) * (plot.bottom - plot.top);
 
+  /** @param {Context} context @param {Table} table @param {Scaled} plot @param {number} job */
   function panel(context, table, plot, job) {
     context.fillStyle = color("ink");
     context.textAlign = "left";
@@ -62,6 +66,7 @@ function blocksChart(canvas, read, tables, facts) {
     for (const seconds of ticks(0, end, plot.width / 90)) context.fillText(`${number(seconds)} s`, x(plot, seconds), plot.bottom + 13);
   }
 
+  /** @param {Context} context @param {Table} table @param {Scaled} plot */
   function dots(context, table, plot) {
     const inks = facts.arms.map((_, at) => color(armColor(at)));
     let block = 0;
@@ -74,6 +79,7 @@ function blocksChart(canvas, read, tables, facts) {
     context.globalAlpha = 1;
   }
 
+  /** @param {Context} context @param {Scaled} plot @param {Block} block @param {number} median */
   function turn(context, plot, block, median) {
     const [left, right] = [x(plot, block.from), x(plot, block.to)];
     context.globalAlpha = block.counts ? 1 : 0.35;
@@ -85,15 +91,17 @@ function blocksChart(canvas, read, tables, facts) {
     context.fillRect(left, y(plot, median) - 0.75, right - left - 1, 1.5);
   }
 
-  function mark(context) {
-    const [table, plot] = [tables[cursor.job], plots[cursor.job]];
+  /** @param {Context} context @param {number} job @param {number} at */
+  function mark(context, job, at) {
+    const [table, plot] = [tables[job], plots[job]];
     context.strokeStyle = color("ink");
     context.lineWidth = 1.5;
     context.beginPath();
-    context.arc(x(plot, table.start_s[cursor.at]), y(plot, table.step_ms[cursor.at]), 5, 0, 2 * Math.PI);
+    context.arc(x(plot, table.start_s[at]), y(plot, table.step_ms[at]), 5, 0, 2 * Math.PI);
     context.stroke();
   }
 
+  /** @param {number} job @param {number} at */
   function select(job, at) {
     const chosen = Math.max(0, Math.min(tables.length - 1, job));
     const table = tables[chosen];
@@ -119,7 +127,7 @@ function blocksChart(canvas, read, tables, facts) {
   return { draw };
 }
 
-/** Ends of a panel's axis: around the steps, the few fastest and slowest stay at its edges. @returns {[number, number]} */
+/** Ends of a panel's axis: around the steps, the few fastest and slowest stay at its edges. @param {Numbers} values @returns {[number, number]} */
 function stepEnds(values) {
   const sorted = Float32Array.from(values).sort();
   if (!sorted.length) return [0, 1];

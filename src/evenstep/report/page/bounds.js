@@ -1,7 +1,7 @@
 // @ts-check
 // Which rank bounds each step, and in which phase: the critical path over the run.
 
-/** @param {{pick: (step: number, rank?: number) => void}} hooks */
+/** @param {{pick: (step: number, rank?: number) => void}} hooks @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Table} table @param {Facts} facts */
 function boundsChart(canvas, read, table, facts, hooks) {
   const phaseNames = nameOf(facts.phases);
   const steps = table.step;
@@ -10,7 +10,9 @@ function boundsChart(canvas, read, table, facts, hooks) {
   let cursor = -1;
   let plot = { left: 66, top: 8, width: 1, height: 1, bottom: 1 };
 
+  /** @param {number} step */
   const x = (step) => plot.left + ((step - first) / (last - first + 1)) * plot.width;
+  /** @param {number} rank */
   const y = (rank) => plot.top + (rank / facts.world) * plot.height;
 
   function draw() {
@@ -34,6 +36,7 @@ function boundsChart(canvas, read, table, facts, hooks) {
     if (cursor >= 0) { context.fillStyle = color("ink"); context.fillRect(Math.round(x(steps[cursor] + 0.5)), plot.top, 1, plot.height); }
   }
 
+  /** @param {number} at */
   function move(at) {
     cursor = Math.max(0, Math.min(steps.length - 1, at));
     const rank = table.rank[cursor];
@@ -44,6 +47,7 @@ function boundsChart(canvas, read, table, facts, hooks) {
     draw();
   }
 
+  /** @param {PointerEvent | MouseEvent} event */
   const nearest = (event) => {
     const share = (pointer(canvas, event).x - plot.left) / plot.width;
     return Math.min(lowerBound(steps, Math.floor(first + share * (last - first + 1))), steps.length - 1);

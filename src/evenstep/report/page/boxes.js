@@ -1,17 +1,23 @@
 // @ts-check
 // Distribution of each phase on each rank: whiskers 5 to 95 %, box 25 to 75 %, line the median.
 
-const PANEL = { height: 132, gap: 16, left: 66, narrowest: 380 };
+/**
+ * @typedef {{phase: string, from: number, to: number}} Panel rows of the table
+ * @typedef {{left: number, right: number, top: number, bottom: number, low: number, high: number}} BoxPlot
+ */
 
+const PANEL = { height: 132, gap: 16, left: 66, narrowest: 340 };
+
+/** @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Table} table @param {Facts} facts */
 function boxesChart(canvas, read, table, facts) {
   const phaseNames = nameOf(facts.phases);
-  const panels = []; // {phase, from, to}: rows of the table
+  const panels = /** @type {Panel[]} */ ([]);
   for (let at = 0; at < table.phase.length; at += 1) {
     if (at && table.phase[at] === table.phase[at - 1]) panels[panels.length - 1].to = at + 1;
     else panels.push({ phase: phaseNames[table.phase[at]], from: at, to: at + 1 });
   }
-  let cursor = /** @type {any} */ (null); // {panel, row}
-  let plots = [];
+  let cursor = /** @type {{panel: number, row: number} | null} */ (null);
+  let plots = /** @type {BoxPlot[]} */ ([]);
 
   function draw() {
     const columns = canvas.clientWidth >= 2 * PANEL.narrowest ? 2 : 1;
@@ -25,10 +31,10 @@ function boxesChart(canvas, read, table, facts) {
       ...scaleOf(panel),
     }));
     panels.forEach((panel, at) => draw1(context, panel, plots[at]));
-    if (cursor) outline(context);
+    if (cursor) outline(context, cursor.panel, cursor.row);
   }
 
-  /** From nothing to the longest whisker, or, where all are long, from the shortest. */
+  /** From nothing to the longest whisker, or, where all are long, from the shortest. @param {Panel} panel */
   function scaleOf(panel) {
     const rows = Array.from({ length: panel.to - panel.from }, (_, at) => panel.from + at);
     const high = Math.max(1e-3, ...rows.map((row) => table.q95_us[row]));
@@ -37,12 +43,15 @@ function boxesChart(canvas, read, table, facts) {
     return { low: low > 0.5 * high ? low - room : 0, high: high + room };
   }
 
+  /** @param {BoxPlot} plot @param {number} us */
   const y = (plot, us) => plot.bottom - ((us - plot.low) / (plot.high - plot.low)) * (plot.bottom - plot.top);
+  /** @param {Panel} panel @param {BoxPlot} plot @param {number} row */
   const place = (panel, plot, row) => {
     const each = (plot.right - plot.left) / (panel.to - panel.from);
     return { middle: plot.left + (row - panel.from + 0.5) * each, wide: Math.max(1, Math.min(each * 0.7, 18)), each };
   };
 
+  /** @param {Context} context @param {Panel} panel @param {BoxPlot} plot */
   function draw1(context, panel, plot) {
     context.fillStyle = color("ink");
     context.textAlign = "left";
@@ -63,6 +72,7 @@ function boxesChart(canvas, read, table, facts) {
     }
   }
 
+  /** @param {Context} context @param {Panel} panel @param {BoxPlot} plot @param {number} row */
   function box(context, panel, plot, row) {
     const { middle, wide } = place(panel, plot, row);
     const mine = color(panel.phase === "sync" ? "wait" : panel.phase);
@@ -77,13 +87,15 @@ function boxesChart(canvas, read, table, facts) {
     context.fillRect(middle - wide / 2, y(plot, table.q50_us[row]) - 0.75, wide, 1.5);
   }
 
-  function outline(context) {
-    const [panel, plot] = [panels[cursor.panel], plots[cursor.panel]];
-    const { middle, wide } = place(panel, plot, cursor.row);
-    const top = y(plot, table.q95_us[cursor.row]);
-    outlineCell(context, middle - wide / 2, top, wide, Math.max(y(plot, table.q05_us[cursor.row]) - top, 2));
+  /** @param {Context} context @param {number} number_ @param {number} row */
+  function outline(context, number_, row) {
+    const [panel, plot] = [panels[number_], plots[number_]];
+    const { middle, wide } = place(panel, plot, row);
+    const top = y(plot, table.q95_us[row]);
+    outlineCell(context, middle - wide / 2, top, wide, Math.max(y(plot, table.q05_us[row]) - top, 2));
   }
 
+  /** @param {number} panel @param {number} row */
   function select(panel, row) {
     const chosen = Math.max(0, Math.min(panels.length - 1, panel));
     const { from, to, phase } = panels[chosen];

@@ -18,10 +18,13 @@ function context2d(canvas) {
 /**
  * Arrow keys as steps to the right and down; Home and End go all the way.
  * @param {(right: number, down: number) => void} move
+ * @param {HTMLCanvasElement | SVGSVGElement} canvas
  */
 function walkable(canvas, move, { enter = () => {} } = {}) {
+  /** @type {Record<string, [number, number]>} */
   const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], PageUp: [-10, 0], PageDown: [10, 0], Home: [-1e9, 0], End: [1e9, 0] };
-  canvas.addEventListener("keydown", (event) => {
+  canvas.addEventListener("keydown", (pressed) => {
+    const event = /** @type {KeyboardEvent} */ (pressed);
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Enter") enter();
     else if (moves[event.key]) move(moves[event.key][0], moves[event.key][1]);
@@ -57,7 +60,7 @@ function surface(canvas, height) {
   return { context, ...box };
 }
 
-/** An entry of a legend: a colour of the page, and what it stands for. */
+/** An entry of a legend: a colour of the page, and what it stands for. @param {string} name @param {string} text */
 function swatch(name, text) {
   const item = document.createElement("li");
   const patch = document.createElement("span");
@@ -67,12 +70,13 @@ function swatch(name, text) {
   return item;
 }
 
+/** @param {HTMLCanvasElement | SVGSVGElement} canvas @param {MouseEvent} event */
 function pointer(canvas, event) {
   const box = canvas.getBoundingClientRect();
   return { x: event.clientX - box.left - canvas.clientLeft, y: event.clientY - box.top - canvas.clientTop };
 }
 
-/** Text that ends with an ellipsis where it does not fit. */
+/** Text that ends with an ellipsis where it does not fit. @param {Context} context @param {string} text @param {number} width */
 function clipped(context, text, width) {
   if (context.measureText(text).width <= width) return text;
   let length = text.length;
@@ -80,7 +84,7 @@ function clipped(context, text, width) {
   return length > 0 ? `${text.slice(0, length)}…` : "";
 }
 
-/** Diagonal stripes that mark waiting, so that it is not told by colour alone. */
+/** Diagonal stripes that mark waiting, so that it is not told by colour alone. @param {Context} context */
 function hatching(context) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
@@ -97,18 +101,25 @@ function hatching(context) {
   return context.createPattern(tile, "repeat") ?? color("wait");
 }
 
-/** Axis of steps along the bottom of a chart. */
+/** Axis of steps along the bottom of a chart. @param {Context} context @param {Plot} plot @param {number} first @param {number} last @param {(step: number) => number} place */
 function stepAxis(context, plot, first, last, place) {
   context.fillStyle = color("soft");
   context.textAlign = "center";
-  for (const step of ticks(first, last, Math.max(2, plot.width / 90))) {
+  for (const step of ticks(first, last, Math.max(2, plot.width / 70))) {
     if (Number.isInteger(step)) context.fillText(step.toLocaleString("en-US"), place(step), plot.bottom + 11);
   }
 }
 
-/** Draws now, and again whenever size or colours change. @param {() => void} redraw */
+/**
+ * Draws now, and again whenever size or colours change. Before printing the page takes the width of
+ * paper, so that pictures have their height when pages are counted.
+ * @param {() => void} redraw
+ */
 function redrawAlways(redraw) {
   redraw();
-  for (const name of ["resize", "beforeprint", "afterprint"]) window.addEventListener(name, redraw);
+  window.addEventListener("resize", redraw);
+  for (const [name, paper] of /** @type {[string, boolean][]} */ ([["beforeprint", true], ["afterprint", false]])) {
+    window.addEventListener(name, () => { document.documentElement.classList.toggle("paper", paper); redraw(); });
+  }
   for (const query of ["(prefers-color-scheme: dark)", "print"]) window.matchMedia(query).addEventListener("change", redraw);
 }

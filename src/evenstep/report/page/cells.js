@@ -1,9 +1,16 @@
 // @ts-check
 // Cells as colours: the ramp, a picture of many cells, and the scale beside it.
 
-/** @returns {(share: number) => number[]} red, green and blue for 0 to 1 */
+/** @typedef {(share: number) => number[]} Ramp red, green and blue for 0 to 1 */
+
+/** @returns {Ramp} */
 function heatRamp() {
-  const stops = ["heat-0", "heat-1", "heat-2"].map((name) => rgb(color(name)));
+  return rampOf(["heat-0", "heat-1", "heat-2"]);
+}
+
+/** Between three colours of the page. @param {string[]} names @returns {Ramp} */
+function rampOf(names) {
+  const stops = names.map((name) => rgb(color(name)));
   return (share) => {
     const at = Math.max(0, Math.min(share, 1)) * 2;
     const low = Math.min(Math.floor(at), 1);
@@ -23,6 +30,7 @@ function cellPicture(columns, rows, valueAt, high) {
   const pixels = inside.createImageData(columns, rows);
   const words = new Uint32Array(pixels.data.buffer);
   const paint = heatRamp();
+  /** @param {number[]} parts */
   const packed = (parts) => (255 << 24) | (Math.round(parts[2]) << 16) | (Math.round(parts[1]) << 8) | Math.round(parts[0]);
   const shades = Array.from({ length: 256 }, (_, share) => packed(paint(share / 255)));
   const none = packed(rgb(color("heat-none")));
@@ -34,16 +42,15 @@ function cellPicture(columns, rows, valueAt, high) {
   return image;
 }
 
-/** The largest value but for the top half percent, so that one outlier does not pale the rest. */
+/** The largest value but for the top half percent, so that one outlier does not pale the rest. @param {Numbers} values */
 function robustTop(values) {
   const known = Float32Array.from(values).filter((value) => Number.isFinite(value)).sort();
   return known.length ? Math.max(known[Math.floor((known.length - 1) * 0.995)], 1e-3) : 1;
 }
 
-/** @param {string} id of the chart; its scale and the scale's end are named after it */
-function colorScale(id, text) {
+/** @param {string} id of the chart; its scale and the scale's end are named after it @param {string} text */
+function colorScale(id, text, paint = heatRamp()) {
   const { context, width, height } = surface(byId(`${id}-scale`));
-  const paint = heatRamp();
   for (let x = 0; x < width; x += 1) {
     context.fillStyle = `rgb(${paint(x / (width - 1)).map(Math.round).join(" ")})`;
     context.fillRect(x, 0, 1, height);
@@ -51,7 +58,7 @@ function colorScale(id, text) {
   byId(`${id}-high`).textContent = text;
 }
 
-/** Two lines around a cell, visible on dark and on light. */
+/** Two lines around a cell, visible on dark and on light. @param {Context} context @param {number} left @param {number} top @param {number} width @param {number} height */
 function outlineCell(context, left, top, width, height) {
   for (const [name, out] of /** @type {[string, number][]} */ ([["card", 1], ["ink", 2.5]])) {
     context.strokeStyle = color(name);

@@ -1,12 +1,11 @@
 // @ts-check
 // Step time over steps: a band over the ranks, its median, percentiles, and what findings speak of.
 
-/** @param {{pick: (step: number) => void}} hooks */
+/** @param {{pick: (step: number) => void}} hooks @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Table} table @param {Diagnosis} diagnosis */
 function curveChart(canvas, read, table, diagnosis, hooks) {
   const steps = table.step;
   const findings = diagnosis.findings;
-  const percentiles = [["p50", diagnosis.summary.step_time?.p50_ns], ["p99", diagnosis.summary.step_time?.p99_ns]]
-    .filter(([, value]) => Number.isFinite(value)).map(([name, value]) => ({ name, us: value / 1e3 }));
+  const percentiles = ["p50", "p99"].map((name) => ({ name, us: (diagnosis.summary.step_time?.[`${name}_ns`] ?? NaN) / 1e3 })).filter(({ us }) => Number.isFinite(us));
   let cursor = -1;
   let plot = /** @type {any} */ (null);
 
@@ -21,24 +20,27 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     const room = 0.08 * (high - low) || 1;
     return [Math.max(0, low - room), high + room];
   };
+  /** @param {number} step */
   const x = (step) => plot.left + ((step - first) / Math.max(last - first, 1)) * plot.width;
+  /** @param {number} us */
   const y = (us) => plot.bottom - Math.min((us - plot.axis[0]) / (plot.axis[1] - plot.axis[0]), 1.02) * plot.height;
 
   function draw() {
     const { context, width: full, height } = surface(canvas);
     const marks = findings.filter((finding) => finding.when.steps.length).slice(0, 4);
     const names = full > 560 ? 150 : 40; // room at the right: for findings' names, or only p50, p99
-    plot = { left: 66, width: full - 66 - names, top: 12, bottom: height - 26 - 12 * marks.length, names, axis: axis() };
+    plot = { left: 66, width: full - 66 - names, top: 12, bottom: height - 26 - 14 * marks.length, names, axis: axis() };
     plot.height = plot.bottom - plot.top;
     grid(context);
     band(context);
     line(context);
     levels(context);
-    marks.forEach((finding, row) => mark(context, finding, plot.bottom + 6 + 12 * row));
+    marks.forEach((finding, row) => mark(context, finding, plot.bottom + 6 + 14 * row));
     stepAxis(context, { ...plot, bottom: height - 20 }, first, last, x);
     if (cursor >= 0) cursorLine(context);
   }
 
+  /** @param {Context} context */
   function grid(context) {
     context.textAlign = "right";
     for (const us of ticks(plot.axis[0], plot.axis[1], 4)) {
@@ -49,6 +51,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     }
   }
 
+  /** @param {Context} context */
   function band(context) {
     context.fillStyle = color("compute");
     context.globalAlpha = 0.28;
@@ -59,6 +62,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     context.globalAlpha = 1;
   }
 
+  /** @param {Context} context */
   function line(context) {
     context.strokeStyle = color("compute");
     context.lineWidth = 1.5;
@@ -67,7 +71,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     context.stroke();
   }
 
-  /** The run's own percentiles, those of the summary. */
+  /** The run's own percentiles, those of the summary. @param {Context} context */
   function levels(context) {
     context.textAlign = "left";
     let before = Infinity;
@@ -86,6 +90,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     }
   }
 
+  /** @param {Context} context @param {Diagnosis["findings"][number]} finding @param {number} top */
   function mark(context, finding, top) {
     context.fillStyle = color("soft");
     context.textAlign = "left";
@@ -97,11 +102,13 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     }
   }
 
+  /** @param {Context} context */
   function cursorLine(context) {
     context.fillStyle = color("ink");
     context.fillRect(Math.round(x(steps[cursor])), plot.top, 1, plot.height);
   }
 
+  /** @param {number} at */
   function move(at) {
     cursor = Math.max(0, Math.min(steps.length - 1, at));
     const name = width > 1 ? `steps ${steps[cursor]}-${steps[cursor] + width - 1}` : `step ${steps[cursor]}`;
@@ -110,6 +117,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     draw();
   }
 
+  /** @param {PointerEvent | MouseEvent} event */
   function nearest(event) {
     const share = (pointer(canvas, event).x - plot.left) / plot.width;
     const step = first + share * (last - first);
@@ -131,7 +139,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
   return { draw };
 }
 
-/** Top of the axis: the longest step, unless it dwarfs the rest (a first step compiles and loads). */
+/** Top of the axis: the longest step, unless it dwarfs the rest (a first step compiles and loads). @param {Numbers} values */
 function robustHigh(values) {
   const sorted = Float32Array.from(values).sort();
   const usual = sorted[Math.floor((sorted.length - 1) * 0.99)];

@@ -2,7 +2,7 @@
 // Draws the steps of a comparison of the laboratory.
 
 async function startLab() {
-  const facts = embeddedJson("facts");
+  const facts = /** @type {LabFacts} */ (embeddedJson("facts"));
   if (facts.jobs.length) {
     const tables = await unpackColumns(facts.directory);
     const chart = blocksChart(byId("blocks"), byId("blocks-read"), facts.jobs.map((_, at) => tables[`job${at}`]), facts);

@@ -23,6 +23,11 @@
     return node;
   }
 
+  /** Text without control characters and marks that turn its direction. @param {string} text @returns {string} */
+  function printable(text) {
+    return text.replace(/[\p{C}\p{Z}]/gu, (character) => (/\s/.test(character) ? " " : "\ufffd"));
+  }
+
   /** @param {number | null} value @param {string} [unit] @returns {string} three digits */
   function number(value, unit = "") {
     if (value === null || !Number.isFinite(value)) return "unknown";
@@ -110,6 +115,13 @@
     });
   }
 
+  /** The longest step, unless it dwarfs the rest, as a first one does. @param {number[]} values @returns {number} */
+  function topOf(values) {
+    const longest = Math.max(...values);
+    const usual = [...values].sort((a, b) => a - b)[Math.floor((values.length - 1) * 0.9)];
+    return longest > 3 * usual ? 1.5 * usual : 1.05 * longest;
+  }
+
   /** @param {number[]} values in ns, oldest first */
   function curve(values) {
     const canvas = /** @type {HTMLCanvasElement} */ (element("curve"));
@@ -118,14 +130,14 @@
     canvas.height = canvas.clientHeight * scale;
     const context = canvas.getContext("2d");
     if (!context || values.length < 2) return;
-    const top = Math.max(...values) * 1.05;
+    const top = topOf(values);
     context.scale(scale, scale);
     context.strokeStyle = getComputedStyle(canvas).getPropertyValue("--compute");
     context.lineWidth = 2;
     context.beginPath();
     values.forEach((value, at) => {
       const x = (at / (values.length - 1)) * canvas.clientWidth;
-      context.lineTo(x, canvas.clientHeight * (1 - value / top));
+      context.lineTo(x, canvas.clientHeight * (1 - Math.min(value / top, 1)));
     });
     context.stroke();
   }
@@ -168,7 +180,7 @@
   const events = new EventSource(`events${window.location.search}`);
   events.onmessage = (message) => {
     element("line").hidden = true;
-    show(JSON.parse(message.data));
+    show(JSON.parse(message.data, (_, value) => (typeof value === "string" ? printable(value) : value)));
   };
   events.onerror = () => { element("line").hidden = false; };
   events.addEventListener("ended", () => {

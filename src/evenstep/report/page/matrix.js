@@ -1,12 +1,14 @@
 // @ts-check
 // Who waits for whom: rows wait, columns are waited for.
 
+/** @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {WaitingFacts} shape @param {Table} table @param {Facts} facts */
 function matrixChart(canvas, read, shape, table, facts) {
   const side = shape.ranks.length;
   const total = table.lost_us.reduce((sum, value) => sum + value, 0);
   let cell = /** @type {any} */ (null);
   let plot = { left: 66, top: 44, size: 1 };
 
+  /** @param {number} at */
   const named = (at) => {
     const first = shape.ranks[at];
     const last = at + 1 < side ? shape.ranks[at + 1] - 1 : facts.world - 1;
@@ -28,6 +30,7 @@ function matrixChart(canvas, read, shape, table, facts) {
     if (cell) { const each = size / side; outlineCell(context, plot.left + cell.column * each, plot.top + cell.row * each, each, each); }
   }
 
+  /** @param {Context} context */
   function labels(context) {
     const each = plot.size / side;
     const every = Math.ceil(Math.max(26 / each, 1));
@@ -44,6 +47,7 @@ function matrixChart(canvas, read, shape, table, facts) {
     context.fillText("waits ↓", 8, plot.top - 9);
   }
 
+  /** @param {number} row @param {number} column */
   function select(row, column) {
     cell = { row: Math.max(0, Math.min(side - 1, row)), column: Math.max(0, Math.min(side - 1, column)) };
     const lost = table.lost_us[cell.row * side + cell.column];
@@ -53,6 +57,7 @@ function matrixChart(canvas, read, shape, table, facts) {
     draw();
   }
 
+  /** @param {PointerEvent | MouseEvent} event */
   const locate = (event) => {
     const at = pointer(canvas, event);
     select(Math.floor(((at.y - plot.top) / plot.size) * side), Math.floor(((at.x - plot.left) / plot.size) * side));

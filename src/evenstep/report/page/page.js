@@ -1,21 +1,23 @@
 // @ts-check
 // Brings the charts of the page together and redraws them when size or colours change.
 
-/** Hides what a chart would need, and says why it is not there. */
+/** Hides what a chart would need, and says why it is not there. @param {string} id @param {string} text */
 function explainEmpty(id, text) {
   for (const part of byId(id).parentElement.querySelectorAll("canvas, .controls, .legend")) part.hidden = true;
   byId(`${id}-read`).textContent = text;
 }
 
-/** @returns {{draw: () => void}[]} */
+/** @param {Diagnosis} diagnosis @param {Facts} facts @param {Record<string, Table>} tables @returns {{draw: () => void}[]} */
 function build(diagnosis, facts, tables) {
   const charts = [];
   let spans = /** @type {any} */ (null);
+  /** @param {number} step @param {number | undefined} rank */
   const pick = (step, rank) => {
     if (!spans) return;
     spans.reach(step, rank);
     byId("spans-title").scrollIntoView({ behavior: "auto", block: "start" });
   };
+  /** @param {string} id @param {(...parts: any[]) => Chart} chart @param {any[]} rest */
   const place = (id, chart, ...rest) => charts.push(chart(byId(id), byId(`${id}-read`), ...rest));
   if (tables.records.step.length) {
     spans = spansChart(byId("spans"), byId("spans-read"), tables.records, tables.kept, facts);
@@ -36,15 +38,17 @@ function build(diagnosis, facts, tables) {
     place("matrix", matrixChart, facts.waiting, tables.matrix, facts);
     place("bounds", boundsChart, tables.bounds, facts, { pick });
   }
+  if (tables.links) place("fabric", fabricChart, tables.links, facts.fabric);
+  else if (facts.host_waits) place("host-waits", hostWaitsChart, tables.host_waits, facts.host_waits);
   if (facts.sizes) place("scatter", scatterChart, { points: tables.points, floors: tables.floors, curves: tables.curves }, facts);
   return charts;
 }
 
-/** Wait and lateness, one part of them on screen in both. */
+/** Wait and lateness, one part of them on screen in both. @param {Facts} facts @param {Record<string, Table>} tables @param {(step: number, rank: number) => void} pick */
 function heatCharts(facts, tables, pick) {
-  const view = heatView(facts.grid);
+  const view = heatView(/** @type {Shape} */ (facts.grid));
   const data = heatData(facts, tables);
-  const middle = (side) => (view.now[side][0] + view.now[side][1]) / 2;
+  const middle = (/** @type {keyof View} */ side) => (view.now[side][0] + view.now[side][1]) / 2;
   byId("heat-in").addEventListener("click", () => view.zoom(0.5, middle("rank"), middle("step")));
   byId("heat-out").addEventListener("click", () => view.zoom(2, middle("rank"), middle("step")));
   byId("heat-all").addEventListener("click", view.whole);
@@ -60,7 +64,18 @@ function heatCharts(facts, tables, pick) {
   return charts;
 }
 
+/** Paper cannot be opened: what is folded away stands on it. */
+function unfoldForPrint() {
+  const folded = /** @type {HTMLDetailsElement[]} */ ([]);
+  window.addEventListener("beforeprint", () => {
+    folded.push(.../** @type {NodeListOf<HTMLDetailsElement>} */ (document.querySelectorAll("details:not([open])")));
+    for (const one of folded) one.open = true;
+  });
+  window.addEventListener("afterprint", () => { for (const one of folded.splice(0)) one.open = false; });
+}
+
 async function start() {
+  unfoldForPrint();
   const facts = embeddedJson("facts");
   const charts = build(embeddedJson("diagnosis"), facts, await unpackColumns(facts.directory));
   redrawAlways(() => { for (const chart of charts) chart.draw(); });

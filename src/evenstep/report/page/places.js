@@ -1,11 +1,19 @@
 // @ts-check
 // Where ranks run: a box per node, a tile per rank, coloured by its mean wait or lateness.
 
-const TILE = { most: 34, least: 9, gap: 3 };
+/**
+ * @typedef {{name: string, rows: number[]}} Host
+ * @typedef {{row: number, x: number, y: number}} Tile
+ * @typedef {{node: Host, left: number, top: number, width: number, height: number}} Frame
+ */
 
+const TILE = { most: 34, gap: 3 };
+const NAMED = 64; // nodes, of which each has room for its name
+
+/** @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Table} table @param {Facts} facts */
 function placesChart(canvas, read, table, facts) {
   const chooser = /** @type {HTMLSelectElement} */ (byId("places-metric"));
-  const nodes = []; // {name, rows}
+  const nodes = /** @type {Host[]} */ ([]);
   const byName = new Map();
   table.rank.forEach((rank, row) => {
     const name = facts.nodes[rank] ?? "";
@@ -13,30 +21,35 @@ function placesChart(canvas, read, table, facts) {
     byName.get(name).rows.push(row);
   });
   let focus = -1;
-  let boxes = []; // {row, x, y}
+  let boxes = /** @type {Tile[]} */ ([]);
   let size = TILE.most;
 
   function draw() {
     const width = canvas.clientWidth;
-    size = table.rank.length > 512 ? 16 : table.rank.length > 128 ? 24 : TILE.most;
+    const ranks = table.rank.length;
+    size = ranks > 2048 ? 8 : ranks > 512 ? 16 : ranks > 128 ? 24 : TILE.most;
     const across = Math.min(8, Math.max(...nodes.map((node) => node.rows.length)));
-    const wide = Math.max(across * (size + TILE.gap), 96) + 22;
+    const named = nodes.length <= NAMED;
+    const single = !named && across === 1; // a tile is a node: no frame around it
+    const [head, inset, foot] = named ? [22, 6, 12] : single ? [0, 0, 0] : [4, 4, 10];
+    const wide = across * (size + TILE.gap) < 96 && named ? 118 : across * (size + TILE.gap) + (named ? 22 : 3 * inset);
     const columns = Math.max(1, Math.floor((width - 8) / wide));
-    const deep = (node) => Math.ceil(node.rows.length / across) * (size + TILE.gap) + 34;
+    /** @param {Host} node */
+    const deep = (node) => Math.ceil(node.rows.length / across) * (size + TILE.gap) + head + foot;
     boxes = [];
-    const frames = [];
+    const frames = /** @type {Frame[]} */ ([]);
     let [top, tallest] = [10, 0];
     nodes.forEach((node, at) => {
       if (at && at % columns === 0) { top += tallest; tallest = 0; }
       const left = 10 + (at % columns) * wide;
-      frames.push({ node, left, top, height: deep(node) - 8, width: wide - 10 });
-      node.rows.forEach((row, place) => boxes.push({ row, x: left + 6 + (place % across) * (size + TILE.gap), y: top + 22 + Math.floor(place / across) * (size + TILE.gap) }));
+      frames.push({ node, left, top, height: deep(node) - 8, width: wide - (named ? 10 : 6) });
+      node.rows.forEach((row, place) => boxes.push({ row, x: left + inset + (place % across) * (size + TILE.gap), y: top + head + Math.floor(place / across) * (size + TILE.gap) }));
       tallest = Math.max(tallest, deep(node));
     });
     const { context } = surface(canvas, top + tallest + 4);
     const values = table[chooser.value];
     const high = Math.max(...Array.from(values).filter(Number.isFinite), 1e-3);
-    for (const frame of frames) outer(context, frame);
+    for (const frame of single ? [] : frames) outer(context, frame, named);
     const paint = heatRamp();
     for (const box of boxes) tile(context, box, values[box.row], high, paint);
     colorScale("places", high > 1e-3 ? duration(high) : "0");
@@ -44,15 +57,18 @@ function placesChart(canvas, read, table, facts) {
     if (chosen) outlineCell(context, chosen.x, chosen.y, size, size);
   }
 
-  function outer(context, { node, left, top, width, height }) {
+  /** @param {Context} context @param {Frame} frame @param {boolean} named */
+  function outer(context, { node, left, top, width, height }, named) {
     context.strokeStyle = color("line");
     context.lineWidth = 1;
     context.strokeRect(left + 0.5, top + 0.5, width, height);
+    if (!named) return;
     context.fillStyle = color("soft");
     context.textAlign = "left";
     context.fillText(clipped(context, node.name || "unknown node", width - 12), left + 6, top + 11);
   }
 
+  /** @param {Context} context @param {Tile} box @param {number} value @param {number} high @param {Ramp} paint */
   function tile(context, box, value, high, paint) {
     const parts = Number.isFinite(value) ? paint(value / high) : rgb(color("heat-none"));
     context.fillStyle = `rgb(${parts.map(Math.round).join(" ")})`;
@@ -67,6 +83,7 @@ function placesChart(canvas, read, table, facts) {
     context.font = "12px system-ui, sans-serif";
   }
 
+  /** @param {number} row */
   function select(row) {
     focus = Math.max(0, Math.min(table.rank.length - 1, row));
     const rank = table.rank[focus];

@@ -1,12 +1,22 @@
 // @ts-check
 // Numbers as people read them; the same rules as evenstep.report.quantities.
 
-/** To so many decimals, of two equally near the even one, as Python rounds. @param {number} value @param {number} places */
+/** To so many decimals, of two equally near the even one, as Python rounds. @param {number} value @param {number} places @returns {number} */
 function rounded(value, places) {
   if (places < 0) return rounded(value * 10 ** places, 0) / 10 ** places;
   const doubled = 2 * value * 10 ** places;
   const between = Number.isInteger(value * 2 ** (places + 1)) && doubled % 2 !== 0 && Number.isInteger(doubled);
   return between ? (2 * Math.round(doubled / 4)) / 10 ** places : Number(value.toFixed(places));
+}
+
+/** Text of a trace without control characters and marks that turn its direction. @param {string} text @returns {string} */
+function printable(text) {
+  return text.replace(/[\p{C}\p{Z}]/gu, (character) => (/\s/.test(character) ? " " : "\ufffd"));
+}
+
+/** JSON whose texts are to be shown. @param {string} json @returns {any} */
+function parsedToShow(json) {
+  return JSON.parse(json, (_, value) => (typeof value === "string" ? printable(value) : value));
 }
 
 /** @param {number} value @returns {string} three significant digits, thousands grouped */
@@ -69,7 +79,7 @@ function formatRanks(ranks) {
   return parts.join(",");
 }
 
-/** 1, 2 and 5 times powers of ten between two ends, thinned to about so many. @param {number[]} ends @returns {number[]} */
+/** 1, 2 and 5 times powers of ten between two ends, thinned to about so many. @param {number[]} ends @param {number} most @returns {number[]} */
 function decades([low, high], most) {
   const found = [];
   for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) {
@@ -80,7 +90,7 @@ function decades([low, high], most) {
   return tens.filter((_, at) => at % Math.ceil(tens.length / Math.max(most, 1)) === 0);
 }
 
-/** Round positions for an axis from low to high. @returns {number[]} */
+/** Round positions for an axis from low to high. @param {number} low @param {number} high @param {number} most of them, about @returns {number[]} */
 function ticks(low, high, most) {
   const raw = (high - low) / Math.max(most, 1);
   if (!(raw > 0)) return [low];

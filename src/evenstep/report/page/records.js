@@ -1,7 +1,7 @@
 // @ts-check
 // The records of a step, found among all, and said in words.
 
-/** Tables of one step: records by rank, in order of entry, and the end of the last. */
+/** Tables of one step: records by rank, in order of entry, and the end of the last. @param {Table} records @param {number} step */
 function stepRecords(records, step) {
   const byRank = new Map();
   let end = 0;
@@ -14,6 +14,7 @@ function stepRecords(records, step) {
   return { byRank, end };
 }
 
+/** @param {Numbers} sorted @param {number} wanted */
 function lowerBound(sorted, wanted) {
   let [low, high] = [0, sorted.length];
   while (low < high) {
@@ -23,16 +24,17 @@ function lowerBound(sorted, wanted) {
   return low;
 }
 
+/** Names by number. @param {Named} numbers @returns {Record<number, string>} */
 function nameOf(numbers) {
   return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [value, name]));
 }
 
-/** @returns {(at: number) => boolean} whether a record is a collective or point to point */
+/** @param {Table} records @param {Facts} facts @returns {(at: number) => boolean} whether a record is a collective or point to point */
 function communicates(records, { kinds }) {
   return (at) => records.kind[at] === kinds.collective || records.kind[at] === kinds.point_to_point;
 }
 
-/** @returns {(at: number) => string} one line on a record: who, what, how long, waiting for whom */
+/** @param {Table} records @param {Facts} facts @returns {(at: number) => string} one line on a record: who, what, how long, waiting for whom */
 function recordWords(records, facts) {
   const kind = facts.kinds;
   const kindNames = nameOf(facts.kinds);
@@ -40,6 +42,7 @@ function recordWords(records, facts) {
   const phaseNames = nameOf(facts.phases);
   const communication = communicates(records, facts);
 
+  /** @param {number} at */
   function describe(at) {
     const open_ = !Number.isFinite(records.exit_us[at]);
     const length = open_ ? "never ended" : duration(records.exit_us[at] - records.enter_us[at]);
@@ -58,6 +61,7 @@ function recordWords(records, facts) {
     return parts.join(" · ");
   }
 
+  /** @param {number} at */
   function title(at) {
     const name = facts.names[records.name[at]];
     const suffix = name ? ` “${name}”` : "";

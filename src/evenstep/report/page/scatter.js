@@ -1,21 +1,29 @@
 // @ts-check
 // Collectives by size and time on logarithmic axes, with their floor and what algorithms would give.
 
+/** @type {Record<string, number[]>} */
 const DASHES = { ring: [], tree: [7, 4], hierarchical: [2, 3] };
 
+/** @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Record<string, Table>} tables @param {Facts} facts */
 function scatterChart(canvas, read, tables, facts) {
   const { points, floors, curves } = tables;
   const note = byId("scatter-note");
   const chooser = /** @type {HTMLSelectElement} */ (byId("scatter-shape"));
+  const shapes = facts.sizes ?? [];
   let shape = 0;
   let focus = /** @type {any} */ (null); // {table, at}
   let plot = { left: 66, top: 12, width: 1, height: 1, bottom: 1 };
   let bounds = { size: [1, 2], time: [1, 2] };
 
-  const mine = (table) => { const rows = []; table.shape.forEach((value, at) => { if (value === shape) rows.push(at); }); return rows; };
+  /** @param {Table} table */
+  const mine = (table) => { const rows = /** @type {number[]} */ ([]); table.shape.forEach((value, at) => { if (value === shape) rows.push(at); }); return rows; };
+  /** @param {number[]} values @param {number} room */
   const spread = (values, room) => [Math.min(...values) / room, Math.max(...values) * room];
+  /** @param {number} value */
   const share = (value, /** @type {number[]} */ [low, high]) => Math.log(value / low) / Math.log(high / low);
+  /** @param {number} bytes */
   const x = (bytes) => plot.left + share(bytes, bounds.size) * plot.width;
+  /** @param {number} us */
   const y = (us) => plot.bottom - share(us, bounds.time) * plot.height;
 
   function measure() {
@@ -46,9 +54,10 @@ function scatterChart(canvas, read, tables, facts) {
     for (const at of mine(floors)) diamond(context, x(floors.size_bytes[at]), y(floors.time_us[at]));
     context.restore();
     if (focus) ring(context);
-    note.textContent = facts.sizes[shape].rests_on;
+    note.textContent = shapes[shape].rests_on;
   }
 
+  /** @param {Context} context */
   function axes(context) {
     context.strokeStyle = color("line");
     context.strokeRect(plot.left - 0.5, plot.top - 0.5, plot.width + 1, plot.height + 1);
@@ -68,8 +77,9 @@ function scatterChart(canvas, read, tables, facts) {
     }
   }
 
+  /** @param {Context} context */
   function expected(context) {
-    const ends = [];
+    const ends = /** @type {{name: string, y: number}[]} */ ([]);
     facts.algorithms.forEach((name, number_) => {
       const rows = mine(curves).filter((at) => curves.algorithm[at] === number_);
       if (!rows.length) return;
@@ -91,6 +101,7 @@ function scatterChart(canvas, read, tables, facts) {
     }
   }
 
+  /** @param {Context} context @param {number} left @param {number} top */
   function diamond(context, left, top) {
     context.fillStyle = color("ink");
     context.beginPath();
@@ -98,6 +109,7 @@ function scatterChart(canvas, read, tables, facts) {
     context.fill();
   }
 
+  /** @param {Context} context */
   function ring(context) {
     const { table, at } = focus;
     context.strokeStyle = color("accent");
@@ -107,6 +119,7 @@ function scatterChart(canvas, read, tables, facts) {
     context.stroke();
   }
 
+  /** @param {Table} table @param {number} at */
   function point(table, at) {
     focus = { table, at };
     const floor = mine(floors).find((row) => floors.size_bytes[row] === table.size_bytes[at]);
@@ -119,7 +132,7 @@ function scatterChart(canvas, read, tables, facts) {
 
   canvas.addEventListener("pointermove", (event) => {
     const at = pointer(canvas, event);
-    let best = { far: 20, table: null, at: 0 };
+    let best = { far: 20, table: /** @type {Table | null} */ (null), at: 0 };
     for (const table of [floors, points]) {
       for (const row of mine(table)) {
         const far = Math.hypot(x(table.size_bytes[row]) - at.x, y(table.time_us[row]) - at.y);
@@ -134,7 +147,7 @@ function scatterChart(canvas, read, tables, facts) {
     const now = focus?.table === floors ? rows.indexOf(focus.at) : right > 0 ? -1 : rows.length;
     point(floors, rows[Math.max(0, Math.min(rows.length - 1, now + Math.sign(right)))]);
   });
-  facts.sizes.forEach((one, at) => chooser.add(new Option(one.name, `${at}`)));
+  shapes.forEach((one, at) => chooser.add(new Option(one.name, `${at}`)));
   chooser.addEventListener("change", () => { shape = Number(chooser.value); focus = null; read.textContent = ""; draw(); });
   return { draw };
 }

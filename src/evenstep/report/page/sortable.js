@@ -1,7 +1,7 @@
 // @ts-check
 // Tables that sort by the column whose head is pressed.
 
-/** Order of two cells: numbers by size, text by the alphabet, what is not known last. */
+/** Order of two cells: numbers by size, text by the alphabet, what is not known last. @param {string} first @param {string} second */
 function cellOrder(first, second) {
   if (first === "" || second === "") return Number(first === "") - Number(second === "");
   const [a, b] = [Number(first), Number(second)];
@@ -11,7 +11,9 @@ function cellOrder(first, second) {
 
 /** Rows in order of a column; of equal ones the order stays. @param {string[][]} rows @param {number} column */
 function sortedRows(rows, column, descending = false) {
+  /** @param {string[]} row */
   const unknown = (row) => row[column] === "";
+  /** @param {string[]} a @param {string[]} b */
   const order = (a, b) => (unknown(a) || unknown(b) || !descending ? 1 : -1) * cellOrder(a[column], b[column]);
   return rows.map((row, at) => ({ row, at })).sort((a, b) => order(a.row, b.row) || a.at - b.at).map(({ at }) => at);
 }

@@ -1,10 +1,16 @@
 // @ts-check
 // Inside one step: what each rank did, with waits and transfers apart; pan, zoom, choose.
 
+/**
+ * @typedef {{rank: number, list: number[], lanes: {at: number, lane: number}[], pitch: number, top: number, height: number}} Lane
+ * @typedef {{at: number, x: number, y: number, width: number, height: number}} Mark a record as it is drawn
+ */
+
 const RANKS_AT_FIRST = 10;
 const RANKS_AT_ONCE = 64;
 const LANES = 10;
 
+/** @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Table} records @param {Table} kept @param {Facts} facts */
 function spansChart(canvas, read, records, kept, facts) {
   const kind = facts.kinds;
   const phaseNames = nameOf(facts.phases);
@@ -13,10 +19,10 @@ function spansChart(canvas, read, records, kept, facts) {
   const available = [...new Set(records.rank)].sort((a, b) => a - b);
   let chosen = firstRanks();
   let current = firstStep();
-  let step = /** @type {any} */ (null); // {byRank, end} of the current step
+  let step = stepRecords(records, kept.step[0]); // the current one
   let view = { from: 0, to: 1 }; // µs
-  let rows = [];
-  let boxes = []; // drawn records, last on top: {at, x, y, width, height}
+  let rows = /** @type {Lane[]} */ ([]);
+  let boxes = /** @type {Mark[]} */ ([]); // last on top
   let plot = /** @type {any} */ (null);
   let focus = /** @type {any} */ (null); // record the reader points at
 
@@ -33,6 +39,7 @@ function spansChart(canvas, read, records, kept, facts) {
     return Math.max(0, kept.longest_us.findLastIndex((time) => Number.isFinite(time)));
   }
 
+  /** @param {number} index */
   function open(index) {
     current = Math.max(0, Math.min(kept.step.length - 1, index));
     step = stepRecords(records, kept.step[current]);
@@ -54,9 +61,9 @@ function spansChart(canvas, read, records, kept, facts) {
     draw();
   }
 
-  /** Sub-lanes for collectives in flight together. */
+  /** Sub-lanes for collectives in flight together. @param {number[]} list */
   function lanesOf(list) {
-    const ends = [];
+    const ends = /** @type {number[]} */ ([]);
     return list.filter(communication).map((at) => {
       const exit = Number.isFinite(records.exit_us[at]) ? records.exit_us[at] : Infinity;
       let lane = ends.findIndex((end) => end <= records.enter_us[at]);
@@ -80,6 +87,7 @@ function spansChart(canvas, read, records, kept, facts) {
     return top + 6;
   }
 
+  /** @param {number} us */
   const x = (us) => plot.left + ((us - view.from) / (view.to - view.from)) * plot.width;
 
   function draw() {
@@ -102,6 +110,7 @@ function spansChart(canvas, read, records, kept, facts) {
     if (focus !== null) outline(context);
   }
 
+  /** @param {Context} context */
   function axis(context) {
     context.textAlign = "center";
     for (const us of ticks(view.from, view.to, plot.width / 110)) {
@@ -112,6 +121,7 @@ function spansChart(canvas, read, records, kept, facts) {
     }
   }
 
+  /** @param {Context} context @param {Lane} row */
   function label(context, row) {
     context.textAlign = "left";
     context.fillStyle = color(facts.culprits.includes(row.rank) ? "pause" : "ink");
@@ -123,6 +133,7 @@ function spansChart(canvas, read, records, kept, facts) {
     context.fillRect(0, row.top + row.height - 6, plot.left + plot.width + 10, 1);
   }
 
+  /** @param {number} at */
   function extent(at) {
     const left = Math.max(x(records.enter_us[at]), plot.left - 5);
     let exit = records.exit_us[at];
@@ -131,6 +142,7 @@ function spansChart(canvas, read, records, kept, facts) {
     return { left, width: Math.max(Math.min(x(exit), plot.left + plot.width + 5) - left, 1) };
   }
 
+  /** @param {Context} context @param {Lane} row @param {number} at */
   function local(context, row, at) {
     const style = {
       [kind.phase]: { fill: phaseNames[records.op[at]] ?? "other", y: 0, height: 16 },
@@ -155,6 +167,7 @@ function spansChart(canvas, read, records, kept, facts) {
     boxes.push({ at, x: left, y: row.top + style.y, width, height: style.height });
   }
 
+  /** @param {Context} context @param {Lane} row @param {number} at @param {number} lane @param {string | CanvasPattern} wait */
   function flight(context, row, at, lane, wait) {
     const { left, width } = extent(at);
     const top = row.top + 18 + lane * row.pitch;
@@ -175,6 +188,7 @@ function spansChart(canvas, read, records, kept, facts) {
     boxes.push({ at, x: left, y: top, width, height: tall });
   }
 
+  /** @param {Context} context */
   function outline(context) {
     const box = boxes.find((candidate) => candidate.at === focus);
     if (!box) return;
@@ -183,17 +197,20 @@ function spansChart(canvas, read, records, kept, facts) {
     context.strokeRect(box.x - 1, box.y - 1, box.width + 2, box.height + 2);
   }
 
+  /** @param {PointerEvent} event */
   function hit(event) {
     const at = pointer(canvas, event);
     return boxes.findLast((box) => at.x >= box.x - 1 && at.x <= box.x + box.width + 1 && at.y >= box.y && at.y <= box.y + box.height);
   }
 
+  /** @param {number | null} at */
   function point(at) {
     focus = at;
     if (at !== null) read.textContent = describe(at);
     draw();
   }
 
+  /** @param {number} factor */
   function zoom(factor, anchor = (view.from + view.to) / 2) {
     const limit = 4 * Math.max(step.end, 1);
     const width = Math.min(Math.max((view.to - view.from) * factor, 0.05), limit);
@@ -202,13 +219,14 @@ function spansChart(canvas, read, records, kept, facts) {
     draw();
   }
 
+  /** @param {number} share */
   function pan(share) {
     const shift = (view.to - view.from) * share;
     view = { from: view.from + shift, to: view.to + shift };
     draw();
   }
 
-  /** Next or previous record on screen, for the keyboard. */
+  /** Next or previous record on screen, for the keyboard. @param {number} direction */
   function walk(direction) {
     if (!boxes.length) return;
     const place = boxes.findIndex((box) => box.at === focus);
@@ -232,6 +250,7 @@ function spansChart(canvas, read, records, kept, facts) {
     zoom(event.deltaY > 0 ? 1.25 : 0.8, view.from + ((at - plot.left) / plot.width) * (view.to - view.from));
   }, { passive: false });
   canvas.addEventListener("keydown", (event) => {
+    /** @type {Record<string, () => void>} */
     const acts = {
       ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15), "+": () => zoom(0.7), "=": () => zoom(0.7),
       "-": () => zoom(1.4), 0: whole, n: () => walk(1), p: () => walk(-1), "[": () => go(-1), "]": () => go(1),
@@ -246,7 +265,9 @@ function spansChart(canvas, read, records, kept, facts) {
     const time = Number.isFinite(kept.longest_us[at]) ? duration(kept.longest_us[at]) : "never ended";
     chooser.add(new Option(`${number_} (${time})`, `${at}`));
   });
+  /** @param {number} direction */
   function go(direction) { show(current + direction); }
+  /** @param {number} index */
   function show(index) { open(index); chooser.value = `${current}`; }
   chooser.addEventListener("change", () => open(Number(chooser.value)));
   byId("spans-previous").addEventListener("click", () => go(-1));
@@ -259,6 +280,7 @@ function spansChart(canvas, read, records, kept, facts) {
   input.value = formatRanks(chosen);
   input.addEventListener("change", () => choose(parseRanks(input.value)));
 
+  /** @param {number[] | null} wanted */
   function choose(wanted) {
     const found = (wanted ?? []).filter((rank) => available.includes(rank));
     if (found.length) {
@@ -272,7 +294,7 @@ function spansChart(canvas, read, records, kept, facts) {
     draw();
   }
 
-  /** Open the kept step nearest to the one asked for, with a rank of interest among those shown. */
+  /** Open the kept step nearest to the one asked for, with a rank of interest among those shown. @param {number} wanted @param {number | undefined} rank */
   function reach(wanted, rank) {
     let best = 0;
     kept.step.forEach((number_, at) => { if (Math.abs(number_ - wanted) < Math.abs(kept.step[best] - wanted)) best = at; });

@@ -1,14 +1,20 @@
 // @ts-check
 // What the colours of a step's timeline mean: only those that occur in it.
 
-/** Swatches of what occurs in the timeline. */
+/** @typedef {(kind: number, at: number) => boolean} Test of a record */
+
+/** Swatches of what occurs in the timeline. @param {HTMLElement} list @param {Facts} facts @param {Table} records */
 function spansLegend(list, facts, records) {
   const { kinds, phases } = facts;
+  /** @param {number} kind */
   const communication = (kind) => kind === kinds.collective || kind === kinds.point_to_point;
+  /** @param {Test} test */
   const some = (test) => records.kind.some((kind, at) => test(kind, at));
+  /** @param {number} at */
   const known = (at) => Number.isFinite(records.wait_us[at]);
+  /** @type {[string, string, Test][]} */
   const entries = [
-    ...Object.keys(phases).map((name) => [name, name, (kind, at) => kind === kinds.phase && records.op[at] === phases[name]]),
+    ...Object.keys(phases).map((name) => /** @type {[string, string, Test]} */ ([name, name, (kind, at) => kind === kinds.phase && records.op[at] === phases[name]])),
     ["wait", "waiting for the last rank", (kind, at) => communication(kind) && known(at)],
     ["transfer", "transfer", (kind, at) => communication(kind) && known(at)],
     ["unsplit", "in flight, not separable", (kind, at) => communication(kind) && !known(at)],

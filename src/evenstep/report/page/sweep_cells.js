@@ -1,7 +1,7 @@
 // @ts-check
 // A sweep as matrices whose cells are coloured by one measure.
 
-/** Fills `box` with a table for each matrix. @param {HTMLElement} box */
+/** Fills `box` with a table for each matrix. @param {HTMLElement} box @param {SweepRow[]} rows @param {SweepView} view */
 function sweepCells(box, rows, view) {
   const [low, high] = rangeOf(rows, view.measure);
   const paint = heatRamp();
@@ -19,6 +19,7 @@ function element(tag, text = "", scope = "") {
   return made;
 }
 
+/** @param {Matrix} matrix @param {SweepRow[]} rows @param {SweepView} view @param {(value: number) => number[]} paint */
 function matrixTable(matrix, rows, view, paint) {
   const table = element("table");
   table.className = "matrix";
@@ -38,6 +39,7 @@ function matrixTable(matrix, rows, view, paint) {
   return table;
 }
 
+/** @param {SweepRow | null} row @param {Measure} measure @param {(value: number) => number[]} paint */
 function matrixCell(row, measure, paint) {
   const found = row?.[measure.name];
   if (!found) return element("td", "–");

@@ -1,11 +1,17 @@
 // @ts-check
 // A sweep as curves: a panel for each matrix, a line for each of its rows.
 
+/**
+ * @typedef {{x: number, y: number, row: SweepRow}} Dot
+ * @typedef {{y: number, text: string, ink: string}} LineEnd
+ */
+
 const LINE_COLORS = ["compute", "wait", "exposed_communication", "input", "pause", "checkpoint", "optimizer", "pacing"];
 const LINES = { height: 190, left: 74, gap: 36, narrowest: 300, right: 86 };
 
+/** @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {SweepRow[]} rows @param {() => SweepView} state */
 function sweepLines(canvas, read, rows, state) {
-  let points = []; // {x, y, row}
+  let points = /** @type {Dot[]} */ ([]);
   let focus = -1;
 
   function draw() {
@@ -25,9 +31,12 @@ function sweepLines(canvas, read, rows, state) {
     if (focus >= 0 && points[focus]) ring(context, points[focus]);
   }
 
+  /** @param {Context} context @param {Scaled} plot @param {Matrix} matrix @param {SweepView} view */
   function panel(context, plot, matrix, view) {
     const values = valuesOf(rows, view.across);
+    /** @param {number} at */
     const x = (at) => plot.left + (values.length > 1 ? at / (values.length - 1) : 0.5) * plot.width;
+    /** @param {number} value */
     const y = (value) => plot.bottom - ((value - plot.low) / (plot.high - plot.low)) * plot.height;
     context.fillStyle = color("ink");
     context.textAlign = "left";
@@ -44,11 +53,11 @@ function sweepLines(canvas, read, rows, state) {
     const every = Math.ceil(values.length / Math.max(2, plot.width / 48));
     values.forEach((value, at) => { if (at % every === 0) context.fillText(`${value}`, x(at), plot.bottom + 13); });
     context.fillText(clipped(context, `${shortName(view.across)} →`, plot.width), plot.left + plot.width / 2, plot.bottom + 29);
-    const ends = matrix.lines.map((line, at) => lineOf(context, line, at, view, x, y)).filter(Boolean);
+    const ends = matrix.lines.map((line, at) => lineOf(context, line, at, view, x, y)).filter((end) => end !== null);
     if (view.down) names(context, ends, plot, view);
   }
 
-  /** A line with its intervals; where it ends. */
+  /** A line with its intervals; where it ends. @param {Context} context @param {Matrix["lines"][number]} line @param {number} number_ @param {SweepView} view @param {(value: number) => number} x @param {(value: number) => number} y */
   function lineOf(context, line, number_, view, x, y) {
     const ink = color(LINE_COLORS[number_ % LINE_COLORS.length]);
     const places = line.cells.flatMap((row, at) => (row?.[view.measure.name] ? [{ x: x(at), y: y(row[view.measure.name].value), row }] : []));
@@ -71,7 +80,7 @@ function sweepLines(canvas, read, rows, state) {
     return last ? { y: last.y, text: `${line.value}`, ink } : null;
   }
 
-  /** Beside each line's end, moved apart where they would overlap. */
+  /** Beside each line's end, moved apart where they would overlap. @param {Context} context @param {LineEnd[]} ends @param {Scaled} plot @param {SweepView} view */
   function names(context, ends, plot, view) {
     context.textAlign = "left";
     let before = -Infinity;
@@ -88,6 +97,7 @@ function sweepLines(canvas, read, rows, state) {
     context.fillText(clipped(context, shortName(view.down), LINES.right + 40), plot.left + plot.width + LINES.right - 4, plot.top - 16);
   }
 
+  /** @param {Context} context @param {Dot} point */
   function ring(context, point) {
     context.strokeStyle = color("ink");
     context.lineWidth = 1.5;
@@ -96,6 +106,7 @@ function sweepLines(canvas, read, rows, state) {
     context.stroke();
   }
 
+  /** @param {number} at */
   function select(at) {
     focus = Math.max(0, Math.min(points.length - 1, at));
     if (points[focus]) read.textContent = rowWords(points[focus].row, state().measure);
@@ -104,6 +115,7 @@ function sweepLines(canvas, read, rows, state) {
 
   canvas.addEventListener("pointermove", (event) => {
     const at = pointer(canvas, event);
+    /** @param {Dot} point */
     const distance = (point) => Math.hypot(point.x - at.x, point.y - at.y);
     const nearest = points.reduce((best, point, index) => (distance(point) < distance(points[best]) ? index : best), 0);
     if (points.length && nearest !== focus) select(nearest);
@@ -112,7 +124,7 @@ function sweepLines(canvas, read, rows, state) {
   return { draw };
 }
 
-/** Ends of the axis: from nothing where the smallest is small beside the largest. @returns {[number, number]} */
+/** Ends of the axis: from nothing where the smallest is small beside the largest. @param {SweepRow[]} rows @param {Measure} measure @returns {[number, number]} */
 function endsOf(rows, measure) {
   const found = rows.map((row) => row[measure.name]).filter(Boolean);
   const low = Math.min(...found.map((one) => one.low ?? one.value));

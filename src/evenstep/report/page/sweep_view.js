@@ -1,7 +1,7 @@
 // @ts-check
 // Which part of a sweep stands where: a field across, one down, and a matrix for each value of the rest.
 
-/** Values of a field in the order of the sweep; those that were finished. @returns {any[]} */
+/** Values of a field in the order of the sweep; those that were finished. @param {SweepRow[]} rows @param {string} field @returns {any[]} */
 function valuesOf(rows, field) {
   return [...new Set(rows.map((row) => row.varied[field]))];
 }
@@ -21,6 +21,7 @@ function matricesOf(rows, across, down) {
     if (!found.has(key)) found.set(key, { fixed: rest.map((field) => [field, row.varied[field]]), rows: [] });
     found.get(key).rows.push(row);
   }
+  /** @param {SweepRow[]} part @param {number} value */
   const lineOf = (part, value) => ({
     value,
     cells: columns.map((column) => part.find((row) => row.varied[across] === column && (!down || row.varied[down] === value)) ?? null),
@@ -30,25 +31,25 @@ function matricesOf(rows, across, down) {
   }));
 }
 
-/** Lowest and highest value of a measure over all combinations. @returns {[number, number]} */
+/** Lowest and highest value of a measure over all combinations. @param {SweepRow[]} rows @param {Measure} measure @returns {[number, number]} */
 function rangeOf(rows, measure) {
   const values = rows.map((row) => row[measure.name]?.value).filter(Number.isFinite);
   return [Math.min(...values), Math.max(...values)];
 }
 
-/** A field's own name without its table's. */
+/** A field's own name without its table's. @param {string} field */
 function shortName(field) {
-  return field.slice(field.lastIndexOf(".") + 1);
+  return printable(field.slice(field.lastIndexOf(".") + 1));
 }
 
-/** A measure's number as people read it; the same rules as evenstep.report.quantities. */
+/** A measure's number as people read it; the same rules as evenstep.report.quantities. @param {Measure} measure @param {number} value */
 function measureWords(measure, value) {
   if (!Number.isFinite(value)) return "unknown";
   if (measure.kind === "duration") return duration(value / 1e3);
   return measure.kind === "share" ? percent(value) : number(value);
 }
 
-/** What a combination came to, in words. */
+/** What a combination came to, in words. @param {SweepRow} row @param {Measure} measure */
 function rowWords(row, measure) {
   const found = row[measure.name];
   const varied = Object.entries(row.varied).map(([field, value]) => `${shortName(field)} ${value}`).join(", ");

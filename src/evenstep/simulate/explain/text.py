@@ -46,7 +46,8 @@ def answer(data: Mapping[str, Any]) -> Iterator[str]:
     """Lines of a quantity's answer, as `shown.answer` gives it."""
     width = max((len(row["name"]) for row in data["rows"]), default=0)
     for row in data["rows"]:
-        yield f"{row['name']:<{width}}  {shown(row['value'], row['unit']):>14}  {row['meaning']}"
+        head = f"{row['name']:<{width}}  {shown(row['value'], row['unit']):>14}  "
+        yield from beside(head, row["meaning"])
     yield ""
     for formula in data["formulas"]:
         yield from wrapped(f"{formula['text']}   [{formula['source']}]")
@@ -76,10 +77,7 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
     yield "Claims with a preset (`evenstep explain TOPIC --preset NAME`):"
     for claim in data["claims"]:
         error = f"{100 * claim['error']:+6.1f} %"
-        head = f"  {claim['topic']:<12}{claim['name']:<20}{error}  "
-        yield from textwrap.wrap(
-            claim["says"], WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
-        )
+        yield from beside(f"  {claim['topic']:<12}{claim['name']:<20}{error}  ", claim["says"])
 
 
 def _measured(row: Mapping[str, Any]) -> str:
@@ -89,6 +87,11 @@ def _measured(row: Mapping[str, Any]) -> str:
     measured = bound + shown(row["measured"], unit)
     predicted = shown(row["predicted"], unit.partition(" ")[0])  # of what was said beside it
     return f"  {row['what']:<34}{measured:>22}{predicted:>12}{how:>10}"
+
+
+def beside(head: str, text: str) -> list[str]:
+    """Lines of a text that goes on below itself, not below its head."""
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 
 def wrapped(text: str, indent: int = 0) -> list[str]:

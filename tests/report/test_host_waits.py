@@ -1,0 +1,55 @@
+"""Waits between hosts: every wait lies between two places, few or many hosts to each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.blame import Blame, blame
+from evenstep.diagnose.case import open_case
+from evenstep.report import host_waits as module
+from evenstep.report.host_waits import HostWaits, host_waits
+from evenstep.trace.trace import Trace
+from tests.report.small_run import NODES, STEPS, WAIT_NS
+
+
+def found(trace: Trace) -> HostWaits | None:
+    case = open_case(trace)
+    return host_waits(trace, case, blame(case.grid))
+
+
+def test_each_pair_has_what_its_ranks_waited(trace: Trace) -> None:
+    result = found(trace)
+    assert result is not None
+    # ranks 0 and 1 of the first host and rank 2 of the second wait for rank 3 of the second
+    assert list(zip(result.pairs.waiting, result.pairs.awaited, strict=True)) == [(0, 1), (1, 1)]
+    assert result.pairs.lost_us == pytest.approx([2 * STEPS * WAIT_NS / 1e3, STEPS * WAIT_NS / 1e3])
+    assert (result.worst[0]["waiting"], result.worst[0]["awaited"]) == NODES
+    assert sum(pair["share"] for pair in result.worst) == pytest.approx(1.0)
+    assert [place["groups"] for place in result.places] == ["default_pg", "default_pg"]
+
+
+def test_a_run_on_one_host_or_on_hosts_without_names_has_no_map(trace: Trace) -> None:
+    for name in ("gpu011", ""):
+        for info in trace.ranks.values():
+            info.identity["hostname"] = name
+        assert found(trace) is None
+
+
+def test_a_run_in_which_nobody_waited_has_no_map(trace: Trace) -> None:
+    case = open_case(trace)
+    nobody = Blame(*(np.zeros(0, int) for _ in range(3)), np.zeros(0), case.grid.shape)
+    assert host_waits(trace, case, nobody) is None
+
+
+def test_of_many_hosts_neighbours_share_a_place(trace: Trace, monkeypatch) -> None:
+    monkeypatch.setattr(module, "MOST_PLACES", 2)
+    trace.ranks = {
+        rank: replace(info, identity={**info.identity, "hostname": f"h{rank}"})
+        for rank, info in trace.ranks.items()
+    }
+    result = found(trace)
+    assert result is not None
+    assert [place["name"] for place in result.places] == ["h0 to h1", "h2 to h3"]
+    assert [place["ranks"] for place in result.places] == ["0-1", "2-3"]
+    assert result.pairs.lost_us.sum() == pytest.approx(3 * STEPS * WAIT_NS / 1e3)
