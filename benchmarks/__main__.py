@@ -18,6 +18,7 @@ NAMES = (
     "import_cost",
     "collective_cost",
     "gloo_cost",
+    "mpi_cost",
     "memory",
     "waits",
     "step_time",

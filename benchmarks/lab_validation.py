@@ -51,7 +51,7 @@ def _measured(name: str, seconds: float) -> list[Compared]:
     settings = [f"run.{one}" for one in run_of]
     asked = scenario.load(SCENARIOS / f"{name}.toml", settings)
     with folder_for(None) as folder:
-        return validated(asked, folder)
+        return validated(asked, folder)[1]
 
 
 def _row(name: str, jobs: list[Compared]) -> Row:

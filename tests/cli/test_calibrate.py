@@ -43,7 +43,10 @@ def test_a_scenario_is_not_overwritten_unless_asked(run, tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text("mine")
     assert main(["calibrate", run, "-o", str(file)]) == 2
-    assert "exists; choose another file or overwrite it with --force" in capsys.readouterr().err
+    assert (
+        "mine.toml exists; choose another name, or overwrite it with --force"
+        in capsys.readouterr().err
+    )
     assert file.read_text() == "mine"
 
 
@@ -54,4 +57,5 @@ def test_a_missing_trace_is_named(tmp_path, capsys):
 
 def test_a_file_that_cannot_be_written_is_named(run, tmp_path, capsys):
     assert main(["calibrate", str(run), "-o", str(tmp_path / "missing" / "a.toml")]) == 2
-    assert "a.toml: No such file or directory" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"there is no folder {tmp_path}/missing to write a.toml in; create it" in told

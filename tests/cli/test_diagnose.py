@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.cli.main import main
+from tests.cli.simulated import simulate
 from tests.importers.profiles import two_steps
 
 
@@ -152,3 +153,11 @@ def test_a_file_of_no_known_format_is_bad_input(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("lunch at noon")
     assert main(["diagnose", str(tmp_path / "notes.txt")]) == 2
     assert capsys.readouterr().err.startswith("evenstep: nothing to read: ")
+
+
+def test_a_reader_that_leaves_early_still_gets_the_page(start, tmp_path):
+    page = tmp_path / "page.html"
+    child = start("diagnose", simulate(tmp_path / "run"), "--html", page)
+    child.stdout.close()
+    assert child.wait() in (0, 1, 141)
+    assert page.stat().st_size > 10_000

@@ -28,3 +28,16 @@ def test_a_terminal_sees_the_file_that_is_read_and_how_far(monkeypatch):
     shown = sys.stderr.getvalue()
     assert "rank-0.json" in shown
     assert "32.0/64.0 MB" in shown
+
+
+def test_a_terminal_sees_how_many_are_done_and_a_pipe_nothing(monkeypatch):
+    shown = []
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        tell = progress.counter("simulated {} of {} steps")
+        for done in range(1, 1001):
+            tell(done, 1000)
+        shown.append(stream.getvalue())
+    assert shown[0].endswith("\rsimulated 1000 of 1000 steps\n")
+    assert shown[0].count("\r") <= 101  # once a percent
+    assert shown[1] == ""

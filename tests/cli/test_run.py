@@ -64,6 +64,23 @@ def test_a_command_that_does_not_exist_exits_127(command):
     )
 
 
+def test_a_command_that_does_not_exist_leaves_no_folder_and_clears_none(command, tmp_path):
+    (tmp_path / "old" / "attempt-000").mkdir(parents=True)
+    for name in ("new", "old"):
+        assert command("run", "--out", name, "--force", "--", "nosuchcommand").returncode == 127
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old" / "attempt-000").exists()
+
+
+def test_a_file_that_no_kernel_runs_leaves_no_folder(command, tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF, as it says")
+    broken.chmod(0o755)
+    done = command("run", "--out", "new", "--", broken)
+    assert (done.returncode, (tmp_path / "new").exists()) == (126, False)
+    assert "Exec format error" in done.stderr
+
+
 def test_a_command_that_cannot_be_executed_exits_126(command, tmp_path):
     assert command("run", "--", str(tmp_path)).returncode == 126
 
@@ -195,7 +212,7 @@ def test_a_folder_that_cannot_be_written_stops_before_the_command(command, tmp_p
     (tmp_path / "file").write_text("")
     done = command("run", "--out", "file/r", "--", *python("print('ran')"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "EVENSTEP_OUT" in done.stderr
+    assert "file is a file; name a folder that may be made" in done.stderr
 
 
 @pytest.mark.parametrize(

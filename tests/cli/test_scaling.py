@@ -63,10 +63,15 @@ def test_the_control_can_be_left_out(scenario, capsys):
     assert found["control"] is found["points"][0]["control"] is None
 
 
+def test_sizes_that_are_none_are_refused(scenario, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["scaling", scenario, "--ranks", "4,x"])
+    assert "--ranks: must be numbers of ranks from 1 to 1,000,000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--ranks", "4,x"], "--ranks takes numbers of ranks"),
         (["--deadline", "4"], "--deadline needs --target"),
         (["--target", "-1"], "--target must be above 0"),
         (["--repeats", "0"], "--repeats must be above 0"),

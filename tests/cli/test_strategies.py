@@ -2,9 +2,11 @@ import json
 
 import pytest
 
+from evenstep.cli import reproduce_evaluation
 from evenstep.cli.main import main
 from evenstep.cli.strategies import limits_of
 from evenstep.errors import UsageError
+from evenstep.report.schema import schema
 
 SCENARIO = """
 name = "four nodes"
@@ -41,6 +43,8 @@ def asked(scenario, *more):
 def test_the_recommendation_is_the_fastest_row_that_breaks_nothing(scenario, capsys):
     assert asked(scenario, "--limit", "cv=.05", "--limit", "staleness=0", "--json") == 0
     found = json.loads(capsys.readouterr().out)
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(schema("strategies")).validate(found)
     allowed = [row for row in found["strategies"] if not row["breaks"]]
     best = max(row["throughput"] for row in allowed)
     name = found["recommendation"]["name"]
@@ -54,6 +58,7 @@ def test_the_table_says_why(scenario, capsys):
     told = capsys.readouterr().out
     assert "recommended: " in told
     assert "synchronous" in told
+    assert max(map(len, told.splitlines())) <= 80
 
 
 def test_settings_are_written_once(scenario, tmp_path, capsys):
@@ -101,5 +106,8 @@ def test_the_evaluation_is_printed_and_written(tmp_path, capsys):
            "--repeats", "2", "--coordination", "paper", "--workers", "1"]  # fmt: skip
     assert main(["reproduce", "evaluation", *few, "--json", "--csv", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator(schema("evaluation")).validate(found)
+    assert max(map(len, reproduce_evaluation._lines(found))) <= 80
     assert [row["coordination"] for row in found["rows"]] == ["synchronous", "paper"]
     assert len(out.read_text().splitlines()) == 3

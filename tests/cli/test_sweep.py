@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_one_sentence_and_exit_2(scenario, arguments, messa
 def test_a_folder_that_cannot_be_made_is_named(scenario, capsys):
     below_a_file = f"{scenario}/sweep"
     assert main(["sweep", scenario, "--vary", "nodes=2", "--out", below_a_file]) == 2
-    assert f"cannot create {below_a_file}: Not a directory" in capsys.readouterr().err
+    assert f"{scenario} is a file; name a folder" in capsys.readouterr().err
 
 
 def test_no_lower_bound_of_a_measure_is_below_zero(scenario, capsys):

@@ -141,3 +141,10 @@ def test_web_prints_the_address_and_the_tunnel(start, run):
     assert "ssh -N -L" in child.stderr.readline()
     child.send_signal(signal.SIGINT)
     assert child.wait(PATIENCE_S) == 130
+
+
+def test_a_file_is_no_run_to_wait_for(command, tmp_path):
+    (tmp_path / "log.txt").write_text("")
+    done = command("watch", tmp_path / "log.txt")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("log.txt is a file; give the run's folder\n")

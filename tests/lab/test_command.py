@@ -4,8 +4,12 @@ import json
 import signal
 import subprocess
 import time
+import tomllib
 
 import pytest
+
+from evenstep.cli.main import main
+from evenstep.report.schema import schema
 
 QUICK = ["--set", "run.rounds=1", "--set", "run.warm_up_rounds=0", "--set", "run.block_s=0.6",
          "--set", "run.settle_s=0.1"]  # fmt: skip
@@ -17,6 +21,13 @@ def scenario(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(SCENARIO)
     return path
+
+
+def fits(found):
+    """Held against the published schema that it names."""
+    jsonschema = pytest.importorskip("jsonschema")
+    name = found["schema"].removeprefix("evenstep.").replace("/", "-")
+    jsonschema.Draft202012Validator(schema(name)).validate(found)
 
 
 def listen():
@@ -31,6 +42,7 @@ def test_a_comparison_is_one_object_on_standard_output(lab, scenario, tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [arm["arm"] for arm in found["arms"]] == ["baseline", "baseline again", "gap"]
+    fits(found)
     assert found["arms"][2]["gain"]["low"] is None  # one round has no interval
     assert done.stderr.splitlines()[-1] == "Wrote runs"
     assert json.loads((tmp_path / "runs" / "result.json").read_text()) == found
@@ -80,7 +92,15 @@ def test_a_mistake_is_one_sentence(lab, scenario, asked, named):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_fields_of_a_scenario_are_listed(lab):
-    line, options = lab
-    done = subprocess.run([*line, "fields"], capture_output=True, check=True, **options)
-    assert "jobs[].compute_ms = 40.0" in done.stdout
+def test_the_fields_of_a_scenario_are_listed_as_one(capsys):
+    assert main(["lab", "fields"]) == 0
+    listed = capsys.readouterr().out
+    assert tomllib.loads(listed)["jobs"][0]["compute_ms"] == 40.0
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+def test_the_fields_are_there_as_json_too(capsys):
+    assert main(["lab", "fields", "--json"]) == 0
+    named = {row["name"]: row for row in json.loads(capsys.readouterr().out)["fields"]}
+    assert named["jobs[].compute_ms"]["default"] == 40.0
+    assert named["jobs"]["default"] is None

@@ -1,5 +1,6 @@
 """Where a run goes, and what is left of it."""
 
+import json
 import os
 import subprocess
 
@@ -62,3 +63,39 @@ def test_cleaning_removes_what_the_dead_have_left(tmp_path, monkeypatch, no_tier
     assert run.clean() == [f"folder {left}"]
     assert at_work.exists()
     assert not left.exists()
+
+
+def test_a_run_that_failed_is_replaced_with_all_that_its_processes_left(tmp_path):
+    written = {"scenario": {"jobs": [{"name": "a"}]}}
+    (tmp_path / run.RECORD).write_text(json.dumps(written))
+    left = (
+        "lab.log",
+        "traffic.log",
+        "a-0.log",
+        "a.log",
+        ".board",
+        ".trial",
+        ".order-0",
+        ".pulse-0",
+    )
+    for name in left:
+        (tmp_path / name).write_text("")
+    (tmp_path / "a").mkdir()  # no rank came to write a trace
+    with run.folder_for(tmp_path, force=True) as folder:
+        assert not list(folder.iterdir())
+
+
+def test_where_anything_else_is_there_nothing_is_removed(tmp_path):
+    a_run(tmp_path)
+    (tmp_path / "other.log").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=r"more than a run \(other\.log\)"):
+        run.folder_for(tmp_path, force=True).__enter__()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("jobs", [["a"], None, [{}]])
+def test_a_damaged_record_is_no_defect(tmp_path, jobs):
+    (tmp_path / run.RECORD).write_text(json.dumps({"scenario": {"jobs": jobs}}))
+    with run.folder_for(tmp_path, force=True) as folder:
+        assert not list(folder.iterdir())

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import TraceError, UsageError
+from evenstep.cli import files
+from evenstep.errors import TraceError
 
 if TYPE_CHECKING:
     from evenstep.diagnose.grid import StepGrid
@@ -38,8 +39,7 @@ def main(args: argparse.Namespace) -> int:
     """Fit, simulate, compare."""
     if not args.trace.exists():
         raise TraceError(f"there is no {args.trace}; give a run's folder, an attempt or a spool")
-    if args.out is not None and args.out.exists() and not args.force:
-        raise UsageError(f"{args.out} exists; choose another file or overwrite it with --force")
+    files.check_free(args.out, force=args.force)
     from evenstep.importers.opening import load
     from evenstep.simulate import schema
     from evenstep.simulate.calibrate import calibrate
@@ -49,8 +49,6 @@ def main(args: argparse.Namespace) -> int:
     document = _document(trace, found)
     plain = document["scenario"]
     text = f"# Fitted to {args.trace} by evenstep calibrate.\n{schema.to_toml(plain)}"
-    if args.out is not None:
-        _write(args.out, text)
     if args.json:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
@@ -58,15 +56,8 @@ def main(args: argparse.Namespace) -> int:
         if args.out is None:
             print(text, end="")
     if args.out is not None:
-        print(f"Wrote {args.out}", file=sys.stderr)
+        files.write(args.out, text)
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _document(trace: Trace, found: Calibration) -> dict[str, Any]:

@@ -7,9 +7,12 @@ with `sigwaitinfo`: it says who sent them, and nothing runs at an unforeseen mom
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 FORWARDED = frozenset(
     {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
@@ -28,8 +31,8 @@ def run(
 ) -> int:
     """Run a command to its end; its exit code, 128 + n if signal n ended it.
 
-    `heard` is called with each signal before it is passed on. Raises `OSError` where the command
-    cannot be started (see `start_failure`).
+    `heard` is called with each signal that comes, before it is passed on. Raises `OSError` where
+    the command cannot be started (see `start_failure`).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides our child's end
     awaited = FORWARDED | {signal.SIGCHLD}
@@ -43,6 +46,16 @@ def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def refusal(command: Sequence[str]) -> tuple[str, int] | None:
+    """What `start_failure` would say of a command, as far as can be known before it is started."""
+    name = command[0]
+    if shutil.which(name) is not None:
+        return None
+    there = Path(name).is_dir() or shutil.which(name, os.F_OK) is not None
+    number = errno.EACCES if there else errno.ENOENT
+    return start_failure(command, OSError(number, os.strerror(number)))
+
+
 def start_failure(command: Sequence[str], error: OSError) -> tuple[str, int]:
     """What to say, and with which code to exit, where a command could not be started."""
     if isinstance(error, FileNotFoundError):
@@ -54,8 +67,8 @@ def _wait(pid: int, awaited: frozenset[signal.Signals], heard: Callable[[int], o
     while True:
         arrived = signal.sigwaitinfo(awaited)
         if arrived.si_signo != signal.SIGCHLD:
+            heard(arrived.si_signo)
             if arrived.si_code != _SI_KERNEL:
-                heard(arrived.si_signo)
                 os.kill(pid, arrived.si_signo)  # not reaped yet, so the number is still its own
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)

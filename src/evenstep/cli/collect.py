@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from evenstep.cli import files
+from evenstep.cli.arguments import seconds
 from evenstep.errors import TraceError, UsageError
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.pack import Found, look, write_pack
@@ -22,14 +26,20 @@ node and attempt, which every command reads. A file appears whole or not at all;
 complete is not written again, so that collecting may be interrupted and repeated. With --every it
 goes on while the job runs, and ends with it."""
 
+SCHEMA = "evenstep.collection/1"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep collect`."""
     parser.add_argument("run", metavar="RUN", type=Path)
     parser.add_argument("--into", metavar="DIR", type=Path, required=True)
     parser.add_argument(
-        "--every", metavar="SECONDS", type=_period, help="collect again and again until the end"
+        "--every",
+        metavar="SECONDS",
+        type=seconds(0.1, 86_400),
+        help="collect again and again until the end",
     )
+    parser.add_argument("--json", action="store_true", help="print what there is now as JSON")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -37,23 +47,39 @@ def main(args: argparse.Namespace) -> int:
     source, target = RunFolder(args.run), RunFolder(args.into)
     if source.path == target.path:
         raise UsageError(f"RUN and --into are both {source.path}; name another folder")
-    if target.path.exists() and not target.path.is_dir():
-        raise UsageError(f"--into {target.path} is a file; name a folder")
+    files.check_folder(target.path)
     if not source.path.is_dir():
         raise TraceError(f"there is no folder {source.path}; give the run's folder on this node")
     while True:
         spools = dict(_spools(source))
         if not spools and args.every is None:
             raise TraceError(f"no rank has begun in {source.path}: there is nothing to collect")
-        if spools and source.facts_path.exists():
-            target.write({key: fact for key, fact in source.read().items() if key != "schema"})
-        for (attempt, node), found in spools.items():
-            _collect(target, attempt, node, found)
-            _take_mark(source.preemption_path(attempt), target.preemption_path(attempt))
+        packs = _collected(source, target, spools)
         ended = bool(spools) and all(each.closed for found in spools.values() for each in found)
         if args.every is None or ended:
-            return 0
+            break
         time.sleep(args.every)
+    if args.json:
+        document = {"schema": SCHEMA, "run": str(source.path), "into": str(target.path)}
+        print(json.dumps({**document, "packs": packs}, indent=2))
+    return 0
+
+
+def _collected(
+    source: RunFolder, target: RunFolder, spools: Mapping[tuple[int, str], list[Found]]
+) -> list[dict[str, Any]]:
+    """One look: what is new is written; every file there is now, as plain values."""
+    if spools and source.facts_path.exists():
+        target.write({key: fact for key, fact in source.read().items() if key != "schema"})
+    packs = []
+    for (attempt, node), found in spools.items():
+        pack = target.pack_path(attempt, node)
+        written = _collect(pack, found)
+        _take_mark(source.preemption_path(attempt), target.preemption_path(attempt))
+        size, ranks = pack.stat().st_size, len(found)
+        packs.append({"path": str(pack), "attempt": attempt, "node": node, "ranks": ranks,
+                      "bytes": size, "written": written})  # fmt: skip
+    return packs
 
 
 def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[Found]]]:
@@ -68,29 +94,20 @@ def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[Found]]]:
             yield (attempt, node), spools
 
 
-def _collect(target: RunFolder, attempt: int, node: str, spools: list[Found]) -> None:
-    pack = target.pack_path(attempt, node)
+def _collect(pack: Path, spools: list[Found]) -> bool:
+    """Write a node's file, unless it is complete."""
     if pack.exists() and all(spool.closed for spool in spools):
         newest = max(spool.path.stat().st_mtime_ns for spool in spools)
         if pack.stat().st_mtime_ns > newest:
             print(f"{pack} is complete", file=sys.stderr)
-            return
+            return False
     size = write_pack([spool.path for spool in spools], pack)
     word = "rank" if len(spools) == 1 else "ranks"
     print(f"Wrote {pack} ({len(spools)} {word}, {size:,} bytes)", file=sys.stderr, flush=True)
+    return True
 
 
 def _take_mark(mark: Path, target: Path) -> None:
     """That an attempt was preempted, as the first node that knows of it says."""
     if mark.exists() and not target.exists():
         target.write_bytes(mark.read_bytes())
-
-
-def _period(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"must be seconds from 0.1 to 86400, found {text!r}")
-    return value

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenstep.cli import files
+from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,8 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
     if len(args.traces) < 2:
         raise UsageError("compare needs a baseline and at least one other run; give two traces")
-    if args.html is not None and args.html.exists() and not args.force:
-        raise UsageError(f"{args.html} exists; choose another FILE or overwrite it with --force")
+    files.check_free(args.html, force=args.force)
     conditions = [condition for text in args.fail_if for condition in parse(text)]
     baseline, *others = _accounts(args.traces)
     found = [compare(baseline, other) for other in others]
@@ -61,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     failed = [reason for reason in reasons if reason]
     _show(args, baseline, others, found, failed)
     for reason in failed:
-        print(f"evenstep: {reason}", file=sys.stderr)
+        say(reason)
     return 1 if failed else 0
 
 
@@ -99,6 +100,10 @@ def _show(
     found: Sequence[Comparison],
     failed: Sequence[str],
 ) -> None:
+    if args.html is not None:  # before anything is printed: who reads that may leave early
+        from evenstep.report.comparison_page import write
+
+        write(baseline.name, found, args.html, normalised=args.normalised, force=args.force)
     if args.json:
         document = _document(baseline, others, found, failed, normalised=args.normalised)
         print(json.dumps(document, indent=2, allow_nan=False))
@@ -107,9 +112,6 @@ def _show(
 
         print(render(baseline.name, found, normalised=args.normalised), end="")
     if args.html is not None:
-        from evenstep.report.comparison_page import write
-
-        write(baseline.name, found, args.html, normalised=args.normalised, force=args.force)
         print(f"Wrote {args.html}", file=sys.stderr)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent import request
 from evenstep.cli.env import add_part
+from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError, TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     path = request.write(folder, _wish(args, run, run_id), run_id)
     if not any(state.rank == 0 for state in run.states):
         note = "rank 0 records elsewhere: only the ranks that record here are asked"
-        print(f"evenstep: {note}", file=sys.stderr)
+        say(note)
     if args.json:
         _say(_state(run, request.read(folder, run_id)), as_json=True)
     print(f"Wrote {path}", file=sys.stderr)

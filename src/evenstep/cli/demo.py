@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+from evenstep.cli import child
+from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 
 HELP = """See evenstep at work on a real job, on this machine and without a GPU.
@@ -20,6 +25,7 @@ Four ranks train a small GPT: first undisturbed, then with one rank that collect
 backward, and with pacing on. Every command is printed before it runs, so that it can be repeated by
 hand; each run ends with its verdict, and a page to look around in is written beside it."""
 
+SCHEMA = "evenstep.demo/1"
 RANKS = 4
 EVENSTEP = [sys.executable, "-m", "evenstep"]
 #: The job: beside this module where evenstep is installed, among the examples in a checkout.
@@ -35,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", metavar="N", type=int, default=260, help="of each of the two runs (260)"
     )
+    parser.add_argument(
+        "--json", action="store_true", help="print where runs and pages lie as JSON"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -48,28 +57,31 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"the demo's job is not there: looked for {JOB[0]} and {JOB[1]}")
     folder = _fresh_folder(args.out)
     try:
-        pages = _both(job, folder, args.steps)
+        with _beside_the_output() if args.json else nullcontext():
+            pages = _both(job, folder, args.steps)
     except subprocess.CalledProcessError as error:
-        print(
-            f"evenstep: the demo stops here: `{_shown(error.cmd)[2:]}` failed with code "
-            f"{error.returncode}",
-            file=sys.stderr,
-        )
+        say(f"the demo stops here: `{_shown(error.cmd)[2:]}` failed with code {error.returncode}")
         return int(error.returncode) if error.returncode > 0 else 128 - int(error.returncode)
+    if args.json:
+        runs = [{"name": name, "run": str(page.parent), "page": str(page)}
+                for name, page in pages.items()]  # fmt: skip
+        print(json.dumps({"schema": SCHEMA, "folder": str(folder), "runs": runs}, indent=2))
+        return 0
     _heading("The reports, to open in a browser")
-    for page in pages:
-        _say(str(page))
+    for page in pages.values():
+        _tell(str(page))
     return 0
 
 
-def _both(job: Path, folder: Path, steps: int) -> list[Path]:
+def _both(job: Path, folder: Path, steps: int) -> dict[str, Path]:
+    """Both runs; the page of each by its name."""
     common = ["--steps", str(steps)]
     _heading(f"1. A small GPT on {RANKS} ranks and {os.cpu_count()} cores, undisturbed")
     _observe(job, folder / "healthy", common)
     healthy = _write_report(folder / "healthy")
     _heading("2. The same, but rank 2 makes garbage inside backward and collects it; pacing is on")
     _observe(job, folder / "disturbed", [*common, "--garbage-rank", "2"], pace="on")
-    return [healthy, _write_report(folder / "disturbed")]
+    return {"healthy": healthy, "disturbed": _write_report(folder / "disturbed")}
 
 
 def _fresh_folder(parent: Path) -> Path:
@@ -92,15 +104,34 @@ def _observe(job: Path, run: Path, options: Sequence[str], *, pace: str | None =
     training = [sys.executable, "-m", *launcher, str(job), *options]
     pacing = ["--pace", pace] if pace else []
     command = [*EVENSTEP, "run", "--out", str(run), *pacing, "--", *training]
-    _say(_shown(command))
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    _tell(_shown(command))
+    heard: list[int] = []
+    code = child.run(command, {**os.environ, "OMP_NUM_THREADS": "1"}, heard.append)
+    if signal.SIGINT in heard:
+        raise KeyboardInterrupt
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+
+
+@contextmanager
+def _beside_the_output() -> Iterator[None]:
+    """What we and our commands print goes to standard error, and leaves the output to JSON."""
+    sys.stdout.flush()
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
 
 
 def _write_report(run: Path) -> Path:
     """The same verdict as a page to look around in."""
     page = run / "report.html"
     command = [*EVENSTEP, "diagnose", str(run), "--html", str(page)]
-    _say("\n" + _shown(command))
+    _tell("\n" + _shown(command))
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     if done.returncode not in (0, 1):  # 1: it found something
         raise subprocess.CalledProcessError(done.returncode, command)
@@ -115,9 +146,9 @@ def _shown(command: Sequence[str]) -> str:
     )
 
 
-def _say(text: str) -> None:
+def _tell(text: str) -> None:
     print(text, flush=True)
 
 
 def _heading(text: str) -> None:
-    _say(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}")
+    _tell(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.values import share
-from evenstep.cli import diagnosed, engine
+from evenstep.cli import diagnosed, engine, files
+from evenstep.cli.arguments import price, severity
 from evenstep.errors import UsageError
 from evenstep.importers.opening import sort_out
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page as well")
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
     parser.add_argument(
-        "--fail-above", metavar="SHARE", type=_severity, default=THRESHOLD,
+        "--fail-above", metavar="SHARE", type=severity, default=THRESHOLD,
         help="exit with 1 above this severity, 0.05 unless given",
     )  # fmt: skip
     parser.add_argument(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what evenstep probe or nccl-tests measured on these nodes, to hold the trace against",
     )  # fmt: skip
     parser.add_argument(
-        "--price-per-rank-hour", metavar="MONEY", type=_price,
+        "--price-per-rank-hour", metavar="MONEY", type=price,
         help="tell what is lost, to waiting or to restarts, in this money too",
     )  # fmt: skip
     parser.add_argument(
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
         parse(text)  # what is misunderstood is said before the work is done
     carrier = engine.chosen(args, workers=1)
     given = sort_out([*args.traces, *args.floors])
-    _check_page(args.html, force=args.force)
+    files.check_free(args.html, force=args.force)
     tasks = _tasks(args, len(given.bundles))
     traces: list[Trace] = []
     if len(tasks) > 1 and not engine.is_here(carrier):
@@ -82,15 +82,18 @@ def main(args: argparse.Namespace) -> int:
         shown = diagnosed.shown(together, largest, tasks[0])
         results.append(diagnosed.Said(len(results), largest.world, together, shown))
         traces.append(largest)
+    one_page = len(results) == 1 or joint
+    if args.html is not None and one_page:  # before anything is printed: its reader may leave early
+        _write_page(args, traces[-1], results[-1].diagnosis)
     parts = [one.shown for one in results]
     if args.json:
         print(json.dumps(parts[0] if len(parts) == 1 else parts, indent=2, allow_nan=False))
     else:
         print("\n\n".join(parts))
     if args.html is not None:
-        if not (len(results) == 1 or joint):
+        if not one_page:
             raise UsageError("--html writes one page: give one trace, or runs of different sizes")
-        _write_page(args, traces[-1], results[-1].diagnosis)
+        print(f"Wrote {args.html}", file=sys.stderr)
     return int(worst(one.diagnosis for one in results) > args.fail_above)
 
 
@@ -111,34 +114,9 @@ def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) ->
         diagnosis, trace, args.html, force=args.force,
         answers=answers(trace, args.what_if), price_per_rank_hour=args.price_per_rank_hour,
     )  # fmt: skip
-    print(f"Wrote {args.html}", file=sys.stderr)
 
 
 def worst(diagnoses: Iterable[Any]) -> float:
     """The highest severity of any finding."""
     severities = (finding.severity for item in diagnoses for finding in item.findings)
     return max((severity for severity in severities if severity is not None), default=0.0)
-
-
-def _check_page(page: Path | None, *, force: bool) -> None:
-    """Refuse before the work is done what would be refused after it."""
-    if page is not None and page.exists() and not force:
-        raise UsageError(f"{page} exists; choose another FILE or overwrite it with --force")
-
-
-def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a price such as 2.5, found {text!r}")
-    return value
-
-
-def _severity(text: str) -> float:
-    kind = share(1.0, whole=True)
-    try:
-        return float(kind.parse(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be {kind.expects}, found {text!r}") from None

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from evenstep.cli.arguments import count
 from evenstep.errors import UsageError
 
 HELP = """Look for what slows or breaks distributed training on this host: versions, NCCL_* and
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     parser.add_argument("--all", action="store_true", help="say what is fine at length, too")
     parser.add_argument(
-        "--ranks", metavar="N", type=_ranks,
+        "--ranks", metavar="N", type=count(999_999),
         help="ranks this host gets; else as the launcher says, or one per GPU",
     )  # fmt: skip
     parser.add_argument(
@@ -60,9 +61,3 @@ def main(args: argparse.Namespace) -> int:
 
         print(render(found, every=args.all), end="")
     return int(found.worst == Severity.PROBLEM)
-
-
-def _ranks(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1_000_000):
-        raise argparse.ArgumentTypeError(f"must be a number of ranks from 1, found {text!r}")
-    return int(text)

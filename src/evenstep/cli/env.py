@@ -18,6 +18,7 @@ HELP = """Print the environment variables that observe a job whose launcher cann
 
 With --json, the settings in force and where each one comes from are printed too."""
 
+SCHEMA = "evenstep.env/1"
 #: Ways to choose a part of the job, as `Selection` has them.
 PARTS = {
     "ranks": ("0-7,16", "these ranks"),
@@ -58,6 +59,7 @@ def main(args: argparse.Namespace) -> int:
     settings = config.load(given(args))
     if args.json:
         shown = {
+            "schema": SCHEMA,
             "variables": variables(os.environ, given(args)),
             "settings": config.describe(settings),
             "warnings": list(settings.warnings),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -215,16 +214,13 @@ def _list_text(data: Mapping[str, Any]) -> Iterable[str]:
     yield "Failure modes (symptom, what to look at, remedy, how to confirm):"
     yield from _columns(data["modes"])
     yield ""
-    yield "Quantities (numbers, formula, source; `evenstep explain NAME --help` lists options):"
+    yield "Quantities (numbers, formula, source; options: `evenstep explain NAME --help`):"
     yield from _columns(data["quantities"])
 
 
 def _columns(rows: Mapping[str, str]) -> Iterable[str]:
     for name, meaning in rows.items():
-        head = f"  {name:<30}"
-        yield from textwrap.wrap(
-            meaning, text.WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
-        )
+        yield from text.beside(f"  {name:<30}", meaning)
 
 
 def _mode_text(data: Mapping[str, Any]) -> Iterable[str]:

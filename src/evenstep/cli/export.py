@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from evenstep.agent.values import share
+from evenstep.cli import files
+from evenstep.cli.arguments import severity
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--serve", metavar="HOST:PORT", type=_address, help="answer /metrics until interrupted")
     add("--otlp", metavar="URL", help="push metrics to an OpenTelemetry collector, OTLP/HTTP JSON")
     add("--webhook", metavar="URL", help="POST every finding above --above as JSON")
-    add("--above", metavar="SHARE", type=_share, default=THRESHOLD,
+    add("--above", metavar="SHARE", type=severity, default=THRESHOLD,
         help="severity from which --webhook tells of a finding, 0.05 unless given")  # fmt: skip
     add("--wandb", metavar="PROJECT", help="scalars to Weights & Biases, if installed")
     add("--mlflow", metavar="EXPERIMENT", help="scalars to MLflow, if installed")
@@ -70,7 +70,10 @@ def main(args: argparse.Namespace) -> int:
         if wanted:
             raise UsageError("--serve runs until it is interrupted; ask for files separately")
         return _serve(args)
-    _check(args)
+    files.check_free(args.perfetto, force=args.force)
+    files.check_free(args.prometheus, force=True)  # a collector reads it anew each time
+    for folder in filter(None, (args.parquet, args.store)):
+        files.check_folder(folder)
     trace, scrub = _read(args)
     if args.store is not None:
         _store(args, trace)
@@ -82,12 +85,6 @@ def main(args: argparse.Namespace) -> int:
     _files(args, trace, diagnosis)
     _sent(args, trace, diagnosis)
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Refuse before the work is done what would be refused after it."""
-    if args.perfetto is not None and args.perfetto.exists() and not args.force:
-        raise UsageError(f"{args.perfetto} exists; choose another FILE or overwrite with --force")
 
 
 def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
@@ -142,15 +139,8 @@ def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> N
     from evenstep.report.perfetto import encode
 
     data, partial = encode(trace, diagnosis, steps=args.steps)
-    part = args.perfetto.with_name(f".{args.perfetto.name}.{os.getpid()}")
-    try:
-        part.write_bytes(data)
-        part.replace(args.perfetto)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {args.perfetto}: {error.strerror}") from error
     only = f", {partial}" if partial else ""
-    print(f"Wrote {args.perfetto} ({len(data):,} bytes{only})", file=sys.stderr)
+    files.write(args.perfetto, data, note=f" ({len(data):,} bytes{only})")
 
 
 def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
@@ -230,11 +220,3 @@ def _steps(text: str) -> tuple[int, int]:
     if not 0 <= found[0] <= found[1]:
         raise argparse.ArgumentTypeError(f"must be steps such as 100-160, found {text!r}")
     return found
-
-
-def _share(text: str) -> Any:
-    kind = share(1.0, whole=True)
-    try:
-        return float(kind.parse(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be {kind.expects}, found {text!r}") from None

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from evenstep.cli.arguments import price
 from evenstep.errors import TraceError
 
 HELP = """Say how the runs in a folder have developed, and what they cost per unit of progress.
@@ -24,17 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--price-per-rank-hour", metavar="MONEY", type=price, help="tell costs in this money too"
     )
-
-
-def price(text: str) -> float:
-    """A price from zero."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a price such as 2.5, found {text!r}")
-    return value
 
 
 def main(args: argparse.Namespace) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenstep.cli import files
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field"
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="keep the traces here")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page (of compare)")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at")
     parser.add_argument(
         "--force", action="store_true", help="replace an earlier run in DIR, or FILE"
     )
@@ -49,10 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Do what was asked and say what came of it."""
-    if args.html is not None and args.action != "compare":
-        raise UsageError(f"--html is of compare; {args.action} writes no page")
+    if args.html is not None and args.action in ("fields", "clean"):
+        raise UsageError(f"{args.action} writes no page; --html is of run, compare and predict")
     if args.arms and args.action in ("fields", "clean"):
         raise UsageError(f"{args.action} takes no arm, found {args.arms[0]!r}")
+    files.check_free(args.html, force=args.force)
+    if args.out is not None:
+        files.check_folder(args.out)
     return _ACTIONS[args.action](args)
 
 
@@ -71,17 +77,11 @@ def _compare(args: argparse.Namespace) -> int:
 
     asked = _scenario(args)
     names = args.arms or ["baseline", "auto"]
-    if args.html is not None:
-        from evenstep.cli.lab_drawing import check_free, draw
-
-        check_free(args.html, force=args.force)
     with _folder(args) as folder:
         record, outcomes = compared(asked, names, folder, _progress())
         found = page.document(asked, record, outcomes, asked.run.rounds)
-        _keep(args, folder, found)
-        if args.html is not None:
-            draw(args.html, asked, names, record, folder, found)
-    print(json.dumps(found, indent=2, allow_nan=False) if args.json else page.text(found))
+        drawn = partial(_drawn_comparison, asked, names, record, folder, found)
+        _show(args, folder, found, page.text, drawn)
     return _end(args, record)
 
 
@@ -91,11 +91,12 @@ def _run(args: argparse.Namespace) -> int:
     asked = _scenario(args)
     if len(args.arms) > 1:
         raise UsageError(f"run takes one arm, found {len(args.arms)}; use compare for several")
+    arm = (args.arms or ["baseline"])[0]
     with _folder(args) as folder:
-        record = single.carried(asked, (args.arms or ["baseline"])[0], folder, _progress())
-        found = single.document(asked, record, folder)
-        _keep(args, folder, found)
-    print(json.dumps(found, indent=2, allow_nan=False) if args.json else single.text(found))
+        record = single.carried(asked, arm, folder, _progress())
+        found = single.document(asked, arm, record, folder, kept=args.out is not None)
+        drawn = partial(_drawn_jobs, asked, arm, record, folder, found)
+        _show(args, folder, found, single.text, drawn)
     return _end(args, record)
 
 
@@ -107,20 +108,21 @@ def _predict(args: argparse.Namespace) -> int:
         name: prediction.predicted_gains(asked, name) for name in args.arms if name != "baseline"
     }
     with _folder(args) as folder:
-        compared = validation.validated(asked, folder, _progress())
-        found = validation.document(asked, compared, gains)
-        _keep(args, folder, found)
-    print(json.dumps(found, indent=2, allow_nan=False) if args.json else validation.text(found))
-    return 0
+        record, compared = validation.validated(asked, folder, _progress())
+        found = validation.document(asked, record, compared, gains)
+        drawn = partial(_drawn_jobs, asked, "baseline", record, folder, found)
+        _show(args, folder, found, validation.text, drawn)
+    return _end(args, record)
 
 
 def _fields(args: argparse.Namespace) -> int:
-    del args
     from evenstep.lab.scenario import Scenario
-    from evenstep.simulate.fields import rows
+    from evenstep.simulate import fields
 
-    for name, default, allowed, meaning in rows(Scenario):
-        print(f"{name}{f' = {default}' if default else ''}\n    {meaning}: {allowed}")
+    if args.json:
+        print(json.dumps(fields.document(Scenario), indent=2, ensure_ascii=False))
+    else:
+        print(fields.described(Scenario), end="")
     return 0
 
 
@@ -150,19 +152,43 @@ def _folder(args: argparse.Namespace) -> Any:
     return run.folder_for(args.out, force=args.force)
 
 
-def _keep(args: argparse.Namespace, folder: Path, found: dict[str, Any]) -> None:
-    """The result stands beside its traces, where these are kept."""
+def _show(
+    args: argparse.Namespace,
+    folder: Path,
+    found: dict[str, Any],
+    text: Callable[[dict[str, Any]], str],
+    drawn: Callable[[], str],
+) -> None:
+    """Print the result, which also stands beside its traces where these are kept, and draw it."""
     from evenstep.lab.run import RESULT
 
-    if args.out is not None:
-        (folder / RESULT).write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+    written = json.dumps(found, indent=2, allow_nan=False)
+    try:
+        print(written if args.json else text(found), flush=True)
+    finally:  # its reader may have left: what was asked for is kept all the same
+        if args.out is not None:
+            (folder / RESULT).write_text(written + "\n")
+        if args.html is not None:
+            files.write(args.html, drawn())
+
+
+def _drawn_comparison(*drawn: Any) -> str:
+    from evenstep.cli.lab_drawing import of_comparison
+
+    return of_comparison(*drawn)
+
+
+def _drawn_jobs(*drawn: Any) -> str:
+    from evenstep.cli.lab_drawing import of_jobs
+
+    return of_jobs(*drawn)
 
 
 def _end(args: argparse.Namespace, record: Record) -> int:
     from evenstep.lab.run import INTERRUPTED as STOPPED
 
-    for written in filter(None, (args.html, args.out)):
-        print(f"Wrote {written}", file=sys.stderr)
+    if args.out is not None:
+        print(f"Wrote {args.out}", file=sys.stderr)
     return INTERRUPTED if record.ended == STOPPED else 0
 
 

@@ -1,4 +1,4 @@
-"""The page of `evenstep lab compare`: the result, its steps by block, and the simulator's gains."""
+"""The pages of the laboratory: a result, its steps by block, and the simulator's gains."""
 
 from __future__ import annotations
 
@@ -8,37 +8,31 @@ from typing import Any
 
 from evenstep.lab import prediction, steps
 from evenstep.lab import tier as tiers
-from evenstep.lab.arms import Schedule
+from evenstep.lab.arms import BASELINE, Schedule
 from evenstep.lab.run import Record, arms_for
 from evenstep.lab.scenario import Scenario
-from evenstep.report import lab_page
-from evenstep.report.sheet import check_free, write_whole
+from evenstep.lab.single import schedule
+from evenstep.report import lab_jobs_page, lab_page
 
-__all__ = ["check_free", "draw"]
+Document = Mapping[str, Any]
 
 
-def draw(
-    path: Path,
-    scenario: Scenario,
-    names: Sequence[str],
-    record: Record,
-    folder: Path,
-    found: Mapping[str, Any],
-) -> None:
-    """Write the page of a comparison whose traces are still in `folder`."""
+def of_comparison(
+    scenario: Scenario, names: Sequence[str], record: Record, folder: Path, found: Document
+) -> str:
+    """The page of a comparison whose traces are still in `folder`."""
     run = scenario.run
     arms = arms_for(names, tiers.tier(scenario.fabric).ARMS)
-    schedule = Schedule(arms, run.rounds, run.warm_up_rounds, scenario.seed)
-    jobs = steps.job_steps(scenario, schedule, record, folder)
-    series = [
-        lab_page.Series(
-            job.name, (job.start_ns - record.starts_ns[0]) / 1e9, job.step_ns / 1e6, job.block >= 0
-        )
-        for job in jobs
-    ]
-    blocks = _blocks(schedule, record)
-    told = {name: _told(scenario, name) for name in names if name != lab_page.BASELINE}
-    write_whole(lab_page.render(found, series, blocks, told), path)
+    turns = Schedule(arms, run.rounds, run.warm_up_rounds, scenario.seed)
+    told = {name: _told(scenario, name) for name in names if name != BASELINE}
+    series, blocks = _steps(scenario, turns, record, folder)
+    return lab_page.render(found, series, blocks, told)
+
+
+def of_jobs(scenario: Scenario, arm: str, record: Record, folder: Path, found: Document) -> str:
+    """The page of a run under one arm, or of a prediction and the run beside it."""
+    series, blocks = _steps(scenario, schedule(scenario, arm), record, folder)
+    return lab_jobs_page.render(found, series, blocks)
 
 
 def _told(scenario: Scenario, name: str) -> list[float] | None:
@@ -48,15 +42,25 @@ def _told(scenario: Scenario, name: str) -> list[float] | None:
     return prediction.predicted_gains(scenario, name)
 
 
-def _blocks(schedule: Schedule, record: Record) -> list[lab_page.Block]:
-    """When each block was on, in s since the first."""
-    edges = [(at - record.starts_ns[0]) / 1e9 for at in (*record.starts_ns, record.end_ns)]
-    return [
+def _steps(
+    scenario: Scenario, turns: Schedule, record: Record, folder: Path
+) -> tuple[list[lab_page.Series], list[lab_page.Block]]:
+    """Every step of every job, and whose turn it was; times in s since the first block."""
+    begin_ns = record.starts_ns[0]
+    series = [
+        lab_page.Series(
+            job.name, (job.start_ns - begin_ns) / 1e9, job.step_ns / 1e6, job.block >= 0
+        )
+        for job in steps.job_steps(scenario, turns, record, folder)
+    ]
+    edges = [(at - begin_ns) / 1e9 for at in (*record.starts_ns, record.end_ns)]
+    blocks = [
         lab_page.Block(
-            schedule.arms[schedule.arm_at(at)].name,
+            turns.arms[turns.arm_at(at)].name,
             edges[at],
             edges[at + 1],
-            schedule.round_of(at) >= schedule.warm_up_rounds and at < record.whole,
+            turns.round_of(at) >= turns.warm_up_rounds and at < record.whole,
         )
         for at in range(len(record.starts_ns))
     ]
+    return series, blocks

@@ -7,16 +7,17 @@ signal n. `evenstep run` returns its command's own code.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
-import os
 import signal
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NamedTuple, Protocol, cast
 
+from evenstep.cli.arguments import Help, Parser
+from evenstep.cli.terminal import drop_output, open_streams, say
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
 
 FINE, FINDINGS, USAGE, INTERNAL = 0, 1, 2, 3
@@ -65,6 +66,15 @@ EXTRAS = {
     "ray": "ray",
 }
 
+#: What the machine may refuse at any moment, and no code of ours is to blame for.
+OUTSIDE = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO),
+        *(errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE),
+        *(errno.EISDIR, errno.ENOTDIR),
+    }
+)
+
 
 class CommandModule(Protocol):
     """What a module of this package offers."""
@@ -80,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None:
         argv = sys.argv[1:]
+        open_streams()
         signal.signal(signal.SIGTERM, _terminated)
     return guarded(lambda: _dispatch(list(argv)))
 
@@ -90,18 +101,49 @@ def guarded(command: Callable[[], int]) -> int:
         code = command()
         sys.stdout.flush()
     except EvenstepError as error:
-        print(f"evenstep: {error}", file=sys.stderr)
+        say(str(error))
         return USAGE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in OUTSIDE:
+            return _defect()
+        say(_of_the_machine(error))
+        _flush()
+        return USAGE
+    except MemoryError:
+        say("there is not enough memory for this; ask for less of it at once")
+        return USAGE
     except Exception:
-        traceback.print_exc()
-        print("evenstep: this is a defect of evenstep; please report the above", file=sys.stderr)
-        return INTERNAL
+        return _defect()
     return code
+
+
+def _defect() -> int:
+    """Our own mistake, with all that is known of it."""
+    traceback.print_exc()
+    say("this is a defect of evenstep; please report the above")
+    return INTERNAL
+
+
+def _flush() -> None:
+    """Print what was said before, unless that is what cannot be done."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_output()
+
+
+def _of_the_machine(error: OSError) -> str:
+    """What the system refuses, in a sentence; a full disk without a name is our own output's."""
+    if error.filename is not None:
+        return f"{error.filename} cannot be read or written: {error.strerror}; name another place"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return f"the output cannot be written: {error.strerror}; send it to another place"
+    return f"the system refuses what this needs: {error.strerror}"
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -130,10 +172,10 @@ def _dispatch(argv: list[str]) -> int:
 def _run(command: Command, argv: list[str]) -> int:
     module = _module(command)
     own, wrapped = _split(argv) if command.wraps else (argv, None)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"evenstep {command.name}",
         description=module.HELP,
-        formatter_class=_Help,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     module.add_arguments(parser)
@@ -141,21 +183,6 @@ def _run(command: Command, argv: list[str]) -> int:
     if wrapped is not None:
         args.command = [*args.command, "--", *wrapped] if args.command else wrapped
     return module.main(args)
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Fills sentences to the terminal's width, and leaves examples as they are written."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(self._filled(block, width, indent) for block in text.split("\n\n"))
-
-    def _filled(self, block: str, width: int, indent: str) -> str:
-        if any(line.startswith(" ") for line in block.splitlines()):
-            return super()._fill_text(block, width, indent)
-        return textwrap.fill(
-            block, width, initial_indent=indent, subsequent_indent=indent,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
 
 
 def _module(command: Command) -> CommandModule:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
+from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError
 from evenstep.trace.folder import RunFolder
 from evenstep.trace.identity import from_environment, hostname
@@ -26,7 +26,7 @@ def noting(folder: RunFolder, environ: Mapping[str, str]) -> Callable[[int], Non
         try:
             _mark(folder, signal.Signals(number).name, _first(environ))
         except OSError as error:  # the job comes first
-            print(f"evenstep: the run is not marked as preempted: {error}", file=sys.stderr)
+            say(f"the run is not marked as preempted: {error}")
 
     return heard
 
@@ -42,7 +42,7 @@ def _mark(folder: RunFolder, name: str, first: int) -> None:
     scratch = path.with_name(f".{path.name}.{hostname()}")
     scratch.write_text(json.dumps(facts, indent=2) + "\n")
     scratch.replace(path)
-    print(f"evenstep: attempt {attempt} is preempted ({name}); passing it on", file=sys.stderr)
+    say(f"attempt {attempt} is preempted ({name}); passing it on")
 
 
 def _first(environ: Mapping[str, str]) -> int:

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import UsageError
+from evenstep.cli import files
+from evenstep.cli.arguments import count, seconds
+from evenstep.cli.terminal import say
 
 if TYPE_CHECKING:
     from evenstep.probe.outcome import Outcome
@@ -30,12 +32,18 @@ _SECONDS, _TIMEOUT_S = 60.0, 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep probe`."""
-    parser.add_argument("--nproc", metavar="N", type=_count, help="start N ranks on this machine")
     parser.add_argument(
-        "--seconds", metavar="S", type=_seconds, default=_SECONDS, help="to measure for, 60"
+        "--nproc", metavar="N", type=count(1024), help="start N ranks on this machine"
     )
     parser.add_argument(
-        "--timeout", metavar="S", type=_seconds, default=_TIMEOUT_S,
+        "--seconds",
+        metavar="S",
+        type=seconds(0.1, 86_400),
+        default=_SECONDS,
+        help="to measure for, 60",
+    )
+    parser.add_argument(
+        "--timeout", metavar="S", type=seconds(0.1, 86_400), default=_TIMEOUT_S,
         help="to wait for ranks that do not come or fall silent, 60",
     )  # fmt: skip
     parser.add_argument(
@@ -56,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     """Measure, and on the rank that gathers say what came of it."""
     from evenstep.probe.rank import Plan
 
-    _make_room(args)
+    files.check_free(args.floors, args.scenario, force=args.force)
     plan = Plan(args.seconds, args.timeout, args.device, args.backend)
     ended = _run(args, plan)
     code = _reported(ended.outcome, args) if ended.outcome is not None else 0
@@ -93,7 +101,7 @@ def _reported(outcome: Outcome, args: argparse.Namespace) -> int:
 
         print(render(found), end="")
     if args.floors is not None:
-        _write(args.floors, json.dumps(floors(outcome), indent=2, allow_nan=False) + "\n")
+        files.write(args.floors, json.dumps(floors(outcome), indent=2, allow_nan=False) + "\n")
     if args.scenario is not None:
         _write_scenario(args.scenario, outcome, judged)
     return int(bool(judged.findings))
@@ -104,44 +112,12 @@ def _write_scenario(path: Path, outcome: Outcome, judged: Any) -> None:
     from evenstep.probe.scenario import to_toml
 
     try:
-        _write(path, to_toml(outcome, judged))
+        files.write(path, to_toml(outcome, judged))
     except TraceError as error:
-        print(f"evenstep: {path} was not written: {error}", file=sys.stderr)
-
-
-def _make_room(args: argparse.Namespace) -> None:
-    for path in (args.floors, args.scenario):
-        if path is not None and path.exists() and not args.force:
-            raise UsageError(f"{path} exists; choose another FILE or overwrite it with --force")
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    print(f"Wrote {path}", file=sys.stderr)
+        say(f"{path} was not written: {error}")
 
 
 def _progress(text: str) -> None:
     """Where it stands, for who is looking; nothing in a pipe."""
     if sys.stderr.isatty():
-        print(f"evenstep: {text}", file=sys.stderr)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
-        raise argparse.ArgumentTypeError(f"must be 1 to 1024, found {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"must be 0.1 to 86400 seconds, found {text!r}")
-    return value
+        say(text)

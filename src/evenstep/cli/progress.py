@@ -1,4 +1,4 @@
-"""A bar on standard error while much is read; nothing in a pipe, and nothing for what is quick."""
+"""How far long work is, on standard error; nothing in a pipe, and nothing for what is quick."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LONG_BYTES = 32_000_000  # on disk; compressed, about a second's work
+
+
+def counter(words: str = "simulated {} of {}") -> Callable[[int, int], None]:
+    """What to call with how many are done, and of how many: a line that counts them.
+
+    Drawn at most a hundred times, and ended when all are done.
+    """
+    percent = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal percent
+        before, percent = percent, 100 * done // total
+        if percent != before and sys.stderr.isatty():
+            end = "\n" if done == total else ""
+            print("\r" + words.format(done, total), end=end, file=sys.stderr, flush=True)
+
+    return report
 
 
 @contextmanager

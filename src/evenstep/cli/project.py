@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from evenstep.cli.arguments import sizes
 from evenstep.errors import TraceError
 
 HELP = """Say what a measured run would reach with other numbers of ranks.
@@ -18,7 +19,6 @@ TRACE is what `evenstep diagnose` takes: a run's folder, an attempt or a single 
 fitted to it and says with an interval what it expects, and what the trace cannot tell. Of several
 runs of one workload the largest is projected; the others show how contention grows with ranks."""
 
-MOST_RANKS = 1_000_000
 WIDEST = 80
 ROWS = ("ranks", "throughput", "step time", "CV", "p99", "efficiency")
 
@@ -34,19 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="weak: every rank keeps its batch (default); strong: the same work for more ranks",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the projection as JSON")
-
-
-def sizes(text: str) -> list[int]:
-    """Numbers of ranks, ascending, each once."""
-    found = []
-    for part in text.split(","):
-        word = part.strip()
-        if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_RANKS):
-            raise argparse.ArgumentTypeError(
-                f"must be numbers of ranks from 1 to {MOST_RANKS:,} such as 8,16,64; found {word!r}"
-            )
-        found.append(int(word))
-    return sorted(set(found))
 
 
 def main(args: argparse.Namespace) -> int:

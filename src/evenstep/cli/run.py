@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from evenstep import __version__
 from evenstep.agent import config
-from evenstep.cli import child, env, preemption
+from evenstep.cli import child, env, files, preemption
 from evenstep.cli.admission import Admission, admit
+from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 from evenstep.trace import facts, identity
 from evenstep.trace.folder import RunFolder, default_path, starter_pid
@@ -47,14 +49,18 @@ def main(args: argparse.Namespace) -> int:
     command: list[str] = args.command
     if not command:
         raise UsageError("nothing to run: evenstep run [options] -- COMMAND…")
+    if refused := child.refusal(command):  # before a folder is made for it, or cleared
+        say(refused[0])
+        return refused[1]
     asked = env.given(args)
     settings = config.load(asked)
     for warning in [*settings.warnings, *disabling_options(command)]:
-        _say(warning)
+        say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
     folder = RunFolder(settings.out or _own_default(os.environ))
+    files.check_folder(folder.path)
     admission = admit(folder, command, os.environ, force=args.force)
-    folder.write(_facts(admission, command))
+    first = folder.write(_facts(admission, command))
     added = env.variables(os.environ, asked | {"out": str(folder.path)})
     added |= admission.variables() | shim
     try:
@@ -62,14 +68,16 @@ def main(args: argparse.Namespace) -> int:
         code = child.run(command, environ, preemption.noting(folder, environ))
     except OSError as error:
         message, code = child.start_failure(command, error)
-        _say(message)
+        say(message)
+        if first:  # else another launcher of the job may have begun
+            _forget(folder)
         return code
     if args.mpi_shim and speaks(os.environ):
         _collect(folder, admission.run_id)
     try:
         _conclude(folder, environ, verdict=settings.verdict, as_json=args.json)
     except KeyboardInterrupt:  # a second Ctrl-C: no verdict then, but the command's own code
-        _say(f"interrupted; `evenstep diagnose {folder.path}` gives the verdict")
+        say(f"interrupted; `evenstep diagnose {folder.path}` gives the verdict")
     return code
 
 
@@ -109,6 +117,14 @@ def _collect(folder: RunFolder, run_id: str) -> None:
     from evenstep.hooks.pmpi.collect import collect
 
     collect(folder.path, run_id=run_id)
+
+
+def _forget(folder: RunFolder) -> None:
+    """Leave nothing of a run that never began."""
+    if not folder.attempts():
+        folder.clear()
+        with suppress(OSError):  # somebody else's files are there, too
+            folder.path.rmdir()
 
 
 def speaks(environ: Mapping[str, str]) -> bool:
@@ -158,7 +174,7 @@ def _conclude(
 ) -> None:
     """Say what came of it, in a process of its own: it may need much memory, and may fail."""
     if not any(folder.path.glob("attempt-*/rank-*.spool")):
-        _say(
+        say(
             "no rank attached: the command never called torch.distributed.init_process_group nor "
             "started several ranks of MPI, or its Python ignores PYTHONPATH; there is nothing to "
             "diagnose"
@@ -166,7 +182,7 @@ def _conclude(
         return
     if not is_rank_zeros_node(folder, environ) or not (verdict or as_json):
         if identity.from_environment(environ).local_rank == 0:  # of a node's launchers, one
-            _say(f"this node's traces are in {folder.path}")
+            say(f"this node's traces are in {folder.path}")
         return
     sys.stdout.flush()
     diagnose = [sys.executable, "-m", "evenstep", "diagnose", str(folder.path)]
@@ -176,7 +192,3 @@ def _conclude(
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
     own = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
     subprocess.run([*diagnose, *["--json"] * as_json], stdout=output, env=own, check=False)
-
-
-def _say(message: str) -> None:
-    print(f"evenstep: {message}", file=sys.stderr)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenstep.cli import progress
+from evenstep.cli.arguments import sizes
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -26,13 +28,14 @@ bytes and link speeds alone would predict.
 
 INTERRUPTED = 130
 CONTROL = "strategy.kind=paced"
-MOST_RANKS = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep scaling`."""
     parser.add_argument("scenario", metavar="SCENARIO", type=Path)
-    parser.add_argument("--ranks", metavar="N,N…", help="sizes (halves and doubles of its own)")
+    parser.add_argument(
+        "--ranks", metavar="N,N…", type=sizes, help="sizes (halves and doubles of its own)"
+    )
     parser.add_argument("--strong", action="store_true", help="one batch for all sizes")
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field for all"
@@ -112,7 +115,7 @@ def _study(args: argparse.Namespace) -> Study:
     control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None
     if control == base:
         control = None
-    given = default_sizes(base) if args.ranks is None else _sizes(args.ranks)
+    given = default_sizes(base) if args.ranks is None else tuple(args.ranks)
     try:
         study = Study(base, given, args.strong, control, args.repeats)
         study.units()
@@ -126,19 +129,6 @@ def _control(args: argparse.Namespace) -> list[str]:
     return [] if changes == ["none"] else changes
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    found = []
-    for part in text.split(","):
-        word = part.strip()
-        if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_RANKS):
-            raise UsageError(
-                f"--ranks takes numbers of ranks from 1 to {MOST_RANKS:,} such as 8,64,512; "
-                f"found {word!r}"
-            )
-        found.append(int(word))
-    return tuple(sorted(set(found)))
-
-
 def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
     """All rows, or those finished before Ctrl-C."""
     from contextlib import closing
@@ -148,15 +138,12 @@ def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
 
     units = study.units()
     rows: list[dict[str, Any]] = []
-    shown = sys.stderr.isatty()
+    tell = progress.counter()
     try:
         with closing(carried(units, workers or usable_cores(), measured)) as finished:
             for row in finished:
                 rows.append(row)
-                if shown:
-                    end = "\n" if len(rows) == len(units) else ""
-                    print(f"\rsimulated {len(rows)} of {len(units)}", end=end, file=sys.stderr,
-                          flush=True)  # fmt: skip
+                tell(len(rows), len(units))
     except KeyboardInterrupt:
         print(f"\ninterrupted: {len(rows)} of {len(units)} are finished", file=sys.stderr)
     return sorted(rows, key=lambda row: int(row["number"]))

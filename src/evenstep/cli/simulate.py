@@ -7,17 +7,17 @@ import json
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from evenstep.cli import files, progress
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.simulate.result import Result
     from evenstep.simulate.scenario import Scenario
-    from evenstep.simulate.simulation import Progress
 
 HELP = """Run a scenario: a cluster, its fabric, a job and what disturbs it, in one TOML file.
 
@@ -60,32 +60,29 @@ def main(args: argparse.Namespace) -> int:
 
 def _main(args: argparse.Namespace) -> int:
     if args.fields:
-        from evenstep.simulate.fields import described
+        from evenstep.simulate import fields
 
-        print(described(), end="")
+        print(_json(fields.document()) if args.json else fields.described(), end="")
         return 0
     if args.presets:
         from evenstep.simulate import presets
 
-        for name, what in presets.summaries().items():
-            lines = textwrap.wrap(what, _WIDEST - _NAMES)
-            print(f"{name:{_NAMES}}" + f"\n{'':{_NAMES}}".join(lines))
+        found = presets.summaries()
+        document = {"schema": "evenstep.presets/1", "presets": found}
+        print(_json(document) if args.json else _preset_list(found), end="")
         return 0
     if args.scenario is None:
         raise UsageError("name a SCENARIO file, or list the fields of one with --fields")
     from evenstep.simulate import scenario
 
     asked = scenario.load(args.scenario, args.set)
-    if args.html is not None:
-        from evenstep.report.sheet import check_free
-
-        check_free(args.html, force=args.force)
+    files.check_free(args.html, force=args.force)
     with _folder(args) as folder:
         result = _simulated(asked, args, folder)
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
     if args.json:
-        print(json.dumps(result.to_json(), indent=2, allow_nan=False))
+        print(_json(result.to_json()), end="")
     else:
         from evenstep.simulate.table import render
 
@@ -93,6 +90,19 @@ def _main(args: argparse.Namespace) -> int:
     for written in filter(None, (args.html, args.out)):
         print(f"Wrote {written}", file=sys.stderr)
     return PARTIAL if result.partial else 0
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _preset_list(summaries: Mapping[str, str]) -> str:
+    """Names, and what each is beside them."""
+    below = f"\n{'':{_NAMES}}"
+    return "".join(
+        f"{name:{_NAMES}}{below.join(textwrap.wrap(what, _WIDEST - _NAMES))}\n"
+        for name, what in summaries.items()
+    )
 
 
 @contextmanager
@@ -109,21 +119,28 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     """The page of a simulation is that of its trace, with the load of the links it knows."""
     from evenstep.diagnose.engine import diagnose
     from evenstep.report import html
+    from evenstep.report.fabric import LinkMap
     from evenstep.trace.trace import load
 
-    trace = load(folder)
-    links = result.to_json()["links"]
-    html.write(diagnose(trace), trace, args.html, force=args.force, links=links)
+    trace, mapped = load(folder), result.fabric_map()
+    html.write(
+        diagnose(trace),
+        trace,
+        args.html,
+        force=args.force,
+        links=result.to_json()["links"],
+        link_map=LinkMap(mapped.facts(), mapped.bundles),
+    )
 
 
 def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
     from evenstep.simulate import simulation
 
-    progress = _progress() if sys.stderr.isatty() else None
+    tell = progress.counter("simulated {} of {} steps")
     if folder is None:
-        return simulation.simulate(asked, exact=args.exact, progress=progress)
+        return simulation.simulate(asked, exact=args.exact, progress=tell)
     _make_room(folder, force=args.force)
-    return simulation.simulate_to(folder, asked, exact=args.exact, progress=progress)
+    return simulation.simulate_to(folder, asked, exact=args.exact, progress=tell)
 
 
 def _make_room(path: Path, *, force: bool) -> None:
@@ -131,26 +148,10 @@ def _make_room(path: Path, *, force: bool) -> None:
     from evenstep.trace.folder import RunFolder
 
     folder = RunFolder(path)
-    if path.is_file():
-        raise UsageError(f"{path} is a file; give a folder for the run")
+    files.check_folder(path)
     if folder.exists() and not force:
         raise UsageError(
             f"{path} has a run already; choose another RUN or overwrite it with --force"
         )
     if folder.exists():
         folder.clear()
-
-
-def _progress() -> Progress:
-    """A line that counts the steps, drawn at most a hundred times."""
-    shown = -1
-
-    def report(done: int, steps: int) -> None:
-        nonlocal shown
-        percent = 100 * done // steps
-        if percent != shown:
-            shown = percent
-            end = "\n" if done == steps else ""
-            print(f"\rsimulated {done} of {steps} steps", end=end, file=sys.stderr, flush=True)
-
-    return report

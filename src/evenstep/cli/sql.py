@@ -6,14 +6,17 @@ import argparse
 import csv
 import json
 import math
+import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenstep.cli.terminal import say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ table."""
 
 SCHEMA = "evenstep.sql/1"
 MOST_ROWS = 200  # of a printed table
+LINE = 80  # characters of one that is filled
 WIDEST = 40  # characters of a text in it
 
 
@@ -85,11 +89,9 @@ def _source(path: Path) -> Iterator[Path | Trace]:
         yield trace
         return
     with tempfile.TemporaryDirectory(prefix="evenstep-sql-") as folder:
-        print(
-            f"evenstep: {path} is large and stored for this question alone; "
-            f"`evenstep export {path} --store DIR` keeps the store",
-            file=sys.stderr,
-            flush=True,
+        say(
+            f"{path} is large and stored for this question alone; "
+            f"`evenstep export {path} --store DIR` keeps the store"
         )
         yield write_store(trace, Path(folder) / "store").path
 
@@ -125,18 +127,35 @@ def _print_csv(answer: Answer) -> None:
 def _print_table(answer: Answer) -> None:
     rows = answer.rows()
     shown = [[_cell(value) for value in row] for row in islice(rows, MOST_ROWS)]
-    right = [all(_is_number(text) for text in column) for column in zip(*shown, strict=True)]
-    right = right or [False] * len(answer.columns)
-    table = [[_cell(name) for name in answer.columns], *shown]
+    names = [_cell(name) for name in answer.columns]
+    lines = list(_side_by_side(names, shown))
+    if max(map(len, lines)) > shutil.get_terminal_size().columns:
+        lines = list(_one_below_another(names, shown))
+    print("\n".join(lines))
+    if next(rows, None) is not None:
+        print(f"these are the first {MOST_ROWS} rows; --csv or --json for all", file=sys.stderr)
+
+
+def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table; what is all numbers stands to the right."""
+    right = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
+    right = right or [False] * len(names)
+    table = [names, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         cells = (
             text.rjust(width) if numeric else text.ljust(width)
             for text, width, numeric in zip(line, widths, right, strict=True)
         )
-        print("  ".join(cells).rstrip())
-    if next(rows, None) is not None:
-        print(f"these are the first {MOST_ROWS} rows; --csv or --json for all", file=sys.stderr)
+        yield "  ".join(cells).rstrip()
+
+
+def _one_below_another(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Of rows that are too wide for the terminal: each column on a line of its own."""
+    width = max(map(len, names))
+    for number, row in enumerate(rows, 1):
+        yield f"row {number}"
+        yield from (f"  {name:{width}}  {text}" for name, text in zip(names, row, strict=True))
 
 
 def plain(value: Any) -> Any:
@@ -181,12 +200,20 @@ def _print_tables(*, as_json: bool) -> None:
         print(json.dumps({"schema": SCHEMA, "tables": found}, indent=2))
         return
     for table in TABLES:
-        print(f"{table.name}: {table.meaning}")
+        print(textwrap.fill(f"{table.name}: {table.meaning}", LINE))
         width = max(len(column.name) for column in table.columns)
         for column in table.columns:
-            print(f"  {column.name:{width}}  {column.meaning}")
+            print(_beside(f"  {column.name:{width}}  ", column.meaning))
         print()
     print('"group" is a word of SQL: write the column in double quotes.')
+
+
+def _beside(head: str, text: str) -> str:
+    """Text that goes on below itself, not below its head."""
+    indent = " " * len(head)
+    return textwrap.fill(
+        text, LINE, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def _described(table: Table) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import argparse
 import json
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evenstep.cli import files, progress
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,14 +58,13 @@ def main(args: argparse.Namespace) -> int:
     limits, axes = limits_of(args.limit), _axes(args.margins)
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers must be at least 1, found {args.workers}")
-    if args.write is not None and args.write.exists() and not args.force:
-        raise UsageError(f"{args.write} exists; choose another FILE or overwrite it with --force")
+    files.check_free(args.write, force=args.force)
     table = compare(
         scenario.load(args.scenario, args.set),
         limits,
         axes=axes,
         workers=args.workers or len(os.sched_getaffinity(0)),
-        progress=_count if sys.stderr.isatty() else None,
+        progress=progress.counter("compared {} of {} options"),
     )
     from evenstep.simulate import decision_table
 
@@ -74,21 +73,8 @@ def main(args: argparse.Namespace) -> int:
     else:
         print(decision_table.render(table), end="")
     if args.write is not None:
-        _write(args.write, decision_table.settings(table))
+        files.write(args.write, decision_table.settings(table))
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    print(f"Wrote {path}", file=sys.stderr)
-
-
-def _count(done: int, options: int) -> None:
-    end = "\n" if done == options else ""
-    print(f"\rcompared {done} of {options} options", end=end, file=sys.stderr, flush=True)
 
 
 def _axes(text: str) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli import engine
+from evenstep.cli import engine, files, progress
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -60,10 +60,7 @@ def main(args: argparse.Namespace) -> int:
 
     if not args.vary:
         raise UsageError("name at least one field to --vary, as in --vary nodes=4,8,16")
-    if args.html is not None:
-        from evenstep.report.sheet import check_free
-
-        check_free(args.html, force=args.force)
+    files.check_free(args.html, force=args.force)
     carrier = engine.chosen(args)
     axes = [sweep.axis(text) for text in args.vary]
     data = scenario.read(args.scenario)
@@ -71,6 +68,8 @@ def main(args: argparse.Namespace) -> int:
         plan = sweep.plan(data, axes, repeats=args.repeats, assignments=args.set, exact=args.exact)
     except ConfigError as error:
         raise ConfigError(f"{args.scenario}: {error}") from error
+    if args.out is not None:
+        files.check_folder(args.out)
     folder = None if args.out is None else SweepFolder(args.out)
     rows = folder.begin(plan, force=args.force) if folder else []
     written: Path | None = None
@@ -103,22 +102,26 @@ def _carry_out(
     left = [unit for unit in plan.units if unit.number not in known]
     if known:
         print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
+    keep = rows.append if folder is None else _kept(rows, folder)
+    tell = progress.counter()
     try:
         with closing(carried(left, carrier)) as finished:
             for row in finished:
-                rows.append(row)
-                if folder is not None:
-                    folder.add(row)
-                _tell(len(rows), len(plan.units))
+                keep(row)
+                tell(len(rows), len(plan.units))
     except KeyboardInterrupt:
         kept = "kept" if folder is not None else "shown"
         print(f"\ninterrupted: the {len(rows)} finished ones are {kept}", file=sys.stderr)
 
 
-def _tell(done: int, units: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == units else ""
-        print(f"\rsimulated {done} of {units}", end=end, file=sys.stderr, flush=True)
+def _kept(rows: list[dict[str, Any]], folder: SweepFolder) -> Callable[[dict[str, Any]], None]:
+    """What puts a row down where it lasts, too."""
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        folder.add(row)
+
+    return keep
 
 
 def _name(data: Mapping[str, Any], path: Path) -> str:

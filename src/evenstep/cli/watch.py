@@ -13,6 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evenstep.cli.arguments import seconds
+from evenstep.cli.terminal import say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every",
         metavar="SECONDS",
-        type=_period,
+        type=seconds(0.1, 3600),
         default=1.0,
         help="between looks, 1 unless given",
     )
@@ -60,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Watch until the run ends or somebody presses Ctrl-C."""
     path = run_folder(args.run)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; give the run's folder")
     if args.into is not None and not args.aggregate:
         raise UsageError("--into says where --aggregate writes; give both")
     if args.once and not _has_begun(path):
@@ -100,7 +104,7 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
     from evenstep.trace.identity import hostname
 
     run, place = LiveRun(path.absolute(), here=True), news_path(into, hostname())
-    print(f"evenstep: sums up the ranks of {hostname()} in {place}", file=sys.stderr, flush=True)
+    say(f"sums up the ranks of {hostname()} in {place}")
     over = _Patience()
     for look in _looks(every_s):
         run.refresh()
@@ -203,10 +207,8 @@ def _serve(pictures: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> i
     from evenstep.report.live_web import LiveServer, tunnel_command
 
     with LiveServer(port) as server:
-        print(f"evenstep: watch at {server.url}", file=sys.stderr)
-        print(
-            f"evenstep: from elsewhere: {tunnel_command(server.port)}", file=sys.stderr, flush=True
-        )
+        say(f"watch at {server.url}")
+        say(f"from elsewhere: {tunnel_command(server.port)}")
         for frame, journal, _ in pictures:
             server.publish(frame.to_json() | {"past": list(journal.past)})
     return 0
@@ -216,13 +218,3 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
         raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, found {text!r}")
     return int(text)
-
-
-def _period(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"must be seconds from 0.1 to 3600, found {text!r}")
-    return value

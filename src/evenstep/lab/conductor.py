@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from evenstep.lab.fair.disturbances import Disturbance, Hog, Pause, Quota
 from evenstep.lab.fair.link import Fabric
+from evenstep.lab.faults import Fault
 from evenstep.lab.pulse import Pulse
 from evenstep.lab.scenario import Scenario
 
@@ -67,18 +68,19 @@ def of_processes(
 ) -> list[Disturbance]:
     """What carries out the faults that concern processes. `start_hog`: one that computes for a
     share of the time; its process id."""
-    found: list[Disturbance] = []
-    for fault in scenario.faults:
-        world = scenario.jobs[fault.job].ranks
-        ranks = [pulses[fault.job].process(rank) for rank in sorted(fault.who(world))]
-        if fault.kind == "paused_rank":
-            found.append(Pause(fault, ranks))
-        elif fault.kind == "slow_core":
-            found.append(Quota(fault, ranks))
-        elif fault.kind == "cpu_hog":
-            cores = len(os.sched_getaffinity(0))
-            found.append(Hog(fault, [start_hog(fault.share) for _ in range(cores)]))
-    return found
+    cores = len(os.sched_getaffinity(0))
+    kinds: dict[str, Callable[[Fault], Disturbance]] = {
+        "paused_rank": lambda fault: Pause(fault, _processes(fault, scenario, pulses)),
+        "slow_core": lambda fault: Quota(fault, _processes(fault, scenario, pulses)),
+        "cpu_hog": lambda fault: Hog(fault, [start_hog(fault.share) for _ in range(cores)]),
+    }
+    return [kinds[fault.kind](fault) for fault in scenario.faults if fault.kind in kinds]
+
+
+def _processes(fault: Fault, scenario: Scenario, pulses: Mapping[int, Pulse]) -> list[int]:
+    """Of the ranks that a fault concerns."""
+    ranks = sorted(fault.who(scenario.jobs[fault.job].ranks))
+    return [pulses[fault.job].process(rank) for rank in ranks]
 
 
 def hog_command(share: float) -> list[str]:

@@ -48,10 +48,10 @@ def _arm(arm: ArmOutcome) -> dict[str, Any]:
                 "job": job.name,
                 "paced": job.paced,
                 "steps": job.steps,
-                "step_ms": _known(job.step_ns / 1e6),
+                "step_ms": known(job.step_ns / 1e6),
                 "gain": _interval(job.gain) if compared else None,
                 "cv": _interval(job.cv),
-                "held_share": _known(job.held),
+                "held_share": known(job.held),
             }
             for job in arm.jobs
         ],
@@ -59,10 +59,11 @@ def _arm(arm: ArmOutcome) -> dict[str, Any]:
 
 
 def _interval(interval: Interval) -> dict[str, float | None]:
-    return {name: _known(value) for name, value in interval.to_json().items()}
+    return {name: known(value) for name, value in interval.to_json().items()}
 
 
-def _known(value: float | None) -> float | None:
+def known(value: float | None) -> float | None:
+    """A number, or that it is not known."""
     return value if value is not None and math.isfinite(value) else None
 
 

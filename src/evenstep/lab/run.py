@@ -11,7 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from evenstep.lab import tier as tiers
 from evenstep.lab.arms import AGAIN, BASELINE, Arm, Schedule, arm
 from evenstep.lab.board import OVER, Board
 from evenstep.lab.scenario import Scenario
-from evenstep.lab.tier import LOG, Running, Trial
+from evenstep.lab.tier import LOG, Running, Tier, Trial
 from evenstep.simulate import schema
 from evenstep.trace.folder import RunFolder
 
@@ -32,6 +32,9 @@ RECORD, RESULT = "lab.json", "result.json"
 SCHEMA = "evenstep.lab/1"
 INTERRUPTED, UNFINISHED = "interrupted", "not finished"
 SCRATCH = "evenstep-lab-"
+BOARD = ".board"
+OWN_LOGS = ("traffic.log", "hog.log")  # of what tiers start beside ranks; these have JOB-RANK.log
+SCRATCH_FILES = (BOARD, ".trial", ".pulse-", ".order-", ".store-", "lab.part")
 
 #: told the number of finished blocks, of all blocks, and the seconds left
 Progress = Callable[[int, int, float], None]
@@ -69,23 +72,33 @@ def carry_out(
     lacking = made.missing(scenario)
     if lacking:
         raise UsageError(f"fabric {scenario.fabric} cannot be used here: {lacking}")
-    board_path = folder / ".board"
+    board_path = folder / BOARD
     run_id = f"lab-{os.getpid()}-{folder.name}"
     trial = Trial(scenario, schedule, folder, board_path, run_id)
     write(folder, trial, Record((), time.monotonic_ns(), 0, UNFINISHED))
-    with Board.create(board_path) as board:
-        running: Running | None = None
-        try:
-            running = made.start(trial, board)
-            found = _blocks(trial, board, running, progress)
-        finally:
-            with _undisturbed():
-                board.show(OVER)
-                if running is not None:
-                    running.end()
-                board_path.unlink(missing_ok=True)
+    with Board.create(board_path) as board, _stepping(made, trial, board) as running:
+        found = _blocks(trial, board, running, progress)
     write(folder, trial, found)
     return found
+
+
+@contextmanager
+def _stepping(made: Tier, trial: Trial, board: Board) -> Iterator[Running]:
+    """The processes of a trial, which are gone afterwards, whatever happens."""
+    running: Running | None = None
+    try:
+        running = made.start(trial, board)
+        yield running
+    finally:
+        with _undisturbed():
+            _end(trial, board, running)
+
+
+def _end(trial: Trial, board: Board, running: Running | None) -> None:
+    board.show(OVER)
+    if running is not None:
+        running.end()
+    trial.board_path.unlink(missing_ok=True)
 
 
 def _blocks(trial: Trial, board: Board, running: Running, progress: Progress | None) -> Record:
@@ -147,8 +160,9 @@ def write(folder: Path, trial: Trial, record: Record) -> Path:
         "real_time": record.real_time,
     }
     path = folder / RECORD
-    path.write_text(json.dumps(document, indent=2) + "\n")
-    return path
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=2) + "\n")
+    return part.replace(path)
 
 
 # -- folders ---------------------------------------------------------------------------------------
@@ -181,16 +195,44 @@ def folder_for(out: Path | None, *, force: bool = False) -> Iterator[Path]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of a run and nothing else. What else is there has to go by hand."""
-    for trace in folder.glob("*/attempt-*"):
-        job = RunFolder(trace.parent)
-        job.clear()
-        if not any(job.path.iterdir()):
-            job.path.rmdir()
-    for name in (RECORD, RESULT, LOG):
-        (folder / name).unlink(missing_ok=True)
-    if any(folder.iterdir()):
-        raise UsageError(f"{folder} holds more than a run; move it, or choose another folder")
+    """Remove the files of a run, finished or not. Where anything else is beside them, nothing goes;
+    what is no trace among a job's own stays."""
+    jobs = _jobs(folder)
+    held = sorted(folder.iterdir())
+    other = next((path for path in held if not _is_of_a_run(path, jobs)), None)
+    if other is not None:
+        raise UsageError(
+            f"{folder} holds more than a run ({other.name}); move it, or choose another folder"
+        )
+    for path in held:
+        if not path.is_dir():
+            path.unlink()
+            continue
+        RunFolder(path).clear()
+        if any(path.iterdir()):
+            raise UsageError(f"{path} holds more than a trace; move it, or choose another folder")
+        path.rmdir()
+
+
+def _jobs(folder: Path) -> set[str]:
+    """Names of the jobs of the run that was here: those it wrote down, and those with traces."""
+    traced = {trace.parent.name for trace in folder.glob("*/attempt-*")}
+    try:
+        written = json.loads((folder / RECORD).read_text())["scenario"]["jobs"]
+        return traced | {str(job["name"]) for job in written}
+    except (OSError, ValueError, LookupError, TypeError):
+        return traced
+
+
+def _is_of_a_run(path: Path, jobs: Collection[str]) -> bool:
+    """Whether a run has left it: traces, results, what processes said, scratch of one that died."""
+    name = path.name
+    if path.is_dir():
+        return name in jobs
+    if name in (RECORD, RESULT, LOG, *OWN_LOGS) or name.startswith(SCRATCH_FILES):
+        return True
+    stem = path.stem
+    return path.suffix == ".log" and (stem in jobs or stem.rpartition("-")[0] in jobs)
 
 
 def clean() -> list[str]:

@@ -196,3 +196,7 @@ def _check_run(run: Run) -> None:
         raise schema.refused(
             "run.settle_s", f"below run.block_s, which is {run.block_s:g}", run.settle_s
         )
+    if run.limit_s < run.block_s:
+        raise schema.refused(
+            "run.limit_s", f"at least run.block_s, which is {run.block_s:g}", run.limit_s
+        )

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
 from evenstep.lab.arms import Schedule, arm
 from evenstep.lab.fair.jobs import ring_bytes
-from evenstep.lab.page import columns
+from evenstep.lab.page import columns, known
 from evenstep.lab.prediction import is_link_world, predicted
-from evenstep.lab.run import Progress, carry_out, folder_for
+from evenstep.lab.run import INTERRUPTED, Progress, Record, carry_out, folder_for
 from evenstep.lab.scenario import Job, Network, Run, Scenario
-from evenstep.lab.single import JobFigures, carried, figures
+from evenstep.lab.single import JobFigures, carried, cells, figures, plain
 from evenstep.trace.layout import Kind
 from evenstep.trace.trace import load
 
@@ -42,7 +43,9 @@ def fixed_cost_ns(scenario: Scenario, seconds: float = 1.5) -> float:
     run = Run(rounds=1, warm_up_rounds=0, block_s=seconds, settle_s=0.0)
     probe = Scenario(jobs=(job,), network=Network(link_gBps=link_gBps), run=run)
     with folder_for(None) as folder:
-        carry_out(probe, Schedule((arm("baseline"),), 1, 0, 0), folder)
+        record = carry_out(probe, Schedule((arm("baseline"),), 1, 0, 0), folder)
+        if record.ended == INTERRUPTED:  # and with it what it was for
+            raise KeyboardInterrupt
         seen = load(folder / job.name).of_kind(Kind.COLLECTIVE)
     took = (seen.exit_ns - seen.enter_ns)[seen.group_seq % PROBE_BUCKETS > 0]
     return max(0.0, float(np.median(took)) - PROBE_BUCKET_NS)
@@ -74,17 +77,22 @@ class Compared:
         return self.predicted.wait - self.measured.wait
 
 
-def validated(scenario: Scenario, folder: Path, progress: Progress | None = None) -> list[Compared]:
+def validated(
+    scenario: Scenario, folder: Path, progress: Progress | None = None
+) -> tuple[Record, list[Compared]]:
     """Predict, then run, the baseline of a scenario."""
     fixed_ns = fixed_cost_ns(scenario) if scenario.fabric == "fair" else 0.0
     said = predicted(scenario, fixed_ns)
     record = carried(scenario, "baseline", folder, progress)
     seen = figures(scenario, record, folder)
-    return [Compared(one, other) for one, other in zip(said, seen, strict=True)]
+    return record, [Compared(one, other) for one, other in zip(said, seen, strict=True)]
 
 
 def document(
-    scenario: Scenario, compared: Sequence[Compared], gains: Mapping[str, list[float] | None]
+    scenario: Scenario,
+    record: Record,
+    compared: Sequence[Compared],
+    gains: Mapping[str, list[float] | None],
 ) -> dict[str, Any]:
     """Prediction and measurement as JSON has them."""
     return {
@@ -92,14 +100,16 @@ def document(
         "scenario": scenario.name,
         "fabric": scenario.fabric,
         "simulator": "link_worlds" if is_link_world(scenario) else "engine",
+        "partial": bool(record.ended),
+        "ended": record.ended or None,
         "jobs": [
             {
                 "job": one.predicted.name,
-                "predicted": _plain(one.predicted),
-                "measured": _plain(one.measured),
-                "step_error": one.step_error,
-                "cv_error": one.cv_error,
-                "wait_error": one.wait_error if np.isfinite(one.wait_error) else None,
+                "predicted": plain(one.predicted),
+                "measured": plain(one.measured),
+                "step_error": known(one.step_error),
+                "cv_error": known(one.cv_error),
+                "wait_error": known(one.wait_error),
             }
             for one in compared
         ],
@@ -107,28 +117,32 @@ def document(
     }
 
 
-def _plain(one: JobFigures) -> dict[str, float | None]:
-    wait = one.wait if np.isfinite(one.wait) else None
-    return {"step_ms": one.step_ms, "cv": one.cv, "wait_share": wait}
-
-
 def text(found: Mapping[str, Any]) -> str:
     """The same as a page."""
     rows: list[Sequence[str]] = [("job", "", "step", "CV", "wait")]
     for job in found["jobs"]:
-        for which in ("predicted", "measured"):
-            one = job[which]
-            wait = "" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f} %"
-            name = job["job"] if which == "predicted" else ""
-            rows.append((name, which, f"{one['step_ms']:.2f} ms", f"{one['cv']:.3f}", wait))
-        wait = "" if job["wait_error"] is None else f"{100 * job['wait_error']:+.1f} %"
-        step = f"{100 * job['step_error']:+.1f} %"
-        rows.append(("", "error", step, f"{job['cv_error']:+.3f}", wait))
-    lines = [found["scenario"] or "a scenario without a name", "", *columns(rows)]
+        rows.append((job["job"], "predicted", *cells(job["predicted"])))
+        rows.append(("", "measured", *cells(job["measured"])))
+        rows.append(("", "error", *errors(job)))
+    ended = [f"partial: {found['ended']}"] if found["partial"] else []
+    lines = [found["scenario"] or "a scenario without a name", *ended, "", *columns(rows)]
     for name, gains in found["predicted_gain"].items():
-        if gains is None:
-            lines += ["", f"{name}: only jobs on one link, with nothing wrong, are simulated paced"]
-        else:
-            each = ", ".join(f"{100 * gain:+.1f} %" for gain in gains)
-            lines += ["", f"{name}, predicted gain of each job: {each}"]
+        lines += ["", *wrap(f"{name}, predicted gain of each job: {foretold(gains)}", 80)]
     return "\n".join(lines)
+
+
+def errors(job: Mapping[str, Any]) -> tuple[str, str, str]:
+    """How far step, CV and waiting are off, as text; "" for what is not known."""
+    step, cv, wait = (job[f"{name}_error"] for name in ("step", "cv", "wait"))
+    return (
+        "" if step is None else f"{100 * step:+.1f} %",
+        "" if cv is None else f"{cv:+.3f}",
+        "" if wait is None else f"{100 * wait:+.1f} %",
+    )
+
+
+def foretold(gains: Sequence[float] | None) -> str:
+    """Gains of jobs as text, or why there are none."""
+    if gains is None:
+        return "not known; only jobs on one link, with nothing wrong, are simulated paced"
+    return ", ".join(f"{100 * gain:+.1f} %" for gain in gains)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 from itertools import count
-from pathlib import Path
 from typing import NamedTuple
+
+from evenstep.agent.attempts import started_ticks
 
 PREFIX = "evenstep-lab"
 _NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(\d+)-([a-z0-9]+)")
@@ -29,12 +30,12 @@ class Owner(NamedTuple):
     def here(cls) -> Owner:
         """This process, with a network it has not made yet."""
         pid = os.getpid()
-        return cls(pid, started(pid) or 0, next(_numbers))
+        return cls(pid, started_ticks(pid) or 0, next(_numbers))
 
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""
-        return started(self.pid) == self.start
+        return started_ticks(self.pid) == self.start
 
     def name(self, part: str) -> str:
         """The name of one of its namespaces."""
@@ -45,14 +46,3 @@ def of(name: str) -> Owner | None:
     """Whose namespace this is; None where it is not one of ours."""
     found = _NAME.fullmatch(name)
     return None if found is None else Owner(*map(int, found.groups()[:3]))
-
-
-def started(pid: int) -> int | None:
-    """When a process began, in ticks since boot; None where there is none, or only its remains."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The name in parentheses may contain anything; the state is the first field behind it.
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else int(fields[19])

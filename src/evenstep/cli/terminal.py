@@ -1,0 +1,39 @@
+"""Where a command speaks: messages beside its output, and streams that may be closed or full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+
+
+def say(message: str, *, who: str = "evenstep") -> None:
+    """A message on standard error: one line in a pipe or a file, filled on a terminal."""
+    text = f"{who}: {message}"
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(_filled(line, width) for line in text.splitlines())
+    print(text, file=sys.stderr, flush=True)
+
+
+def _filled(line: str, width: int) -> str:
+    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+
+
+def open_streams() -> None:
+    """Give a closed standard stream (`>&-`) the null device, before a file gets its number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w")
+
+
+def drop_output() -> None:
+    """What is still to be printed goes nowhere: its reader has left, or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

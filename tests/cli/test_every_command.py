@@ -1,0 +1,104 @@
+"""What holds for every command: 80 columns without colour, and JSON that fits its schema."""
+
+import argparse
+import contextlib
+import functools
+import importlib
+import io
+import json
+import unicodedata
+
+import pytest
+
+from evenstep.cli import demo
+from evenstep.cli.main import COMMANDS, main
+from evenstep.report.schema import published, schema
+from tests.cli.every_command import LINES, made
+
+jsonschema = pytest.importorskip("jsonschema")
+#: What is as long as its path: lines to be copied into a shell, and whole.
+PATHS = ("# Fitted to ", "export ")
+#: Of commands that need real processes or minutes, or written beside what is printed.
+ELSEWHERE = {
+    *("alert-1", "demo-1", "evaluation-1", "floors-1", "probe-1", "strategies-1"),
+    *("table1-1", "lab.clean-1", "lab.comparison-1", "lab.prediction-1", "lab.run-1"),
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What a line of `LINES` prints, run once as text and once as JSON."""
+    paths = made(tmp_path_factory.mktemp("every"))
+
+    @functools.cache
+    def run(name, *more):
+        with pytest.MonkeyPatch.context() as environment, contextlib.ExitStack() as stack:
+            environment.setenv("COLUMNS", "80")
+            out = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            assert main([*paths.line(name), *more]) in (0, 1)
+        return out.getvalue()
+
+    return run
+
+
+def width(line):
+    """Columns on a terminal: what strikes a letter through takes none."""
+    return sum(not unicodedata.combining(letter) for letter in line)
+
+
+def schema_of(document):
+    return document["schema"].removeprefix("evenstep.").replace("/", "-")
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_person_reads_it_at_80_columns_and_in_a_file(name, said):
+    lines = said(name).splitlines()
+    assert lines or name == "collect"
+    assert [line for line in lines if width(line) > 80 and not line.startswith(PATHS)] == []
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_json_fits_the_schema_it_names(name, said):
+    found = json.loads(said(name, "--json"))
+    jsonschema.Draft202012Validator(schema(schema_of(found))).validate(found)
+
+
+def test_every_schema_is_held_against_what_is_printed(said):
+    names = {schema_of(json.loads(said(name, "--json"))) for name in LINES}
+    assert names | ELSEWHERE == set(published())
+    assert not names & ELSEWHERE
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_every_command_has_json(row):
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"evenstep.cli.{row.name}").add_arguments(parser)
+    below = [
+        part
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for part in action.choices.values()
+    ]
+    assert all("--json" in one._option_string_actions for one in below or [parser])
+
+
+def test_a_row_too_wide_for_the_terminal_is_shown_column_by_column(said):
+    lines = said("sql of many columns").splitlines()
+    assert [line for line in lines if line.startswith("row")] == ["row 1", "row 2", "row 3"]
+    assert len(said("sql").splitlines()) == 5  # a head and four ranks
+
+
+def test_the_demo_says_where_its_runs_lie(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("torch", reason="the demo asks for it before it begins")
+    monkeypatch.setattr(demo, "_both", lambda job, folder, steps: {"even": folder / "e" / "r.html"})
+    assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schema("demo")).validate(found)
+    assert found["runs"][0]["run"] == f"{tmp_path}/demo-1/e"
+
+
+def test_pacing_is_in_what_is_held_against_the_schemas(said):
+    assert json.loads(said("watch", "--json"))["pacing"]["modes"] == {"on": 1, "observe": 3}
+    assert json.loads(said("ctl", "--json"))["followed_by"] == [0]

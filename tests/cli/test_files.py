@@ -1,0 +1,68 @@
+"""Files that commands are asked to write."""
+
+import os
+
+import pytest
+
+from evenstep.cli import files
+from evenstep.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("there", "there exists; choose another name"),
+        ("folder", "folder is no file"),
+        ("missing/x", "no folder .*missing to write x in"),
+        ("/dev/null", "/dev/null is no file"),
+    ],
+)
+def test_what_could_not_be_written_is_refused_before_the_work(tmp_path, name, said):
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=said):
+        files.check_free(tmp_path / name, force=False)
+
+
+def test_force_replaces_a_file_and_no_device(tmp_path):
+    (tmp_path / "there").write_text("mine")
+    files.check_free(tmp_path / "there", None, force=True)
+    with pytest.raises(UsageError, match="is no file"):
+        files.check_free(tmp_path / "/dev/null", force=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    for check in (files.check_folder, lambda path: files.check_free(path, force=False)):
+        with pytest.raises(UsageError, match="no permission"):
+            check(tmp_path / "x")
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="file is a file"):
+        files.check_folder(tmp_path / "file" / "run" / "deeper")
+
+
+def test_a_file_is_told_of_when_it_is_there(tmp_path, capsys):
+    files.write(tmp_path / "x", "said", note=" (a note)")
+    assert (tmp_path / "x").read_text() == "said"
+    assert capsys.readouterr().err == f"Wrote {tmp_path}/x (a note)\n"
+
+
+def test_a_name_that_is_no_text_is_spelt_out(tmp_path):
+    files.write(tmp_path / "x", "fitted to \udcff")  # the byte FF of a path, as Python has it
+    assert (tmp_path / "x").read_text() == "fitted to \\udcff"
+
+
+def test_what_cannot_be_finished_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(path, data):
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "x").write_text("before")
+    monkeypatch.setattr(type(tmp_path), "write_bytes", full)
+    with pytest.raises(UsageError, match="x: No space left on device"):
+        files.write(tmp_path / "x", "after")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "before")]
