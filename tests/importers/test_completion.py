@@ -16,15 +16,17 @@ LAUNCHED_US = 300  # of host time, for a whole step
 WORLD, SLOW = 3, 1
 
 
-def ahead(rank, slow=SLOW):
+def ahead(rank, slow=SLOW, *, marked=True):
     """A host that launches all steps at once; its device then works on them one after the other."""
     profile, free = Profile(rank, WORLD), LAUNCHED_US
     for number in range(STEPS):
         begin = LAUNCHED_US * number
         profile.step(number, begin, LAUNCHED_US - 1)
         profile.note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin + 1, 40)
-        profile.note("## forward ##", begin + 50, 50)
-        profile.note("## backward ##", begin + 110, 90)
+        if marked:
+            profile.note("## forward ##", begin + 50, 50)
+            profile.note("## backward ##", begin + 110, 90)
+        profile.note("Optimizer.step#SGD.step", begin + 210, 20)
         work = BACKWARD_US + (LATE_US if rank == slow else 0)
         profile.kernel("gemm", begin + 60, free, FORWARD_US)
         profile.kernel("gemm_backward", begin + 120, free + FORWARD_US, work)
@@ -67,6 +69,15 @@ def test_a_kernel_counts_in_the_phase_that_launched_it(trace):
         Phase.BACKWARD: (BACKWARD_US + LATE_US) * 1000,
         Phase.SYNC: MOVED_US * 1000,
     }
+
+
+def test_without_marks_of_ones_own_kernels_are_the_compute(tmp_path):
+    """The profiler marks the optimizer by itself, and nothing else."""
+    paths = [ahead(rank, marked=False).write(tmp_path / f"{rank}.json") for rank in range(WORLD)]
+    whole = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
+    computed = FORWARD_US + BACKWARD_US + LATE_US / WORLD
+    shares = diagnose(open_trace(paths)).summary["shares"]
+    assert shares["compute"] == pytest.approx(computed / whole, rel=0.01)
 
 
 def test_shares_are_those_of_the_device(trace):

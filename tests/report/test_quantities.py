@@ -94,3 +94,5 @@ def test_one_of_what_is_counted_is_single():
     assert quantities.measured(2, "ranks") == "2 ranks"
     assert quantities.measured(2, "generation") == "2"
     assert quantities.measured(1, "s") == "1 s"
+    assert quantities.measured(1, "GB/s") == "1 GB/s"
+    assert quantities.measured(1, "1/s") == "1 1/s"

@@ -120,8 +120,8 @@ class Control:
 
         Raises as `read` does, and whatever the store does.
         """
-        renewed, self._renewed = self._renewed, None
-        if renewed is not None:
+        if self._renewed is not None:  # looked at first: the other thread may be setting it
+            renewed, self._renewed = self._renewed, None
             self._renew(*renewed)
         if not self.near:
             self._look(step, step_ns)
@@ -156,8 +156,8 @@ class Control:
             if not self._home:
                 self._listen()
             return
-        change, self._to_tell = self._to_tell, None
-        if change is not None:
+        if self._to_tell is not None:  # looked at first, as in `poll`
+            change, self._to_tell = self._to_tell, None
             self._store.set(self._key, json.dumps(change).encode())
         self._away = self._away or bool(self._store.check([f"{self._key}/away"]))
 

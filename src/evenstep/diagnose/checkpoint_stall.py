@@ -95,7 +95,7 @@ def _option(share: Share, *, saves: bool) -> Option:
 MODE = Mode(
     name="checkpoint_stall",
     layer="framework",
-    symptom="Every so many steps one step is much longer: one rank saves or evaluates, all wait.",
+    symptom="Every so many steps one step is much longer: a rank, or all at once, save or evaluate.",
     look_at=(
         "the checkpoint and evaluation phases of each rank, and who waits for whom meanwhile",
         "the interval between checkpoints beside the mean time between failures",

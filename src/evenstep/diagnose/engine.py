@@ -157,10 +157,12 @@ def _limits(case: Case) -> list[str]:
             f"clocks of {len({info.clock for info in trace.ranks.values()})} hosts were aligned "
             f"from collectives to within {words.duration(grid.clocks.error_ns)}"
         )
-    limits += [
-        f"the clock of rank {rank} could not be aligned: only its durations are used"
-        for rank in grid.clocks.unplaced
-    ]
+    if unplaced := grid.clocks.unplaced:
+        clock, its = ("clock", "its") if len(unplaced) == 1 else ("clocks", "their")
+        limits.append(
+            f"the {clock} of {words.ranks(unplaced)} could not be aligned: only {its} durations "
+            "are used"
+        )
     if steps and not case.phases_known:
         unseen = "input" if grid.device_ns.any() else "compute and input"
         limits.append(f"no phases were recorded: {unseen} cannot be told from other time")

@@ -86,12 +86,12 @@ def time_shares(grid: StepGrid) -> dict[str, float]:
 
 
 def compute_ns(grid: StepGrid) -> npt.NDArray[Any]:
-    """Time in forward, backward and optimizer by step and rank; without a phase, of kernels.
+    """Time in forward, backward and optimizer by step and rank, or of kernels where that is more.
 
-    A profile of a device alone has no phases: what its kernels computed stands for them.
+    A profile has often no phase but the optimizer: what its kernels computed stands for the rest.
     """
     phases = np.sum([grid.phase_ns[phase] for phase in _COMPUTE], axis=0)
-    return np.where(phases > 0, phases, grid.device_ns)
+    return np.asarray(np.maximum(phases, grid.device_ns))
 
 
 def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def _heat(table: Columns, trace: Trace, shape: Bins | None) -> Part:
 
 
 def _waiting(trace: Trace, case: Case) -> Part:
-    if not min(case.grid.shape):
+    if not case.waits_known or not min(case.grid.shape):
         return {}, {}
     blamed = blame(case.grid)
     found = waiting(case, blamed)

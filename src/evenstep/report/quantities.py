@@ -85,7 +85,9 @@ def measured(value: float | None, unit: str) -> str:
 
 
 def _single(unit: str) -> str:
-    """One of what is counted: ranks, retries; other units stay."""
+    """One of what is counted: ranks, retries; other units stay, also GB/s."""
+    if "/" in unit:
+        return unit
     if unit.endswith("ies"):
         return f"{unit[:-3]}y"
     return unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit
