@@ -12,6 +12,7 @@ from evenstep.trace.layout import Kind, Phase
 from tests.importers.profiles import Profile
 
 STEPS, FORWARD_US, BACKWARD_US, MOVED_US, LATE_US = 16, 4_000, 6_000, 1_000, 2_000
+UPDATED_US = 200
 LAUNCHED_US = 300  # of host time, for a whole step
 WORLD, SLOW = 3, 1
 
@@ -26,7 +27,6 @@ def ahead(rank, slow=SLOW, *, marked=True):
         if marked:
             profile.note("## forward ##", begin + 50, 50)
             profile.note("## backward ##", begin + 110, 90)
-        profile.note("Optimizer.step#SGD.step", begin + 210, 20)
         work = BACKWARD_US + (LATE_US if rank == slow else 0)
         profile.kernel("gemm", begin + 60, free, FORWARD_US)
         profile.kernel("gemm_backward", begin + 120, free + FORWARD_US, work)
@@ -34,6 +34,10 @@ def ahead(rank, slow=SLOW, *, marked=True):
         entered = free + FORWARD_US + work
         profile.collective(begin + 140, entered, end - entered)
         free = end
+        if not marked:  # the profiler marks the optimizer by itself, and nothing else
+            profile.note("Optimizer.step#SGD.step", begin + 210, 20)
+            profile.kernel("sgd", begin + 215, end, UPDATED_US)
+            free += UPDATED_US
     return profile
 
 
@@ -72,10 +76,9 @@ def test_a_kernel_counts_in_the_phase_that_launched_it(trace):
 
 
 def test_without_marks_of_ones_own_kernels_are_the_compute(tmp_path):
-    """The profiler marks the optimizer by itself, and nothing else."""
     paths = [ahead(rank, marked=False).write(tmp_path / f"{rank}.json") for rank in range(WORLD)]
-    whole = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
-    computed = FORWARD_US + BACKWARD_US + LATE_US / WORLD
+    whole = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US + UPDATED_US
+    computed = FORWARD_US + BACKWARD_US + LATE_US / WORLD + UPDATED_US
     shares = diagnose(open_trace(paths)).summary["shares"]
     assert shares["compute"] == pytest.approx(computed / whole, rel=0.01)
 

@@ -149,13 +149,21 @@ def _groups(case: Case, heavy: list[Heavy]) -> list[str]:
 
 def _nodes(case: Case, heavy: list[Heavy]) -> list[str]:
     """Nodes of groups that are slower than others alike, where these are on other nodes."""
-    slow = {group for part in heavy if part.missing_ns.any() for group in part.shape.groups}
-    others = {group for shape in case.shapes for group in shape.groups} - slow
+    short = [part.shape for part in heavy if part.missing_ns.any()]
+    slow = {group for shape in short for group in shape.groups}
+    alike = [shape for shape in case.shapes if any(lie_alike(shape, one) for one in short)]
+    others = {group for shape in alike for group in shape.groups} - slow
     on = [
-        {case.trace.ranks[rank].node for group in groups for rank in case.trace.groups[group].ranks}
+        {info.node for group in groups for info in _members(case, group)}
         for groups in (slow, others)
     ]
     return sorted(filter(None, on[0] - on[1])) if others else []
+
+
+def _members(case: Case, group: int) -> list[RankInfo]:
+    """What is known of a group's ranks."""
+    ranks = case.trace.ranks
+    return [ranks[rank] for rank in case.trace.groups[group].ranks if rank in ranks]
 
 
 def _bytes_per_step(case: Case, shape: Shape) -> float:
