@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from evenstep.cli import explain, main
 from evenstep.diagnose.catalog import MODES
+from evenstep.report.schema import schema
 
 
 def run(*words):
@@ -143,6 +145,13 @@ def test_a_topic_explains_its_options(capsys):
         run("slowest", "--help")
     assert left.value.code == 0
     assert "example: evenstep explain slowest --ranks 512 --cv 2%\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("topic", explain.TOPICS, ids=lambda topic: topic.name)
+def test_every_example_works_and_fits_the_schema(topic, answer):
+    jsonschema = pytest.importorskip("jsonschema")
+    found = answer(topic.name, *shlex.split(topic.example))
+    jsonschema.Draft202012Validator(schema("explain")).validate(found)
 
 
 def test_modes_with_arithmetic_name_a_quantity_that_exists():

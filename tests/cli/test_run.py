@@ -81,6 +81,20 @@ def test_a_file_that_no_kernel_runs_leaves_no_folder(command, tmp_path):
     assert "Exec format error" in done.stderr
 
 
+def test_a_node_that_cannot_start_leaves_the_run_that_another_has_begun(command, environ, tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF, as it says")
+    broken.chmod(0o755)
+    facts = tmp_path / "shared" / "run.json"
+    facts.parent.mkdir()
+    known = {"run_id": "7", "command": [str(broken)], "hostname": "another"}
+    facts.write_text(json.dumps(known))
+    asked = ("run", "--out", "shared", "--", broken)
+    done = command(*asked, env=environ | {"EVENSTEP_RUN_ID": "7"})
+    assert done.returncode == 126
+    assert json.loads(facts.read_text()) == known
+
+
 def test_a_command_that_cannot_be_executed_exits_126(command, tmp_path):
     assert command("run", "--", str(tmp_path)).returncode == 126
 

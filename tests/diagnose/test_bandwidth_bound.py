@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Phase
+from evenstep.trace.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World
 
 MB = 1_000_000
@@ -89,3 +90,20 @@ def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost():
     assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", ["dp2"])
     assert finding.severity == pytest.approx(slow.lost_against(grid(None)), rel=0.1)
     assert "other groups that lie alike" in finding.cause
+
+
+def test_a_node_is_no_culprit_for_having_no_group_of_another_kind():
+    # all groups across nodes are slow; only node 0 has one inside
+    def took_ns(move):
+        return (1 if move.members[1] == move.members[0] + 1 else 8) * MS
+
+    world = World(ranks=16, style="grid", tensor_parallel=4, ranks_per_node=4, noise=0.005)
+    trace = replace(world, fabric=took_ns).trace()
+    others = [n for n, group in enumerate(trace.groups) if group.name in ("tp1", "tp2", "tp3")]
+    left_out = (trace.events.kind == int(Kind.COLLECTIVE)) & np.isin(trace.events.group, others)
+    trace.events = trace.events.select(~left_out)
+    trace.run["floors"] = [{"op": "all_reduce", "bytes": 2**30, "busbw_gBps": 12.0, "ranks": 4}]
+    finding = next(f for f in diagnose(trace).findings if f.mode == "bandwidth_bound")
+    assert (list(finding.where.groups), list(finding.where.nodes)) == (
+        ["dp0", "dp1", "dp2", "dp3"], [],
+    )  # fmt: skip

@@ -110,6 +110,15 @@ def test_a_checkpoint_that_all_ranks_write_together_has_no_culprit():
     assert not any(finding.where.ranks for finding in found)
     assert found[0].mode == "checkpoint_stall"
     assert found[0].severity == pytest.approx(together.injected_share(), rel=0.02)
+    assert "every rank writes a checkpoint for 300 ms" in found[0].observation
+
+
+def test_a_checkpoint_that_one_rank_has_no_part_in_is_not_told_of_every_rank():
+    table = np.zeros((60, 4))
+    table[10::10, 1:] = 300 * MS
+    found = diagnose(World().delayed(Phase.CHECKPOINT, table).trace()).findings
+    assert found[0].mode == "checkpoint_stall"
+    assert "most ranks write a checkpoint" in found[0].observation
 
 
 def test_the_slowest_of_those_who_write_together_is_counted_on_top():

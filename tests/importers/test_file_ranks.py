@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.importers.file_ranks import natural, ranks_by_paths
+from evenstep.importers.file_ranks import in_rank_folders, natural, ranks_by_paths
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,8 @@ from evenstep.importers.file_ranks import natural, ranks_by_paths
     [
         (["a-rank3.json"], [3]),
         (["rank3/trace.json", "rank10/trace.json"], [3, 10]),
+        (["rank3/trace.json"], [3]),
+        (["rank8_run/trace.json"], [None]),
         (["rank_3/day/trace.json", "rank_10/day/trace.json"], [3, 10]),
         (["rank8_run/gpu0.json", "rank8_run/gpu1.json", "rank8_run/gpu3.json"], [0, 1, 3]),
         (["gpu0.json", "gpu5.json"], [None, None]),  # too few of six to be sure
@@ -32,3 +34,17 @@ def test_paths_are_sorted_as_people_number_them():
     assert [str(path) for path in sorted(paths, key=natural)] == [
         "node9/t2", "node9/t11", "node10/t2", "node10/t11",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["run/rank0/t.json", "run/rank1/t.json"], True),
+        (["run/rank0/day/t.json", "run/rank1/day/t.json"], True),
+        (["run/rank0/t.json", "other/rank1/t.json"], False),
+        (["run1/t.json", "run2/t.json"], False),
+        (["rank0/t.json", "rank0/sub/t.json"], False),
+    ],
+)
+def test_a_folder_for_each_rank_is_told_from_a_folder_for_each_run(names, expected):
+    assert in_rank_folders([Path(name) for name in names]) == expected

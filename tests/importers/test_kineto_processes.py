@@ -16,14 +16,14 @@ WORLD = 3
 def merged(tmp_path):
     """Write the events of a few ranks into one file, with these numbers of hosts and devices."""
 
-    def write(host="{}", device="{}"):
+    def write(host="{}", device="{}", **header):
         events = []
         for rank in range(WORLD):
             for event in two_steps(rank, late=10 * rank, world=WORLD).events:
                 template = device if event["cat"] == "kernel" else host
                 events.append(event | {"pid": template.format(100 + rank, rank=rank)})
         path = tmp_path / "all.json"
-        path.write_text(json.dumps({"traceEvents": events}))
+        path.write_text(json.dumps(header | {"traceEvents": events}))
         return path
 
     return write
@@ -42,3 +42,7 @@ def test_each_process_is_a_rank_with_its_own_kernels(merged, host, device):
 def test_kernels_that_may_be_anybodys_are_not_given_to_anybody(merged):
     with pytest.raises(TraceError, match=r"holds 3 processes.*export one file per"):
         open_trace([merged(device="0")])
+
+
+def test_a_header_that_says_nothing_of_use_is_no_obstacle(merged):
+    assert len(open_trace([merged(distributedInfo="none")]).ranks) == WORLD

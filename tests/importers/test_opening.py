@@ -53,6 +53,14 @@ def test_files_a_folder_and_a_folder_of_folders_are_the_same_trace(ranks, tmp_pa
     assert [list(trace.ranks) for trace in traces] == [[0, 1]] * 3
 
 
+def test_files_of_one_name_in_the_folders_of_their_ranks_are_one_trace(tmp_path):
+    files = []
+    for rank in range(3):
+        (tmp_path / f"rank{rank}").mkdir()
+        files.append(two_steps(rank, world=3).write(tmp_path / f"rank{rank}" / "trace.json"))
+    assert list(open_trace(files).ranks) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz", "trace", "trace.txt"])
 def test_the_content_counts_and_not_the_name(tmp_path, name):
     assert list(open_trace([two_steps().write(tmp_path / name)]).ranks) == [0]

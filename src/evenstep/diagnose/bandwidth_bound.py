@@ -14,6 +14,7 @@ from evenstep.diagnose.interval import Share
 from evenstep.diagnose.mode import Mode
 from evenstep.diagnose.projection import FACTORS
 from evenstep.trace.layout import DType
+from evenstep.trace.trace import RankInfo
 
 SMALLEST = 0.25  # of the step: a job that hides the rest of its transfer is not bound by it
 SMALLEST_SHORT = 0.05  # … where the links give less than they should
@@ -151,7 +152,7 @@ def _nodes(case: Case, heavy: list[Heavy]) -> list[str]:
     """Nodes of groups that are slower than others alike, where these are on other nodes."""
     short = [part.shape for part in heavy if part.missing_ns.any()]
     slow = {group for shape in short for group in shape.groups}
-    alike = [shape for shape in case.shapes if any(lie_alike(shape, one) for one in short)]
+    alike = [shape for shape in case.shapes if shape.lies in {one.lies for one in short}]
     others = {group for shape in alike for group in shape.groups} - slow
     on = [
         {info.node for group in groups for info in _members(case, group)}

@@ -48,11 +48,6 @@ class Blame(NamedTuple):
         total = np.bincount(place, weights=self.lost_ns[inside], minlength=ranks * ranks)
         return total.reshape(ranks, ranks)
 
-    def by_step(self, culprit: int) -> Array:
-        """What everybody lost to one rank in each step. (steps,), rank-nanoseconds."""
-        mine = self.culprit == culprit
-        return np.bincount(self.step[mine], self.lost_ns[mine], minlength=self.shape[0])
-
     @property
     def windows(self) -> list[tuple[int, int]]:
         """Rows of up to eight windows of equal length, as half-open ranges."""

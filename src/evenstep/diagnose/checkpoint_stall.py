@@ -56,26 +56,28 @@ def _late_ranks(case: Case) -> Finding | None:
 
 def _everybody(case: Case) -> Finding | None:
     """Checkpoints that most ranks write at once: what a late one takes beyond is counted above."""
-    common = middle_of_others(case.grid.phase_ns[Phase.CHECKPOINT])
+    writing = case.grid.phase_ns[Phase.CHECKPOINT]
+    common = middle_of_others(writing)
     saving = common > 0
     if not saving.any():
         return None
     share = case.share(common)
-    length = words.duration(float(np.median(common[saving])))
+    length_ns = float(np.median(common[saving]))
+    who = "every rank writes" if writing[saving].all() else "most ranks write"
     return found(
         "checkpoint_stall",
         "framework",
         share,
         observation=(
-            f"in {np.count_nonzero(saving)} of {len(saving)} steps every rank writes a "
-            f"checkpoint for {length}"
+            f"in {np.count_nonzero(saving)} of {len(saving)} steps {who} a checkpoint for "
+            f"{words.duration(length_ns)}"
         ),
         cause="checkpoints are written between the steps, and training stands still meanwhile",
         where=Where(),
         when=when(saving[:, None], case.grid.steps),
         projected=projection.constant(share, len(case.grid.ranks)),
         options=[_option(share, saves=True)],
-        evidence=[Evidence("phase_length", round(float(np.median(common[saving]))), 0, "ns")],
+        evidence=[Evidence("phase_length", round(length_ns), 0, "ns")],
     )
 
 
@@ -95,7 +97,7 @@ def _option(share: Share, *, saves: bool) -> Option:
 MODE = Mode(
     name="checkpoint_stall",
     layer="framework",
-    symptom="Every so many steps one step is much longer: a rank, or all at once, save or evaluate.",
+    symptom="Every so many steps one step is much longer: a rank or all of them save or evaluate.",
     look_at=(
         "the checkpoint and evaluation phases of each rank, and who waits for whom meanwhile",
         "the interval between checkpoints beside the mean time between failures",

@@ -144,8 +144,10 @@ def _shape(measured: Transfers, key: tuple[int, int, int, int], groups: list[int
 
 
 def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | None:
-    """What a shape should reach: by nccl-tests, its adapters, groups that lie alike, or the run's
-    own best."""
+    """What a shape should reach, by the first there is of these.
+
+    nccl-tests, its adapters, groups that lie alike, the run's own best.
+    """
     floors = [
         (float(floor["busbw_gBps"]), str(floor.get("by") or "nccl-tests"))
         for floor in companion(trace, shape.op)

@@ -17,17 +17,27 @@ _FOLDERS = 3  # above the file that are looked at, the nearest first
 def ranks_by_paths(paths: Sequence[Path]) -> dict[Path, int]:
     """Ranks of the files whose paths tell: `rank3.json`, `rank3/trace.json`, `gpu3.json` of many.
 
-    A folder's number is that of a rank only where files of several such folders are given: all
-    ranks of one run may lie in `rank8_run`.
+    A folder's number is that of a rank where it is all of the folder's name, or files of several
+    such folders are given: all ranks of one run may lie in `rank8_run`.
     """
     found: dict[Path, int] = {}
     for level in range(1 + _FOLDERS):
         left = [path for path in paths if path not in found]
         named = {path: rank for path in left if (rank := _rank_in(path, level)) is not None}
-        if level == 0 or len(named) == 1 or len(set(named.values())) > 1:
+        whole = len(named) == 1 and _RANK.fullmatch(next(iter(named)).parts[-1 - level])
+        if level == 0 or whole or len(set(named.values())) > 1:
             found |= named
     left = [path for path in paths if path not in found]
     return found | dict(zip(left, ranks_by_names(left) or [], strict=False))
+
+
+def in_rank_folders(paths: Sequence[Path]) -> bool:
+    """Whether each file is in a folder of its own rank: `run/rank0/a.json`, `run/rank1/a.json`."""
+    for level in range(1, 1 + _FOLDERS):
+        ranks = [_rank_in(path, level) for path in paths]
+        if None not in ranks and len(set(ranks)) == len(paths):
+            return len({path.parts[: -1 - level] for path in paths}) == 1
+    return False
 
 
 def _rank_in(path: Path, level: int) -> int | None:

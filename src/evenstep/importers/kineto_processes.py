@@ -11,6 +11,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.importers.kineto_file import KinetoFile, Row
 from evenstep.importers.kineto_names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
+from evenstep.importers.kineto_places import info_of
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +59,6 @@ def _order(number: Any) -> tuple[bool, int, str]:
 
 
 def _part(file: KinetoFile, process: str, mine: Array) -> KinetoFile:
-    info = file.header.get("distributedInfo")
-    said = {key: value for key, value in info.items() if key != "rank"} if info else {}
+    said = {key: value for key, value in info_of(file).items() if key != "rank"}
     header = {**file.header, "distributedInfo": said}
     return replace(file, header=header, rows=file.rows.select(mine), process=process)

@@ -117,7 +117,7 @@ def steps_of(export: Export, process: int) -> Steps:
 
 def completion_of(export: Export, kernels: Columns) -> tuple[Completion, tuple[Array, Array]]:
     """When a device had done what it was asked, and when it only communicated."""
-    moving = np.array([communicates(name) for name in export.names])[kernels.name]
+    moving = np.array([communicates(name) for name in export.names], bool)[kernels.name]
     issued = _issued(export, kernels)
     times = {"launched_ns": issued.issued, "start_ns": issued.start, "end_ns": issued.end}
     return completion(Columns(times), moving), exposed(Columns(times), moving)

@@ -114,7 +114,7 @@ def sort_out(paths: Sequence[Path]) -> Given:
             _take(given, _inside(path), folder=path)
         else:
             loose.append(path)
-    for files in _by_run(loose):
+    for files in _by_run(loose) if loose else ():
         _take(given, files)
     if not given.bundles:
         raise TraceError(_nothing(given))
@@ -166,10 +166,15 @@ def _plain(path: Path, folder: Path) -> bool:
 
 
 def _by_run(files: Sequence[Path]) -> list[list[Path]]:
-    """Files as they may belong together: a name that comes twice tells two runs apart."""
-    names = [path.name for path in files]
-    if len(set(names)) == len(names):
-        return [list(files)] if files else []
+    """Files as they may belong together: a name that comes twice tells two runs apart.
+
+    Unless it is that of a file in the folder of each rank.
+    """
+    from evenstep.importers.file_ranks import in_rank_folders
+
+    names = {path.name for path in files}
+    if len(names) == len(files) or in_rank_folders(files):
+        return [list(files)]
     folders = dict.fromkeys(path.parent for path in files)
     return [[path for path in files if path.parent == folder] for folder in folders]
 

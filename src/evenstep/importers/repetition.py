@@ -23,6 +23,7 @@ FEWEST_STEPS = 6  # repetitions that are no coincidence
 LONGEST = 4_096  # collectives of a step
 EVEN = 0.2  # deviation of pauses between collectives, over their mean: less is all the same pause
 NOTHING_ELSE = "what lies within a step besides them is not recorded"
+MOST_PAUSES = FEWEST_STEPS * LONGEST  # looked at: enough for the longest step
 ALIKE = 0.25  # of that deviation is left where pauses are compared with those one step earlier
 
 
@@ -118,9 +119,10 @@ def _period(signature: Array) -> int:
 
 def _repeated(began: Array, period: int) -> int:
     """How many repetitions of collectives that are alike make a step: pauses repeat, too."""
-    settled = began[:, began.shape[1] // 4 :]
+    first = began.shape[1] // 4
+    settled = began[:, first : first + MOST_PAUSES + 1]
     pauses = np.median(np.diff(settled, axis=1), axis=0)
-    most = min(len(pauses) // FEWEST_STEPS, LONGEST) // period
+    most = len(pauses) // FEWEST_STEPS // period
     alone = _deviation(pauses, period)
     if alone <= EVEN * pauses.mean():
         return 1

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.lab.arms import Schedule
-from evenstep.lab.run import Record
+from evenstep.lab.run import INTERRUPTED, Record
 from evenstep.lab.scenario import Run, Scenario
 from evenstep.lab.tier import LabError
 from evenstep.trace.layout import Kind
@@ -43,10 +43,16 @@ class JobSteps:
 def job_steps(
     scenario: Scenario, schedule: Schedule, record: Record, folder: Path
 ) -> list[JobSteps]:
-    """The steps of all jobs. Raises `TraceError` where a trace is missing."""
+    """The steps of all jobs. Raises `TraceError` where a trace is missing, `LabError` where no step
+    was finished, and `KeyboardInterrupt` where that is because the run was interrupted."""
     found = []
     for job in scenario.jobs:
-        start_ns, step_ns, held_ns = read_steps(folder / job.name)
+        try:
+            start_ns, step_ns, held_ns = read_steps(folder / job.name)
+        except LabError:
+            if record.ended == INTERRUPTED:
+                raise KeyboardInterrupt from None
+            raise
         block = labels(start_ns, start_ns + step_ns, record, schedule, scenario.run)
         found.append(JobSteps(job.name, job.paced, start_ns, step_ns, held_ns, block))
     return found
