@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.lab_tcp import SCENARIOS, measured, text
+from benchmarks.lab_tcp import SCENARIOS, measured, reached, text
 from benchmarks.measure import Row
 from evenstep.lab import scenario
 from evenstep.lab.mpi.finding import BLOCKING, findings
@@ -41,13 +41,10 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 def _row(name: str, arm: ArmOutcome, arms: list[ArmOutcome]) -> Row:
     bar, met = "none", None
-    low = arm.gain.low
     if name == "mpi-spinning" and arm.name != BLOCKING:
-        bar = f"lower end ≥ {GAIN:+.0%}"
-        met = None if low is None or low < GAIN <= arm.gain.value else low >= GAIN
+        bar, met = f"lower end ≥ {GAIN:+.0%}", reached(arm.gain, GAIN)
     elif arm.name != BLOCKING:
-        bar = "≥ -.5 %"
-        met = None if low is None or low < HARM <= arm.gain.value else low >= HARM
+        bar, met = "≥ -.5 %", reached(arm.gain, HARM)
     note = "; not resolved" if met is None and bar != "none" else ""
     return Row(f"mpi tier, {name}: {arm.name}", bar, text(arm, arms) + note, met,
                f"{COMMAND} --only {name}")  # fmt: skip

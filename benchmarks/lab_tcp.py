@@ -51,11 +51,17 @@ def measured(name: str, arms: list[str], changes: list[str]) -> list[ArmOutcome]
 
 
 def _row(name: str, arm: ArmOutcome, arms: list[ArmOutcome]) -> Row:
-    low = arm.worst.low
-    met = None if low is None or low < HARM <= arm.worst.value else low >= HARM
+    met = reached(arm.worst, HARM)
     note = "; not resolved" if met is None else ""
     return Row(f"tcp tier, {name}: {arm.name}", "worst job ≥ -.5 %", text(arm, arms) + note, met,
                f"{COMMAND} --only {name}")  # fmt: skip
+
+
+def reached(interval: Interval, bar: float) -> bool | None:
+    """Whether a gain is at least `bar`; None where its interval holds both answers."""
+    if interval.low is None or interval.high is None or interval.low < bar <= interval.high:
+        return None
+    return interval.low >= bar
 
 
 def text(arm: ArmOutcome, arms: list[ArmOutcome]) -> str:

@@ -67,6 +67,14 @@ def test_a_step_is_clouded_where_the_second_bucket_is_contended_too(second: int)
     assert found.clouded == (second > 10 * MS)
 
 
+def test_what_contention_cannot_have_done_is_wait() -> None:
+    # the link adds 2 ms to a bucket where it adds anything; the first one took 20 ms longer
+    made = taught([ALONE] * 50)
+    found = made.learn((30 * MS, 12 * MS, *ALONE[2:]), ())
+    assert found is not None
+    assert not found.clouded
+
+
 def test_buckets_are_judged_by_their_size() -> None:
     # half of them are twice as large and take twice as long: nobody is on the links
     sizes = (100, 200) * 4

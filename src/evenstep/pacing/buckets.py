@@ -23,6 +23,7 @@ NOISE_FACTOR = 3.0
 LARGE = 0.5  # smaller buckets than this share of the mean are mostly latency: they tell nothing
 MEMORY = 1 / 64  # weight of the newest step where the first bucket is judged
 CONFIRMED = 0.5
+LOUDER = 3.0  # times what contention adds to a second bucket: more is wait
 SAMPLE = 8  # one step in so many counts for the reference, once there is one
 MOST_NS = 1 << 62
 RENEWAL = 32  # steps after which it is worked out anew
@@ -39,7 +40,7 @@ class Contended(NamedTuple):
     lead_ns: int  # over the leading run of contended buckets
     whole: bool  # every bucket was contended
     alone_ns: int  # what all buckets take alone
-    clouded: bool = False  # the bucket after the first was contended: what the first one took
+    clouded: bool = False  # the bucket after the first was contended, and what the first one took
     #                        longer may be contention as well as wait
 
 
@@ -48,7 +49,8 @@ class Buckets:
 
     __slots__ = (
         "_age", "_alone_ns", "_even", "_first", "_first_two", "_later", "_least", "_limits_ns",
-        "_middle", "_sizes", "_spread", "_telling", "_weights", "reference_ns", "threshold_ns",
+        "_middle", "_sizes", "_spread", "_telling", "_usual", "_weights", "reference_ns",
+        "threshold_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -60,6 +62,7 @@ class Buckets:
         self._first = self._first_two = 0.0  # recent excess of the first bucket, and what the
         #                                      second one confirms of it
         self._later = 0.0  # what the first one takes longer than the second
+        self._usual = 0.0  # what contention adds to a second bucket where there is any
         self._telling: list[int] = []  # which buckets tell something
         self._even = True  # all of one size
         self._limits_ns: list[int] = []  # of each bucket, where sizes differ; longer is contended
@@ -172,12 +175,18 @@ class Buckets:
         return self._verdict(total_ns, over, durations_ns[0] - durations_ns[1], free)
 
     def _verdict(self, took_ns: int, over: list[float], later_ns: float, free: bool) -> Contended:
-        clouded = over[1] > 0
+        clouded = over[1] > 0 and self._is_clouded(over)
         self._judge_first(over, later_ns, free)
         clean = over.index(0.0) if 0.0 in over else len(over)
         excess_ns, whole = int(sum(over)), clean == len(over)
         lead_ns = excess_ns if whole else int(sum(over[:clean]))
         return _new(Contended, (took_ns, excess_ns, lead_ns, whole, self._alone_ns, clouded))
+
+    def _is_clouded(self, over: list[float]) -> bool:
+        """Whether contention as others make it could be all that lengthened the first bucket."""
+        second = over[1]
+        self._usual += (MEMORY if self._usual else 1.0) * (second - self._usual)
+        return over[0] <= LOUDER * max(second, self._usual)
 
     def _judge_first(self, over: list[float], later_ns: float, free: bool) -> None:
         """Take the wait for late ranks out of the first bucket's excess, as far as it can be told.

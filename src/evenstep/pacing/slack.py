@@ -87,8 +87,9 @@ class LocalSlack:
     the waits seen *under* d. The term with κ is the same caution as with shared work: where slack
     comes and goes (independent noise) nothing is spent, and a lone job loses nothing.
 
-    Where others were on the links right after the first collective, its length is no wait that can
-    be told, and where that is so step after step nothing is held.
+    Where others were on the links right after the first collective, and may have lengthened it as
+    well, its length is no wait that can be told, and where that is so step after step nothing is
+    held.
 
     The only rank of a job has nobody to wait for: what lengthens its collectives is contention.
     """
