@@ -85,11 +85,12 @@ def test_a_run_that_failed_is_replaced_with_all_that_its_processes_left(tmp_path
         assert not list(folder.iterdir())
 
 
-def test_where_anything_else_is_there_nothing_is_removed(tmp_path):
+@pytest.mark.parametrize("other", ["other.log", "job-0/attempt-000/notes"])
+def test_where_anything_else_is_there_nothing_is_removed(tmp_path, other):
     a_run(tmp_path)
-    (tmp_path / "other.log").write_text("")
+    (tmp_path / other).write_text("")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match=r"more than a run \(other\.log\)"):
+    with pytest.raises(UsageError, match=rf"more than a run \({other.partition('/')[0]}\)"):
         run.folder_for(tmp_path, force=True).__enter__()
     assert sorted(tmp_path.rglob("*")) == before
 

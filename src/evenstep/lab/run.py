@@ -195,8 +195,7 @@ def folder_for(out: Path | None, *, force: bool = False) -> Iterator[Path]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of a run, finished or not. Where anything else is beside them, nothing goes;
-    what is no trace among a job's own stays."""
+    """Remove the files of a run, finished or not; nothing goes where anything else is beside."""
     jobs = _jobs(folder)
     held = sorted(folder.iterdir())
     other = next((path for path in held if not _is_of_a_run(path, jobs)), None)
@@ -208,10 +207,7 @@ def _clear(folder: Path) -> None:
         if not path.is_dir():
             path.unlink()
             continue
-        RunFolder(path).clear()
-        if any(path.iterdir()):
-            raise UsageError(f"{path} holds more than a trace; move it, or choose another folder")
-        path.rmdir()
+        shutil.rmtree(path)  # nothing but a job's trace, as seen above
 
 
 def _jobs(folder: Path) -> set[str]:
@@ -228,7 +224,10 @@ def _is_of_a_run(path: Path, jobs: Collection[str]) -> bool:
     """Whether a run has left it: traces, results, what processes said, scratch of one that died."""
     name = path.name
     if path.is_dir():
-        return name in jobs
+        job = RunFolder(path)
+        traces = set(job.files())
+        only_these = all(one.is_dir() or one in traces for one in job.path.rglob("*"))
+        return name in jobs and only_these and not path.is_symlink()
     if name in (RECORD, RESULT, LOG, *OWN_LOGS) or name.startswith(SCRATCH_FILES):
         return True
     stem = path.stem

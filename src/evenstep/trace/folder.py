@@ -108,18 +108,20 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files of a run and nothing else, so that another can take its place."""
-        places = (
-            *("attempt-*/rank-*.spool", "attempt-*/node-*.pack", "live/node-*.bin"),
-            *("attempt-*/control.json", "attempt-*/preempted.json"),
-        )
-        for place in places:
-            for file in self.path.glob(place):
-                file.unlink(missing_ok=True)
+        for file in self.files():
+            file.unlink(missing_ok=True)
         for folder in [*self.path.glob("attempt-*"), self.path / "live"]:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-        for name in ("run.json", "live.json", "control.json"):
-            (self.path / name).unlink(missing_ok=True)
+
+    def files(self) -> list[Path]:
+        """The files of a run that are there; whatever else lies beside them is somebody else's."""
+        places = (
+            *("attempt-*/rank-*.spool", "attempt-*/node-*.pack", "live/node-*.bin"),
+            *("attempt-*/control.json", "attempt-*/preempted.json"),
+            *("run.json", "live.json", "control.json"),
+        )
+        return [file for place in places for file in self.path.glob(place)]
 
 
 def default_path(cwd: Path, pid: int) -> Path:
