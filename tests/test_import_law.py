@@ -15,15 +15,16 @@ ROOT = Path(evenstep.__file__).parent
 #: docs/design.md, "Packages and the direction of imports". A package may always import itself.
 MAY_IMPORT = {
     "errors": set(),
+    "compiled": {"errors"},
     "trace": {"errors"},
     "pacing": {"errors"},
     "agent": {"errors", "trace", "pacing", "hooks"},
-    "hooks": {"errors", "trace", "pacing", "agent"},
+    "hooks": {"errors", "trace", "pacing", "agent", "compiled"},
     "importers": {"errors", "trace"},
     "diagnose": {"errors", "trace"},
-    "simulate": {"errors", "trace", "pacing"},
+    "simulate": {"errors", "trace", "pacing", "compiled"},
     "report": {"errors", "trace", "diagnose"},
-    "doctor": {"errors", "trace", "agent", "importers", "report"},
+    "doctor": {"errors", "trace", "agent", "importers", "report", "compiled"},
     "probe": {"errors", "trace", "agent", "simulate"},
 }
 #: These sit on top of everything.
@@ -78,7 +79,7 @@ def live_modules():
     """Modules that may be imported inside a training process."""
     for path in SOURCES:
         package = package_of(path)
-        if package in {"agent", "hooks", "pacing"} and path.name != "sitecustomize.py":
+        if package in {"agent", "compiled", "hooks", "pacing"} and path.name != "sitecustomize.py":
             yield module_name(path)
         if package in {"errors", "__init__"} or (package == "trace" and path.stem in LIVE_TRACE):
             yield module_name(path)

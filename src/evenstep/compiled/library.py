@@ -1,0 +1,141 @@
+"""One shipped source as a shared library: found in the cache, or compiled into it.
+
+A library's name holds what it was made from: the source, the flags, the machine and the C library,
+what the caller names besides (a torch's version and ABI), and the compiler's own version. It is
+written in a folder of its own, which nobody else can enter, and renamed into place whole: any
+number of launchers may build at once, and the last one's rename leaves the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from evenstep.compiled import cache
+
+TIMEOUT_S = 600.0
+SAID_LINES = 12  # of a compiler that failed
+_FLAGS = ("-O2", "-fPIC", "-shared", "-pthread")
+
+#: The variable that names a compiler, and the names it has where the variable is not set.
+_COMPILERS = {
+    ".c": ("CC", ("cc", "gcc", "clang")),
+    ".cpp": ("CXX", ("c++", "g++", "clang++")),
+}
+
+
+class Library(NamedTuple):
+    """A library to load, or None and in one sentence the reason."""
+
+    path: Path | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A `.c` or `.cpp` file and how it is compiled.
+
+    `flags` come after ours; `against` is what else the result depends on. `compiler` replaces the
+    one that CC or CXX names.
+    """
+
+    path: Path
+    flags: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    compiler: str = ""
+
+
+def find(source: Source, environ: Mapping[str, str] = os.environ) -> Library:
+    """The newest library that fits, whichever compiler made it; starts no process."""
+    try:
+        folder = cache.folder(environ, make=False)
+        stem = _stem(source)
+        fitting = [path for path in folder.glob(f"{stem}-*.so") if cache.trusted(path)]
+        if fitting:
+            return Library(max(fitting, key=lambda path: path.stat().st_mtime_ns))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return Library(None, str(error))
+    return Library(None, f"{source.path.name} has not been compiled for this machine")
+
+
+def build(source: Source, environ: Mapping[str, str] = os.environ) -> Library:
+    """The library of the compiler at hand, compiled if need be."""
+    compiler = _compiler(source, environ)
+    if not compiler:
+        variable, names = _COMPILERS[source.path.suffix]
+        return Library(None, f"there is no compiler: neither {variable} nor {', '.join(names)}")
+    try:
+        folder = cache.folder(environ, make=True)
+        target = folder / f"{_stem(source)}-{_digest(_version(compiler, environ))}.so"
+        if cache.trusted(target):
+            return Library(target)
+        said = _compile(compiler, source, target, environ)
+    except subprocess.TimeoutExpired:
+        return Library(None, f"{compiler[0]} took more than {TIMEOUT_S:.0f} s")
+    except OSError as error:
+        return Library(None, str(error))
+    return Library(None, said) if said else Library(target)
+
+
+def _compiler(source: Source, environ: Mapping[str, str]) -> list[str]:
+    """The command that compiles, with the arguments its variable gives; empty without one."""
+    variable, names = _COMPILERS[source.path.suffix]
+    asked = source.compiler or environ.get(variable, "")
+    for command in [shlex.split(asked)] if asked else [[name] for name in names]:
+        found = shutil.which(command[0], path=environ.get("PATH")) if command else None
+        if found is not None:
+            return [found, *command[1:]]
+    return []
+
+
+def _version(compiler: list[str], environ: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        [*compiler, "--version"], capture_output=True, text=True, errors="replace",
+        env=dict(environ), timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    return f"{compiler}{done.stdout}"
+
+
+def _stem(source: Source) -> str:
+    """What a library's name begins with. Raises OSError where the source cannot be read."""
+    text = source.path.read_text(encoding="utf-8")
+    machine = (os.uname().machine, _libc())
+    return f"{source.path.stem}-{_digest(text, *_FLAGS, *source.flags, *source.against, *machine)}"
+
+
+def _libc() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):  # another C library
+        return ""
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def _compile(compiler: list[str], source: Source, target: Path, environ: Mapping[str, str]) -> str:
+    """Make the library; returns what the compiler said where it failed. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as private:
+        scratch = Path(private) / target.name
+        command = [*compiler, *_FLAGS, "-o", str(scratch), str(source.path), *source.flags]
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", cwd=private,
+            env=dict(environ), timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if done.returncode or not scratch.exists():
+            said = done.stderr.strip().splitlines()[-SAID_LINES:] or ["it said nothing"]
+            return f"{compiler[0]} cannot compile {source.path.name}: " + "\n".join(said)
+        scratch.chmod(0o700)
+        scratch.replace(target)
+    return ""
