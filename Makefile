@@ -30,8 +30,8 @@ test-stacks: $(VENV)/.stacks
 	$(BIN)/python -m pytest tests/probe -m clock
 
 check: $(VENV)/.ready
-	$(BIN)/ruff check src tests benchmarks examples docs
-	$(BIN)/ruff format --check src tests benchmarks examples docs
+	$(BIN)/ruff check src lab tests benchmarks examples docs
+	$(BIN)/ruff format --check src lab tests benchmarks examples docs
 	$(BIN)/mypy
 
 # The types of the page's scripts; asks npm for the compiler.

@@ -11,11 +11,11 @@ import argparse
 from pathlib import Path
 
 from benchmarks.measure import Row
-from evenstep.lab import scenario
-from evenstep.lab.arms import Schedule
-from evenstep.lab.outcome import HARM, ArmOutcome, Interval, Part, outcomes
-from evenstep.lab.run import arms_for, carry_out, folder_for
-from evenstep.lab.steps import job_steps
+from lab import scenario
+from lab.arms import Schedule
+from lab.outcome import HARM, ArmOutcome, Interval, Part, outcomes
+from lab.run import arms_for, carry_out, folder_for
+from lab.steps import job_steps
 
 COMMAND = "python -m benchmarks lab"
 SCENARIOS = Path(__file__).parent.parent / "examples" / "lab"

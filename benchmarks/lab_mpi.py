@@ -10,9 +10,9 @@ import argparse
 
 from benchmarks.lab_tcp import SCENARIOS, measured, reached, text
 from benchmarks.measure import Row
-from evenstep.lab import scenario
-from evenstep.lab.mpi.finding import BLOCKING, findings
-from evenstep.lab.outcome import HARM, ArmOutcome
+from lab import scenario
+from lab.mpi.finding import BLOCKING, findings
+from lab.outcome import HARM, ArmOutcome
 
 COMMAND = "python -m benchmarks lab_mpi"
 NAMES = ("mpi-spinning", "mpi-balanced")

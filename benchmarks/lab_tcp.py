@@ -13,10 +13,10 @@ from pathlib import Path
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError
 from evenstep.errors import UsageError
-from evenstep.lab import scenario
-from evenstep.lab.comparison import compared
-from evenstep.lab.outcome import HARM, ArmOutcome, Interval
-from evenstep.lab.run import folder_for
+from lab import scenario
+from lab.comparison import compared
+from lab.outcome import HARM, ArmOutcome, Interval
+from lab.run import folder_for
 
 COMMAND = "python -m benchmarks lab_tcp"
 SCENARIOS = Path(__file__).parent.parent / "examples" / "lab"

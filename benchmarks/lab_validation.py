@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 
 from benchmarks.measure import Row
-from evenstep.lab import scenario
-from evenstep.lab.run import folder_for
-from evenstep.lab.validation import Compared, validated
+from lab import scenario
+from lab.run import folder_for
+from lab.validation import Compared, validated
 
 COMMAND = "python -m benchmarks lab_validation"
 SCENARIOS = Path(__file__).parent.parent / "examples" / "lab"

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.measure import Row
 from benchmarks.ranks import run_alone
 from evenstep.agent.config import Config
-from evenstep.trace.spool import Regions
+from evenstep.trace.spool.spool import Regions
 
 BAR_MB = 80.0
 STEPS_TO_WRAP = 17_000  # ten collectives each: more than the ring holds, and the single steps too

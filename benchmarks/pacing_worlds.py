@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import Row, spread
 from evenstep.pacing import Pacer, PacerSettings, Slowest, StepObservation
-from evenstep.simulate import link_worlds
-from evenstep.simulate.link_pacing import paced
-from evenstep.simulate.link_worlds import PROGRESS, Free, LinkJob, LinkWorld, Outcome, unpaced
+from evenstep.reproduce import link_worlds
+from evenstep.reproduce.link_pacing import paced
+from evenstep.reproduce.link_worlds import PROGRESS, Free, LinkJob, LinkWorld, Outcome, unpaced
 
 COMMAND = "python -m benchmarks pacing_worlds"
 PAPER = {"controller": "paper", "guarded": False, "max_delay": 0.05}

@@ -10,9 +10,9 @@ import argparse
 import sys
 
 from benchmarks.measure import Row
-from evenstep.simulate.explain import shown, text
-from evenstep.simulate.published.rows import System
-from evenstep.simulate.published.table import systems
+from evenstep.explain import shown, text
+from evenstep.reproduce.published.rows import System
+from evenstep.reproduce.published.table import systems
 
 BAR = 0.08
 COMMAND = "python -m benchmarks published"

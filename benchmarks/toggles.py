@@ -20,7 +20,7 @@ import evenstep
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError, environment, free_port, last_object, place
 from evenstep.agent import request
-from evenstep.trace.layout import Actuator, Flag, Kind
+from evenstep.trace.spool.layout import Actuator, Flag, Kind
 
 COMMAND = "python -m benchmarks toggles"
 BAR_STEPS = 10

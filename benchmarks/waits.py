@@ -121,8 +121,8 @@ def own_wait(run: Path) -> OwnWait:
     """Rank 1's own waits, from the trace."""
     import numpy as np
 
-    from evenstep.diagnose.grid import step_grid
-    from evenstep.trace.layout import Kind
+    from evenstep.diagnose.measure.grid import step_grid
+    from evenstep.trace.spool.layout import Kind
     from evenstep.trace.trace import load
 
     trace = load(run)

@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from benchmarks.measure import Row, Spread, spread
-from evenstep.diagnose.operations import job
-from evenstep.diagnose.what_if_operations import Slowdowns, published, slowdowns
+from evenstep.diagnose.operations.operations import job
+from evenstep.diagnose.operations.what_if_operations import Slowdowns, published, slowdowns
 from evenstep.importers.format import Source
-from evenstep.importers.operation_tables import FORMAT
+from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
 
 BAR_S = 0.3  # the authors' own tool takes .7 to 1.5 s for its analysis alone

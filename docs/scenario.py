@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenstep.simulate import fields
+from evenstep.scenario import fields
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\

@@ -25,7 +25,7 @@ PYTHON = {
         "evenstep.trace.trace.Group",
         "evenstep.trace.trace.RankInfo",
         "evenstep.trace.columns.Columns",
-        "evenstep.trace.layout.Kind",
+        "evenstep.trace.spool.layout.Kind",
     ),
     "Diagnosis": (
         "evenstep.diagnose.engine.diagnose",
@@ -39,8 +39,8 @@ PYTHON = {
         "evenstep.diagnose.finding.Evidence",
     ),
     "Simulation": (
-        "evenstep.simulate.scenario.load",
-        "evenstep.simulate.scenario.Scenario",
+        "evenstep.scenario.scenario.load",
+        "evenstep.scenario.scenario.Scenario",
         "evenstep.simulate.simulation.simulate",
         "evenstep.simulate.simulation.simulate_trace",
         "evenstep.simulate.result.Result",

@@ -16,21 +16,61 @@ ROOT = Path(evenstep.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "compiled": {"errors"},
+    "words": {"errors", "trace"},
+    "statistics": {"errors"},
     "trace": {"errors"},
     "pacing": {"errors"},
-    "agent": {"errors", "trace", "pacing", "hooks"},
-    "hooks": {"errors", "trace", "pacing", "agent", "compiled"},
+    "scenario": {"errors", "words", "trace", "pacing"},
+    "workers": {"errors"},
+    "host": {"errors", "trace"},
+    "agent": {"errors", "trace", "pacing", "host", "hooks", "attachment"},
+    "hooks": {"errors", "compiled", "trace", "pacing", "host", "agent", "attachment"},
+    "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
+    "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
     "importers": {"errors", "trace"},
-    "diagnose": {"errors", "trace"},
-    "simulate": {"errors", "trace", "pacing", "compiled"},
-    "report": {"errors", "trace", "diagnose"},
-    "doctor": {"errors", "trace", "agent", "importers", "report", "compiled"},
-    "probe": {"errors", "trace", "agent", "simulate"},
+    "diagnose": {"errors", "words", "statistics", "trace"},
+    "simulate": {
+        "compiled",
+        "errors",
+        "words",
+        "statistics",
+        "trace",
+        "pacing",
+        "scenario",
+        "workers",
+        "report",
+    },
+    "report": {"errors", "words", "statistics", "trace", "diagnose", "simulate", "reproduce"},
+    "export": {"errors", "words", "trace", "diagnose", "report"},
+    "watch": {"errors", "words", "trace", "diagnose", "report", "export"},
+    "explain": {"errors", "words", "simulate", "scenario", "reproduce"},
+    "reproduce": {
+        "errors",
+        "words",
+        "statistics",
+        "trace",
+        "pacing",
+        "scenario",
+        "simulate",
+        "explain",
+    },
+    "doctor": {"errors", "compiled", "trace", "agent", "host", "importers", "report", "words"},
+    "probe": {"errors", "words", "trace", "host", "simulate", "scenario"},
 }
 #: These sit on top of everything.
-TOP = {"cli", "lab", "__init__", "__main__", "run"}
+TOP = {"cli", "__init__", "__main__", "run"}
 #: Modules a rank imports: standard library only. Of `trace`, only the writing side.
-LIVE_TRACE = {"layout", "spool", "filesystem", "summary", "identity", "folder", "facts"}
+LIVE = {
+    "agent",
+    "attachment",
+    "compiled",
+    "errors",
+    "frameworks",
+    "hooks",
+    "host",
+    "pacing",
+    "__init__",
+}
 
 SOURCES = sorted(ROOT.rglob("*.py"))
 
@@ -79,9 +119,8 @@ def live_modules():
     """Modules that may be imported inside a training process."""
     for path in SOURCES:
         package = package_of(path)
-        if package in {"agent", "compiled", "hooks", "pacing"} and path.name != "sitecustomize.py":
-            yield module_name(path)
-        if package in {"errors", "__init__"} or (package == "trace" and path.stem in LIVE_TRACE):
+        live = package in LIVE or path.parent == ROOT / "trace" / "spool"
+        if live and path.name != "sitecustomize.py":
             yield module_name(path)
 
 

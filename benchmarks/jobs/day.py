@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from evenstep.trace.layout import Kind
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import FANOUT, LEVELS, StepSummary, SummaryLog
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import FANOUT, LEVELS, StepSummary, SummaryLog
 
 RING_BYTES = 65_536
 SUMMARY_BYTES = 131_072  # from 87 kB on every level holds more than the 16 that are merged

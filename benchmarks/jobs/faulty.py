@@ -2,7 +2,7 @@
 
 Compute is slept, so that four ranks fit on two cores; what a fault does is real: a rank that sleeps
 or works longer, a loader that stalls, a collector that runs, a checkpoint that is written. `faults`
-says each in the laboratory's vocabulary (`evenstep.lab.faults`).
+says each in the laboratory's vocabulary (`lab.faults`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
-from evenstep.lab.faults import Fault, RankFaults
+from lab.faults import Fault, RankFaults
 
 FORWARD_S, BACKWARD_S, OPTIMIZER_S = 0.020, 0.030, 0.004
 LAYERS, WIDTH = 4, 128

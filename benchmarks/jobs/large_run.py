@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.layout import RECORD_BYTES, SUMMARY_BYTES, DType, Flag, Kind, Op, Phase
 from evenstep.trace.reader import RECORD, SUMMARY
-from evenstep.trace.spool import Regions, Spool
-from evenstep.trace.summary import SKETCH_BINS
+from evenstep.trace.spool.layout import RECORD_BYTES, SUMMARY_BYTES, DType, Flag, Kind, Op, Phase
+from evenstep.trace.spool.spool import Regions, Spool
+from evenstep.trace.spool.summary import SKETCH_BINS
 
 Array = npt.NDArray[Any]
 

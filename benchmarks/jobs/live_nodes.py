@@ -10,12 +10,12 @@ import os
 import time
 from pathlib import Path
 
-from evenstep.report.live_node import encoded, news_path, write_news
-from evenstep.report.live_run import LiveRun
-from evenstep.trace.folder import RunFolder
-from evenstep.trace.layout import Phase
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import COUNTERS, StepSummary, SummaryLog
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
+from evenstep.watch.node import encoded, news_path, write_news
+from evenstep.watch.run import LiveRun
 
 RANKS_PER_NODE = 8
 STEP_NS = 1_000_000_000

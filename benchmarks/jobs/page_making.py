@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.report.html import write
+from evenstep.report.page.html import write
 from evenstep.trace.trace import load
 
 

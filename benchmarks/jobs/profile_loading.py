@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _evenstep() -> tuple[Callable[[dict[int, str]], Any], Callable[[Any], dict[int, float]]]:
-    import evenstep.importers.kineto  # noqa: F401 - as with HTA, importing is not loading
+    import evenstep.importers.kineto.kineto  # noqa: F401 - as with HTA, importing is not loading
     from evenstep.importers.opening import open_trace
     from evenstep.importers.overlap import overlaps
 

@@ -20,7 +20,8 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--trace", action="store_true", help="write the trace as well")
     args = parser.parse_args()
-    from evenstep.simulate import scenario, simulation
+    from evenstep.scenario import scenario
+    from evenstep.simulate import simulation
 
     asked = scenario.load(args.scenario, args.set)
     if args.trace:

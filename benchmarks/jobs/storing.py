@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.jobs.diagnosing import Memory
-from evenstep.trace.store_writing import write_store
+from evenstep.trace.store.writing import write_store
 from evenstep.trace.trace import load
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenstep.agent import agent
-from evenstep.hooks.install import TorchHooks
+from evenstep.attachment import agent
+from evenstep.hooks.torch.install import TorchHooks
 
 
 class Toggle:

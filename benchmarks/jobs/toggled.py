@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.agent import agent
+from evenstep.attachment import agent
 
 ROUND_STEPS = 32  # between two looks at STOP
 LATE_S = 0.002  # rank 1 is late, so that there is something to hold

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.labelled.example import Label
 from benchmarks.labelled.ordinary import FIRST_STEP, Made, Random, ordinary, step_ns
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 from tests.diagnose.synthetic import World, with_missing
 

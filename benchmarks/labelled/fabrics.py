@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.labelled.ordinary import Made, Random, labelled, long_enough, ordinary, step_ns
-from evenstep.trace.layout import Op, Phase
+from evenstep.trace.spool.layout import Op, Phase
 from evenstep.trace.trace import Trace
 from tests.diagnose.synthetic import Move, World
 

@@ -19,7 +19,7 @@ from benchmarks.labelled.ordinary import (
     ordinary,
     step_ns,
 )
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import World, with_missing
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.labelled.example import Label
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 from tests.diagnose.synthetic import LENGTH_NS, MS, World
 

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.labelled.example import Label
 from benchmarks.labelled.ordinary import Made, Random, ordinary
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind, Op
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.trace import RankInfo, Trace
 from tests.diagnose.attempts_run import CHECKPOINT_NS, STEP_NS, Start, write
@@ -83,7 +83,7 @@ def _at_own_pace(lengths_ms: Any, steps: int, random: Random) -> Trace:
 
 def restarted(random: Random, severity: float) -> Made:
     """A run that stops twice, some steps after its last checkpoint, and begins again."""
-    from evenstep.diagnose import attempts
+    from evenstep.diagnose.measure import attempts
 
     steps, every = int(random.integers(60, 120)), 20
     saved = list(range(every - 1, steps, every))

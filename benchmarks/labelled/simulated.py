@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.labelled.example import Example, Label
-from evenstep.simulate.scenario import Scenario, parse
+from evenstep.scenario.scenario import Scenario, parse
 from evenstep.simulate.simulation import simulate_trace
 
 Random = np.random.Generator

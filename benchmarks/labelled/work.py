@@ -20,8 +20,8 @@ from benchmarks.labelled.ordinary import (
     step_ns,
 )
 from evenstep.importers.draft import Draft
-from evenstep.importers.operation_records import trace_of
-from evenstep.trace.layout import Phase
+from evenstep.importers.operations.operation_records import trace_of
+from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Group, Trace
 from tests.diagnose.synthetic import World
 

@@ -15,7 +15,7 @@ from late import Late, Points, network
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from evenstep.hooks.accelerate import observe
+from evenstep.frameworks.accelerate import observe
 
 BATCH, ACCUMULATED = 8, 2
 

@@ -18,7 +18,7 @@ from late import Late, Points, network
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
-from evenstep.hooks.deepspeed import observe
+from evenstep.frameworks.deepspeed import observe
 
 BATCH, ACCUMULATED = 8, 2
 

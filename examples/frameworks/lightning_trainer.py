@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from evenstep.hooks.lightning import EvenstepCallback
+from evenstep.frameworks.lightning import EvenstepCallback
 
 BATCH, ACCUMULATED = 8, 2
 

@@ -20,7 +20,7 @@ from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from evenstep.hooks.ray_train import observed
+from evenstep.frameworks.ray_train import observed
 
 BATCH = 8
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Trainer, TrainingArguments
 
-from evenstep.hooks.transformers import EvenstepCallback
+from evenstep.frameworks.transformers import EvenstepCallback
 
 BATCH, ACCUMULATED = 8, 2
 

@@ -30,35 +30,35 @@ def attach(**settings: Any) -> bool:
     Idempotent, before or after `init_process_group`; never raises. Settings are those of the
     configuration table (`evenstep env --json` lists them), dots written as underscores.
     """
-    from evenstep.agent import agent
+    from evenstep.attachment import agent
 
     return agent.attach(**settings)
 
 
 def detach() -> None:
     """Stop observing this process and restore everything that was replaced. Never raises."""
-    from evenstep.agent import agent
+    from evenstep.attachment import agent
 
     agent.detach()
 
 
 def step() -> None:
     """End a training step here. Once called, optimizers no longer mark steps."""
-    from evenstep.agent import session
+    from evenstep.attachment import session
 
     session.step()
 
 
 def span(name: str) -> Any:
     """Context manager: record a part of the step under a name of your own."""
-    from evenstep.agent import session
+    from evenstep.attachment import session
 
     return session.span(name)
 
 
 def log(**values: float) -> None:
     """Record numbers of this step (loss=…, grad_norm=…) beside its times. Optional."""
-    from evenstep.agent import session
+    from evenstep.attachment import session
 
     session.log(values)
 

@@ -20,9 +20,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
-from evenstep.agent import agent, request
-from evenstep.trace.layout import Kind
+from evenstep.agent import request
+from evenstep.attachment import agent
 from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import Kind
 from tests.agent.training import BATCH, batch, model_and_optimizer, train
 
 STEPS = 5

@@ -10,7 +10,7 @@ import pytest
 import evenstep
 from evenstep.errors import TraceError
 from evenstep.pacing.blocks import BLOCK_STEPS, block_is_paced
-from evenstep.trace.layout import Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.agent.conftest import start
 from tests.agent.pair_job import LATE_STEPS, STEPS
 from tests.agent.training import BATCH

@@ -24,10 +24,11 @@ def write(path, text=""):
 def place(tmp_path):
     """A package with the real bootstrap and a fake agent, beside a fake torch."""
     agent = tmp_path / "package/evenstep/agent"
+    agent.mkdir(parents=True)
     write(
         agent.parent / "__init__.py", "from evenstep.agent import arming\narming.arm_when_asked()"
     )
-    write(agent / "agent.py", "def arm():\n    print('armed')\n")
+    write(agent.parent / "attachment/agent.py", "def arm():\n    print('armed')\n")
     shutil.copy(SOURCE / "arming.py", agent)
     (agent / "bootstrap").mkdir()
     shutil.copy(SOURCE / "bootstrap/sitecustomize.py", agent / "bootstrap")
@@ -88,7 +89,7 @@ def test_an_import_that_failed_may_be_tried_again(place):
 
 
 def test_an_agent_that_fails_costs_one_line_and_not_the_job(place):
-    write(place / "package/evenstep/agent/agent.py", "def arm(): raise OSError('no disk')")
+    write(place / "package/evenstep/attachment/agent.py", "def arm(): raise OSError('no disk')")
     lines, error = python(place, "-c", TRAIN)
     assert lines == ["executed", "trains True"]
     assert error == "evenstep: not attached: OSError: no disk\n"

@@ -9,9 +9,9 @@ from evenstep.agent.entries import GroupState
 from evenstep.agent.gaps import GapGate, buckets_of
 from evenstep.agent.recorder import Recorder
 from evenstep.pacing import Gaps
-from evenstep.trace.layout import Actuator, Kind, Op
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.layout import Actuator, Kind, Op
+from evenstep.trace.spool.spool import Spool
 
 MS = 1_000_000
 KIND = (1, int(Op.ALL_REDUCE))

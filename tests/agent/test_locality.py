@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent.locality import locality
-from evenstep.agent.pci import PciPlace, distance
-from evenstep.agent.sources.nvml_library import Nvml
-from evenstep.agent.sysfs import format_cpus, natural, parse_cpus, read_int, read_text
+from evenstep.host.locality import locality
+from evenstep.host.pci import PciPlace, distance
+from evenstep.host.sources.nvml_library import Nvml
+from evenstep.host.sysfs import format_cpus, natural, parse_cpus, read_int, read_text
 from tests.agent.fake_host import GPU_0, NIC_0, plant, two_node_host
 from tests.agent.fake_nvml import FakeGpu, FakeNvml
 

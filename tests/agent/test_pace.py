@@ -9,10 +9,10 @@ from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
 from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
-from evenstep.trace.layout import Actuator, Flag, Kind, Op, Phase
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import COUNTERS
+from evenstep.trace.spool.layout import Actuator, Flag, Kind, Op, Phase
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import COUNTERS
 
 MS = 1_000_000
 BEFORE = Decision(3 * MS, "before_step", Reason.SLACK, None, 3 * MS)

@@ -7,10 +7,10 @@ import pytest
 
 from evenstep.agent.entries import GroupState
 from evenstep.agent.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
-from evenstep.trace.layout import Flag, Kind, Op, Phase
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import COUNTERS
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import COUNTERS
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.agent.cgroup import CpuController
-from evenstep.agent.resources import LAP_FIELDS, CpuContention, ResourceMeter
+from evenstep.host.cgroup import CpuController
+from evenstep.host.resources import LAP_FIELDS, CpuContention, ResourceMeter
 from tests.agent.fake_host import plant
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.agent.sampler import Sampler, pause_s
-from evenstep.agent.sources.source import Source, SourceUnavailable
+from evenstep.host.sources.source import Source, SourceUnavailable
 
 
 class Steady(Source):

@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent import agent, config, selection
+from evenstep.agent import config, selection
 from evenstep.agent.selection import Selection, Whereabouts, whereabouts
 from evenstep.agent.stacks import Place
+from evenstep.attachment import agent
 from evenstep.errors import ConfigError
-from evenstep.trace.identity import Identity
 from evenstep.trace.ranks import format_ranks
+from evenstep.trace.spool.identity import Identity
 
 HERE = Whereabouts(5, 2, frozenset({"gpu012.cluster", "gpu012"}), "batch")
 

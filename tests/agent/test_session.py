@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 import evenstep
-from evenstep.agent import agent
 from evenstep.agent.recorder import Recorder
-from evenstep.trace.layout import Kind
+from evenstep.attachment import agent
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.spool import Spool
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from evenstep.agent.phases import PhaseStack
 from evenstep.agent.steps import SHORTEST_EVALUATION_NS, StepClock
-from evenstep.trace.layout import Kind, Phase
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.spool import Spool
 
 MS = SHORTEST_EVALUATION_NS
 

@@ -43,7 +43,6 @@ LINES = {
     "calibrate": ("calibrate", "RUN"),
     "project": ("project", "RUN", "--ranks", "8,16"),
     "ctl": ("ctl", "LIVE", "pace", "status"),
-    "lab fields": ("lab", "fields"),
 }
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from evenstep.cli.admission import Admission, admit, spans_nodes
 from evenstep.errors import UsageError
-from evenstep.trace.facts import run_facts
-from evenstep.trace.folder import RunFolder
+from evenstep.trace.spool.facts import run_facts
+from evenstep.trace.spool.folder import RunFolder
 
 TRAIN = ["python", "train.py"]
 JOB = {"SLURM_JOB_ID": "991"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.report.live_run import LiveRun
-from evenstep.trace.layout import Flag, Kind
+from evenstep.trace.spool.layout import Flag, Kind
+from evenstep.watch.run import LiveRun
 from tests.agent.conftest import finish, start
 from tests.trace.small_run import write_run
 

@@ -34,8 +34,10 @@ def fakes(monkeypatch, severities):
             path=path, operations=None, world=2, attempt=0
         ),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
-        "evenstep.report.terminal.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",
-        "evenstep.report.html.write": lambda d, trace, path, **_: path.write_text(
+        "evenstep.report.terminal.terminal.render": lambda diagnosis: (
+            f"verdict on {diagnosis.path}\n"
+        ),
+        "evenstep.report.page.html.write": lambda d, trace, path, **_: path.write_text(
             f"page {trace.path}"
         ),
     }

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from evenstep.cli import explain, main
-from evenstep.diagnose.catalog import MODES
+from evenstep.diagnose.modes.catalog import MODES
 from evenstep.report.schema import schema
 
 

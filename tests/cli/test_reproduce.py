@@ -10,7 +10,7 @@ import pytest
 from evenstep.cli import reproduce_table1
 from evenstep.cli.main import main
 from evenstep.report.schema import schema
-from evenstep.simulate import table_one
+from evenstep.reproduce import table_one
 
 QUICK = ["reproduce", "table1", "--seeds", "1", "--steps", "200"]
 

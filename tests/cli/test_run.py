@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from evenstep.cli.run import disabling_options
-from evenstep.trace.folder import RunFolder
+from evenstep.trace.spool.folder import RunFolder
 
 #: A stand-in for a rank: claims its spool and names this machine in it, as a header would.
 RANK = (
     "import os\n"
-    "from evenstep.trace.folder import RunFolder\n"
-    "from evenstep.trace.identity import boot_id, from_environment\n"
+    "from evenstep.trace.spool.folder import RunFolder\n"
+    "from evenstep.trace.spool.identity import boot_id, from_environment\n"
     "place = from_environment(os.environ)\n"
     "fd = RunFolder(os.environ['EVENSTEP_OUT']).claim(place.attempt, place.rank)\n"
     "os.write(fd, boot_id().encode())\n"

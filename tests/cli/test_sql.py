@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from evenstep.cli.main import main
-from evenstep.trace.layout import Kind
-from evenstep.trace.spool import Spool
-from evenstep.trace.store_tables import TABLES
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.store.tables import TABLES
 from evenstep.trace.trace import load
 from tests.cli.simulated import simulate
 from tests.trace.small_run import identity

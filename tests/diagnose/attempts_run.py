@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from evenstep.trace.layout import Kind, Phase
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import PHASES, StepSummary, SummaryLog
+from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import PHASES, StepSummary, SummaryLog
 
 STEP_NS = 1_000_000_000
 CHECKPOINT_NS = 2_000_000_000

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import RECORD_FIELDS, Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import RECORD_FIELDS, Flag, Kind, Op, Phase
 from evenstep.trace.trace import EVENT_COLUMNS, Group, RankInfo, Trace
 
 MS = 1_000_000

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.case import open_case
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Flag, Kind, Op, Phase
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.synthetic import MS, World
 
 LATE = World(steps=40, buckets=0, after_backward=((Op.BROADCAST, 8),)).slow(

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.association import association
-from evenstep.diagnose.asynchrony import rounds, staleness
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.grid import step_grid
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.diagnose.modes.asynchrony import rounds, staleness
+from evenstep.statistics.association import association
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind, Op
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import EVENT_COLUMNS, RankInfo, Trace
 from tests.diagnose.synthetic import MS, TYPES, World, with_rows
 

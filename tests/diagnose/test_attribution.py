@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.diagnose.catalog import MODES, by_name
-from evenstep.diagnose.claims import Claims
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.grid import step_grid
-from evenstep.diagnose.regimes import NAMES, regimes
-from evenstep.trace.layout import Phase
+from evenstep.diagnose.lateness.claims import Claims
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.diagnose.measure.regimes import NAMES, regimes
+from evenstep.diagnose.modes.catalog import MODES, by_name
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 STEPS = 120

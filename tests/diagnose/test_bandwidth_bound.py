@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World
 
 MB = 1_000_000

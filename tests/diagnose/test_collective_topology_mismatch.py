@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose import placement
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Op
+from evenstep.diagnose.measure import placement
+from evenstep.trace.spool.layout import Op
 from tests.diagnose.synthetic import World
 
 MB = 1_000_000

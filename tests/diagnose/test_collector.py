@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.case import open_case
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Kind, Phase
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World
 
 PAUSE_NS = 200 * MS

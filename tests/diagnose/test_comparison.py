@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from evenstep.diagnose.comparison import compare, judged
-from evenstep.diagnose.comparison_account import (
+from evenstep.diagnose.compare.account import (
     account,
     block_steps,
     floors,
@@ -15,12 +14,13 @@ from evenstep.diagnose.comparison_account import (
     seen_variance,
     student,
 )
-from evenstep.diagnose.comparison_conditions import met, parse
-from evenstep.diagnose.comparison_findings import changed
-from evenstep.diagnose.comparison_result import BETTER, NO_EVIDENCE, WORSE
+from evenstep.diagnose.compare.comparison import compare, judged
+from evenstep.diagnose.compare.conditions import met, parse
+from evenstep.diagnose.compare.findings import changed
+from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, WORSE
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 STEPS = 120

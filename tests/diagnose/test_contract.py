@@ -6,7 +6,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import LAYERS, PATTERNS
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 FINDING = {

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.counters import congestion, growth
-from evenstep.diagnose.grid import step_grid
-from evenstep.trace.layout import Kind
+from evenstep.diagnose.measure.counters import congestion, growth
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.spool.layout import Kind
 from tests.diagnose.synthetic import World, with_rows
 
 METRIC = "tcp.retransmitted_segments"

@@ -3,7 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.diagnose.curve import halving_ns, hierarchical_ns, line_through, ring_ns, tree_ns
+from evenstep.diagnose.measure.curve import (
+    halving_ns,
+    hierarchical_ns,
+    line_through,
+    ring_ns,
+    tree_ns,
+)
 
 SIZES = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
 

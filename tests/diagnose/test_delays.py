@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from evenstep.diagnose.case import open_case
-from evenstep.diagnose.delays import Cause
-from evenstep.diagnose.others import above_others
-from evenstep.trace.layout import Phase
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.others import above_others
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 SHAPES = array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=9)

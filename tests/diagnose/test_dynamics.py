@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose import dynamics, resets
-from evenstep.diagnose.blame import blame, by_node, drift
-from evenstep.diagnose.case import open_case
-from evenstep.diagnose.critical_path import dwells, entropy
-from evenstep.diagnose.grid import step_grid
-from evenstep.trace.layout import Phase
+from evenstep.diagnose import dynamics
+from evenstep.diagnose.lateness.blame import blame, by_node, drift
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.lateness.critical_path import dwells, entropy
+from evenstep.diagnose.measure import resets
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.grid import step_grid
-from evenstep.diagnose.intervals import Intervals, difference
-from evenstep.diagnose.overview import time_shares
-from evenstep.trace.layout import Flag, Kind, Op, Phase
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.diagnose.measure.intervals import Intervals, difference
+from evenstep.diagnose.measure.overview import time_shares
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.synthetic import BOOT_NS, MS, World, with_missing, with_rows
 
 STEPS = 5

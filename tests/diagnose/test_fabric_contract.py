@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import LAYERS, PATTERNS
-from evenstep.trace.layout import Op, Phase
+from evenstep.trace.spool.layout import Op, Phase
 from tests.diagnose.synthetic import MS, World
 
 BASE = World(ranks=8, steps=80, noise=0.01, style="blocking")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
 from tests.diagnose.synthetic import MS, World, with_rows
 

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 WORLDS = st.builds(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.history import PastRun, find, history, workloads
+from evenstep.diagnose.compare.history import PastRun, find, history, workloads
 from evenstep.errors import TraceError
 from tests.diagnose.attempts_run import STEP_NS, Start, write
 

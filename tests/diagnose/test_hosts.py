@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.leaving import sharpened
-from evenstep.trace.clocks import align
-from evenstep.trace.layout import Kind, Phase
+from evenstep.diagnose.measure.leaving import sharpened
+from evenstep.trace.clocks.clocks import align
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import BOOT_NS, MS, World
 
 CLOCKS = {1: (1e9, 2e-5), 2: (-3e8, 0.0), 3: (0.0, -5e-5)}

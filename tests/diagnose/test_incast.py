@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Kind, Op
+from evenstep.trace.spool.layout import Kind, Op
 from tests.diagnose.synthetic import MS, World, with_rows
 
 TIMEOUT_NS = 20 * MS

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.interval import BLOCK_STEPS, Share, share_of
+from evenstep.statistics.interval import BLOCK_STEPS, Share, share_of
 
 
 def test_a_share_is_the_sum_of_the_losses_over_the_sum_of_the_steps():

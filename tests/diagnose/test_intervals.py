@@ -2,7 +2,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.diagnose.intervals import Intervals, length_before, overlap_length, union_length
+from evenstep.diagnose.measure.intervals import (
+    Intervals,
+    length_before,
+    overlap_length,
+    union_length,
+)
 
 CELLS, SPAN = 3, 12
 ROWS = st.lists(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Op
+from evenstep.trace.spool.layout import Op
 from tests.diagnose.synthetic import MS, World
 
 SIZES = (20_000, 40_000, 160_000)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.grid import step_grid
-from evenstep.diagnose.levelling import levelled
-from evenstep.diagnose.replay import Removed, program, saved
-from evenstep.trace.layout import Phase
+from evenstep.diagnose.lateness.levelling import levelled
+from evenstep.diagnose.lateness.replay import Removed, program, saved
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.layouts import layouts, usual
-from evenstep.trace.layout import Phase
+from evenstep.diagnose.measure.layouts import layouts, usual
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 GPUS = ("0000:03:00.0", "0000:83:00.0")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.diagnose.forecast import _maximum
-from evenstep.diagnose.noise_model import fit
-from evenstep.diagnose.tails import log_survival, normal_cdf
+from evenstep.diagnose.sizes.forecast import _maximum
+from evenstep.diagnose.sizes.noise_model import fit
+from evenstep.statistics.tails import log_survival, normal_cdf
 
 SHAPE = (1000, 8)
 MS = 1e6

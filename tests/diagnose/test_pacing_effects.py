@@ -3,9 +3,9 @@ from math import log
 import numpy as np
 import pytest
 
-from evenstep.diagnose.pacing_effects import ENDED_EARLY, pacing
+from evenstep.diagnose.lateness.pacing_effects import ENDED_EARLY, pacing
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import RankInfo, Trace
 
 WORLD, STEPS = 2, 40

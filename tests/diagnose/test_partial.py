@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.waits import step_table
-from evenstep.trace.layout import Kind, Phase
+from evenstep.diagnose.measure.step_table import step_table
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World, with_missing
 
 SLOW = World(noise=0.005).slow(1, Phase.BACKWARD, 50 * MS)

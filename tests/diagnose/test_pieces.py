@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose import replay as replay_module
-from evenstep.diagnose import stretches
-from evenstep.diagnose.case import open_case
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.grid import step_grid
-from evenstep.trace.layout import Phase
+from evenstep.diagnose.lateness import replay as replay_module
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.measure import stretches
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 CELLS = ("start_ns", "end_ns", "blocked_ns", "wait_ns", "hidden_ns", "pause_ns", "collectives")

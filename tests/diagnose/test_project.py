@@ -5,12 +5,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from evenstep.diagnose.barriers import segments
-from evenstep.diagnose.grid import step_grid
-from evenstep.diagnose.project import projection
-from evenstep.diagnose.transfer_growth import Growth, growth
+from evenstep.diagnose.lateness.barriers import segments
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.diagnose.sizes.project import projection
+from evenstep.diagnose.sizes.transfer_growth import Growth, growth
 from evenstep.errors import TraceError
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 STEPS = 300

@@ -2,8 +2,8 @@ from math import sqrt
 
 import pytest
 
-from evenstep.diagnose import projection
-from evenstep.diagnose.interval import Share
+from evenstep.diagnose.modes import projection
+from evenstep.statistics.interval import Share
 
 
 def test_a_persistent_cause_costs_the_same_at_any_size():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.pulses import pulses
-from evenstep.trace.layout import Phase
+from evenstep.statistics.pulses import pulses
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.diagnose.grid import step_grid
-from evenstep.diagnose.replay import Removed, program, saved
-from evenstep.trace.layout import Kind, Op, Phase
+from evenstep.diagnose.lateness.replay import Removed, program, saved
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.diagnose.synthetic import MS, World
 
 PROGRAMS = [

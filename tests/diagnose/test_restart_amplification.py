@@ -2,9 +2,16 @@
 
 import pytest
 
-from evenstep.diagnose import attempts
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.restarts import account, daly, restart_verdict, running_share, waste, young
+from evenstep.diagnose.measure import attempts
+from evenstep.diagnose.measure.restarts import (
+    account,
+    daly,
+    restart_verdict,
+    running_share,
+    waste,
+    young,
+)
 from evenstep.trace.trace import load
 from tests.diagnose.attempts_run import Start, write
 

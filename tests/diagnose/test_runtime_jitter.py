@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.runtime_jitter import aligned_share
-from evenstep.trace.layout import Kind, Phase
+from evenstep.diagnose.modes.runtime_jitter import aligned_share
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World, with_rows
 
 WORLD = World(steps=120, noise=0.005)

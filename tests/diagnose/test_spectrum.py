@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.diagnose.spectrum import FEWEST, folded, periodic, uneven
+from evenstep.statistics.spectrum import FEWEST, folded, periodic, uneven
 
 
 @settings(max_examples=60, deadline=None)

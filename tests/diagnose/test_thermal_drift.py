@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.case import open_case
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.thermal_drift import drifts
-from evenstep.trace.layout import Kind, Phase
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.modes.thermal_drift import drifts
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
 
 STEPS = 160

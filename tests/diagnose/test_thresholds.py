@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.others import above_others
-from evenstep.diagnose.thresholds import event_of, usual
-from evenstep.trace.layout import Phase
+from evenstep.diagnose.lateness.others import above_others
+from evenstep.diagnose.lateness.thresholds import event_of, usual
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.diagnose.case import open_case
-from evenstep.diagnose.transfer import bus_factor, busbw_gBps
-from evenstep.trace.layout import Op, Phase
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.measure.transfer import bus_factor, busbw_gBps
+from evenstep.trace.spool.layout import Op, Phase
 from tests.diagnose.synthetic import MS, World
 
 STYLES = [

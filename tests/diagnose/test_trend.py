@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.diagnose.trend import isotonic, thinned, trend
+from evenstep.statistics.trend import isotonic, thinned, trend
 
 AXIS = np.arange(60.0)
 

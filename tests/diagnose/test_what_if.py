@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
-from evenstep.diagnose.what_if import added, answers
+from evenstep.diagnose.what_if.what_if import added, answers
 from evenstep.diagnose.what_if_spec import FORMS, parse
 from evenstep.errors import UsageError
-from evenstep.report.what_if import render
+from evenstep.report.terminal.what_if import render
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import RankInfo, Trace
 from tests.diagnose.synthetic import MS, World
 

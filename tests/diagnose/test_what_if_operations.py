@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
-from evenstep.diagnose.operations import job, replayed
-from evenstep.diagnose.what_if_operations import published, slowdowns
+from evenstep.diagnose.operations.operations import job, replayed
+from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.importers.format import Source
-from evenstep.importers.operation_tables import FORMAT
+from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"

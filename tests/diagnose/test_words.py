@@ -1,6 +1,6 @@
 import pytest
 
-from evenstep.diagnose import words
+from evenstep import words
 
 
 @pytest.mark.parametrize(

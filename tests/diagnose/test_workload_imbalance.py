@@ -12,9 +12,9 @@ from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.draft import Draft
 from evenstep.importers.format import Source
-from evenstep.importers.operation_records import trace_of
-from evenstep.importers.operation_tables import FORMAT
-from evenstep.trace.layout import Phase
+from evenstep.importers.operations.operation_records import trace_of
+from evenstep.importers.operations.operation_tables import FORMAT
+from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Group
 from tests.diagnose.synthetic import MS, World
 

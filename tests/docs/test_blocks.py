@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.cli.main import COMMANDS, main
-from evenstep.simulate import scenario
+from evenstep.scenario import scenario
 from tests.docs.markdown import ROOT, blocks, named
 
 SHELL = [block for block in blocks("", "bash") if block.commands]

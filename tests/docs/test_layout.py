@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evenstep.trace import layout, spool, summary
 from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.trace.spool import layout, spool, summary
 
 PAGE = (Path(__file__).parents[2] / "docs" / "layout.md").read_text()
 TYPES = {"u64": "<u8", "i64": "<i8", "f64": "<f8", "u32": "<u4", "i32": "<i4"}

@@ -1,8 +1,8 @@
 import pytest
 
-from evenstep.agent.sources.nvml_library import Nvml
 from evenstep.doctor import gpus, versions
 from evenstep.doctor.check import Severity
+from evenstep.host.sources.nvml_library import Nvml
 from tests.agent.fake_nvml import FakeGpu, FakeNvml
 
 #: `nvmlReturn_t` NVML_ERROR_NOT_SUPPORTED

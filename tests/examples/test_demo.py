@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import evenstep
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 
 pytest.importorskip("torch")
 

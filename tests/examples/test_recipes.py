@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.report.live_run import LiveRun
+from evenstep.watch.run import LiveRun
 
 ROOT = Path(__file__).parents[2]
 SLURM, KUBERNETES = ROOT / "examples" / "slurm", ROOT / "examples" / "kubernetes"
@@ -113,7 +113,7 @@ def test_a_job_queued_again_is_a_new_attempt_that_goes_on(requeued):
 
 
 def test_attempts_know_which_of_them_were_preempted(requeued):
-    from evenstep.diagnose.attempts import read
+    from evenstep.diagnose.measure.attempts import read
 
     assert [one.preempted for one in read(requeued[0].run)] == ["SIGUSR1", None]
 

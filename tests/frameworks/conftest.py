@@ -18,7 +18,7 @@ import evenstep
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ import pytest
 from benchmarks import corpus
 from evenstep.cli.main import main
 from evenstep.errors import ConfigError, EvenstepError, MissingExtra, UsageError
-from evenstep.simulate import ray_engine
-from evenstep.simulate.engines import MOST_LIVES, Local, answered
-from evenstep.simulate.ray_engine import RayEngine
+from evenstep.workers import ray_engine
+from evenstep.workers.engines import MOST_LIVES, Local, answered
+from evenstep.workers.ray_engine import RayEngine
 from tests.diagnose.attempts_run import Start, write
 
 SCENARIO = """

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.frameworks.conftest import ACCUMULATED, BATCH, JOBS, STEPS
 
 

@@ -10,13 +10,14 @@ import types
 
 import pytest
 
-from evenstep.agent import agent
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks import deepspeed
-from evenstep.hooks import loop as loops
-from evenstep.hooks.loop import Loop, Tested
-from evenstep.trace.layout import Phase
-from evenstep.trace.spool import Spool
+from evenstep.attachment import agent
+from evenstep.frameworks import deepspeed
+from evenstep.frameworks import loop as loops
+from evenstep.frameworks.loop import Loop
+from evenstep.hooks.tested import Tested
+from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.spool import Spool
 
 TESTED = Tested("stack", "2.4", "2.10")
 
@@ -239,7 +240,7 @@ def test_another_thread_changes_nothing(loop, rank, monkeypatch):
     [("lightning", "lightning.pytorch.callbacks"), ("transformers", "transformers")],
 )
 def test_a_callback_without_its_package_is_one_sentence(module, needed, monkeypatch):
-    hooks = importlib.import_module(f"evenstep.hooks.{module}")
+    hooks = importlib.import_module(f"evenstep.frameworks.{module}")
     monkeypatch.delitem(vars(hooks), "EvenstepCallback", raising=False)
     monkeypatch.setitem(sys.modules, needed, None)
     with pytest.raises(ImportError, match=f"pip install {module}"):

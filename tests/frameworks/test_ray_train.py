@@ -9,8 +9,8 @@ import pytest
 import evenstep
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError
-from evenstep.hooks import ray_train
-from evenstep.trace.layout import Kind, Phase
+from evenstep.frameworks import ray_train
+from evenstep.trace.spool.layout import Kind, Phase
 
 STEPS = 20
 

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import atheris
 
-FORMATS = ("flight_recorder", "nccl_inspector", "nccl_tests", "nccl_debug", "nsys")
+FORMATS = (
+    *("flight_recorder.flight_recorder", "nccl.inspector", "nccl.tests", "nccl.debug", "nsys.nsys"),
+)
 #: What a file of each format begins with, so that the first bytes need not be guessed.
 BEGINNINGS = {
     "flight_recorder": (b"\x80\x02", b'{"version": "2.10", "entries": ['),

@@ -18,9 +18,9 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks.groups import Groups
-from evenstep.hooks.install import TorchHooks
-from evenstep.trace.spool import Spool
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.install import TorchHooks
+from evenstep.trace.spool.spool import Spool
 
 TIMEOUT = timedelta(seconds=60)
 

@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 import evenstep
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks import process_groups
-from evenstep.hooks.install import DISPATCHER, PROCESS_GROUP_HOOKS
+from evenstep.hooks.torch import process_groups
+from evenstep.hooks.torch.install import DISPATCHER, PROCESS_GROUP_HOOKS
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.spool import Spool
 from evenstep.trace.trace import Trace
 
 SOURCE = Path(__file__).parents[2] / "src"

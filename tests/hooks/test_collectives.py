@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evenstep.hooks.install import DISPATCHER
-from evenstep.trace.layout import NO_PEER, DType, Flag, Kind, Op
+from evenstep.hooks.torch.install import DISPATCHER
+from evenstep.trace.spool.layout import NO_PEER, DType, Flag, Kind, Op
 
 BYTES = 32  # 8 elements of 4 bytes
 FLOAT32, UINT8, INT64 = DType.FLOAT32, DType.UINT8, DType.INT64

@@ -11,11 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evenstep.agent.entries import GroupState
-from evenstep.hooks import device
-from evenstep.hooks.device import CaptureGate, DeviceTimer
-from evenstep.hooks.groups import Groups
-from evenstep.hooks.observer import Observer
-from evenstep.trace.layout import WORD_DEVICE_ENTER, WORD_DEVICE_EXIT, WORD_EXIT, Flag, Kind, Op
+from evenstep.hooks.torch import device
+from evenstep.hooks.torch.device import CaptureGate, DeviceTimer
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.observer import Observer
+from evenstep.trace.spool.layout import (
+    WORD_DEVICE_ENTER,
+    WORD_DEVICE_EXIT,
+    WORD_EXIT,
+    Flag,
+    Kind,
+    Op,
+)
 from tests.hooks.fake_cuda import FakeCuda, FakeGraph, FakeWork
 
 MS = 1_000_000

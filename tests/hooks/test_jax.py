@@ -12,7 +12,7 @@ import pytest
 
 import evenstep
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op
 
 pytest.importorskip("jax", reason="jax is not installed")
 ROOT = Path(__file__).parents[2]

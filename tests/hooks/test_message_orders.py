@@ -1,6 +1,6 @@
 """Messages counted among their like."""
 
-from evenstep.hooks.message_orders import MessageOrders
+from evenstep.hooks.torch.message_orders import MessageOrders
 
 
 def test_messages_are_counted_by_tag_within_bounds():

@@ -13,8 +13,8 @@ import pytest
 
 import evenstep
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.layout import NO_PEER, Flag, Kind, Op
 from evenstep.trace.messages import matched
+from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 HERE = Path(__file__).parent

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.hooks.mpi_calls import nbytes
-from evenstep.hooks.mpi_requests import Requests, Ticket
+from evenstep.hooks.mpi.calls import nbytes
+from evenstep.hooks.mpi.requests import Requests, Ticket
 
 
 class Unwilling:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.hooks.mpi_groups import LONGEST_NAME, MpiGroups, shortened
+from evenstep.hooks.mpi.groups import LONGEST_NAME, MpiGroups, shortened
 
 WORLD = 4
 

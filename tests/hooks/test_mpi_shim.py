@@ -15,11 +15,11 @@ import pytest
 import evenstep
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
-from evenstep.hooks.pmpi import build, collect
-from evenstep.hooks.pmpi.collect import CALL
-from evenstep.hooks.pmpi.communicators import communicators
-from evenstep.trace.layout import Flag, Kind, Op
+from evenstep.hooks.mpi.pmpi import build, collect
+from evenstep.hooks.mpi.pmpi.collect import CALL
+from evenstep.hooks.mpi.pmpi.communicators import communicators
 from evenstep.trace.messages import matched
+from evenstep.trace.spool.layout import Flag, Kind, Op
 
 SOURCE = Path(__file__).parents[2] / "src"
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 from evenstep.agent.entries import GroupState
-from evenstep.hooks import observer as observing
-from evenstep.hooks.groups import Groups
-from evenstep.hooks.install import DISPATCHER, TorchHooks
-from evenstep.hooks.observer import Observer
-from evenstep.trace.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag, Op
+from evenstep.hooks.torch import observer as observing
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.install import DISPATCHER, TorchHooks
+from evenstep.hooks.torch.observer import Observer
+from evenstep.trace.spool.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag, Op
 
 Failures = list[Exception]
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evenstep.hooks import process_groups
-from evenstep.hooks.groups import Groups
-from evenstep.hooks.install import DISPATCHER, PROCESS_GROUP_HOOKS, TorchHooks
-from evenstep.hooks.process_groups import HOOK_ID, READINGS, device_only
-from evenstep.trace.layout import Flag, Op
+from evenstep.hooks.torch import process_groups
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.install import DISPATCHER, PROCESS_GROUP_HOOKS, TorchHooks
+from evenstep.hooks.torch.process_groups import HOOK_ID, READINGS, device_only
+from evenstep.trace.spool.layout import Flag, Op
 
 needs_hooks = pytest.mark.skipif(
     not process_groups.available(torch), reason="this torch has no process-group hooks"

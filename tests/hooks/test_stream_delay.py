@@ -2,9 +2,9 @@
 
 import pytest
 
-from evenstep.hooks.device import CaptureGate, DeviceTimer
-from evenstep.hooks.stream_delay import CALIBRATIONS, LEAST_NS, MOST_PENDING, StreamDelay
-from evenstep.trace.layout import WORD_HELD, Kind
+from evenstep.hooks.torch.device import CaptureGate, DeviceTimer
+from evenstep.hooks.torch.stream_delay import CALIBRATIONS, LEAST_NS, MOST_PENDING, StreamDelay
+from evenstep.trace.spool.layout import WORD_HELD, Kind
 from tests.hooks.fake_cuda import FakeCuda, FakeGraph
 
 MS = 1_000_000

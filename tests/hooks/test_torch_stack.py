@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from evenstep.hooks.torch_stack import TorchStack
+from evenstep.hooks.torch.torch_stack import TorchStack
 
 
 def test_a_process_group_made_before_anybody_looked_counts(alone):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType, SimpleNamespace
 
-from evenstep.hooks.phases import batch_length
+from evenstep.hooks.torch.phases import batch_length
 from evenstep.hooks.wrapping import Wrapped, undo
 
 

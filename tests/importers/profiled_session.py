@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evenstep.importers import nsys
 from evenstep.importers.format import Source
+from evenstep.importers.nsys import nsys
 from evenstep.trace.trace import Trace
 
 MS = 1_000_000

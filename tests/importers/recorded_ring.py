@@ -4,7 +4,7 @@ import json
 import pickle
 from pathlib import Path
 
-from evenstep.importers import flight_recorder
+from evenstep.importers.flight_recorder import flight_recorder
 from evenstep.importers.format import Source
 from evenstep.trace.trace import Trace
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.completion import Completion
 from evenstep.importers.opening import open_trace
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.importers.profiles import Profile
 
 STEPS, FORWARD_US, BACKWARD_US, MOVED_US, LATE_US = 16, 4_000, 6_000, 1_000, 2_000

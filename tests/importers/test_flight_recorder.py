@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers import flight_recorder
+from evenstep.importers.flight_recorder import flight_recorder
 from evenstep.importers.format import Source
-from evenstep.trace.layout import DType, Flag, Kind, Op
+from evenstep.trace.spool.layout import DType, Flag, Kind, Op
 from tests.importers.recorded_ring import (
     MS,
     START_NS,

@@ -5,8 +5,8 @@ import pytest
 
 from evenstep.importers import draft
 from evenstep.importers.opening import open_trace
-from evenstep.trace.clocks import align
-from evenstep.trace.layout import DType, Flag, Kind, Op, ReduceOp
+from evenstep.trace.clocks.clocks import align
+from evenstep.trace.spool.layout import DType, Flag, Kind, Op, ReduceOp
 from tests.importers.profiles import Profile, two_steps
 
 FIRST_NS = 3_000_000 - draft.FIRST_NS  # what to add for the profile's own times

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.opening import open_trace
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from tests.importers.profiles import Profile, two_steps
 
 SCALARS = (

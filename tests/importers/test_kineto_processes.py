@@ -6,7 +6,7 @@ import pytest
 
 from evenstep.errors import TraceError
 from evenstep.importers.opening import open_trace
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from tests.importers.profiles import two_steps
 
 WORLD = 3

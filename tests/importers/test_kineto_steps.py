@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from evenstep.importers.draft import FIRST_NS
-from evenstep.importers.kineto_names import phase
+from evenstep.importers.kineto.names import phase
 from evenstep.importers.opening import open_trace
-from evenstep.trace.layout import Flag, Kind, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.importers.profiles import Profile, two_steps
 
 

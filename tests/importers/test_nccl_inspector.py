@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers import nccl_inspector
 from evenstep.importers.format import Source
-from evenstep.trace.layout import Flag, Op
+from evenstep.importers.nccl import inspector as nccl_inspector
+from evenstep.trace.spool.layout import Flag, Op
 
 DUMPED_US = 1_748_030_377_748_202  # the plugin's README
 

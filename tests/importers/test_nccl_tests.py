@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers import nccl_tests
 from evenstep.importers.format import Source
+from evenstep.importers.nccl import tests as nccl_tests
 
 # The layouts are those of the project's own logs, by version; times and bandwidths as printed.
 PRESENT = """\

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers import nsys
-from evenstep.trace.layout import Flag, Kind, Op
+from evenstep.importers.nsys import nsys
+from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.importers.profiled_session import MS, SLOW_MS, Session, read, source, training
 
 

@@ -41,7 +41,7 @@ def companion(monkeypatch):
         "test log", lambda source: source.head == b"a fabric\n",
         lambda sources, progress: {"versions": {"fabric": len(sources)}, "floors": [1]},
     )  # fmt: skip
-    monkeypatch.setattr("evenstep.importers.nccl_tests.FORMAT", known)
+    monkeypatch.setattr("evenstep.importers.nccl.tests.FORMAT", known)
 
 
 def test_files_a_folder_and_a_folder_of_folders_are_the_same_trace(ranks, tmp_path):
@@ -180,7 +180,7 @@ def test_every_format_of_the_table_has_a_module_that_offers_it():
 
 def test_a_missing_package_is_named_where_only_its_format_may_know_the_file(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "msgspec", None)
-    for name in ("kineto", "kineto_calls", "kineto_file", "trace_events"):
+    for name in ("kineto.kineto", "kineto.calls", "kineto.file", "trace_events"):
         monkeypatch.delitem(sys.modules, f"evenstep.importers.{name}", raising=False)
     (tmp_path / "notes.txt").write_text("lunch at noon")
     with pytest.raises(EvenstepError, match=r'needs msgspec.*pip install "evenstep\[analyze\]"'):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.errors import TraceError
 from evenstep.importers.format import Source
-from evenstep.importers.operation_tables import FORMAT
-from evenstep.trace.layout import Kind, Op, Phase
+from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.messages import matched
+from evenstep.trace.spool.layout import Kind, Op, Phase
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
 HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,gmc,mb_id"

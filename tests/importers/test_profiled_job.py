@@ -10,7 +10,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
-from evenstep.trace.layout import Kind, Op, Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.importers.profiled_job import LATE_S, RANKS, SLOW, STEPS
 
 ROOT = Path(__file__).parents[2]

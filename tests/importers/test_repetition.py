@@ -4,7 +4,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from tests.importers.profiles import Profile
 
 STEPS, BUCKETS, WORLD, SLOW = 24, 2, 3, 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import TraceError
-from evenstep.importers.restricted_pickle import loads
+from evenstep.importers.flight_recorder.restricted_pickle import loads
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 PLAIN = st.recursive(

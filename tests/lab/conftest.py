@@ -2,16 +2,14 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
-import evenstep
-from evenstep.lab import run
-from evenstep.lab.arms import Schedule
-from evenstep.lab.scenario import parse
+from lab import children, run
+from lab.arms import Schedule
+from lab.scenario import parse
 
-PACKAGE_PARENT = str(Path(evenstep.__file__).parents[1])
+PATHS = children.python_path()
 
 #: Two jobs on one link, one with a late rank: 4 buckets of 2 ms each alone.
 TWO_JOBS = {
@@ -34,7 +32,7 @@ def two_jobs(tmp_path_factory):
 
 @pytest.fixture
 def lab(tmp_path):
-    """The command line of `evenstep lab …`, and the options to start it with."""
+    """The command line of `python -m lab …`, and the options to start it with."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
-    options = {"env": environ | {"PYTHONPATH": PACKAGE_PARENT}, "cwd": tmp_path, "text": True}
-    return [sys.executable, "-m", "evenstep", "lab"], options
+    options = {"env": environ | {"PYTHONPATH": PATHS}, "cwd": tmp_path, "text": True}
+    return [sys.executable, "-m", "lab"], options

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import UsageError
-from evenstep.lab.arms import AGAIN, BASELINE, Schedule, arm
-from evenstep.lab.board import BEFORE, OVER, Board
-from evenstep.lab.run import arms_for
+from lab.arms import AGAIN, BASELINE, Schedule, arm
+from lab.board import BEFORE, OVER, Board
+from lab.run import arms_for
 
 
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 3), st.integers(0, 2**32))

@@ -1,4 +1,4 @@
-"""`evenstep lab` from the outside."""
+"""`python -m lab` from the outside."""
 
 import json
 import signal
@@ -9,10 +9,10 @@ import tomllib
 import pytest
 
 import evenstep
-from evenstep.cli.main import main
 from evenstep.errors import EvenstepError
 from evenstep.report.schema import schema
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
+from lab.__main__ import main
 
 QUICK = ["--set", "run.rounds=1", "--set", "run.warm_up_rounds=0", "--set", "run.block_s=0.6",
          "--set", "run.settle_s=0.1"]  # fmt: skip
@@ -104,14 +104,14 @@ def test_a_mistake_is_one_sentence(lab, scenario, asked, named):
 
 
 def test_the_fields_of_a_scenario_are_listed_as_one(capsys):
-    assert main(["lab", "fields"]) == 0
+    assert main(["fields"]) == 0
     listed = capsys.readouterr().out
     assert tomllib.loads(listed)["jobs"][0]["compute_ms"] == 40.0
     assert max(map(len, listed.splitlines())) <= 80
 
 
 def test_the_fields_are_there_as_json_too(capsys):
-    assert main(["lab", "fields", "--json"]) == 0
+    assert main(["fields", "--json"]) == 0
     named = {row["name"]: row for row in json.loads(capsys.readouterr().out)["fields"]}
     assert named["jobs[].compute_ms"]["default"] == 40.0
     assert named["jobs"]["default"] is None

@@ -8,16 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.cli import lab, lab_drawing
-from evenstep.cli.main import main
 from evenstep.errors import ConfigError
-from evenstep.lab import page, run, single, validation
-from evenstep.lab.outcome import Part, outcomes
-from evenstep.lab.prediction import predicted
-from evenstep.lab.scenario import parse
-from evenstep.lab.single import JobFigures
-from evenstep.lab.steps import job_steps
-from evenstep.lab.validation import Compared
+from lab import command as lab
+from lab import drawing as lab_drawing
+from lab import page, run, single, validation
+from lab.__main__ import main
+from lab.outcome import Part, outcomes
+from lab.prediction import predicted
+from lab.scenario import parse
+from lab.single import JobFigures
+from lab.steps import job_steps
+from lab.validation import Compared
 from tests.lab.conftest import TWO_JOBS
 from tests.lab.test_command import fits
 
@@ -107,13 +108,13 @@ def test_a_limit_that_holds_no_block_is_refused():
 
 
 def test_a_page_is_of_what_runs(capsys):
-    assert main(["lab", "clean", "--html", "x.html"]) == 2
+    assert main(["clean", "--html", "x.html"]) == 2
     assert "clean writes no page" in capsys.readouterr().err
 
 
 def test_what_was_cleaned_up_is_listed(capsys, monkeypatch):
     monkeypatch.setattr(run, "clean", lambda: ["folder /tmp/x"])
-    assert main(["lab", "clean", "--json"]) == 0
+    assert main(["clean", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     fits(found)
     assert found["removed"] == ["folder /tmp/x"]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.lab import run
-from evenstep.lab.arms import Schedule, arm
-from evenstep.lab.scenario import parse
-from evenstep.lab.steps import job_steps
-from evenstep.lab.tier import LabError
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import load
+from lab import run
+from lab.arms import Schedule, arm
+from lab.scenario import parse
+from lab.steps import job_steps
+from lab.tier import LabError
 
 BUCKET_NS = 2_000_000  # 200 kB over .1 GB/s; a ring of two puts its message on the link once
 
@@ -171,12 +171,12 @@ def test_ranks_die_with_whoever_started_them(tmp_path):
     import subprocess
     import sys
 
-    from tests.lab.conftest import PACKAGE_PARENT
+    from lab.children import python_path
 
     scenario = tmp_path / "s.toml"
     scenario.write_text("[[jobs]]\nranks = 4\ncompute_ms = 5\n")
-    line = [sys.executable, "-m", "evenstep", "lab", "run", "-f", scenario, "--out", "run"]
-    begun = subprocess.Popen(line, cwd=tmp_path, env=os.environ | {"PYTHONPATH": PACKAGE_PARENT})
+    line = [sys.executable, "-m", "lab", "run", "-f", scenario, "--out", "run"]
+    begun = subprocess.Popen(line, cwd=tmp_path, env=os.environ | {"PYTHONPATH": python_path()})
     spools = [tmp_path / "run" / "job-0" / "attempt-000" / f"rank-0000{n}.spool" for n in range(4)]
     wait_until(lambda: all(spool.exists() for spool in spools))
     ours = [pid for pid in started_in(tmp_path) if pid != begun.pid]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenstep.lab.faults import KINDS, Fault, RankFaults
+from lab.faults import KINDS, Fault, RankFaults
 
 
 def extra_ms(fault, rank, step, phase="backward", world=4):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.lab.fair.link import Fabric, Link
-from evenstep.simulate.sharing import flow_rates
+from evenstep.simulate.wires.sharing import flow_rates
+from lab.fair.link import Fabric, Link
 
 
 def ends(fabric, arrivals):

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from evenstep.lab.arms import Schedule, arm
-from evenstep.lab.outcome import Interval, Part, gain_interval, jackknifed, outcomes, said
-from evenstep.lab.run import Record
-from evenstep.lab.scenario import Run
-from evenstep.lab.steps import JobSteps, labels
+from lab.arms import Schedule, arm
+from lab.outcome import Interval, Part, gain_interval, jackknifed, outcomes, said
+from lab.run import Record
+from lab.scenario import Run
+from lab.steps import JobSteps, labels
 
 S = 1_000_000_000
 ARMS = (arm("baseline"), arm("baseline again"), arm("auto"))

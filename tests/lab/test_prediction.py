@@ -3,9 +3,9 @@
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.lab.prediction import is_link_world, predicted, predicted_gains
-from evenstep.lab.scenario import parse
 from evenstep.simulate.formulas.contention import drifting
+from lab.prediction import is_link_world, predicted, predicted_gains
+from lab.scenario import parse
 
 LONE = {"network": {"link_gBps": 0.1}, "jobs": [{"compute_ms": 30, "gradient_bytes": 1_000_000}]}
 

@@ -5,13 +5,13 @@ import time
 import pytest
 
 from evenstep.agent.orders import Orders
-from evenstep.lab import rank_host
-from evenstep.lab.arms import arm
-from evenstep.lab.rank_host import RankHost, open_spool
 from evenstep.pacing import Slowest
-from evenstep.trace.folder import RunFolder
-from evenstep.trace.layout import Kind, Phase
 from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.layout import Kind, Phase
+from lab import rank_host
+from lab.arms import arm
+from lab.rank_host import RankHost, open_spool
 
 MS = 1_000_000
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.lab import run
+from lab import run
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.errors import ConfigError
-from evenstep.lab.scenario import load, parse
+from lab.scenario import load, parse
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "lab").glob("*.toml"))
 ONE = {"jobs": [{}]}

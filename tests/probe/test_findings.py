@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.importers import probe_floors
 from evenstep.importers.format import Source
+from evenstep.importers.nccl import probe_floors
 from evenstep.probe import document, page
 from evenstep.probe.ends import common_ends
 from evenstep.probe.findings import judge
 from evenstep.probe.scenario import scenario, to_toml
 from evenstep.probe.tournament import rounds
-from evenstep.simulate.scenario import parse
+from evenstep.scenario.scenario import parse
 from evenstep.simulate.simulation import simulate
 from tests.probe.measured import ALPHA_NS, GBPS, outcome
 

@@ -3,7 +3,7 @@ import pytest
 from evenstep.errors import ConfigError
 from evenstep.probe.board import Board, address
 from evenstep.probe.outcome import gather
-from evenstep.trace.identity import Identity
+from evenstep.trace.spool.identity import Identity
 
 ONE = Identity("r", 0, 0, 0, 2, 0, "torchrun")
 TWO_NODES = Identity("r", 0, 1, 0, 2, 1, "slurm", nodes=2)

@@ -6,7 +6,7 @@ import pytest
 
 import evenstep
 from evenstep.cli.main import main
-from evenstep.simulate.scenario import load
+from evenstep.scenario.scenario import load
 from evenstep.simulate.simulation import simulate
 
 SLOW = 2

@@ -6,11 +6,11 @@ import os
 import time
 from pathlib import Path
 
-from evenstep.trace.folder import RunFolder
-from evenstep.trace.identity import boot_id, hostname
-from evenstep.trace.layout import Kind, Op, Phase
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import COUNTERS, StepSummary, SummaryLog
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.identity import boot_id, hostname
+from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
 MS = 1_000_000
 STEP_NS = 100 * MS

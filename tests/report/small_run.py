@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import RECORD_FIELDS, Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import RECORD_FIELDS, Flag, Kind, Op, Phase
 from evenstep.trace.trace import EVENT_COLUMNS
 
 RANKS, STEPS, LATE_RANK, FIRST_STEP = 4, 60, 3, 100

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from evenstep.report.alerts import on_finding, webhook
 from evenstep.report.schema import schema
+from evenstep.watch.alerts import on_finding, webhook
 from tests.report.receiver import receiving
 
 

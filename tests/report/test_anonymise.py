@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.report.anonymise import anonymised, scrubber
-from evenstep.report.perfetto import encode
-from evenstep.trace.layout import Phase
+from evenstep.export.anonymise import anonymised, scrubber
+from evenstep.export.perfetto import encode
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
 HOSTS = ("gpu-a17.hpc.acme.example", "gpu-b03.hpc.acme.example")

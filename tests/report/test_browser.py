@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.report import html
+from evenstep.report.page import html
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 from tests.report.small_run import HOSTILE

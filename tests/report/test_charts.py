@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.what_if import Answer
-from evenstep.report import html, overview
+from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.report.page import html
+from evenstep.report.terminal import overview
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 from tests.report.test_browser import CHROMIUM, Opened, browser

@@ -6,13 +6,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from evenstep.diagnose.comparison import compare
-from evenstep.diagnose.comparison_account import account
+from evenstep.diagnose.compare.account import account
+from evenstep.diagnose.compare.comparison import compare
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
-from evenstep.report import comparison_page
-from evenstep.report.comparison import render
-from evenstep.trace.layout import Phase
+from evenstep.report.page import comparison_page
+from evenstep.report.terminal.comparison import render
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 from tests.report.small_run import HOSTILE
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Option
-from evenstep.report.cost import best_option, cost
+from evenstep.report.page.cost import best_option, cost
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 from tests.report.small_run import RANKS, STEPS, events, record
 

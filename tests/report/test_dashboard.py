@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evenstep.agent.windows import WindowReport
-from evenstep.report.prometheus_metrics import Families, of_diagnosis, of_live, of_spools
+from evenstep.export.prometheus_metrics import Families, of_diagnosis, of_live, of_spools
 from evenstep.trace.reader import read_spool
 from tests.report.test_prometheus import DASHBOARD
 from tests.trace.small_run import write_run

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evenstep.report import detail, overview
+from evenstep.report.page import detail
+from evenstep.report.terminal import overview
 from evenstep.trace.columns import Columns
 
 TWO_PERCENT = 0.02  # what the page says of the numbers it reads back

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.report import distributions
-from evenstep.report.distributions import BOXES, QUANTILES
+from evenstep.report.page import distributions
+from evenstep.report.page.distributions import BOXES, QUANTILES
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 
 
 def table(times_ns: np.ndarray) -> Columns:

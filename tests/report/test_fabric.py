@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from evenstep.report.fabric import loads, simulated
+from evenstep.report.page.fabric import loads, simulated
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import RankInfo, Trace
 from tests.report.small_run import MS
 

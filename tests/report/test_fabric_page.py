@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.report import html
-from evenstep.report.fabric import LinkMap
+from evenstep.report.page import html
+from evenstep.report.page.fabric import LinkMap
 from evenstep.report.quantities import number, percent
-from evenstep.simulate import scenario as scenarios
+from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.result import Result
 from evenstep.simulate.simulation import simulate_trace
 from tests.report.test_browser import CHROMIUM, Opened, browser

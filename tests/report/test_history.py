@@ -1,7 +1,7 @@
 """The history as text of 80 columns."""
 
-from evenstep.diagnose.history import History, PastRun, workloads
-from evenstep.report.history import render
+from evenstep.diagnose.compare.history import History, PastRun, workloads
+from evenstep.report.terminal.history import render
 from tests.report.small_run import HOSTILE
 
 

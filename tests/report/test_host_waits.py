@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.blame import Blame, blame
-from evenstep.diagnose.case import open_case
-from evenstep.report import host_waits as module
-from evenstep.report.host_waits import HostWaits, host_waits
+from evenstep.diagnose.lateness.blame import Blame, blame
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.report.page import host_waits as module
+from evenstep.report.page.host_waits import HostWaits, host_waits
 from evenstep.trace.trace import Trace
 from tests.report.small_run import NODES, STEPS, WAIT_NS
 

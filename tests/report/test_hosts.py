@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.report.hosts import hosts
-from evenstep.trace.clocks import Clocks, Offset, align
+from evenstep.report.page.hosts import hosts
+from evenstep.trace.clocks.clocks import Clocks, Offset, align
 from evenstep.trace.trace import Trace
 
 EXACT = Offset(np.zeros(1), np.zeros(1), np.zeros(1))

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evenstep.diagnose.case import open_case
 from evenstep.diagnose.finding import Diagnosis, Option, Where
-from evenstep.diagnose.what_if import Answer
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.what_if.what_if import Answer
 from evenstep.errors import MissingExtra, UsageError
-from evenstep.report import html
-from evenstep.report.pacing import pacing
+from evenstep.report.page import html
+from evenstep.report.terminal.pacing import pacing
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 from tests.report.conftest import Page
 from tests.report.small_run import HOSTILE

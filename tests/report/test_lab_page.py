@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from evenstep.report import lab_page
-from evenstep.report.forest import LEFT, RIGHT, WIDTH, forest
-from evenstep.report.lab_page import Block, Series
+from evenstep.report.page.forest import LEFT, RIGHT, WIDTH, forest
+from lab import comparison_page as lab_page
+from lab.comparison_page import Block, Series
 from tests.report.conftest import Page
 from tests.report.small_run import HOSTILE
 

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from evenstep.report.live_findings import Journal, live_findings
-from evenstep.report.live_frame import frame
-from evenstep.report.live_run import LiveRun
-from evenstep.report.live_window import WINDOW_STEPS, rank_window
+from evenstep.watch.findings import Journal, live_findings
+from evenstep.watch.frame import frame
+from evenstep.watch.run import LiveRun
+from evenstep.watch.window import WINDOW_STEPS, rank_window
 from tests.report.live_ranks import MS, LiveRank, job
 
 DEAD_PID = 2**22 + 1  # above the kernel's largest (proc(5): pid_max is at most 2^22)

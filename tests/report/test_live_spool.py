@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.report.live_spool import KEPT_STEPS, SpoolTail, newest_number
-from evenstep.trace.layout import PAGE_BYTES, SUMMARY_BYTES
+from evenstep.trace.spool.layout import PAGE_BYTES, SUMMARY_BYTES
+from evenstep.watch.spool import KEPT_STEPS, SpoolTail, newest_number
 from tests.report.live_ranks import MS, LiveRank
 
 SMALL = 96 * SUMMARY_BYTES  # 16 single steps, then it goes round

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from evenstep.report.live_findings import Journal, LiveFinding, live_findings
-from evenstep.report.live_frame import frame
-from evenstep.report.live_run import LiveRun
-from evenstep.report.live_terminal import View, lines, sparkline, status_line
-from evenstep.report.live_window import rank_window
+from evenstep.watch.findings import Journal, LiveFinding, live_findings
+from evenstep.watch.frame import frame
+from evenstep.watch.run import LiveRun
+from evenstep.watch.terminal import View, lines, sparkline, status_line
+from evenstep.watch.window import rank_window
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 

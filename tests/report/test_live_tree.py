@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cli.main import main
-from evenstep.report import live_tree
-from evenstep.report.live_findings import live_findings
-from evenstep.report.live_frame import frame
-from evenstep.report.live_node import HEAD_BYTES, decoded, encoded, news_path, write_news
-from evenstep.report.live_run import LiveRun
-from evenstep.report.live_tree import Follower, TreeRun
-from evenstep.report.live_window import StepTable, steps_together
+from evenstep.watch import tree as live_tree
+from evenstep.watch.findings import live_findings
+from evenstep.watch.frame import frame
+from evenstep.watch.node import HEAD_BYTES, decoded, encoded, news_path, write_news
+from evenstep.watch.run import LiveRun
+from evenstep.watch.tree import Follower, TreeRun
+from evenstep.watch.window import StepTable, steps_together
 from tests.report.live_ranks import LiveRank
 
 NODES, PER_NODE, WORLD, LATE = 3, 2, 6, 4

@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.report.live_findings import live_findings
-from evenstep.report.live_frame import frame
-from evenstep.report.live_run import LiveRun
-from evenstep.report.live_web import LiveServer, tunnel_command
-from evenstep.report.live_window import rank_window
+from evenstep.watch.findings import live_findings
+from evenstep.watch.frame import frame
+from evenstep.watch.run import LiveRun
+from evenstep.watch.web import LiveServer, tunnel_command
+from evenstep.watch.window import rank_window
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 

@@ -1,6 +1,6 @@
 import pytest
 
-from evenstep.report.movement import movement
+from evenstep.report.terminal.movement import movement
 
 BLAME = {
     "rank_seconds": 85.8,

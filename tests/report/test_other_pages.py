@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from evenstep.cli.main import main
-from evenstep.report import lab_page, sweep_page
-from evenstep.report.lab_page import Block, Series
-from evenstep.report.sheet import write_whole
+from evenstep.report.page import sweep_page
+from evenstep.report.page.sheet import write_whole
+from lab import comparison_page as lab_page
+from lab.__main__ import main as lab
+from lab.comparison_page import Block, Series
 from tests.report.test_browser import ARGUMENTS, CHROMIUM, Opened, playwright
 from tests.report.test_lab_page import Steps
 from tests.report.test_lab_page import document as comparison  # noqa: F401 - a fixture
@@ -137,8 +139,8 @@ def test_a_real_comparison_has_every_step_and_what_the_simulator_says(
 ) -> None:
     (tmp_path / "one.toml").write_text(ONE_JOB)
     page = tmp_path / "compared.html"
-    asked = ["lab", "compare", "gap", "-f", str(tmp_path / "one.toml"), "--html", str(page)]
-    assert main(asked) == 0
+    asked = ["compare", "gap", "-f", str(tmp_path / "one.toml"), "--html", str(page)]
+    assert lab(asked) == 0
     assert capsys.readouterr().err.splitlines()[-1] == f"Wrote {page}"
     drawn = Steps(page.read_text("utf-8"))
     assert sorted(block["arm"] for block in drawn.facts["blocks"]) == [0, 1, 2]
@@ -148,5 +150,5 @@ def test_a_real_comparison_has_every_step_and_what_the_simulator_says(
 
 
 def test_only_a_comparison_of_the_laboratory_has_a_page(tmp_path: Path, capsys: Any) -> None:
-    assert main(["lab", "fields", "--html", str(tmp_path / "x.html")]) == 2
+    assert lab(["fields", "--html", str(tmp_path / "x.html")]) == 2
     assert "--html is of" in capsys.readouterr().err

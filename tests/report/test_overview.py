@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.report import overview
+from evenstep.report.terminal import overview
 from evenstep.trace.columns import Columns
 
 NONE = Columns({name: np.empty(0) for name in ("rank", "step", "start_ns", "end_ns")})

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.report.parquet import write
-from evenstep.trace.layout import Kind
+from evenstep.export.parquet import write
+from evenstep.trace.spool.layout import Kind
 from tests.report.small_run import LATE_NS, LATE_RANK, RANKS, STEPS
 
 duckdb = pytest.importorskip("duckdb")

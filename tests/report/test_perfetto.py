@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from evenstep.report.perfetto import encode
-from evenstep.trace.layout import Kind, Op
+from evenstep.export.perfetto import encode
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import Group
 from tests.report.perfetto_reader import Reader
 from tests.report.small_run import (

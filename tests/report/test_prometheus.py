@@ -11,8 +11,8 @@ import pytest
 
 from evenstep.agent.windows import WindowReport
 from evenstep.errors import UsageError
-from evenstep.report.prometheus import exposition, running, server, write
-from evenstep.report.prometheus_metrics import MEANINGS, Families, of_diagnosis, of_live
+from evenstep.export.prometheus import exposition, running, server, write
+from evenstep.export.prometheus_metrics import MEANINGS, Families, of_diagnosis, of_live
 from tests.report.small_run import HOSTILE
 from tests.trace.small_run import STEPS, WORLD, write_run
 

@@ -1,8 +1,8 @@
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.report import scaling_table
-from evenstep.report.scaling import HEIGHT, WIDTH, Drawing, scaling
+from evenstep.report.page.scaling import HEIGHT, WIDTH, Drawing, scaling
+from evenstep.report.terminal import scaling_table
 
 CURVE = {
     "kind": "weak",

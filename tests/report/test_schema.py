@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from evenstep.diagnose.comparison import compare
-from evenstep.diagnose.comparison_account import account
-from evenstep.diagnose.comparison_result import normalised_json
+from evenstep.diagnose.compare.account import account
+from evenstep.diagnose.compare.comparison import compare
+from evenstep.diagnose.compare.result import normalised_json
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import LAYERS, PATTERNS, SCHEMA
 from evenstep.errors import UsageError
 from evenstep.probe.document import document, floors
 from evenstep.probe.findings import judge
 from evenstep.report.schema import published, schema
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World, with_missing
 from tests.probe import measured
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from evenstep.report import html, lab_page, quantities, sheet, sweep_page
+from evenstep.report import quantities
+from evenstep.report.page import html, sheet, sweep_page
 from evenstep.trace.ranks import format_ranks
+from lab import comparison_page as lab_page
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(not NODE, reason="no node on this machine")

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.case import open_case
-from evenstep.report.sizes import ALGORITHMS, Sizes, sizes
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.report.page.sizes import ALGORITHMS, Sizes, sizes
 from evenstep.trace.trace import Trace
 from tests.report.small_run import MS, RANKS
 

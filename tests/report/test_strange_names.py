@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.diagnose.comparison_result import Comparison
-from evenstep.report import comparison_page, html, lab_page, sweep_page
-from evenstep.report.lab_page import Block, Series
-from evenstep.report.live_web import LiveServer
+from evenstep.diagnose.compare.result import Comparison
+from evenstep.report.page import comparison_page, html, sweep_page
 from evenstep.report.quantities import printable
+from evenstep.watch.web import LiveServer
+from lab import comparison_page as lab_page
+from lab.comparison_page import Block, Series
 from tests.report.small_run import HOSTILE
 from tests.report.test_browser import CHROMIUM, browser
 from tests.report.test_lab_page import document as lab_document

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.report import sheet, sweep_page
-from evenstep.report.sweep_page import MEASURES
+from evenstep.report.page import sheet, sweep_page
+from evenstep.report.page.sweep_page import MEASURES
 from tests.report.small_run import HOSTILE
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Effect, Where
-from evenstep.report import terminal
+from evenstep.report.terminal import terminal
 from tests.report.test_movement import BLAME
 from tests.report.test_scaling import CURVE
 
@@ -123,6 +123,6 @@ def test_it_needs_nothing_beyond_the_standard_library() -> None:
     code = (
         "import sys\n"
         "for name in ('rich', 'jinja2', 'numpy'): sys.modules[name] = None\n"
-        "import evenstep.report.terminal\n"
+        "import evenstep.report.terminal.terminal\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.report.timeline import LATEST_STEPS, SLOWEST_STEPS, slowest, timeline
-from evenstep.trace.clocks import Clocks, Offset, align
+from evenstep.report.page.timeline import LATEST_STEPS, SLOWEST_STEPS, slowest, timeline
+from evenstep.trace.clocks.clocks import Clocks, Offset, align
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 from tests.report.small_run import (
     FIRST_STEP,

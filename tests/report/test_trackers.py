@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.report import trackers
+from evenstep.export import trackers
 from tests.report.small_run import LATE_NS, STEP_NS
 
 EACH = [(4, {"evenstep/wait_s": 0.5}), (5, {"evenstep/wait_s": 0.25})]

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.blame import Blame, blame
-from evenstep.diagnose.case import open_case
-from evenstep.report.waiting import NOBODY, Waiting, binned, waiting
-from evenstep.trace.layout import Phase
+from evenstep.diagnose.lateness.blame import Blame, blame
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.report.page.waiting import NOBODY, Waiting, binned, waiting
+from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS
 

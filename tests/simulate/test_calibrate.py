@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from evenstep.cli.calibrate import observed
 from evenstep.errors import TraceError
-from evenstep.simulate import schema
-from evenstep.simulate.calibrate import calibrate
-from evenstep.simulate.calibrate_links import Seen, fit_line, work_of
-from evenstep.simulate.calibrate_noise import common_part, fit_noise, lasting_part
-from evenstep.simulate.scenario import parse
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import parse
+from evenstep.simulate.calibrate.calibrate import calibrate
+from evenstep.simulate.calibrate.links import Seen, fit_line, work_of
+from evenstep.simulate.calibrate.noise import common_part, fit_noise, lasting_part
 from evenstep.simulate.simulation import simulate, simulate_trace
 from tests.simulate.worlds import scenario
 

@@ -3,9 +3,9 @@
 import pytest
 
 from evenstep.simulate.formulas import checkpoints, maxima, strategies
-from evenstep.simulate.goodput import Operation
-from evenstep.simulate.goodput_events import simulate as simulate_weeks
-from evenstep.simulate.reliability import DAY_NS
+from evenstep.simulate.formulas.goodput import Operation
+from evenstep.simulate.formulas.goodput_events import simulate as simulate_weeks
+from evenstep.simulate.formulas.reliability import DAY_NS
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import MS, scenario
 

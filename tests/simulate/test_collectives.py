@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.collectives import ALGORITHMS, Request, lay_out
-from evenstep.simulate.rings import ring_tails
+from evenstep.simulate.fabric.collectives import ALGORITHMS, Request, lay_out
+from evenstep.simulate.fabric.rings import ring_tails
 from evenstep.simulate.simulation import set_up
 from tests.simulate.worlds import scenario
 

@@ -4,11 +4,12 @@ import pytest
 
 from evenstep.agent import config
 from evenstep.report.schema import schema
-from evenstep.simulate import decision, decision_table
-from evenstep.simulate.decision import Limits, Row, choose, compare
-from evenstep.simulate.decision_options import Option, changed, neutral, options
-from evenstep.simulate.margin import AXES, Margin
+from evenstep.report.terminal import decision as decision_table
 from evenstep.simulate.simulation import simulate
+from evenstep.simulate.study import decision
+from evenstep.simulate.study.decision import Limits, Row, choose, compare
+from evenstep.simulate.study.decision_options import Option, changed, neutral, options
+from evenstep.simulate.study.margin import AXES, Margin
 from tests.simulate.worlds import scenario
 
 JOB = (

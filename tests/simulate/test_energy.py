@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
-from evenstep.simulate.energy import Power, Times, bill
+from evenstep.simulate.job.energy import Power, Times, bill
 
 POWER = Power(compute_watts=700, communicate_watts=400, spin_wait_watts=350, idle_watts=100)
 HOURS = st.floats(0, 1000).map(lambda hours: hours * 3.6e12)

@@ -1,6 +1,6 @@
 import pytest
 
-from evenstep.simulate import evaluation
+from evenstep.reproduce import evaluation
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, UsageError
-from evenstep.simulate.explain import measures, text
-from evenstep.simulate.explain.topics import BY_NAME, TOPICS
+from evenstep.explain import measures, text
+from evenstep.explain.topics import BY_NAME, TOPICS
 
 
 def ask(topic, **given):

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from evenstep.simulate.fabric_map import MOST_CELLS
-from evenstep.simulate.network import Network
+from evenstep.simulate.fabric.network import Network
+from evenstep.simulate.job.fabric_map import MOST_CELLS
 from evenstep.simulate.simulation import simulate
 from tests.simulate.test_neighbours import drifting
 from tests.simulate.test_network import FABRICS

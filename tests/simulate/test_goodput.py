@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
 from evenstep.simulate.formulas import checkpoints
-from evenstep.simulate.goodput import Operation, erlang_b, expected
-from evenstep.simulate.goodput_events import simulate
-from evenstep.simulate.reliability import DAY_NS, HOUR_NS
+from evenstep.simulate.formulas.goodput import Operation, erlang_b, expected
+from evenstep.simulate.formulas.goodput_events import simulate
+from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
 
 PLAIN = Operation(interval_ns=0.3 * HOUR_NS, write_ns=60e9, mtbf_ns=3.0 * HOUR_NS, restart_ns=300e9)
 SPARES = replace(PLAIN, node_share=0.7, repair_ns=2.0 * DAY_NS, spares=14)

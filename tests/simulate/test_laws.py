@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.simulate import rehearsal, simulation
-from evenstep.simulate.account import Account
+from evenstep.simulate import simulation
+from evenstep.simulate.job.account import Account
 from evenstep.simulate.simulation import set_up, simulate
-from evenstep.simulate.wire import FastWire
+from evenstep.simulate.wires import rehearsal
+from evenstep.simulate.wires.wire import FastWire
 from tests.simulate.worlds import scenario
 
 FEW = settings(max_examples=10, deadline=None)

@@ -1,7 +1,7 @@
 """The spans of a timeline add up to the steps they show."""
 
-from evenstep.simulate.link_timeline import Span, timeline
-from evenstep.simulate.link_worlds import LinkJob, LinkWorld
+from evenstep.reproduce.link_timeline import Span, timeline
+from evenstep.reproduce.link_worlds import LinkJob, LinkWorld
 
 LONE = LinkWorld(jobs=(LinkJob(compute=1.0, exchange=0.4, ranks=3),))
 TWO = LinkWorld(jobs=(LinkJob(compute=1.0, exchange=0.6), LinkJob(compute=1.02, exchange=0.6)))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.simulate.link_pacing import drivers, paced
-from evenstep.simulate.link_worlds import (
+from evenstep.reproduce.link_pacing import drivers, paced
+from evenstep.reproduce.link_worlds import (
     BUCKETS,
     PROGRESS,
     Free,

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.margin import Axis, Edges, margins, search
 from evenstep.simulate.simulation import simulate
+from evenstep.simulate.study.margin import Axis, Edges, margins, search
 from tests.simulate.worlds import MS, scenario
 
 JOB = (

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.simulate import rehearsal
-from evenstep.simulate.sharing import Claim, coflow_rates, flow_rates
 from evenstep.simulate.simulation import simulate, simulate_trace
+from evenstep.simulate.wires import rehearsal
+from evenstep.simulate.wires.sharing import Claim, coflow_rates, flow_rates
 from tests.simulate.worlds import MS, scenario
 
 #: two jobs of two nodes each, whose rings share one link of 12.5 GB/s each way

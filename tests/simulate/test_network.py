@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.network import Network, go_back_n
-from evenstep.simulate.placement import place
+from evenstep.simulate.fabric.network import Network, go_back_n
+from evenstep.simulate.fabric.placement import place
 from tests.simulate.worlds import scenario
 
 

@@ -3,9 +3,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from evenstep.simulate.noise import Weather
+from evenstep.simulate.fabric.noise import Weather
 from evenstep.simulate.simulation import set_up, simulate
-from evenstep.trace.layout import Phase
+from evenstep.trace.spool.layout import Phase
 from tests.simulate.worlds import MS, scenario
 
 JOB = (

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
 from evenstep.simulate.formulas.steps import pipeline
-from evenstep.simulate.pipeline import run_pipeline
+from evenstep.simulate.job.pipeline import run_pipeline
 from tests.simulate.worlds import scenario
 
 

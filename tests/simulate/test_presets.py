@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from evenstep.errors import ConfigError
-from evenstep.simulate import presets
-from evenstep.simulate import scenario as scenarios
-from evenstep.simulate.published import training
-from evenstep.simulate.scaling_sizes import resized
+from evenstep.reproduce.published import training
+from evenstep.scenario import presets
+from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.simulation import set_up, simulate
+from evenstep.simulate.study.scaling_sizes import resized
 from tests.simulate.worlds import scenario
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.toml"))

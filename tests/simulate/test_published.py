@@ -1,13 +1,13 @@
 import pytest
 
-from evenstep.simulate.explain.topics import BY_NAME
-from evenstep.simulate.goodput import Operation
-from evenstep.simulate.goodput_events import simulate
-from evenstep.simulate.published import collectives, training, uptime
-from evenstep.simulate.published.rows import Row
-from evenstep.simulate.published.table import systems
-from evenstep.simulate.reliability import DAY_NS
-from evenstep.simulate.systems import CLAIMS
+from evenstep.explain.topics import BY_NAME
+from evenstep.reproduce.published import collectives, training, uptime
+from evenstep.reproduce.published.rows import Row
+from evenstep.reproduce.published.table import systems
+from evenstep.reproduce.systems import CLAIMS
+from evenstep.simulate.formulas.goodput import Operation
+from evenstep.simulate.formulas.goodput_events import simulate
+from evenstep.simulate.formulas.reliability import DAY_NS
 
 SYSTEMS = {system.name: system for system in systems()}
 NAMED = {claim.name: claim for claim in CLAIMS}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.simulate.recording import Recorder, Row
+from evenstep.simulate.job.recording import Recorder, Row
 from evenstep.simulate.simulation import simulate, simulate_to, simulate_trace
-from evenstep.trace.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import load
 from tests.simulate.worlds import scenario
 
@@ -72,7 +72,7 @@ def test_pauses_of_the_collector_are_recorded(written):
 
 def test_a_long_run_is_the_same_in_blocks_of_any_size(asked, monkeypatch):
     _, whole = simulate_trace(asked)
-    monkeypatch.setattr("evenstep.simulate.recording.BLOCK_BYTES", 1)
+    monkeypatch.setattr("evenstep.simulate.job.recording.BLOCK_BYTES", 1)
     _, parts = simulate_trace(asked)
     assert (whole.events.seq == parts.events.seq).all()
     assert (whole.events.enter_ns == parts.events.enter_ns).all()

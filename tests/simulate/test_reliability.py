@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
-from evenstep.simulate import reliability
-from evenstep.simulate.reliability import DAY_NS, HOUR_NS, Component
+from evenstep.simulate.formulas import reliability
+from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS, Component
 
 
 def test_a_counted_rate_gives_the_count_back():

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
-from evenstep.simulate import scaling
-from evenstep.simulate.scaling import Study
-from evenstep.simulate.scaling_bandwidth import parts
-from evenstep.simulate.scaling_sizes import default_sizes, resized, torus_shape
 from evenstep.simulate.simulation import set_up
+from evenstep.simulate.study import scaling
+from evenstep.simulate.study.scaling import Study
+from evenstep.simulate.study.scaling_bandwidth import parts
+from evenstep.simulate.study.scaling_sizes import default_sizes, resized, torus_shape
 from tests.simulate.worlds import scenario
 
 BASE = ("cluster.nodes=16", "cluster.nic_gBps=10", "cluster.nic_latency_us=0", "run.steps=2",

@@ -3,10 +3,10 @@ import re
 import pytest
 
 from evenstep.errors import ConfigError
-from evenstep.simulate import scenario as scenarios
-from evenstep.simulate import schema
-from evenstep.simulate.fields import described, rows
-from evenstep.simulate.scenario import Scenario, parse
+from evenstep.scenario import scenario as scenarios
+from evenstep.scenario import schema
+from evenstep.scenario.fields import described, rows
+from evenstep.scenario.scenario import Scenario, parse
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 

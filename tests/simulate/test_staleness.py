@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.simulate.job.staleness import Updates, convergence, summed_up
 from evenstep.simulate.simulation import simulate
-from evenstep.simulate.staleness import Updates, convergence, summed_up
 from tests.simulate.worlds import scenario
 
 JOB = ("cluster.nodes=16", "work.forward_ms=100", "work.gradient_bytes=1MB", "run.steps=200")

@@ -3,9 +3,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from evenstep.simulate.pipeline import run_pipeline
+from evenstep.simulate.job.pipeline import run_pipeline
+from evenstep.simulate.job.storage import read_together
 from evenstep.simulate.simulation import simulate
-from evenstep.simulate.storage import read_together
 from tests.pacing.worlds import fair_share
 from tests.simulate.worlds import MS, scenario
 

@@ -4,10 +4,10 @@ import pickle
 import pytest
 
 from evenstep.errors import ConfigError, UsageError
-from evenstep.simulate import sweep
-from evenstep.simulate.sweep_folder import SweepFolder
-from evenstep.simulate.sweep_summary import interval, summed_up
-from evenstep.simulate.sweep_workers import carried
+from evenstep.simulate.study import sweep
+from evenstep.simulate.study.sweep_folder import SweepFolder
+from evenstep.simulate.study.sweep_summary import interval, summed_up
+from evenstep.simulate.study.sweep_workers import carried
 
 DATA = {
     "cluster": {"nodes": 2},

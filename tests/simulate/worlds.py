@@ -5,8 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from evenstep.simulate import scenario as scenarios
-from evenstep.simulate.scenario import Scenario
+from evenstep.scenario import scenario as scenarios
+from evenstep.scenario.scenario import Scenario
 
 MS = 1e6
 

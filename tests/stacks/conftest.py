@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import evenstep
-from evenstep.diagnose.attempts import with_attempts
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.grid import step_grid
-from evenstep.trace.layout import Kind
+from evenstep.diagnose.measure.attempts import with_attempts
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 pytest.importorskip("torch")

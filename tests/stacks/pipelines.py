@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import EVENT_COLUMNS, Group, RankInfo, Trace
 from tests.diagnose.synthetic import BOOT_NS, MS, TYPES
 

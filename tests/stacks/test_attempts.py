@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.agent import attempts
-from evenstep.agent.attempts import APART_S, renumbered
-from evenstep.trace.folder import RunFolder, process_start_s
-from evenstep.trace.identity import Identity
-from evenstep.trace.spool import Spool
+from evenstep.attachment import attempts
+from evenstep.attachment.attempts import APART_S, renumbered
+from evenstep.trace.spool.folder import RunFolder, process_start_s
+from evenstep.trace.spool.identity import Identity
+from evenstep.trace.spool.spool import Spool
 
 NOBODY = 2**22 + 1  # above the largest process id there can be (proc(5), pid_max)
 ME = Identity("job", 0, rank=1, local_rank=1, world=2, node=0, launcher="torchrun")
@@ -75,7 +75,7 @@ def test_a_process_may_have_any_bytes_for_its_name(folder):
 
 
 def test_without_a_boot_id_nobody_is_known_to_live(folder, monkeypatch):
-    for module in ("agent.attempts", "trace.identity"):
+    for module in ("attachment.attempts", "trace.spool.identity"):
         monkeypatch.setattr(f"evenstep.{module}.boot_id", lambda: "")
     leave(folder, ME, pid=os.getpid())
     assert renumbered(ME, folder).attempt == 1
@@ -83,7 +83,7 @@ def test_without_a_boot_id_nobody_is_known_to_live(folder, monkeypatch):
 
 def test_a_rank_that_moved_to_another_node_left_its_spool_to_the_dead(folder, monkeypatch):
     leave(folder, ME, pid=os.getpid())
-    monkeypatch.setattr("evenstep.agent.attempts.hostname", lambda: "another")
+    monkeypatch.setattr("evenstep.attachment.attempts.hostname", lambda: "another")
     assert renumbered(ME, folder).attempt == 1
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import evenstep
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from tests.stacks.conftest import launch, read
 
 STEPS, CRASH_AT, CHECKPOINT_EVERY = 32, 20, 8

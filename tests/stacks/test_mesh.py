@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from tests.stacks.conftest import launch, read
 
 STEPS, DELAY_MS = 20, 80

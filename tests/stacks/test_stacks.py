@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from evenstep.trace.layout import Kind, Op, Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.stacks.conftest import STACKS, STEPS
 
 MICRO_BATCHES, ROUND = 4, 4  # of the pipeline; steps of a round of local SGD

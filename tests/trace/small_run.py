@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evenstep.trace.layout import Kind, Op
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import StepSummary, SummaryLog
+from evenstep.trace.spool.layout import Kind, Op
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import StepSummary, SummaryLog
 
 STEPS = 4
 WORLD = 3

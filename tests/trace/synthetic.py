@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import RECORD_FIELDS, Kind, Op
+from evenstep.trace.spool.layout import RECORD_FIELDS, Kind, Op
 from evenstep.trace.trace import EVENT_COLUMNS, RankInfo, Trace
 
 Times = npt.NDArray[np.int64]

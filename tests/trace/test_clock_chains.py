@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from evenstep.trace.clocks import align
+from evenstep.trace.clocks.clocks import align
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind, Op
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import Group, RankInfo, Trace
 from tests.trace.synthetic import table
 

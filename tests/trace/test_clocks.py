@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.trace.bounds import DRIFT
-from evenstep.trace.clocks import align
-from evenstep.trace.layout import Kind, Op
+from evenstep.trace.clocks.bounds import DRIFT
+from evenstep.trace.clocks.clocks import align
+from evenstep.trace.spool.layout import Kind, Op
 from tests.trace.synthetic import collectives, trace_of
 
 COUNT = 600

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from evenstep.errors import SpoolError, TraceError
-from evenstep.trace import folder
-from evenstep.trace.facts import loaded_versions, recorded_environment, run_facts
-from evenstep.trace.folder import RunFolder, default_path, process_start_s, starter_pid
+from evenstep.trace.spool import folder
+from evenstep.trace.spool.facts import loaded_versions, recorded_environment, run_facts
+from evenstep.trace.spool.folder import RunFolder, default_path, process_start_s, starter_pid
 
 PACKAGE_PARENT = str(Path(folder.__file__).parents[2])
 
@@ -32,7 +32,7 @@ def test_a_spool_lies_under_its_attempt_and_rank(tmp_path):
 
 def test_of_two_processes_one_claims_a_rank(tmp_path):
     script = (
-        "import sys; from evenstep.trace.folder import RunFolder\n"
+        "import sys; from evenstep.trace.spool.folder import RunFolder\n"
         "print(RunFolder(sys.argv[1]).claim(0, 0) is not None)"
     )
     assert together(script, tmp_path) == ["False", "True"]
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_remedy(tmp_path):
 
 def test_of_two_processes_the_first_to_write_run_json_wins(tmp_path):
     script = (
-        "import os, sys; from evenstep.trace.folder import RunFolder\n"
+        "import os, sys; from evenstep.trace.spool.folder import RunFolder\n"
         "print(RunFolder(sys.argv[1]).write({'pid': os.getpid()}))"
     )
     assert together(script, tmp_path, processes=3) == ["False", "False", "True"]
@@ -105,7 +105,8 @@ def test_clearing_a_run_leaves_other_peoples_files(tmp_path):
 
 def test_all_children_of_one_process_agree_on_the_default_folder(tmp_path):
     script = (
-        "import os, sys; from pathlib import Path; from evenstep.trace.folder import default_path\n"
+        "import os, sys; from pathlib import Path\n"
+        "from evenstep.trace.spool.folder import default_path\n"
         "print(default_path(Path(sys.argv[1]), os.getppid()))"
     )
     first, second = together(script, tmp_path)
@@ -115,7 +116,7 @@ def test_all_children_of_one_process_agree_on_the_default_folder(tmp_path):
 
 def test_ranks_a_script_spawns_agree_with_the_script():
     script = (
-        "import multiprocessing, os; from evenstep.trace.folder import starter_pid\n"
+        "import multiprocessing, os; from evenstep.trace.spool.folder import starter_pid\n"
         "def rank(): print(starter_pid('single') == os.getppid(), flush=True)\n"
         "child = multiprocessing.get_context('fork').Process(target=rank)\n"
         "child.start(); child.join(); print(starter_pid('single') == os.getpid())"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
-from evenstep.trace import identity
-from evenstep.trace.identity import from_environment, given_run_id
+from evenstep.trace.spool import identity
+from evenstep.trace.spool.identity import from_environment, given_run_id
 
 TORCHRUN = {
     "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import evenstep
 from evenstep.errors import LayoutError, SpoolError, TraceError
-from evenstep.trace import layout
 from evenstep.trace.reader import RECORD, read_spool, whole_slots
-from evenstep.trace.spool import Regions, Spool
+from evenstep.trace.spool import layout
+from evenstep.trace.spool.spool import Regions, Spool
 from tests.trace.small_run import STEPS, identity, write_rank
 
 REGIONS = Regions(ring_bytes=1, summary_bytes=1)
@@ -172,8 +172,8 @@ def test_a_slot_that_is_taken_during_the_copy_is_not_accepted():
 WRITER = """
     import sys
     from pathlib import Path
-    from evenstep.trace.spool import Spool
-    from evenstep.trace.summary import StepSummary, SummaryLog
+    from evenstep.trace.spool.spool import Spool
+    from evenstep.trace.spool.summary import StepSummary, SummaryLog
     spool = Spool.create(Path(sys.argv[1]), {"rank": 0}, ring_bytes=1, summary_bytes=65536)
     log = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
     print("writing", flush=True)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import SpoolError
-from evenstep.trace import layout
-from evenstep.trace.layout import Kind, Op
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import BufferedSpool, Spool
+from evenstep.trace.spool import layout
+from evenstep.trace.spool.layout import Kind, Op
+from evenstep.trace.spool.spool import BufferedSpool, Spool
 
 IDENTITY = {"run_id": "r", "rank": 3, "world": 4, "boot_id": "b", "hostname": "h"}
 
@@ -139,7 +139,7 @@ def test_kill_9_leaves_every_record_written_before(tmp_path):
     script = f"""
         import os, signal, sys
         from pathlib import Path
-        from evenstep.trace.spool import Spool
+        from evenstep.trace.spool.spool import Spool
         spool = Spool.create(Path({str(tmp_path / "s")!r}), {IDENTITY!r}, ring_bytes=11200,
                              summary_bytes=1)
         for enter in range(1, 51):

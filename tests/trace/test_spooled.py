@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from evenstep.trace import spools
 from evenstep.trace import trace as trace_module
-from evenstep.trace.layout import RECORD_BYTES, Kind, Op
 from evenstep.trace.reader import SUMMARY, coarsened
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.layout import RECORD_BYTES, Kind, Op
+from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spooled import EVENT_COLUMNS, Spooled
 from evenstep.trace.survey import step_index
 from evenstep.trace.trace import load

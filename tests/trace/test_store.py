@@ -6,16 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose import stretches
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure import stretches
 from evenstep.errors import LayoutError, TraceError, UsageError
-from evenstep.trace import store_reading, store_writing
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
-from evenstep.trace.store_events import StoredEvents
-from evenstep.trace.store_layout import MANIFEST, read_manifest
-from evenstep.trace.store_writing import write_store
+from evenstep.trace.store import reading as store_reading
+from evenstep.trace.store import writing as store_writing
+from evenstep.trace.store.events import StoredEvents
+from evenstep.trace.store.layout import MANIFEST, read_manifest
+from evenstep.trace.store.writing import write_store
 from evenstep.trace.trace import load
 from tests.diagnose.synthetic import MS, Phase, World
 from tests.trace.small_run import write_run
@@ -106,7 +107,7 @@ def test_a_window_has_the_records_of_its_steps(stored, trace, steps):
 
 @pytest.mark.parametrize("few", [0, 1 << 30])
 def test_any_rows_can_be_picked_in_any_order(stored, trace, monkeypatch, few):
-    monkeypatch.setattr("evenstep.trace.store_events.FEW", few)
+    monkeypatch.setattr("evenstep.trace.store.events.FEW", few)
     rows = np.random.default_rng(1).integers(0, len(trace.events), 50)
     rows[7] = rows[3]  # one of them twice
     assert same(stored.events.select(rows), trace.events.select(rows))

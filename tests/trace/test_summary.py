@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.trace import layout, summary
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import (
+from evenstep.trace.spool import layout, summary
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import (
     COUNTERS,
     FANOUT,
     FEWEST_RECORDS,

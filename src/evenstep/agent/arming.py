@@ -72,7 +72,7 @@ def call_agent(*stack: str) -> None:
     """Hand over to the agent, of this very package whatever else `evenstep` could name."""
     if "evenstep" not in sys.modules:
         _load_package()
-    from evenstep.agent import agent
+    from evenstep.attachment import agent
 
     agent.arm(*stack)
 

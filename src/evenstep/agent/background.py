@@ -19,7 +19,7 @@ from evenstep.agent.stacks import Hooks
 from evenstep.agent.step_work import PENDING_NS, StepWork
 from evenstep.agent.windows import Late, WindowReport
 from evenstep.errors import EvenstepError
-from evenstep.trace.identity import Identity
+from evenstep.trace.spool.identity import Identity
 
 
 class Background:
@@ -56,7 +56,7 @@ class Background:
         self.sampler = self._make_sampler()
 
     def _make_sampler(self) -> Sampler:
-        from evenstep.agent.sources import all_sources
+        from evenstep.host.sources import all_sources
 
         sources = all_sources(thread_id=threading.get_native_id(), device_index=self._device_index)
         return Sampler(
@@ -166,8 +166,8 @@ class Background:
             self._spool.add_fact("absent", absent)
 
     def _record_locality(self) -> None:
-        from evenstep.agent.locality import locality
-        from evenstep.agent.sources.nvml_library import Nvml, NvmlError
+        from evenstep.host.locality import locality
+        from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
         try:
             nvml = Nvml.load()

@@ -24,10 +24,10 @@ from typing import Any
 from evenstep.agent.request import FILE, Change, read, write
 from evenstep.agent.selection import Selection
 from evenstep.pacing import PacerSettings
-from evenstep.trace.filesystem import NETWORK, filesystem_type
-from evenstep.trace.identity import boot_id
-from evenstep.trace.layout import Actuator, Kind
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.filesystem import NETWORK, filesystem_type
+from evenstep.trace.spool.identity import boot_id
+from evenstep.trace.spool.layout import Actuator, Kind
+from evenstep.trace.spool.spool import Spool
 
 #: Of this process: what was said before a `detach` is not heard after the next `attach`.
 _connections = count()

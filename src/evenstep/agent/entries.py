@@ -10,7 +10,14 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from evenstep.trace.layout import BEGUN_BODY, HOST_DEVICE, RECORD_BYTES, RECORD_WORDS, Flag, Kind
+from evenstep.trace.spool.layout import (
+    BEGUN_BODY,
+    HOST_DEVICE,
+    RECORD_BYTES,
+    RECORD_WORDS,
+    Flag,
+    Kind,
+)
 
 if TYPE_CHECKING:
     from evenstep.agent.recorder import Recorder

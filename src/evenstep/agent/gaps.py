@@ -15,7 +15,7 @@ from typing import NamedTuple
 from evenstep.agent.recorder import Recorder
 from evenstep.pacing import Gaps
 from evenstep.pacing.waits import AFTER_PAUSE_NS, Collective, Pause
-from evenstep.trace.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind
+from evenstep.trace.spool.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind
 
 LEAST_NS = 20_000  # callbacks that come together were held back: what they say is not trusted
 

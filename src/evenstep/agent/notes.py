@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.spool import Spool
 
 log = logging.getLogger("evenstep")
 LONGEST = 200  # characters of an error that the trace keeps

@@ -13,7 +13,7 @@ from evenstep.agent.steps import ClosedStep
 from evenstep.agent.windows import FirstCollective, StepRow
 from evenstep.pacing import Decision, Pacer, Plan, Slowest, StepObservation
 from evenstep.pacing.waits import Collective, StepWait, WaitEstimator
-from evenstep.trace.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase
+from evenstep.trace.spool.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase
 
 _UPPER_BOUND, _ON_DEVICE = int(Flag.EXIT_UPPER_BOUND), int(Flag.ON_DEVICE)
 _OVERLAPPED = int(Flag.OVERLAPPED)  # plain numbers: an enumeration's operators cost a microsecond

@@ -6,8 +6,8 @@ times of a step add up to its length. It is fed with times and never reads a clo
 
 from __future__ import annotations
 
-from evenstep.trace.layout import WORD_GROUP_SEQ, Kind, Phase
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
+from evenstep.trace.spool.spool import Spool
 
 PHASES = len(Phase)
 _PHASE_KIND = int(Kind.PHASE)

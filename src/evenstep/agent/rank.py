@@ -22,15 +22,15 @@ from evenstep.agent.live import LiveView
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
-from evenstep.agent.resources import Lap
 from evenstep.agent.selection import whereabouts
 from evenstep.agent.stacks import Hooks, Place, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
+from evenstep.host.resources import Lap
 from evenstep.pacing import Pacer, PacerSettings
-from evenstep.trace.folder import RunFolder
-from evenstep.trace.identity import Identity
-from evenstep.trace.spool import Spool
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.identity import Identity
+from evenstep.trace.spool.spool import Spool
 
 log = logging.getLogger("evenstep")
 

@@ -14,9 +14,9 @@ from time import monotonic_ns, time_ns
 from evenstep.agent.entries import STEP_COLLECTIVES, GroupState, collective_recorder
 from evenstep.agent.phases import PhaseStack
 from evenstep.agent.steps import ClosedStep, StepClock, StepCollective
-from evenstep.trace.layout import HOST_DEVICE, Flag, Kind
-from evenstep.trace.spool import Spool
-from evenstep.trace.summary import COUNTERS, StepSummary, SummaryLog
+from evenstep.trace.spool.layout import HOST_DEVICE, Flag, Kind
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
 _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)

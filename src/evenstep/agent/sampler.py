@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from evenstep.agent.sources.source import Reading, Source, SourceUnavailable
+from evenstep.host.sources.source import Reading, Source, SourceUnavailable
 
 log = logging.getLogger(__name__)
 

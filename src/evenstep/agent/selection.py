@@ -11,8 +11,8 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from evenstep.trace.identity import Identity
 from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.spool.identity import Identity
 
 ALL = "all"
 

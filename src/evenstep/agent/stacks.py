@@ -88,19 +88,19 @@ def torch_stack() -> Stack:
     """Torch's, importing torch where nobody has yet. Raises ImportError where there is none."""
     import torch
 
-    from evenstep.hooks.torch_stack import TorchStack
+    from evenstep.hooks.torch.torch_stack import TorchStack
 
     return TorchStack(torch)
 
 
 def _mpi_stack() -> Stack:
-    from evenstep.hooks.mpi_stack import MpiStack
+    from evenstep.hooks.mpi.stack import MpiStack
 
     return MpiStack(sys.modules["mpi4py.MPI"])
 
 
 def _jax_stack() -> Stack:
-    from evenstep.hooks.jax_stack import JaxStack
+    from evenstep.hooks.jax.stack import JaxStack
 
     return JaxStack(sys.modules["jax"])
 

@@ -12,10 +12,10 @@ from collections import deque
 
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
-from evenstep.agent.resources import Lap, ResourceMeter, RunDelay
 from evenstep.agent.sharing import Sharing
 from evenstep.agent.steps import ClosedStep
 from evenstep.agent.windows import WINDOW_STEPS, StepRow, summarize
+from evenstep.host.resources import Lap, ResourceMeter, RunDelay
 from evenstep.pacing import Decision, Reason
 
 PENDING_STEPS = 8  # at most so many wait to be worked through …

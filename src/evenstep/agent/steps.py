@@ -16,7 +16,7 @@ The hooks report events; this decides what they mean. Rules that need saying:
 from __future__ import annotations
 
 from evenstep.agent.phases import PhaseStack
-from evenstep.trace.layout import Flag, Phase
+from evenstep.trace.spool.layout import Flag, Phase
 
 #: A collective of the step, for the wait estimate: (record, group, op, bytes, flags).
 StepCollective = tuple[int, int, int, int, int]

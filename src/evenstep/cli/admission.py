@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError, UsageError
-from evenstep.trace.folder import RunFolder, default_path, process_start_s
-from evenstep.trace.identity import boot_id, from_environment, given_run_id, hostname
+from evenstep.trace.spool.folder import RunFolder, default_path, process_start_s
+from evenstep.trace.spool.identity import boot_id, from_environment, given_run_id, hostname
 
 _RENDEZVOUS = re.compile(r"--rdzv[-_]id(?:=(.+))?")
 _NODES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=(.+))?")

@@ -12,9 +12,9 @@ from evenstep.cli import files
 from evenstep.errors import TraceError
 
 if TYPE_CHECKING:
-    from evenstep.diagnose.grid import StepGrid
-    from evenstep.simulate.calibrate import Calibration, Observed
-    from evenstep.simulate.calibrate_links import Seen
+    from evenstep.diagnose.measure.grid import StepGrid
+    from evenstep.simulate.calibrate.calibrate import Calibration, Observed
+    from evenstep.simulate.calibrate.links import Seen
     from evenstep.trace.columns import Columns
     from evenstep.trace.trace import Trace
 
@@ -41,8 +41,8 @@ def main(args: argparse.Namespace) -> int:
         raise TraceError(f"there is no {args.trace}; give a run's folder, an attempt or a spool")
     files.check_free(args.out, force=args.force)
     from evenstep.importers.opening import load
-    from evenstep.simulate import schema
-    from evenstep.simulate.calibrate import calibrate
+    from evenstep.scenario import schema
+    from evenstep.simulate.calibrate.calibrate import calibrate
 
     trace = load(args.trace)
     found = calibrate(observed(trace))
@@ -64,7 +64,7 @@ def _document(trace: Trace, found: Calibration) -> dict[str, Any]:
     """The scenario beside what it comes from and what it gives."""
     from dataclasses import asdict
 
-    from evenstep.simulate import schema
+    from evenstep.scenario import schema
     from evenstep.simulate.simulation import simulate
 
     result = simulate(found.scenario)
@@ -99,7 +99,7 @@ def _apart(measured: dict[str, float], simulated: dict[str, float]) -> list[str]
 def _page(document: dict[str, Any]) -> str:
     import textwrap
 
-    from evenstep.simulate.table import duration
+    from evenstep.report.terminal.simulation import duration
 
     lines = [f"{'':10} {'step time':>12} {'CV':>7} {'p99':>12}"]
     for name in ("measured", "simulated"):
@@ -120,9 +120,9 @@ def observed(trace: Trace) -> Observed:
     """The trace as the arrays that a scenario is fitted to."""
     import numpy as np
 
-    from evenstep.diagnose.grid import step_grid
-    from evenstep.simulate.calibrate import PHASES, Observed
-    from evenstep.trace.layout import Phase
+    from evenstep.diagnose.measure.grid import step_grid
+    from evenstep.simulate.calibrate.calibrate import PHASES, Observed
+    from evenstep.trace.spool.layout import Phase
 
     grid = step_grid(trace)
     if not grid.start_ns.size:
@@ -157,9 +157,9 @@ def _step_ns(grid: StepGrid, steady: Any) -> Any:
 def _collectives(trace: Trace, grid: StepGrid) -> tuple[Seen, ...]:
     import numpy as np
 
-    from evenstep.diagnose.transfer import transfers
-    from evenstep.simulate.calibrate_links import Seen
-    from evenstep.trace.layout import Flag, Op
+    from evenstep.diagnose.measure.transfer import transfers
+    from evenstep.simulate.calibrate.links import Seen
+    from evenstep.trace.spool.layout import Flag, Op
 
     found = transfers(grid)
     rows, kinds = found.rows, found.kinds
@@ -207,7 +207,7 @@ def _overlapped(trace: Trace, grid: StepGrid) -> bool:
     """Whether collectives begin while backward goes on, in most steps of the first rank."""
     import numpy as np
 
-    from evenstep.trace.layout import Kind, Phase
+    from evenstep.trace.spool.layout import Kind, Phase
 
     rank = int(grid.ranks[0])
     phases = trace.of_kind(Kind.PHASE)

@@ -13,8 +13,8 @@ from typing import Any
 from evenstep.cli import files
 from evenstep.cli.arguments import seconds
 from evenstep.errors import TraceError, UsageError
-from evenstep.trace.folder import RunFolder
 from evenstep.trace.pack import Found, look, write_pack
+from evenstep.trace.spool.folder import RunFolder
 
 HELP = """Bring a node's traces to where everybody can read them, as one file.
 

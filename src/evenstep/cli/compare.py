@@ -14,8 +14,8 @@ from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
-    from evenstep.diagnose.comparison_account import Account
-    from evenstep.diagnose.comparison_result import Comparison
+    from evenstep.diagnose.compare.account import Account
+    from evenstep.diagnose.compare.result import Comparison
 
 HELP = """Say what changed between runs, how sure that is, and whether it is better or worse.
 
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Compare and say so in the form asked for; 1 where a condition is met."""
-    from evenstep.diagnose.comparison import compare
-    from evenstep.diagnose.comparison_conditions import met, parse
+    from evenstep.diagnose.compare.comparison import compare
+    from evenstep.diagnose.compare.conditions import met, parse
 
     if len(args.traces) < 2:
         raise UsageError("compare needs a baseline and at least one other run; give two traces")
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _accounts(paths: Sequence[Path]) -> list[Account]:
     """Every run, read and diagnosed; names are what tells the paths apart."""
-    from evenstep.diagnose.comparison_account import account
+    from evenstep.diagnose.compare.account import account
     from evenstep.diagnose.engine import diagnose
     from evenstep.importers.opening import load
 
@@ -101,14 +101,14 @@ def _show(
     failed: Sequence[str],
 ) -> None:
     if args.html is not None:  # before anything is printed: who reads that may leave early
-        from evenstep.report.comparison_page import write
+        from evenstep.report.page.comparison_page import write
 
         write(baseline.name, found, args.html, normalised=args.normalised, force=args.force)
     if args.json:
         document = _document(baseline, others, found, failed, normalised=args.normalised)
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
-        from evenstep.report.comparison import render
+        from evenstep.report.terminal.comparison import render
 
         print(render(baseline.name, found, normalised=args.normalised), end="")
     if args.html is not None:
@@ -123,7 +123,7 @@ def _document(
     *,
     normalised: bool,
 ) -> dict[str, Any]:
-    from evenstep.diagnose.comparison_result import SCHEMA, normalised_json
+    from evenstep.diagnose.compare.result import SCHEMA, normalised_json
 
     shown = [normalised_json(item) if normalised else item.to_json() for item in found]
     runs = [_run(run, normalised=normalised) for run in (baseline, *others)]

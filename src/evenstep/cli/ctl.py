@@ -16,7 +16,7 @@ from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError, TraceError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.report.live_run import LiveRun
+    from evenstep.watch.run import LiveRun
 
 HELP = """Change how a running job is paced, or say how it is.
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the wish or print the state."""
-    from evenstep.report.live_run import LiveRun
+    from evenstep.watch.run import LiveRun
 
     folder = args.run.absolute()
     run = LiveRun(folder)

@@ -107,8 +107,8 @@ def _tasks(args: argparse.Namespace, number: int) -> list[diagnosed.Task]:
 
 
 def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.diagnose.what_if import answers
-    from evenstep.report.html import write
+    from evenstep.diagnose.what_if.what_if import answers
+    from evenstep.report.page.html import write
 
     write(
         diagnosis, trace, args.html, force=args.force,

@@ -58,7 +58,7 @@ def opened(
     report: Callable[[str, int, int], None] | None = None,
 ) -> Trace:
     """One of the given traces, with what its run's other attempts say."""
-    from evenstep.diagnose.attempts import with_attempts
+    from evenstep.diagnose.measure.attempts import with_attempts
 
     trace = open_bundle(bundle, given, progress=report)
     return with_attempts(trace, bundle.path, price_per_rank_hour=price)
@@ -75,12 +75,12 @@ def opened_with_progress(given: Given, price: float | None) -> Iterable[Trace]:
 
 def shown(diagnosis: Diagnosis, trace: Trace, task: Task) -> Any:
     """What is printed of a diagnosis and its what-ifs: an object for JSON, or text."""
-    from evenstep.diagnose.what_if import added, answers
+    from evenstep.diagnose.what_if.what_if import added, answers
 
     if task.as_json:
         return added(diagnosis.to_json(), trace, task.what_if)
-    from evenstep.report.terminal import render
-    from evenstep.report.what_if import render as render_answers
+    from evenstep.report.terminal.terminal import render
+    from evenstep.report.terminal.what_if import render as render_answers
 
     parts = (render(diagnosis), render_answers(answers(trace, task.what_if)))
     return "\n\n".join(text.rstrip() for text in parts if text)
@@ -88,7 +88,7 @@ def shown(diagnosis: Diagnosis, trace: Trace, task: Task) -> Any:
 
 def together(runs: Sequence[tuple[Trace, Diagnosis]]) -> tuple[Trace, Diagnosis]:
     """What runs of different sizes say together, with the largest of them."""
-    from evenstep.diagnose.several import diagnose_together
+    from evenstep.diagnose.modes.several import diagnose_together
 
     largest = max((trace for trace, _ in runs), key=lambda trace: trace.world)
     return largest, diagnose_together(runs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
-    from evenstep.simulate.engines import Engine
+    from evenstep.workers.engines import Engine
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, workers: str) -> None:
@@ -28,18 +28,18 @@ def chosen(args: argparse.Namespace, *, workers: int | None = None) -> Engine:
     if args.workers is not None and args.workers < 1:
         raise UsageError(f"--workers must be at least 1, found {args.workers}")
     if args.engine == "ray":
-        from evenstep.simulate.ray_engine import RayEngine
+        from evenstep.workers.ray_engine import RayEngine
 
         return RayEngine(args.address, args.workers)
     if args.address is not None:
         raise UsageError("--address is of a Ray cluster: add --engine ray")
-    from evenstep.simulate.engines import Local
+    from evenstep.workers.engines import Local
 
     return Local(args.workers or workers)
 
 
 def is_here(engine: Engine) -> bool:
     """Whether this process itself does the work."""
-    from evenstep.simulate.engines import Local
+    from evenstep.workers.engines import Local
 
     return isinstance(engine, Local) and engine.workers == 1

@@ -10,13 +10,13 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from evenstep.errors import UsageError
-from evenstep.simulate.explain import shown, text
-from evenstep.simulate.explain.topic import Topic
-from evenstep.simulate.explain.topics import BY_NAME, TOPICS
-from evenstep.simulate.systems import CLAIMS, Claim
+from evenstep.explain import shown, text
+from evenstep.explain.topic import Topic
+from evenstep.explain.topics import BY_NAME, TOPICS
+from evenstep.reproduce.systems import CLAIMS, Claim
 
 if TYPE_CHECKING:
-    from evenstep.diagnose.mode import Mode
+    from evenstep.diagnose.modes.mode import Mode
 
 HELP = """Explain a failure mode, or a quantity of distributed training by its formula.
 
@@ -183,7 +183,7 @@ def _listing() -> dict[str, Any]:
 
 
 def _modes() -> dict[str, Mode]:
-    from evenstep.diagnose.catalog import MODES
+    from evenstep.diagnose.modes.catalog import MODES
 
     return {mode.name: mode for mode in MODES}
 

@@ -15,8 +15,8 @@ from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
-    from evenstep.report.anonymise import Scrubber
-    from evenstep.report.prometheus_metrics import Families
+    from evenstep.export.anonymise import Scrubber
+    from evenstep.export.prometheus_metrics import Families
     from evenstep.trace.trace import Trace
 
 HELP = """Write a run for other tools; several at once if you like.
@@ -89,9 +89,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
     """The trace, and what hides names in it if it has to."""
-    from evenstep.diagnose.attempts import with_attempts
+    from evenstep.diagnose.measure.attempts import with_attempts
+    from evenstep.export.anonymise import anonymised, scrubber
     from evenstep.importers.opening import load
-    from evenstep.report.anonymise import anonymised, scrubber
 
     trace = with_attempts(load(args.run), args.run)
     if not args.anonymise:
@@ -110,7 +110,7 @@ def _diagnosed(trace: Trace, scrub: Scrubber | None) -> Diagnosis:
 
 
 def _store(args: argparse.Namespace, trace: Trace) -> None:
-    from evenstep.trace.store_writing import write_store
+    from evenstep.trace.store.writing import write_store
 
     written = write_store(trace, args.store, force=args.force)
     each = f", {written.size_bytes / written.records:.3g} bytes each" if written.records else ""
@@ -122,21 +122,21 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
     if args.perfetto is not None:
         _perfetto(args, trace, diagnosis)
     if args.parquet is not None:
-        from evenstep.report.parquet import write
+        from evenstep.export.parquet import write
 
         for written in write(trace, diagnosis, args.parquet, force=args.force):
             each = f", {written.size_bytes / written.rows:.3g} bytes each" if written.rows else ""
             size = f"{written.rows:,} rows, {written.size_bytes:,} bytes{each}"
             print(f"Wrote {written.path} ({size})", file=sys.stderr)
     if args.prometheus is not None:
-        from evenstep.report.prometheus import write as write_metrics
+        from evenstep.export.prometheus import write as write_metrics
 
         write_metrics(_families(args, diagnosis), args.prometheus)
         print(f"Wrote {args.prometheus}", file=sys.stderr)
 
 
 def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.report.perfetto import encode
+    from evenstep.export.perfetto import encode
 
     data, partial = encode(trace, diagnosis, steps=args.steps)
     only = f", {partial}" if partial else ""
@@ -145,8 +145,8 @@ def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> N
 
 def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
     """What is counted, where it is one of our runs, and what the diagnosis says."""
-    from evenstep.report.prometheus import running
-    from evenstep.report.prometheus_metrics import Families, of_diagnosis
+    from evenstep.export.prometheus import running
+    from evenstep.export.prometheus_metrics import Families, of_diagnosis
 
     found = of_diagnosis(diagnosis)
     counted = running(args.run, anonymous=args.anonymise) if args.run.is_dir() else Families()
@@ -156,14 +156,14 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
 def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     """Everything that leaves over the network, or through a tracker's own API."""
     if args.otlp:
-        from evenstep.report.otlp import push
+        from evenstep.export.otlp import push
 
         run = str(diagnosis.run.get("run_id") or "")
         resource = {"service.name": "evenstep", "evenstep.run_id": run}
         push(_families(args, diagnosis), args.otlp, time_ns=time.time_ns(), resource=resource)
         print(f"Sent metrics to {args.otlp}", file=sys.stderr)
     if args.webhook:
-        from evenstep.report.alerts import webhook
+        from evenstep.watch.alerts import webhook
 
         told = webhook(args.webhook, diagnosis, above=args.above)
         print(f"Sent {len(told)} findings to {args.webhook}", file=sys.stderr)
@@ -172,7 +172,7 @@ def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
 
 
 def _tracked(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.report import trackers
+    from evenstep.export import trackers
 
     each, total = trackers.points(trace), trackers.totals(diagnosis)
     name = str(diagnosis.run.get("run_id") or "run")
@@ -185,8 +185,8 @@ def _tracked(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> No
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from evenstep.report.prometheus import running, server
-    from evenstep.trace.identity import hostname
+    from evenstep.export.prometheus import running, server
+    from evenstep.trace.spool.identity import hostname
 
     if not args.run.is_dir():
         raise UsageError(f"{args.run} is no run's folder; --serve needs one")

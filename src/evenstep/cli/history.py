@@ -31,8 +31,8 @@ def main(args: argparse.Namespace) -> int:
     """Read all runs and print them."""
     if not args.folder.is_dir():
         raise TraceError(f"there is no folder {args.folder}; give one that holds runs' folders")
-    from evenstep.diagnose.history import history
-    from evenstep.report.history import render
+    from evenstep.diagnose.compare.history import history
+    from evenstep.report.terminal.history import render
 
     found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour)
     if args.json:

@@ -55,7 +55,6 @@ COMMANDS = (
     Command("act", "ctl", "ctl RUN pace …", "change how a running job is paced"),
     Command("prove", "demo", "demo", "see who waits for whom in a real job, on this machine"),
     Command("prove", "reproduce", "reproduce NAME", "compute a published result anew"),
-    Command("prove", "lab", "lab ACTION …", "try pacing on real processes that share links"),
 )
 
 #: Packages a command may need, and the extra each comes with.
@@ -88,11 +87,16 @@ class CommandModule(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    return started(_dispatch, argv)
+
+
+def started(dispatch: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+    """The exit code of a command line: this process's own where `argv` is None."""
     if argv is None:
         argv = sys.argv[1:]
         open_streams()
         signal.signal(signal.SIGTERM, _terminated)
-    return guarded(lambda: _dispatch(list(argv)))
+    return guarded(lambda: dispatch(list(argv)))
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -169,17 +173,17 @@ def _dispatch(argv: list[str]) -> int:
         raise MissingExtra(package, extra=EXTRAS[package], purpose=purpose) from error
 
 
+def parser_of(module: CommandModule, prog: str) -> Parser:
+    """What a command's module understands, as `prog`."""
+    parser = Parser(prog=prog, description=module.HELP, formatter_class=Help, allow_abbrev=False)
+    module.add_arguments(parser)
+    return parser
+
+
 def _run(command: Command, argv: list[str]) -> int:
     module = _module(command)
     own, wrapped = _split(argv) if command.wraps else (argv, None)
-    parser = Parser(
-        prog=f"evenstep {command.name}",
-        description=module.HELP,
-        formatter_class=Help,
-        allow_abbrev=False,
-    )
-    module.add_arguments(parser)
-    args = parser.parse_args(own)
+    args = parser_of(module, f"evenstep {command.name}").parse_args(own)
     if wrapped is not None:
         args.command = [*args.command, "--", *wrapped] if args.command else wrapped
     return module.main(args)

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError
-from evenstep.trace.folder import RunFolder
-from evenstep.trace.identity import from_environment, hostname
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.identity import from_environment, hostname
 
 SCHEMA = "evenstep.preempted/1"
 #: What Slurm (`--signal`, preemption), Kubernetes and others send; not what a person types.

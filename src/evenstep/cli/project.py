@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _projected(args: argparse.Namespace) -> dict[str, Any]:
-    from evenstep.diagnose.project import projection
+    from evenstep.diagnose.sizes.project import projection
     from evenstep.importers.opening import load
 
     traces = sorted((load(path) for path in args.traces), key=lambda trace: trace.world)
@@ -63,7 +63,7 @@ def _projected(args: argparse.Namespace) -> dict[str, Any]:
 
 def _page(document: dict[str, Any]) -> Iterator[str]:
     """The table, then what it cannot know; at most 80 columns."""
-    from evenstep.report.terminal import wants_color
+    from evenstep.report.terminal.terminal import wants_color
 
     bold = ("\x1b[1m", "\x1b[0m") if wants_color() else ("", "")
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)

@@ -42,8 +42,8 @@ def main(args: argparse.Namespace) -> int:
     """Run the matrix, show it, and write what was asked for."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
     files.check_free(args.csv, force=args.force)
-    from evenstep.simulate import evaluation
-    from evenstep.simulate.sweep_workers import carried, usable_cores
+    from evenstep.reproduce import evaluation
+    from evenstep.simulate.study.sweep_workers import carried, usable_cores
 
     units = evaluation.planned(
         nodes=_each(args.nodes, "--nodes", int),

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Predict both families, show them, and write what was asked for."""
     _check(args)
-    from evenstep.simulate import table_one
+    from evenstep.reproduce import table_one
 
     families: list[dict[str, Any]] = []
     for family in table_one.FAMILIES:
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     if args.csv is not None:
         files.write(args.csv, _csv(families))
     if args.svg is not None:
-        from evenstep.report.table_one_figure import draw
+        from evenstep.report.page.table_one_figure import draw
 
         files.write(args.svg, draw(families))
     return 0

@@ -16,9 +16,9 @@ from evenstep.cli import child, env, files, preemption
 from evenstep.cli.admission import Admission, admit
 from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
-from evenstep.trace import facts, identity
-from evenstep.trace.folder import RunFolder, default_path, starter_pid
-from evenstep.trace.layout import PAGE_BYTES
+from evenstep.trace.spool import facts, identity
+from evenstep.trace.spool.folder import RunFolder, default_path, starter_pid
+from evenstep.trace.spool.layout import PAGE_BYTES
 
 HELP = """Run a training command and observe every rank of it; the script stays as it is.
 
@@ -108,13 +108,13 @@ def disabling_options(command: Sequence[str]) -> list[str]:
 
 def _preloading() -> str:
     """What to preload: the shim before whatever is preloaded already."""
-    from evenstep.hooks.pmpi import build
+    from evenstep.hooks.mpi.pmpi import build
 
     return ":".join(filter(None, [str(build.library(os.environ)), os.environ.get("LD_PRELOAD")]))
 
 
 def _collect(folder: RunFolder, run_id: str) -> None:
-    from evenstep.hooks.pmpi.collect import collect
+    from evenstep.hooks.mpi.pmpi.collect import collect
 
     collect(folder.path, run_id=run_id)
 

@@ -15,7 +15,7 @@ from evenstep.cli.arguments import sizes
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.simulate.scaling import Study
+    from evenstep.simulate.study.scaling import Study
 
 HELP = """Simulate a scenario at several sizes and say where its throughput peaks, and why.
 
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
-        from evenstep.simulate.scaling_table import page
+        from evenstep.report.terminal.scaling_scenario import page
 
         print("\n".join(page(document)))
     return INTERRUPTED if document["partial"] else 0
@@ -79,7 +79,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
-    from evenstep.simulate import scaling
+    from evenstep.simulate.study import scaling
 
     study = _study(args)
     units = study.units()
@@ -106,9 +106,9 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _study(args: argparse.Namespace) -> Study:
-    from evenstep.simulate import scenario as scenarios
-    from evenstep.simulate.scaling import Study
-    from evenstep.simulate.scaling_sizes import default_sizes
+    from evenstep.scenario import scenario as scenarios
+    from evenstep.simulate.study.scaling import Study
+    from evenstep.simulate.study.scaling_sizes import default_sizes
 
     base = scenarios.load(args.scenario, args.set)
     changes = _control(args)
@@ -133,8 +133,8 @@ def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
     """All rows, or those finished before Ctrl-C."""
     from contextlib import closing
 
-    from evenstep.simulate.scaling import measured
-    from evenstep.simulate.sweep_workers import carried, usable_cores
+    from evenstep.simulate.study.scaling import measured
+    from evenstep.simulate.study.sweep_workers import carried, usable_cores
 
     units = study.units()
     rows: list[dict[str, Any]] = []

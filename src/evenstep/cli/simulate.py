@@ -16,8 +16,8 @@ from evenstep.cli import files, progress
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
+    from evenstep.scenario.scenario import Scenario
     from evenstep.simulate.result import Result
-    from evenstep.simulate.scenario import Scenario
 
 HELP = """Run a scenario: a cluster, its fabric, a job and what disturbs it, in one TOML file.
 
@@ -60,12 +60,12 @@ def main(args: argparse.Namespace) -> int:
 
 def _main(args: argparse.Namespace) -> int:
     if args.fields:
-        from evenstep.simulate import fields
+        from evenstep.scenario import fields
 
         print(_json(fields.document()) if args.json else fields.described(), end="")
         return 0
     if args.presets:
-        from evenstep.simulate import presets
+        from evenstep.scenario import presets
 
         found = presets.summaries()
         document = {"schema": "evenstep.presets/1", "presets": found}
@@ -73,7 +73,7 @@ def _main(args: argparse.Namespace) -> int:
         return 0
     if args.scenario is None:
         raise UsageError("name a SCENARIO file, or list the fields of one with --fields")
-    from evenstep.simulate import scenario
+    from evenstep.scenario import scenario
 
     asked = scenario.load(args.scenario, args.set)
     files.check_free(args.html, force=args.force)
@@ -84,7 +84,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.json:
         print(_json(result.to_json()), end="")
     else:
-        from evenstep.simulate.table import render
+        from evenstep.report.terminal.simulation import render
 
         print(render(result), end="")
     for written in filter(None, (args.html, args.out)):
@@ -118,8 +118,8 @@ def _folder(args: argparse.Namespace) -> Iterator[Path | None]:
 def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     """The page of a simulation is that of its trace, with the load of the links it knows."""
     from evenstep.diagnose.engine import diagnose
-    from evenstep.report import html
-    from evenstep.report.fabric import LinkMap
+    from evenstep.report.page import html
+    from evenstep.report.page.fabric import LinkMap
     from evenstep.trace.trace import load
 
     trace, mapped = load(folder), result.fabric_map()
@@ -145,7 +145,7 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
 
 def _make_room(path: Path, *, force: bool) -> None:
     """Refuse to overwrite a run; remove it where that was asked for."""
-    from evenstep.trace.folder import RunFolder
+    from evenstep.trace.spool.folder import RunFolder
 
     folder = RunFolder(path)
     files.check_folder(path)

@@ -20,8 +20,8 @@ from evenstep.cli.terminal import say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.trace.store_query import Answer
-    from evenstep.trace.store_tables import Table
+    from evenstep.trace.store.query import Answer
+    from evenstep.trace.store.tables import Table
     from evenstep.trace.trace import Trace
 
 HELP = """Ask about a run in SQL.
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError('give a QUERY and a RUN: evenstep sql "select … from steps" RUN')
     if " " in str(args.run) and " " not in args.query:
         raise UsageError(f"the question comes first: evenstep sql QUERY {args.query}")
-    from evenstep.trace import store_query
+    from evenstep.trace.store import query as store_query
 
     with _source(args.run) as source, store_query.opened(source) as connection:
         answer = store_query.ask(connection, args.query)
@@ -76,8 +76,8 @@ def _source(path: Path) -> Iterator[Path | Trace]:
     """What to ask: a store as it is, a small run in memory, a large one stored for the moment."""
     from evenstep.importers.opening import load
     from evenstep.trace.spooled import OnDisk
-    from evenstep.trace.store_layout import is_store
-    from evenstep.trace.store_writing import write_store
+    from evenstep.trace.store.layout import is_store
+    from evenstep.trace.store.writing import write_store
 
     if is_store(path):
         yield path
@@ -193,7 +193,7 @@ def _is_number(text: str) -> bool:
 
 
 def _print_tables(*, as_json: bool) -> None:
-    from evenstep.trace.store_tables import TABLES
+    from evenstep.trace.store.tables import TABLES
 
     if as_json:
         found = {table.name: _described(table) for table in TABLES}

@@ -14,7 +14,7 @@ from evenstep.cli import files, progress
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
-    from evenstep.simulate.decision import Limits
+    from evenstep.simulate.study.decision import Limits
 
 HELP = """Run every strategy, collective algorithm and layout on a scenario's cluster and say which to take.
 
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Compare, print, and write the settings asked for."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
-    from evenstep.simulate import scenario
-    from evenstep.simulate.decision import compare
+    from evenstep.scenario import scenario
+    from evenstep.simulate.study.decision import compare
 
     limits, axes = limits_of(args.limit), _axes(args.margins)
     if args.workers is not None and args.workers < 1:
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
         workers=args.workers or len(os.sched_getaffinity(0)),
         progress=progress.counter("compared {} of {} options"),
     )
-    from evenstep.simulate import decision_table
+    from evenstep.report.terminal import decision as decision_table
 
     if args.json:
         print(json.dumps(table.to_json(), indent=2, allow_nan=False, ensure_ascii=False))
@@ -89,7 +89,7 @@ def _axes(text: str) -> tuple[str, ...]:
 
 def limits_of(texts: list[str]) -> Limits:
     """Limits from `cv=.1` and `p99=250ms`; the last of a name counts."""
-    from evenstep.simulate.decision import Limits
+    from evenstep.simulate.study.decision import Limits
 
     found: dict[str, float] = {}
     for text in texts:

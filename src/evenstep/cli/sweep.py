@@ -13,9 +13,9 @@ from evenstep.cli import engine, files, progress
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.simulate.engines import Engine
-    from evenstep.simulate.sweep import Plan
-    from evenstep.simulate.sweep_folder import SweepFolder
+    from evenstep.simulate.study.sweep import Plan
+    from evenstep.simulate.study.sweep_folder import SweepFolder
+    from evenstep.workers.engines import Engine
 
 HELP = """Simulate a scenario in every combination of some values, on all cores of this machine or,
 with --engine ray, of a cluster.
@@ -54,9 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Carry the sweep out and say what came of it."""
-    from evenstep.simulate import scenario, sweep
-    from evenstep.simulate.sweep_folder import SweepFolder
-    from evenstep.simulate.sweep_summary import summed_up
+    from evenstep.scenario import scenario
+    from evenstep.simulate.study import sweep
+    from evenstep.simulate.study.sweep_folder import SweepFolder
+    from evenstep.simulate.study.sweep_summary import summed_up
 
     if not args.vary:
         raise UsageError("name at least one field to --vary, as in --vary nodes=4,8,16")
@@ -81,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
     document = _document(plan, summed_up(rows, [axis.field for axis in axes]), len(rows))
     print(json.dumps(document, indent=2, allow_nan=False) if args.json else _page(document))
     if args.html is not None:
-        from evenstep.report import sweep_page
+        from evenstep.report.page import sweep_page
 
         sweep_page.write(document, _name(data, args.scenario), args.html, force=args.force)
         print(f"Wrote {args.html}", file=sys.stderr)
@@ -96,7 +97,7 @@ def _carry_out(
     """Simulate what `rows` does not have yet; Ctrl-C ends it and keeps what is finished."""
     from contextlib import closing
 
-    from evenstep.simulate.sweep_workers import carried
+    from evenstep.simulate.study.sweep_workers import carried
 
     known = {row["number"] for row in rows}
     left = [unit for unit in plan.units if unit.number not in known]
@@ -166,7 +167,7 @@ def _page(document: dict[str, Any]) -> str:
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
-    from evenstep.simulate.table import duration
+    from evenstep.report.terminal.simulation import duration
 
     rate, cv = entry["throughput"], entry["step_cv"]
     spread = "" if rate["low"] is None else f" ±{rate['high'] - rate['value']:.2g}"

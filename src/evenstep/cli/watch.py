@@ -18,8 +18,8 @@ from evenstep.cli.terminal import say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.report.live_findings import Journal
-    from evenstep.report.live_frame import Frame
+    from evenstep.watch.findings import Journal
+    from evenstep.watch.frame import Frame
 
 HELP = """Show a running job: who is late, where each rank's step goes, what stands out.
 
@@ -99,9 +99,9 @@ def _has_begun(path: Path) -> bool:
 
 def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
     """Sum up the ranks of this node again and again; ends some time after they have."""
-    from evenstep.report.live_node import encoded, news_path, write_news
-    from evenstep.report.live_run import LiveRun
-    from evenstep.trace.identity import hostname
+    from evenstep.trace.spool.identity import hostname
+    from evenstep.watch.node import encoded, news_path, write_news
+    from evenstep.watch.run import LiveRun
 
     run, place = LiveRun(path.absolute(), here=True), news_path(into, hostname())
     say(f"sums up the ranks of {hostname()} in {place}")
@@ -123,9 +123,9 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
 
 def _pictures(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
     """The run again and again, with what was found new in it; ends some time after the run."""
-    from evenstep.report.live_findings import Journal, live_findings
-    from evenstep.report.live_frame import frame
-    from evenstep.report.live_tree import Follower
+    from evenstep.watch.findings import Journal, live_findings
+    from evenstep.watch.frame import frame
+    from evenstep.watch.tree import Follower
 
     follower, journal = Follower.of(path.absolute()), Journal()
     over = _Patience()
@@ -170,8 +170,8 @@ def _print_json(pictures: Iterator[tuple[Frame, Journal, list[str]]], *, once: b
 
 
 def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
-    from evenstep.report.live_terminal import View, lines
-    from evenstep.report.terminal import wants_color
+    from evenstep.report.terminal.terminal import wants_color
+    from evenstep.watch.terminal import View, lines
 
     size = shutil.get_terminal_size((80, 24))
     height = size.lines if terminal else 1_000
@@ -193,7 +193,7 @@ def _show(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
 
 def _log(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
     """Into a file or a pipe: a line whenever the verdict changes, and what is found."""
-    from evenstep.report.live_terminal import status_line
+    from evenstep.watch.terminal import status_line
 
     said = ""
     for frame, _, new in pictures:
@@ -204,7 +204,7 @@ def _log(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
 
 
 def _serve(pictures: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> int:
-    from evenstep.report.live_web import LiveServer, tunnel_command
+    from evenstep.watch.web import LiveServer, tunnel_command
 
     with LiveServer(port) as server:
         say(f"watch at {server.url}")

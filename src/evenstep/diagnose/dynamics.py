@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenstep.diagnose import async_staleness, blame, critical_path, resets
-from evenstep.diagnose.attempts import known
-from evenstep.diagnose.case import Case
-from evenstep.diagnose.restarts import entries
+from evenstep.diagnose.lateness import blame, critical_path
+from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.measure import resets
+from evenstep.diagnose.measure.attempts import known
+from evenstep.diagnose.measure.restarts import entries
+from evenstep.diagnose.modes import async_staleness
 
 
 def summary(case: Case) -> dict[str, Any]:

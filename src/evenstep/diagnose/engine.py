@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from evenstep.diagnose import dynamics, hang, words
-from evenstep.diagnose.attempts import PREEMPTED
-from evenstep.diagnose.case import Case, open_case
-from evenstep.diagnose.catalog import MODES
+from evenstep import words
+from evenstep.diagnose import dynamics
 from evenstep.diagnose.finding import Diagnosis, Finding
-from evenstep.diagnose.overview import summary
-from evenstep.diagnose.pacing_effects import pacing
-from evenstep.diagnose.regimes import regimes
-from evenstep.diagnose.together import with_interactions
-from evenstep.trace.layout import Kind
+from evenstep.diagnose.lateness.case import Case, open_case
+from evenstep.diagnose.lateness.pacing_effects import pacing
+from evenstep.diagnose.measure.attempts import PREEMPTED
+from evenstep.diagnose.measure.overview import summary
+from evenstep.diagnose.measure.regimes import regimes
+from evenstep.diagnose.modes import hang
+from evenstep.diagnose.modes.catalog import MODES
+from evenstep.diagnose.what_if.together import with_interactions
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 NAMED = 0.05  # severity from which a finding makes the headline

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from evenstep.diagnose import words
+from evenstep import words
 
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis, Finding

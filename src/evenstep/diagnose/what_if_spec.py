@@ -7,8 +7,8 @@ import re
 from typing import NamedTuple
 
 from evenstep.errors import UsageError
-from evenstep.trace.layout import Op
 from evenstep.trace.ranks import parse_ranks
+from evenstep.trace.spool.layout import Op
 
 #: One example of everything that can be asked, as a message names it.
 FORMS: tuple[str, ...] = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from evenstep.agent.sources.infiniband import ports
 from evenstep.doctor.check import Check, Subject, listed, or_ok
 from evenstep.doctor.host import Host
 from evenstep.doctor.variables import NCCL_GUIDE, Setting, settings
+from evenstep.host.sources.infiniband import ports
 
 _SUBJECT = Subject("variables.contradictions", NCCL_GUIDE)
 _LOCAL = ("localhost", "127.0.0.1", "::1")

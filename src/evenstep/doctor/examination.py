@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evenstep.agent.locality import locality
-from evenstep.agent.sources.nvml_library import NvmlError
 from evenstep.doctor import (
     contradictions,
     gpus,
@@ -27,6 +25,8 @@ from evenstep.doctor import (
 )
 from evenstep.doctor.check import Check, Severity, Subject
 from evenstep.doctor.host import Host
+from evenstep.host.locality import locality
+from evenstep.host.sources.nvml_library import NvmlError
 
 SCHEMA = "evenstep.doctor/1"
 ROOMS: tuple[tuple[str, Callable[[Host], Iterable[Check]]], ...] = (

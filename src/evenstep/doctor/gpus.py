@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from evenstep.agent.sources.nvml_library import Nvml, NvmlError
 from evenstep.doctor.check import Check, Severity, Subject, listed, or_ok
 from evenstep.doctor.host import Host, kernel_log
+from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
 _NVML = "NVML API reference"
 _MEMORY = Subject("gpus.memory_errors", "NVIDIA GPU Memory Error Management")

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evenstep.agent.sources.nvml_library import Nvml
-from evenstep.agent.sources.source import SourceUnavailable
-from evenstep.agent.sysfs import children, parse_cpus, read_int, read_text
+from evenstep.host.sources.nvml_library import Nvml
+from evenstep.host.sources.source import SourceUnavailable
+from evenstep.host.sysfs import children, parse_cpus, read_int, read_text
 
 _LOCAL_WORLD = (
     "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE",

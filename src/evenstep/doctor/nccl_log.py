@@ -10,9 +10,9 @@ from evenstep.doctor import contradictions, variables
 from evenstep.doctor.check import Check, Subject, listed, or_ok
 from evenstep.doctor.host import Host
 from evenstep.errors import UsageError
-from evenstep.importers import nccl_debug
 from evenstep.importers.content import content
 from evenstep.importers.format import Source
+from evenstep.importers.nccl import debug as nccl_debug
 
 _NETWORK = Subject("nccl_log.network", "NCCL user guide, Logging")
 _DIRECT = Subject("nccl_log.gpu_direct_rdma", "NCCL user guide, GPU-to-NIC communication")

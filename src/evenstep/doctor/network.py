@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from evenstep.agent.locality import locality
-from evenstep.agent.sources.infiniband import InfinibandSource, ports
-from evenstep.agent.sources.source import SourceUnavailable
 from evenstep.doctor.check import Check, Subject, listed, or_ok
 from evenstep.doctor.host import Host
+from evenstep.host.locality import locality
+from evenstep.host.sources.infiniband import InfinibandSource, ports
+from evenstep.host.sources.source import SourceUnavailable
 
 _LINKS = Subject("network.links", "NCCL user guide, Networking Troubleshooting")
 _SPEED = Subject("network.speed", "Linux kernel, sysfs-class-net and sysfs-class-infiniband")

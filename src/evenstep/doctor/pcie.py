@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from evenstep.agent.pci import PciPlace
-from evenstep.agent.sources.infiniband import ports
-from evenstep.agent.sysfs import read_int, read_text
 from evenstep.doctor.check import Check, Subject, listed, or_ok
 from evenstep.doctor.host import Host
+from evenstep.host.pci import PciPlace
+from evenstep.host.sources.infiniband import ports
+from evenstep.host.sysfs import read_int, read_text
 
 _LINKS = Subject(
     "pcie.links", "PCI Express Base Specification, Link Status; Linux kernel, sysfs-bus-pci"

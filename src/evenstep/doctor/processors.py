@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evenstep.agent.cgroup import CpuController
-from evenstep.agent.sysfs import format_cpus
 from evenstep.doctor.check import Check, Subject, or_ok
 from evenstep.doctor.host import Host
+from evenstep.host.cgroup import CpuController
+from evenstep.host.sysfs import format_cpus
 
 _THREADS = Subject("processors.threads", "torch.distributed.run documentation, OMP_NUM_THREADS")
 _WAITING = Subject("processors.waiting", "OpenMP 5.0, OMP_WAIT_POLICY; Open MPI and MPICH FAQ")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from evenstep.doctor.check import Check, Severity, Subject, or_ok
 from evenstep.doctor.host import Host
 from evenstep.doctor.variable_names import FOREIGN, KNOWN, RENAMED
-from evenstep.trace.facts import recorded_environment
+from evenstep.trace.spool.facts import recorded_environment
 
 NCCL_GUIDE = "NCCL user guide, Environment Variables"
 _NEAR = 0.85  # similarity of names from which one is the other, misspelt

@@ -6,9 +6,9 @@ import ctypes
 import re
 from collections.abc import Iterator
 
-from evenstep.agent.sources.nvml_library import Nvml, NvmlError
 from evenstep.doctor.check import Check, Subject
 from evenstep.doctor.host import Host
+from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
 OLDEST_PYTHON = (3, 11)
 TESTED_PYTHON = ((3, 11), (3, 13))

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS
 from evenstep.trace.ranks import group_uid
+from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS
 from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 #: Modules of this package with a `FORMAT`, and what a reader expects. The first that recognises a
 #: file reads it.
 FORMATS: Mapping[str, str] = {
-    "kineto": "a Kineto or Chrome trace in JSON",
-    "nsys": "an SQLite export of Nsight Systems",
-    "flight_recorder": "a flight recorder dump of torch.distributed",
-    "nccl_inspector": "JSON lines of the NCCL Inspector",
-    "operation_tables": "an operation table in Parquet or CSV",
-    "nccl_tests": "a log of nccl-tests",
-    "probe_floors": "a floors file of evenstep probe",
-    "nccl_debug": "a log with NCCL_DEBUG=INFO",
+    "kineto.kineto": "a Kineto or Chrome trace in JSON",
+    "nsys.nsys": "an SQLite export of Nsight Systems",
+    "flight_recorder.flight_recorder": "a flight recorder dump of torch.distributed",
+    "nccl.inspector": "JSON lines of the NCCL Inspector",
+    "operations.operation_tables": "an operation table in Parquet or CSV",
+    "nccl.tests": "a log of nccl-tests",
+    "nccl.probe_floors": "a floors file of evenstep probe",
+    "nccl.debug": "a log with NCCL_DEBUG=INFO",
 }
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.importers.merging import overlap_ns, united
-from evenstep.trace.layout import Flag, Kind
+from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.importers.draft import Draft
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Flag, Kind
+from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]

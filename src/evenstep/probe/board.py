@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from evenstep.errors import ConfigError
-from evenstep.trace.identity import Identity
+from evenstep.trace.spool.identity import Identity
 
 STAGES = ("arrived", "compute", "memory", "all_reduce", "pairs", "done")
 FAILED = "failed"

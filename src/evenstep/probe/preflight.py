@@ -14,7 +14,7 @@ from evenstep.errors import MissingExtra, UsageError
 from evenstep.probe.board import FAILED, Board, connect
 from evenstep.probe.outcome import Outcome, gather
 from evenstep.probe.rank import Plan, Rank
-from evenstep.trace.identity import from_environment
+from evenstep.trace.spool.identity import from_environment
 
 _GRACE_S = 3.0  # after one rank has failed, for the others to say so
 _LOOK_S = 0.1

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from evenstep.agent.sysfs import read_text
+from evenstep.host.sysfs import read_text
 from evenstep.probe import kernels
 from evenstep.probe.board import FAILED, Board
 from evenstep.probe.exchange import Exchange, Meetings, Sweep
-from evenstep.trace.identity import Identity, boot_id, hostname
+from evenstep.trace.spool.identity import Identity, boot_id, hostname
 
 #: Shares of the time; what is left goes to starting.
 COMPUTE, MEMORY, SWEEP, NODE_SWEEP, PAIRS = 0.12, 0.06, 0.27, 0.10, 0.40

@@ -13,10 +13,10 @@ from evenstep.errors import TraceError
 from evenstep.probe.document import short
 from evenstep.probe.findings import Judgement
 from evenstep.probe.outcome import Outcome, Reduction
-from evenstep.simulate import schema
-from evenstep.simulate.calibrate_links import Links, Seen, fit_line
-from evenstep.simulate.hardware import Cluster, Fabric, LinkChange
-from evenstep.simulate.scenario import Collectives, Job, Noise, Run, Scenario, Work
+from evenstep.scenario import schema
+from evenstep.scenario.hardware import Cluster, Fabric, LinkChange
+from evenstep.scenario.scenario import Collectives, Job, Noise, Run, Scenario, Work
+from evenstep.simulate.calibrate.links import Links, Seen, fit_line
 from evenstep.trace.ranks import format_ranks
 
 _HEAD = """\

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate import outlook
-from evenstep.simulate.account import Account
-from evenstep.simulate.fabric_map import FabricMap, fabric_map
-from evenstep.simulate.flows import Flow
-from evenstep.simulate.link_loads import LinkLoads
-from evenstep.simulate.placement import Placement
-from evenstep.simulate.scenario import Scenario
-from evenstep.simulate.staleness import Staleness, convergence
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.fabric.flows import Flow
+from evenstep.simulate.fabric.placement import Placement
+from evenstep.simulate.job import outlook
+from evenstep.simulate.job.account import Account
+from evenstep.simulate.job.fabric_map import FabricMap, fabric_map
+from evenstep.simulate.job.link_loads import LinkLoads
+from evenstep.simulate.job.staleness import Staleness, convergence
 
 Array = npt.NDArray[Any]
 

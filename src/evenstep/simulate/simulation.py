@@ -10,32 +10,32 @@ from typing import Any
 import numpy.typing as npt
 
 from evenstep.errors import ConfigError
-from evenstep.simulate import strategies
-from evenstep.simulate.account import Account
-from evenstep.simulate.archive import Cast, FolderArchive, MemoryArchive
-from evenstep.simulate.engine import Engine
-from evenstep.simulate.exact import ExactWire
-from evenstep.simulate.flows import Library
-from evenstep.simulate.learning import LearningWire
-from evenstep.simulate.link_loads import link_loads
-from evenstep.simulate.neighbours import Timeline, timeline
-from evenstep.simulate.network import Network
-from evenstep.simulate.noise import Weather
-from evenstep.simulate.placement import Placement, place
-from evenstep.simulate.program import Program, build, without_exchange
-from evenstep.simulate.recording import Recorder
-from evenstep.simulate.rehearsal import (
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.fabric.flows import Library
+from evenstep.simulate.fabric.network import Network
+from evenstep.simulate.fabric.noise import Weather
+from evenstep.simulate.fabric.placement import Placement, place
+from evenstep.simulate.job import strategies
+from evenstep.simulate.job.account import Account
+from evenstep.simulate.job.archive import Cast, FolderArchive, MemoryArchive
+from evenstep.simulate.job.engine import Engine
+from evenstep.simulate.job.link_loads import link_loads
+from evenstep.simulate.job.program import Program, build, without_exchange
+from evenstep.simulate.job.recording import Recorder
+from evenstep.simulate.job.strategies import Pace
+from evenstep.simulate.result import SPARING, Result, summed_up
+from evenstep.simulate.wires.exact import ExactWire
+from evenstep.simulate.wires.learning import LearningWire
+from evenstep.simulate.wires.neighbours import Timeline, timeline
+from evenstep.simulate.wires.rehearsal import (
     MOST_LEARNED_FROM,
     affordable,
     is_unshared,
     rehearsed,
     teachable,
 )
-from evenstep.simulate.result import SPARING, Result, summed_up
-from evenstep.simulate.scenario import Scenario
-from evenstep.simulate.strategies import Pace
-from evenstep.simulate.wire import FastWire, LooseWire, Wire
-from evenstep.trace.folder import RunFolder
+from evenstep.simulate.wires.wire import FastWire, LooseWire, Wire
+from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]

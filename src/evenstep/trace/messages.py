@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Op
+from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 

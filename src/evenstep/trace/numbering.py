@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
 
 Array = npt.NDArray[Any]
 

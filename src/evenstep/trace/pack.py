@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.errors import SpoolError
-from evenstep.trace.layout import (
+from evenstep.trace.spool.layout import (
     HEADER,
     HEADER_TEXT_OFFSET,
     MAGIC,

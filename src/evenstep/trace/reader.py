@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import LayoutError, SpoolError
-from evenstep.trace import layout, summary
 from evenstep.trace.pack import Extent
 from evenstep.trace.ranks import MOST_RANKS, parse_ranks
+from evenstep.trace.spool import layout, summary
 
 Array = npt.NDArray[Any]
 

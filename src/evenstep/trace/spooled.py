@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace import layout
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
-from evenstep.trace.layout import Kind
 from evenstep.trace.reader import RECORD, Ring
+from evenstep.trace.spool import layout
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.survey import BULK, CHUNK, StepIndex
 
 Array = npt.NDArray[Any]

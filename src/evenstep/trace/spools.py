@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.trace import layout
 from evenstep.trace.cores import each
 from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.reader import SpoolContents, read_spool
+from evenstep.trace.spool import layout
 from evenstep.trace.survey import Survey, survey
 
 LARGE_RECORDS = 2_000_000  # more than these are left on disk: see `evenstep.trace.spooled`

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.layout import Flag, Kind
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import RECORD, Ring, SpoolContents, coarsened, open_spool
+from evenstep.trace.spool.layout import Flag, Kind
 
 Array = npt.NDArray[Any]
 

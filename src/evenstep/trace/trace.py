@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace import layout
 from evenstep.trace.columns import Columns
 from evenstep.trace.numbering import renumbered, step_shifts
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SUMMARY, SpoolContents
+from evenstep.trace.spool import layout
 from evenstep.trace.spooled import (
     EVENT_COLUMNS,
     ByKind,
@@ -29,7 +29,7 @@ from evenstep.trace.spooled import (
     mapped,
 )
 from evenstep.trace.spools import LARGE_RECORDS, Spools, read_spools
-from evenstep.trace.store_layout import is_store
+from evenstep.trace.store.layout import is_store
 from evenstep.trace.survey import Survey
 
 Array = npt.NDArray[Any]
@@ -74,7 +74,7 @@ class Trace:
 
     `events` holds one row per record, in order of rank and sequence; `group` and `name` index
     `groups` and `names` here (not the rank's own tables), -1 and 0 being none. Times are the
-    rank's own monotonic clock in ns: see `evenstep.trace.clocks` before comparing hosts.
+    rank's own monotonic clock in ns: see `evenstep.trace.clocks.clocks` before comparing hosts.
     `summaries` has one row per step or per merged steps of a rank (dtype `SUMMARY`), with
     `summary_rank` beside it. `limits` says in words what is missing or damaged. The events of a
     large run stay on disk: ask for the kinds and the rows that are needed.
@@ -152,7 +152,7 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     if not root.exists():
         raise TraceError(f"{root} does not exist; give a run folder or a .spool file")
     if is_store(root):
-        from evenstep.trace.store_reading import load_store
+        from evenstep.trace.store.reading import load_store
 
         return load_store(root, attempt=attempt)
     return _assemble(read_spools(root, attempt))

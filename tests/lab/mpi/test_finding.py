@@ -7,9 +7,9 @@ import json
 import pytest
 
 from evenstep.diagnose.finding import Finding
-from evenstep.lab.mpi.finding import findings
-from evenstep.lab.outcome import ArmOutcome, Interval, JobOutcome
-from evenstep.lab.scenario import parse
+from lab.mpi.finding import findings
+from lab.outcome import ArmOutcome, Interval, JobOutcome
+from lab.scenario import parse
 
 SCENARIO = parse({"fabric": "mpi", "jobs": [{"name": "ring", "ranks": 4}]})
 UNKNOWN = Interval(0.0, None, None)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.lab.mpi.news import Heard, News
 from evenstep.pacing import Plan, Slowest, Stance
+from lab.mpi.news import Heard, News
 
 TIMES = st.integers(0, 10**12)
 PLANS = st.tuples(

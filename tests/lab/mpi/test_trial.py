@@ -8,12 +8,12 @@ import pytest
 import evenstep
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
-from evenstep.lab import run
-from evenstep.lab.arms import Schedule
-from evenstep.lab.mpi import tier
-from evenstep.lab.scenario import parse
-from evenstep.lab.steps import read_steps
-from evenstep.trace.layout import Kind
+from evenstep.trace.spool.layout import Kind
+from lab import run
+from lab.arms import Schedule
+from lab.mpi import tier
+from lab.scenario import parse
+from lab.steps import read_steps
 
 SCENARIO = parse({
     "fabric": "mpi",

@@ -9,10 +9,10 @@ import pytest
 
 import evenstep
 from evenstep.diagnose.engine import diagnose
-from evenstep.lab.tcp import needs
-from evenstep.trace.clocks import align
-from evenstep.trace.layout import Kind
+from evenstep.trace.clocks.clocks import align
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
+from lab.tcp import needs
 from tests.lab.tcp import two_clocks
 from tests.lab.tcp.two_clocks import DELAY_MS
 

@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.lab.conductor import Conductor, of_processes
-from evenstep.lab.crew import Crew
-from evenstep.lab.fair.disturbances import NEVER
-from evenstep.lab.pulse import NOT_YET, Pulse
-from evenstep.lab.scenario import parse
-from evenstep.lab.tier import LabError
+from lab.children import python_path
+from lab.conductor import Conductor, of_processes
+from lab.crew import Crew
+from lab.fair.disturbances import NEVER
+from lab.pulse import NOT_YET, Pulse
+from lab.scenario import parse
+from lab.tier import LabError
 
-SOURCE = str(Path(__file__).parents[3] / "src")
+SOURCE = python_path()
 #: starts a process that sleeps, says its id, and waits to be killed
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from evenstep.lab.crew import Crew
+from lab.crew import Crew
 print(Crew().start("sleeper", ["sleep", "60"], dict(os.environ), Path(sys.argv[1])), flush=True)
 time.sleep(60)
 """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.lab import scenario
-from evenstep.lab.tcp.plan import plan
+from lab import scenario
+from lab.tcp.plan import plan
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "lab"
 

@@ -8,27 +8,27 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.lab.tcp import needs, network, owner
-from evenstep.lab.tcp.layout import Layout, address
-from evenstep.lab.tcp.network import Network
-from evenstep.lab.tcp.shaping import Shape
+from lab.children import python_path
+from lab.tcp import needs, network, owner
+from lab.tcp.layout import Layout, address
+from lab.tcp.network import Network
+from lab.tcp.shaping import Shape
 
 LACKING = needs.missing()
 privileged = pytest.mark.skipif(bool(LACKING), reason=LACKING or "nothing is lacking")
-SOURCE = str(Path(__file__).parents[3] / "src")
+SOURCE = python_path()
 GBPS = 0.04
 SENT_BYTES = 2_000_000
 
 #: makes a network, says so, and waits to be killed
 HOLD = """
 import sys, time
-from evenstep.lab.tcp.layout import Layout
-from evenstep.lab.tcp.network import Network
+from lab.tcp.layout import Layout
+from lab.tcp.network import Network
 made = Network(Layout(leaf_of=[0, 0]))
 print(made.hosts[0], flush=True)
 time.sleep(60)

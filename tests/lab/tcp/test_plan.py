@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
-from evenstep.lab.scenario import parse
-from evenstep.lab.tcp import layout as layouts
-from evenstep.lab.tcp import owner, shaping
-from evenstep.lab.tcp.layout import Layout
-from evenstep.lab.tcp.plan import plan
-from evenstep.lab.tcp.shaping import Shape
+from lab.scenario import parse
+from lab.tcp import layout as layouts
+from lab.tcp import owner, shaping
+from lab.tcp.layout import Layout
+from lab.tcp.plan import plan
+from lab.tcp.shaping import Shape
 
 
 def planned(**network):

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from evenstep.lab.tcp import traffic
-from evenstep.lab.tcp.traffic import Sink
+from lab.tcp import traffic
+from lab.tcp.traffic import Sink
 
 
 @pytest.fixture

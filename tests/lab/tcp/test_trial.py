@@ -7,11 +7,11 @@ import pytest
 import evenstep
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
-from evenstep.lab import run
-from evenstep.lab.arms import Schedule
-from evenstep.lab.scenario import parse
-from evenstep.lab.tcp import needs, network, tier
-from evenstep.lab.tcp.rank import ACCOUNTS
+from lab import run
+from lab.arms import Schedule
+from lab.scenario import parse
+from lab.tcp import needs, network, tier
+from lab.tcp.rank import ACCOUNTS
 
 SCENARIO = parse({
     "fabric": "tcp",

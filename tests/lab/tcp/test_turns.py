@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evenstep.lab.tcp.turns import TurnPacer, settings_of
 from evenstep.pacing import PacerSettings, Plan, Stance, StepObservation
+from lab.tcp.turns import TurnPacer, settings_of
 
 STEP_NS, WAIT_NS = 50_000_000, 20_000_000
 

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from evenstep.lab.crew import Crew
-from evenstep.lab.faults import Fault
-from evenstep.lab.scenario import Job
-from evenstep.lab.tcp import training
-from evenstep.lab.tcp.layout import Layout, address
-from evenstep.lab.tcp.network import Network
-from evenstep.lab.tcp.order import Order
-from evenstep.trace import layout
 from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.trace.spool import layout
+from lab.children import python_path
+from lab.crew import Crew
+from lab.faults import Fault
+from lab.scenario import Job
+from lab.tcp import training
+from lab.tcp.layout import Layout, address
+from lab.tcp.network import Network
+from lab.tcp.order import Order
 
-SOURCE = Path(__file__).parents[3] / "src"
+SOURCE = python_path()
 STEPS = 30
 DELAY_MS = 50.0
 OFFSET_S = 86_400  # rank 1's clock is a day ahead
@@ -62,7 +63,7 @@ def run(folder: Path) -> Path:
 def environment(folder: Path, rank: int) -> dict[str, str]:
     """A launcher's variables, and where the trace goes."""
     return {
-        **os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1",
+        **os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1",
         "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": address(0), "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0",
         "EVENSTEP_OUT": str(folder / "run"), "EVENSTEP_PACE_MODE": "off",

@@ -1,0 +1,24 @@
+"""`python -m lab`: the command line of the laboratory, from a checkout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+from evenstep.cli.main import CommandModule, parser_of, started
+from lab import command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what was asked and return the exit code."""
+    return started(_dispatch, argv)
+
+
+def _dispatch(argv: list[str]) -> int:
+    parser = parser_of(cast(CommandModule, command), "python -m lab")
+    return command.main(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

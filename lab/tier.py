@@ -1,0 +1,103 @@
+"""What a tier must do: make jobs and links real, follow the board, leave a trace of each job.
+
+A tier measures nothing. It starts its processes, lets every rank pace by the arm of the block that
+is on, and ends everything when the board says so. What is counted comes from the traces: all
+processes run on one machine, so their monotonic clock is the campaign's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from evenstep.errors import EvenstepError
+from lab.arms import Schedule
+from lab.board import Board
+from lab.scenario import Scenario
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.finding import Finding
+    from lab.outcome import ArmOutcome
+
+MODULES = {
+    "fair": "lab.fair.tier",
+    "tcp": "lab.tcp.tier",
+    "mpi": "lab.mpi.tier",
+}
+LOG = "lab.log"  # in a run's folder: what its processes said
+
+
+class LabError(EvenstepError):
+    """A process of the laboratory has failed; the message holds the end of what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a scenario, as a tier is given it."""
+
+    scenario: Scenario
+    schedule: Schedule
+    folder: Path  # of the run; each job's trace goes to `job_folder`
+    board_path: Path
+    run_id: str  # names this run in everything that outlives a process
+
+    def job_folder(self, job: int) -> Path:
+        """Where the trace of a job goes: a run folder that `evenstep diagnose` reads."""
+        return self.folder / self.scenario.jobs[job].name
+
+    def arm_settings(self) -> dict[str, object]:
+        """What all arms' pacers have in common; `Arm.settings` takes it.
+
+        Give every job a `run_id` of its own: its guard's blocks are drawn from it.
+        """
+        pacing = self.scenario.pacing
+        return {
+            "max_delay": pacing.max_delay,
+            "imbalance": pacing.imbalance,
+            "objective": pacing.objective,
+            "sharing": pacing.sharing,
+            "guarded": pacing.guarded,
+            "run_id": self.run_id,
+        }
+
+
+class Running(Protocol):
+    """The processes of a trial."""
+
+    def check(self) -> None:
+        """Raise `LabError` when a process has failed; the message holds the end of what it said."""
+
+    def end(self) -> None:
+        """Wait a little for the processes (the board says `OVER`), end those that are left, and
+        take down whatever else was set up. Called exactly once, whatever happened; must not raise.
+        """
+
+
+class Tier(Protocol):
+    """A way to make links real."""
+
+    ARMS: tuple[str, ...]  # arms of its own
+
+    def missing(self, scenario: Scenario) -> str:
+        """Why it cannot be run here, as one sentence with the mend; "" where it can."""
+
+    def start(self, trial: Trial, board: Board) -> Running:
+        """Start everything; returns once all ranks step."""
+
+    def clean(self) -> list[str]:
+        """Remove what earlier runs of this tier have left behind (of processes that are gone);
+        returns what was removed, in words."""
+
+
+def findings(scenario: Scenario, arms: Sequence[ArmOutcome]) -> list[Finding]:
+    """What a comparison says of a job beyond gains, where the tier knows how to tell."""
+    tell = getattr(tier(scenario.fabric), "findings", None)
+    return [] if tell is None else list(tell(scenario, arms))
+
+
+def tier(name: str) -> Tier:
+    """The tier of a fabric; its module offers the functions of `Tier`."""
+    return cast(Tier, importlib.import_module(MODULES[name]))

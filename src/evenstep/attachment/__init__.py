@@ -1,0 +1,1 @@
+"""Attaching to a training process: on top of the hooks, below the frameworks."""

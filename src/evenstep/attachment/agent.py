@@ -1,0 +1,296 @@
+"""The one agent of this process: attached, detached, armed, and out of the way in a fork.
+
+`attach` never raises: what goes wrong is one line of log, and training goes on. In a forked child
+everything is disarmed before anything else runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from evenstep.agent import arming
+from evenstep.agent import config as configuration
+from evenstep.agent.config import Config
+from evenstep.agent.rank import Agent, pacer_settings
+from evenstep.agent.selection import whereabouts
+from evenstep.agent.stacks import Place, Stack, imported, torch_stack
+from evenstep.attachment.attempts import renumbered, started_ticks
+from evenstep.errors import EvenstepError
+from evenstep.trace.spool.facts import loaded_versions, run_facts
+from evenstep.trace.spool.folder import RunFolder, default_path, starter_pid
+from evenstep.trace.spool.identity import Identity, from_environment
+from evenstep.trace.spool.spool import Spool
+
+log = logging.getLogger("evenstep")
+
+_agent: Agent | None = None
+_stacks: dict[str, Stack] = {}
+_arguments: dict[str, object] = {}
+_passive = False
+_at_detach: list[Callable[[], None]] = []
+
+
+def current() -> Agent | None:
+    """The agent of this process, if one is attached."""
+    return _agent
+
+
+def attach(**settings: object) -> bool:
+    """Observe this rank from here on; True if it is observed, now or once the ranks are known.
+
+    Idempotent, before or after `init_process_group` or what takes its place, and never raises: what
+    goes wrong is one line of log, and training goes on. `settings` are those of the configuration
+    table.
+    """
+    global _agent
+    if _agent is not None:
+        return True
+    try:
+        config = configuration.load(_arguments | settings)
+        _arguments.update(settings)  # valid: those of an earlier call stay for the process group
+        _set_up_log(config)
+        if not config.enabled:
+            return False
+        imported(_stacks)
+        arming.arm_others()  # for what the script has yet to import
+        if not _stacks:
+            arming.arm_all()
+            if not _torch_found():
+                return True
+        if not _any_usable():
+            return False
+        _arm_all()
+        identity = from_environment(os.environ)
+        place = _place()
+        if place is None and identity.launcher == "single":
+            return True  # the rank is known only when the process group is made
+        return _open(config, identity, place)
+    except Exception as error:
+        _say_not_attached(error)
+        return False
+
+
+def detach() -> None:
+    """Stop observing and restore everything that was replaced."""
+    global _agent
+    agent, _agent = _agent, None
+    try:
+        arming.disarm_all()
+        while _at_detach:
+            _at_detach.pop()()
+        for stack in _stacks.values():
+            stack.disarm()
+        atexit.unregister(_finish)
+        if agent is not None:
+            agent.stop("detached")
+    except Exception as error:
+        log.warning("evenstep: detaching: %s", error)
+
+
+def at_detach(undo: Callable[[], None]) -> None:
+    """Have something undone by `detach`, once; it must not raise."""
+    if undo not in _at_detach:
+        _at_detach.append(undo)
+
+
+def arm(stack: str = "torch") -> None:
+    """A stack was imported: attach once it knows the ranks. Raises nothing the stack does not."""
+    imported(_stacks, just=stack)
+    if stack not in _stacks:
+        return
+    _arm_all()
+    place = _stacks[stack].place()
+    if place is not None and place.world > 1:
+        _ready()
+
+
+def _arm_all() -> None:
+    for stack in _stacks.values():
+        stack.arm(_ready)
+
+
+def _torch_found() -> bool:
+    """Import torch, the likeliest, as long as nothing else has been; False where there is none."""
+    try:
+        _stacks["torch"] = torch_stack()
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        log.info("evenstep: waiting for mpi4py or jax: there is no torch")
+        return False
+    return True
+
+
+def _any_usable() -> bool:
+    """Whether a stack can have ranks at all; a torch without torch.distributed cannot."""
+    if all(getattr(stack, "available", True) is False for stack in _stacks.values()):
+        log.warning("evenstep: not attached: this torch has no torch.distributed")
+        return False
+    return True
+
+
+def _place() -> Place | None:
+    places = (stack.place() for stack in _stacks.values())
+    return next((place for place in places if place is not None), None)
+
+
+def _open(config: Config, identity: Identity, place: Place | None) -> bool:
+    """Claim the spool and start. Raises `EvenstepError` in one sentence where it cannot."""
+    global _agent, _passive
+    if place is not None:
+        identity = identity.at(rank=place.rank, world=place.world)
+    pacer_settings(config, identity)  # refused before anything is created
+    part = config.part("record")
+    if not part.holds(whereabouts(identity, os.environ)):
+        log.info("evenstep: rank %d is left alone: only %s are observed", identity.rank, part)
+        return False
+    folder = RunFolder(config.out or default_path(Path.cwd(), starter_pid(identity.launcher)))
+    identity = renumbered(identity, folder)
+    descriptor = folder.claim(identity.attempt, identity.rank)
+    if descriptor is None:
+        if not _passive:
+            _passive = True
+            log.warning(
+                "evenstep: %s exists, so this process stays passive; give the run another folder",
+                folder.spool_path(identity.attempt, identity.rank),
+            )
+        return False
+    spool = _make_spool(config, identity, folder, descriptor)
+    try:
+        agent = Agent(config, identity, folder, spool, list(_stacks.values()))
+    except BaseException:
+        with suppress(BufferError):  # what was made of it may still hold a view
+            spool.shut()
+        raise
+    try:
+        agent.start()
+        _agent = agent
+        if identity.rank == 0:
+            _write_run(folder, identity)
+        _connect(agent)
+        if "torch" not in sys.modules:  # its optimizers and phases count whoever made the ranks
+            arming.arm(_ready, target="torch")
+        _on_exit(agent)
+    except BaseException:
+        _agent = None
+        agent.stop("could not start")
+        raise
+    return True
+
+
+def _connect(agent: Agent) -> None:
+    """Let the agent's ranks reach each other, where a stack has a store and knows its ranks."""
+    for stack in _stacks.values():
+        store = getattr(stack, "store", None)
+        if store is not None and stack.place() is not None:
+            agent.connect(store, getattr(stack, "meetings", 1))
+
+
+def _make_spool(config: Config, identity: Identity, folder: RunFolder, descriptor: int) -> Spool:
+    header = identity.header() | {
+        "started_ticks": started_ticks(os.getpid()),
+        "anchor_monotonic_ns": time.monotonic_ns(),
+        "anchor_realtime_ns": time.time_ns(),
+        "versions": loaded_versions(_version()),
+    }
+    return Spool.create(
+        folder.spool_path(identity.attempt, identity.rank),
+        header,
+        ring_bytes=config.ring_bytes,
+        summary_bytes=config.summary_bytes,
+        mode=config.spool,
+        fd=descriptor,
+    )
+
+
+def _write_run(folder: RunFolder, identity: Identity) -> None:
+    """Rank 0 writes `run.json` where no launcher did, and completes what the launcher wrote."""
+    facts = run_facts(
+        run_id=identity.run_id,
+        command=sys.orig_argv,
+        environ=os.environ,
+        versions=loaded_versions(_version()),
+        world=identity.world,
+        nodes=identity.nodes,
+        python=sys.executable,
+    )
+    try:
+        if not folder.write(facts):
+            folder.complete(facts)
+    except (EvenstepError, OSError) as error:
+        log.warning("evenstep: %s", error)
+
+
+def _version() -> str:
+    from evenstep import __version__
+
+    return __version__
+
+
+def _on_exit(agent: Agent) -> None:
+    """End the trace properly at interpreter exit, also in a child of `multiprocessing`."""
+    atexit.register(_finish, agent)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _finish, args=(agent,), exitpriority=0)
+
+
+def _finish(agent: Agent) -> None:
+    try:
+        alone = not os.environ.get("EVENSTEP_RUN_ID")
+        ended = agent.stopped
+        agent.stop("exit")
+        if alone and not ended and agent.identity.rank == 0 and agent.config.verdict:
+            path = agent.folder.path
+            print(f"evenstep: who waited for whom: evenstep diagnose {path}", file=sys.stderr)
+    except Exception as error:
+        log.warning("evenstep: at exit: %s", error)
+
+
+def _ready() -> None:
+    """A stack knows the ranks now."""
+    imported(_stacks)
+    if _agent is None:
+        attach()
+        return
+    for stack in _stacks.values():
+        _agent.take_in(stack)
+        place = stack.place()
+        if place is not None and getattr(stack, "meetings", 0) > 1:
+            _agent.meet_again(place)
+    _connect(_agent)
+
+
+def _set_up_log(config: Config) -> None:
+    """Follow `log_level`; below a warning Python shows nothing unless somebody handles it."""
+    log.setLevel(config.log_level.upper())
+    if log.level < logging.WARNING and not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())
+    for warning in config.warnings:
+        log.warning("evenstep: %s", warning)
+
+
+def _say_not_attached(error: Exception) -> None:
+    log.error("evenstep: not attached: %s", error)
+    log.debug("evenstep: the failure was", exc_info=error)
+
+
+def _in_child() -> None:
+    """First thing in a forked child (see `os.register_at_fork`)."""
+    global _agent, _passive
+    if _agent is not None:
+        _agent.disarm()
+        _agent = None
+    _passive = True
+
+
+os.register_at_fork(after_in_child=_in_child)

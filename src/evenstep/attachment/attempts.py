@@ -1,0 +1,84 @@
+"""Which attempt a rank belongs to, where its launcher counts crashes only.
+
+When nodes join or leave, torchrun starts all ranks anew, as many as there are now, with the restart
+count it had. Without this their traces would meet those of the ranks before. Every rank finds out
+alone: its own spool tells by its writer, rank 0's by its age to a rank that is new to the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evenstep.trace.spool import layout
+from evenstep.trace.spool.folder import RunFolder, process_start_s
+from evenstep.trace.spool.identity import Identity, boot_id, hostname
+
+APART_S = 10.0  # ranks of one start begin closer together than a start and the one before
+
+
+def renumbered(identity: Identity, folder: RunFolder) -> Identity:
+    """The identity with the first attempt, from its own on, that no earlier start has used."""
+    if identity.launcher != "torchrun":
+        return identity
+    began_s = process_start_s(os.getpid()) or time.time()
+    attempt = identity.attempt
+    while used_before(identity, folder, attempt, began_s):
+        attempt += 1
+    return replace(identity, attempt=attempt)
+
+
+def used_before(identity: Identity, folder: RunFolder, attempt: int, began_s: float) -> bool:
+    """Whether an earlier start of this very run has written this attempt.
+
+    `began_s` is when this process began, in seconds since the epoch.
+    """
+    own = header(folder.spool_path(attempt, identity.rank))
+    if own is not None:  # of a living process we are a child, which is to stay passive
+        return own.get("run_id") == identity.run_id and not lives(own)
+    first = header(folder.spool_path(attempt, 0))
+    if first is None or first.get("run_id") != identity.run_id:
+        return False
+    return float(first.get("anchor_realtime_ns", began_s * 1e9)) / 1e9 < began_s - APART_S
+
+
+def header(path: Path) -> Mapping[str, Any] | None:
+    """What a spool says of its writer; None where there is no readable spool."""
+    try:
+        with path.open("rb") as spool:
+            page = spool.read(layout.PAGE_BYTES)
+        fields = layout.HEADER.unpack_from(page)
+        found = json.loads(page[layout.HEADER_TEXT_OFFSET :][: fields[-1]])
+    except (OSError, ValueError, struct.error):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def lives(writer: Mapping[str, Any]) -> bool:
+    """Whether the process that a header names still runs on this machine.
+
+    A process is its number and its start: numbers come back, and every container has its own.
+    """
+    here = (boot_id(), hostname())
+    if not all(here) or (writer.get("boot_id"), writer.get("hostname")) != here:
+        return False
+    since = started_ticks(writer.get("pid"))
+    return since is not None and since == writer.get("started_ticks", since)
+
+
+def started_ticks(pid: object) -> int | None:
+    """When a process started, in clock ticks after boot; None if it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # proc(5): state is field 3, the start 22; the name, field 2, may be any bytes: also spaces,
+    # parentheses, and half a letter where it was cut.
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,0 +1,93 @@
+"""What a training script may say of itself: steps, spans, numbers. All of it optional.
+
+Without an attached agent every call does nothing, so that a script need not ask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from time import monotonic_ns
+from types import TracebackType
+from typing import Self
+
+from evenstep.attachment import agent
+from evenstep.trace.spool.spool import Spool
+
+
+class Span:
+    """A named stretch of the step. Costs about a microsecond; may nest and repeat. Never raises."""
+
+    __slots__ = ("_name", "_pid", "_seq", "_spool")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seq = self._pid = 0
+        self._spool: Spool | None = None  # that it began in; another may be attached at its end
+
+    def __enter__(self) -> Self:
+        attached = agent.current()
+        if attached is not None and not attached.failure:
+            try:
+                self._seq = attached.recorder.span_begins(str(self._name))
+                self._spool, self._pid = attached.spool, os.getpid()
+            except ValueError:  # the trace has ended, or no text can hold the name
+                return self
+            except Exception as error:
+                attached.give_up(error)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        spool, self._spool = self._spool, None
+        if spool is None or os.getpid() != self._pid:  # a forked child leaves the block as well
+            return
+        try:
+            spool.close(self._seq, monotonic_ns())
+        except ValueError:  # the trace has ended inside the block
+            return
+
+
+def span(name: str) -> Span:
+    """A context manager that records its block under `name`."""
+    return Span(name)
+
+
+def step() -> None:
+    """End a step here, and from now on only here."""
+    attached = agent.current()
+    if attached is not None and not attached.failure:
+        attached.recorder.clock.manual = True
+        try:
+            attached.end_step(monotonic_ns())
+        except Exception as error:
+            attached.give_up(error)
+
+
+def log(values: Mapping[str, float]) -> None:
+    """Record numbers; what is not a number is left out.
+
+    So is a tensor on a device: reading it would make the host wait. Pass `.item()` where the
+    script has that number anyway.
+    """
+    attached = agent.current()
+    if attached is None or attached.failure:
+        return
+    for name, value in values.items():
+        if getattr(value, "is_cuda", False):
+            continue
+        try:
+            number = float(value)
+        except Exception:  # whatever the object's own conversion raises
+            continue
+        try:
+            attached.recorder.marker(str(name), number)
+        except ValueError:  # the trace has ended, or no text can hold the name
+            continue
+        except Exception as error:
+            attached.give_up(error)
+            return

@@ -1,0 +1,1 @@
+"""Two runs or many beside each other: what changed, and how surely."""

@@ -1,0 +1,242 @@
+"""One run as a comparison needs it: what every step took and where its time went, and draws of it.
+
+Draws are whole runs with their blocks of steps resampled (moving blocks, Künsch 1989): whatever is
+worked out of a run is worked out of each of them too, and the spread is the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isqrt, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.overview import compute_ns
+from evenstep.diagnose.measure.transfer import LOW, transfers
+from evenstep.diagnose.sizes.workload import script
+from evenstep.statistics.interval import BLOCK_STEPS, RESAMPLES, SEED
+from evenstep.trace.spool.layout import Phase
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+_Z = 1.959964  # z(.975)
+SHARES = ("compute", "exposed_communication", "wait", "input", "other")
+
+
+@dataclass(slots=True, frozen=True)
+class Account:
+    """A run's steps. Arrays are (steps,), ns, means over ranks unless said otherwise."""
+
+    name: str
+    diagnosis: Diagnosis
+    world: int
+    nodes: int
+    script: str
+    bytes_per_step: float  # of a rank, through collectives; 0 unknown
+    step_ns: Array  # of the job: the median over ranks
+    length_ns: Array
+    compute_ns: Array
+    blocked_ns: Array
+    wait_ns: Array
+    input_ns: Array
+    above_floor: Array | None  # share of the exposed transfer that is above the floor; None unknown
+    samples: Array | None  # of all ranks; None unknown
+    exposure_known: bool
+
+    @property
+    def steps(self) -> int:
+        """How many there are; none where they took no time."""
+        return len(self.step_ns) if self.step_ns.any() else 0
+
+    def draws(self, stream: int) -> Iterator[Array]:
+        """Indices of the steps of each resampled run; another stream gives independent ones."""
+        random = np.random.default_rng((SEED, stream))
+        block = block_steps(self.steps)
+        offsets = np.arange(block)
+        for _ in range(RESAMPLES):
+            starts = random.integers(0, self.steps - block + 1, -(-self.steps // block))
+            yield (starts[:, None] + offsets).reshape(-1)[: self.steps]
+
+    @property
+    def widening(self) -> float:
+        """How much wider the interval is than the draws say.
+
+        Few blocks: t over z, and n over n - 1. Short ones: what neighbouring blocks have in common,
+        for steps that follow a first-order process with the coefficient estimated from them.
+        """
+        block = block_steps(self.steps)
+        blocks = max(self.steps // block, 2)
+        few = student(blocks - 1) / _Z * sqrt(blocks / (blocks - 1))
+        return few / sqrt(seen_variance(memory(self.step_ns), block))
+
+
+def block_steps(steps: int) -> int:
+    """Length of the blocks: growing with the run, as slow drifts do, with at least 5 of them."""
+    return max(1, min(max(BLOCK_STEPS, isqrt(steps)), steps // 5))
+
+
+def memory(values: Array) -> float:
+    """Autocorrelation of neighbours, 0 to .95, less its bias in short series (Marriott, Pope 1954).
+
+    A series without spread has none.
+    """
+    rest = values - values.mean()
+    power = float((rest**2).sum())
+    if len(values) < 4 or power <= 0:
+        return 0.0
+    found = float((rest[1:] * rest[:-1]).sum()) / power
+    return min(max(found + (1 + 3 * found) / len(values), 0.0), 0.95)
+
+
+def seen_variance(coefficient: float, block: int) -> float:
+    """Variance of the mean of a first-order process that blocks of this length show, as a share.
+
+    1 - 2φ(1 - φ^l) / (l(1 - φ²)): the variance of a block's mean over l^-1 (1 + φ)/(1 - φ).
+    """
+    left = 2 * coefficient * (1 - coefficient**block) / (block * (1 - coefficient**2))
+    return max(1 - left, 0.05)
+
+
+def student(freedom: int) -> float:
+    """t(.975) of so many degrees of freedom (Abramowitz & Stegun 1964, 26.7.5; exact below 3)."""
+    if freedom < 3:
+        return (12.7062, 4.30265)[freedom - 1]
+    terms = (
+        (_Z**3 + _Z) / 4,
+        (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / 96,
+        (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / 384,
+    )
+    return _Z + sum(term / float(freedom) ** (n + 1) for n, term in enumerate(terms))
+
+
+def account(name: str, trace: Trace, diagnosis: Diagnosis) -> Account:
+    """Read a run. One without a finished step has empty arrays."""
+    grid = step_grid(trace)
+    known = bool(len(grid.steps)) and bool((grid.samples > 0).all()) and not trace.missing_ranks
+    counted = float(trace.summaries["count"].sum())
+    return Account(
+        name=name,
+        diagnosis=diagnosis,
+        world=trace.world,
+        nodes=len(trace.nodes),
+        script=script(trace.run.get("command") or []),
+        bytes_per_step=float(trace.summaries["bytes"].sum()) / counted if counted else 0.0,
+        step_ns=grid.step_ns,
+        length_ns=_mean(grid, grid.duration_ns),
+        compute_ns=_mean(grid, compute_ns(grid)),
+        blocked_ns=_mean(grid, grid.blocked_ns),
+        wait_ns=_mean(grid, grid.wait_ns),
+        input_ns=_mean(grid, grid.phase_ns[Phase.INPUT]),
+        above_floor=_above_floor(trace, grid),
+        samples=grid.samples.sum(axis=1).astype(float) if known else None,
+        exposure_known=grid.exposure_known,
+    )
+
+
+def _mean(grid: StepGrid, *cells: Array) -> Array:
+    """Sum of some cells, as a mean over ranks for each step."""
+    if not len(grid.steps):
+        return np.zeros(0)
+    return np.asarray(sum(part.mean(axis=1) for part in cells), float)
+
+
+def _above_floor(trace: Trace, grid: StepGrid) -> Array | None:
+    """Of each step's transfers, how much lies above the floor: what they take in quiet steps."""
+    if trace.missing_ranks or not len(grid.arrivals.rows):
+        return None
+    rows = transfers(grid).rows
+    if not len(rows):
+        return None
+    took = rows.transfer_ns.astype(float)
+    above = np.maximum(took - floors(rows.step, rows.kind, took), 0)
+    steps = len(grid.steps)
+    total = np.bincount(rows.step, took, steps)
+    more = np.bincount(rows.step, above, steps)
+    return grid.spread(np.where(total > 0, more / np.maximum(total, 1), 0.0))
+
+
+def floors(step: Array, kind: Array, took_ns: Array) -> Array:
+    """Low quantile of what the same transfer takes in all steps, for each transfer.
+
+    The same: equal kind, and equally many of the kind before it in the step. A step's first and
+    last buckets may take less than those between, with nobody else on the links.
+    """
+    order = np.lexsort([kind, step])
+    new = (np.diff(step[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0)
+    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - begin
+    same = np.unique(np.stack([kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
+    ascending = np.lexsort([took_ns, same])
+    count = np.bincount(same)
+    low = np.cumsum(count) - count + (LOW * (count - 1)).astype(int)
+    return np.asarray(took_ns[ascending[low]][same])
+
+
+# -- what is worked out of a run, and of each of its draws -----------------------------------------
+
+
+def shares(run: Account, at: Array) -> dict[str, float]:
+    """Where the time of these steps goes, as the diagnosis' summary counts it; sums to 1."""
+    total = float(run.length_ns[at].sum())
+    compute, blocked = float(run.compute_ns[at].sum()), float(run.blocked_ns[at].sum())
+    wait = float(run.wait_ns[at].sum())
+    parts = {
+        "compute": compute if run.exposure_known else max(0.0, compute - blocked),
+        "exposed_communication": max(0.0, blocked - wait),
+        "wait": wait,
+        "input": float(run.input_ns[at].sum()),
+    }
+    scale = max(total, sum(parts.values()))
+    found = {name: value / scale if scale else 0.0 for name, value in parts.items()}
+    return found | {"other": max(0.0, 1.0 - sum(found.values()))}
+
+
+def numbers(run: Account, at: Array, *, unit: str) -> dict[str, float]:
+    """Throughput in that unit, step time and shares of these steps."""
+    step = run.step_ns[at]
+    mean = float(step.mean())
+    amount = float(len(step))
+    if unit == "samples/s" and run.samples is not None:
+        amount = float(run.samples[at].sum())
+    p50, p99 = np.quantile(step, [0.5, 0.99])
+    return {
+        "throughput": amount / float(step.sum()) * 1e9,
+        "step_time": mean,
+        "cv": float(step.std() / mean),
+        "p50": float(p50),
+        "p99": float(p99),
+        **{f"{name}_share": value for name, value in shares(run, at).items()},
+    }
+
+
+def parts(run: Account, at: Array, *, split: bool, locality: float) -> dict[str, float]:
+    """Mean step time in ns as parts that add up to it.
+
+    `split` takes the exposed transfer apart into floor and contention. What the `locality` finding
+    holds (a share of the step) is taken out of the wait first, then of the transfer: there the late
+    ranks and the slow groups it names show.
+    """
+    mean = float(run.length_ns[at].mean())
+    found = {name: share * mean for name, share in shares(run, at).items()}
+    exposed = found.pop("exposed_communication")
+    if split and run.above_floor is not None:
+        moving = np.maximum(run.blocked_ns[at] - run.wait_ns[at], 0)
+        weight = float(moving.sum())
+        above = float((moving * run.above_floor[at]).sum()) / weight if weight else 0.0
+        found |= {"floor": exposed * (1 - above), "contention": exposed * above}
+    else:
+        found["transfer"] = exposed
+    owed = locality * mean
+    for name in ("wait", "floor", "contention", "transfer"):
+        taken = min(owed, found.get(name, 0.0))
+        if taken > 0:
+            found[name] -= taken
+            owed -= taken
+    return found | {"locality": locality * mean - owed}

@@ -1,0 +1,295 @@
+"""Many runs in a folder: re-runs, variance, energy and cost per unit of progress, and the trend.
+
+Everything comes from step summaries, which are never lost, so a run of a week is read as fast as
+one of a minute. A unit of progress is a sample where the batch is known, else a step; work that was
+lost and done again counts as time, energy and cost, but not as progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.compare.account import student
+from evenstep.diagnose.compare.comparison import NEGLIGIBLE
+from evenstep.diagnose.measure.attempts import RANKS_READ, WARM_UP, Attempt, read
+from evenstep.diagnose.measure.restarts import account
+from evenstep.diagnose.sizes.workload import script
+from evenstep.errors import TraceError
+from evenstep.trace.reader import open_spool
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spools import spools_in
+
+Array = npt.NDArray[Any]
+
+SCHEMA = "evenstep.history/1"
+DEPTH = ("", "*/", "*/*/")  # where runs are looked for
+FEWEST = 3  # runs, from which a trend has an interval
+
+#: Numbers with a trend, and what they are called.
+TRENDS = {
+    "step_ns": "step time",
+    "cv": "CV of the step time",
+    "rank_hours_per_unit": "cost in rank-hours per unit of progress",
+    "joules_per_unit": "energy per unit of progress",
+    "cost_per_unit": "cost in money per unit of progress",
+}
+
+
+@dataclass(slots=True, frozen=True)
+class PastRun:
+    """One run as a whole. None is unknown."""
+
+    name: str
+    script: str
+    ranks: int
+    started_s: float
+    elapsed_s: float
+    attempts: int
+    steps: int  # that count
+    steps_again: int
+    unit: str  # of progress: sample or step
+    progress: float
+    step_ns: float
+    cv: float | None
+    rank_hours_per_unit: float
+    joules_per_unit: float | None
+    cost_per_unit: float | None
+
+
+@dataclass(slots=True, frozen=True)
+class Trend:
+    """How a number develops from run to run: relative change a run, with its 95 % interval."""
+
+    metric: str
+    change_per_run: float
+    low: float
+    high: float
+    words: str
+
+
+@dataclass(slots=True, frozen=True)
+class Workload:
+    """Re-runs of one script with as many ranks. `spread` is the CV over runs of each number."""
+
+    script: str
+    ranks: int
+    runs: Sequence[str]
+    restarts: int
+    spread: dict[str, float | None]
+    trends: Sequence[Trend]
+    sentence: str
+
+
+@dataclass(slots=True, frozen=True)
+class History:
+    """All runs in order of their start, and what they tell together."""
+
+    runs: Sequence[PastRun]
+    workloads: Sequence[Workload]
+    limits: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def history(folder: Path, *, price_per_rank_hour: float | None = None) -> History:
+    """Read every run in a folder. Raises `TraceError` where there is none."""
+    places = find(folder)
+    if not places:
+        raise TraceError(f"there is no run in {folder}; give a folder that holds runs' folders")
+    found, limits = [], []
+    for place in places:
+        name = str(place.relative_to(folder)) if place != folder else place.absolute().name
+        run = past_run(place, name, price_per_rank_hour=price_per_rank_hour)
+        if run is None:
+            limits.append(f"left out: {name} has no finished step")
+        else:
+            found.append(run)
+    found.sort(key=lambda run: run.started_s)
+    return History(found, workloads(found), limits)
+
+
+def find(folder: Path) -> list[Path]:
+    """Folders of runs in this one, itself included."""
+    found = {
+        path.parent
+        for depth in DEPTH
+        for name in ("run.json", "attempt-*")
+        for path in folder.glob(depth + name)
+    }
+    return sorted(found)
+
+
+def past_run(
+    folder: Path, name: str, *, price_per_rank_hour: float | None = None
+) -> PastRun | None:
+    """One run from its summaries; None where no step was finished."""
+    attempts = read(folder)
+    if not attempts:
+        return None
+    total = account(attempts)
+    ranks = attempts[-1].ranks
+    lengths = _lengths(folder, attempts)
+    counts = total.net_steps / max(total.steps, 1)
+    unit, progress = "step", float(total.net_steps)
+    if lengths.samples > 0:
+        unit, progress = "sample", lengths.samples * counts
+    hours = total.elapsed_s / 3600 * ranks
+    joules = [one.energy_joules for one in attempts]
+    energy = None if any(each is None for each in joules) else sum(each or 0.0 for each in joules)
+    return PastRun(
+        name=name,
+        script=script(_facts(folder).get("command") or []),
+        ranks=ranks,
+        started_s=attempts[0].started_s,
+        elapsed_s=total.elapsed_s,
+        attempts=len(attempts),
+        steps=total.net_steps,
+        steps_again=total.lost_steps,
+        unit=unit,
+        progress=progress,
+        step_ns=sum(one.steps * one.step_ns for one in attempts) / max(total.steps, 1),
+        cv=lengths.cv,
+        rank_hours_per_unit=hours / progress,
+        joules_per_unit=None if energy is None else energy / progress,
+        cost_per_unit=(
+            None if price_per_rank_hour is None else price_per_rank_hour * hours / progress
+        ),
+    )
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        return RunFolder(folder).read()
+    except TraceError:
+        return {}
+
+
+@dataclass(slots=True, frozen=True)
+class _Lengths:
+    """Steps of a run: their spread on one rank, and the samples of all ranks (0 unknown)."""
+
+    cv: float | None
+    samples: float
+
+
+def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
+    count = total = square = samples = 0.0
+    for attempt in attempts:
+        tables = _tables(folder, attempt.number)
+        if not tables:
+            continue
+        samples += float(np.mean([table["samples"].sum() for table in tables])) * attempt.ranks
+        rows = tables[0][tables[0]["last_step"] >= WARM_UP]
+        count += float(rows["count"].sum())
+        total += float(rows["step_sum_ns"].sum()) / 1e9
+        square += float(rows["step_square_sum"].sum())
+    if count < 2:
+        return _Lengths(None, samples)
+    mean = total / count
+    return _Lengths(float(np.sqrt(max(square / count - mean**2, 0.0)) / mean), samples)
+
+
+def _tables(folder: Path, attempt: int) -> list[Array]:
+    """Step summaries of a few ranks of an attempt."""
+    files, _ = spools_in(folder / f"attempt-{attempt:03d}")
+    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
+    tables = []
+    for pick in picks if files else []:
+        try:
+            table = open_spool(files[pick])[0].summaries
+        except TraceError:
+            continue
+        if len(table):
+            tables.append(table)
+    return tables
+
+
+# -- together --------------------------------------------------------------------------------------
+
+
+def workloads(runs: Sequence[PastRun]) -> list[Workload]:
+    """Runs of one script with as many ranks and the same unit, in order of their first start."""
+    groups: dict[tuple[str, int, str], list[PastRun]] = {}
+    for run in runs:
+        groups.setdefault((run.script, run.ranks, run.unit), []).append(run)
+    return [_workload(group) for group in groups.values()]
+
+
+def _workload(runs: Sequence[PastRun]) -> Workload:
+    found = [trend for name in TRENDS if (trend := _trend(name, runs)) is not None]
+    return Workload(
+        script=runs[0].script,
+        ranks=runs[0].ranks,
+        runs=[run.name for run in runs],
+        restarts=sum(run.attempts - 1 for run in runs),
+        spread={name: _spread(name, runs) for name in TRENDS},
+        trends=found,
+        sentence=_sentence(runs, found),
+    )
+
+
+def _values(name: str, runs: Sequence[PastRun]) -> Array | None:
+    """A number of all runs; None where one of them does not tell it."""
+    values = [getattr(run, name) for run in runs]
+    known = all(value is not None and value > 0 for value in values)
+    return np.array(values, float) if known else None
+
+
+def _spread(name: str, runs: Sequence[PastRun]) -> float | None:
+    """Deviation over mean from run to run (of a sample: n - 1)."""
+    values = _values(name, runs)
+    if values is None or len(values) < 2:
+        return None
+    return float(values.std(ddof=1) / values.mean())
+
+
+def _trend(name: str, runs: Sequence[PastRun]) -> Trend | None:
+    """Slope of the logarithm over the runs' order: least squares with Student's interval."""
+    values = _values(name, runs)
+    if values is None or len(values) < FEWEST:
+        return None
+    order = np.arange(len(values)) - (len(values) - 1) / 2
+    logs = np.log(values)
+    across = float((order**2).sum())
+    slope = float((order * (logs - logs.mean())).sum()) / across
+    rest = logs - logs.mean() - slope * order
+    freedom = len(values) - 2
+    half = student(freedom) * float(np.sqrt((rest**2).sum() / freedom / across))
+    change, low, high = (float(np.expm1(each)) for each in (slope, slope - half, slope + half))
+    return Trend(name, change, low, high, _said(TRENDS[name], change, low, high))
+
+
+def _moves(low: float, high: float) -> bool:
+    """Whether an interval holds no change that is as good as none."""
+    return low > NEGLIGIBLE or high < -NEGLIGIBLE
+
+
+def _said(name: str, change: float, low: float, high: float) -> str:
+    if not _moves(low, high):
+        return f"no evidence that the {name} changes from run to run"
+    word = "rises" if change > 0 else "falls"
+    ends = sorted((abs(low), abs(high)))
+    return (
+        f"the {name} {word} by {100 * abs(change):.2g} % a run "
+        f"({100 * ends[0]:.2g} to {100 * ends[1]:.2g} %)"
+    )
+
+
+def _sentence(runs: Sequence[PastRun], trends: Sequence[Trend]) -> str:
+    ranks = f"{runs[0].ranks} rank{'' if runs[0].ranks == 1 else 's'}"
+    head = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    head += f" of {runs[0].script or 'an unnamed script'} with {ranks}"
+    if not trends:
+        return f"{head}: a trend needs at least {FEWEST}"
+    moving = [trend for trend in trends if _moves(trend.low, trend.high)]
+    if not moving:
+        return f"{head}: no evidence of a trend in {', '.join(TRENDS[t.metric] for t in trends)}"
+    return f"{head}: {'; '.join(trend.words for trend in moving)}"

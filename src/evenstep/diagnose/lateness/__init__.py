@@ -1,0 +1,1 @@
+"""Who is late, when and of what, and what that costs."""

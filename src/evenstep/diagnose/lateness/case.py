@@ -1,0 +1,258 @@
+"""What every failure mode's module is given: the trace, and what was worked out of it once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep import words
+from evenstep.diagnose.finding import (
+    Effect,
+    Evidence,
+    Finding,
+    Option,
+    Projection,
+    When,
+    Where,
+)
+from evenstep.diagnose.lateness.claims import Claims
+from evenstep.diagnose.lateness.delays import Delays, attribute
+from evenstep.diagnose.lateness.faster import gained, path, stand_ins
+from evenstep.diagnose.measure import attempts, restarts
+from evenstep.diagnose.measure.expected import Shape, shapes
+from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.scheduler import Contention, contention
+from evenstep.diagnose.measure.transfer import Transfers, transfers
+from evenstep.diagnose.modes import hang
+from evenstep.statistics.interval import Share, share_of
+from evenstep.trace.spool.layout import Flag, Kind, Phase
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
+_INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
+USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
+
+
+@dataclass(frozen=True)  # no slots: what only some traces need is worked out when asked for
+class Case:
+    """A trace under diagnosis. `claims` is the one thing that changes, as modes are asked."""
+
+    trace: Trace
+    grid: StepGrid
+    delays: Delays
+    scheduler: Contention | None
+    stuck: list[hang.Stuck]  # at the end, for much longer than a step takes
+    claims: Claims  # what the modes asked so far have explained
+
+    @property
+    def contended(self) -> bool:
+        """Whether the scheduler says that there were more runnable tasks than cores."""
+        return self.scheduler is not None and self.scheduler.oversubscribed
+
+    @cached_property
+    def transfers(self) -> Transfers:
+        """How long data moved in every collective."""
+        return transfers(self.grid)
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        """Collectives by operation and by how their groups lie on the nodes."""
+        return shapes(self.trace, self.transfers)
+
+    def groups_named(self, groups: Iterable[int]) -> list[str]:
+        """Names of these groups; none where they are all that moved data."""
+        names = dict.fromkeys(self.trace.groups[group].name for group in groups)
+        moved = np.unique(self.transfers.rows.group)
+        whole = {self.trace.groups[int(group)].name for group in moved}
+        return list(names) if names.keys() < whole else []
+
+    def gained(self, shorter_ns: Array) -> Array:
+        """How much shorter each step gets when each transfer is that much shorter, per step."""
+        columns = stand_ins(self.grid, self.transfers, shorter_ns)
+        return self.grid.spread(gained(path(self.grid, self.transfers, columns), shorter_ns))
+
+    def steps_of(self, transfers: Array) -> Array:
+        """Steps that some of these transfers (a mask) are in, boolean."""
+        hit = np.zeros(len(self.grid.steps), bool)
+        hit[self.transfers.rows.step[transfers]] = True
+        return self.grid.spread(hit)
+
+    @property
+    def transfers_known(self) -> bool:
+        """Whether transfer can be told from waiting: all ranks are there, on comparable times."""
+        return self.waits_known and not self.stuck and bool(len(self.transfers.rows))
+
+    @property
+    def hung_ns(self) -> int:
+        """Time the run stood still at its end."""
+        return max((place.since_ns for place in self.stuck), default=0)
+
+    def share(self, lost_ns: Array) -> Share:
+        """A per-step loss as a share of all time: steps, standstill at the end, restarts."""
+        steps = share_of(lost_ns, self.grid.step_ns)
+        ran = self.grid.total_ns / max(self.grid.total_ns + self.hung_ns, 1)
+        ran *= restarts.running_share(attempts.known(self.trace.run))
+        return Share(*(value * ran for value in steps))
+
+    def loss(self, cells: Array) -> Array:
+        """What the late cells of a mask cost, per step."""
+        return np.asarray(np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1))
+
+    def culprits(self, cells: Array) -> list[int]:
+        """Ranks of the late cells, the costliest first."""
+        cost = np.where(cells, self.delays.loss_ns, 0.0).sum(axis=0)
+        hit = np.flatnonzero(cells.any(axis=0))
+        return [int(self.grid.ranks[i]) for i in hit[np.argsort(-cost[hit], kind="stable")]]
+
+    def where(self, ranks: list[int]) -> Where:
+        """These ranks as culprits, with their nodes in the same order."""
+        nodes = [self.trace.ranks[rank].node for rank in ranks]
+        return Where(ranks=ranks, nodes=list(dict.fromkeys(filter(None, nodes))))
+
+    def named(self, ranks: list[int]) -> str:
+        """ "rank 7 (node gpu012)", or several ranks without their nodes."""
+        text = words.ranks(ranks)
+        node = self.trace.ranks[ranks[0]].node if len(ranks) == 1 else ""
+        return f"{text} (node {node})" if node else text
+
+    def typical_excess_ns(self, cells: Array) -> float:
+        """Median excess of the late cells."""
+        return float(np.median(self.delays.excess_ns[cells])) if cells.any() else 0.0
+
+    def main_phase(self, cells: Array) -> Phase:
+        """The phase in which most of the excess lies."""
+        weight = np.bincount(
+            self.delays.phase[cells],
+            weights=np.maximum(self.delays.excess_ns[cells], 0),
+            minlength=len(Phase),
+        )
+        return Phase(int(np.argmax(weight)))
+
+    def place(self, phase: Phase) -> str:
+        """Where a phase is, in words; a forward nobody could see is not called one."""
+        if phase is Phase.FORWARD and self.forward_inferred:
+            return words.BEFORE_BACKWARD
+        if phase is Phase.OTHER and not self.phases_known:
+            return words.SOMEWHERE
+        return words.PLACES[phase]
+
+    @property
+    def phases_known(self) -> bool:
+        """Whether anything of the step's inner order was recorded."""
+        return any(bool(self.grid.phase_ns[phase].any()) for phase in _INNER)
+
+    @property
+    def waits_known(self) -> bool:
+        """Whether every rank is there, with a collective they wait for one another in."""
+        return bool(len(self.grid.arrivals.rows)) and not self.trace.missing_ranks
+
+    @property
+    def forward_inferred(self) -> bool:
+        """Whether the time before backward is only taken to be the forward."""
+        phases = self.trace.of_kind(Kind.PHASE)
+        return bool(((phases.flags & int(Flag.INFERRED)) != 0).any())
+
+    def victims(self, cells: Array) -> tuple[list[int], float, float]:
+        """Who waits in the steps of these cells, how long (median, ns) and in which share of all.
+
+        A victim's wait is its own: what it was blocked for until the late rank arrived.
+        """
+        rows = np.flatnonzero(cells.any(axis=1))
+        if not len(rows):
+            return [], 0.0, 0.0
+        loss = np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1)[rows]
+        waits = self.grid.wait_ns[rows]
+        waiting = (waits >= WAITING * loss[:, None]) & (loss[:, None] > 0) & ~cells[rows]
+        usual = waiting.sum(axis=0) >= USUALLY * np.maximum((~cells[rows]).sum(axis=0), 1)
+        if not waiting.any():
+            return [], 0.0, 0.0
+        share = float(waiting.any(axis=1).sum()) / len(self.grid.steps)
+        ranks = [int(self.grid.ranks[i]) for i in np.flatnonzero(usual & waiting.any(axis=0))]
+        return ranks, float(np.median(waits[waiting])), share
+
+    def wait_evidence(self, cells: Array) -> list[Evidence]:
+        """The victims' wait beside the floor, and how long it is expected to be."""
+        ranks, wait_ns, share = self.victims(cells)
+        late = cells.any(axis=1)
+        calm = self.grid.wait_ns[~late]
+        expected = float(np.median(calm)) if calm.size else 0.0
+        return [
+            Evidence("wait_of_the_others", round(wait_ns), round(expected), "ns"),
+            Evidence("steps_with_wait", round(share, 4), 0.0, "share"),
+            Evidence("ranks_waiting", len(ranks), 0, "ranks"),
+        ]
+
+
+def open_case(trace: Trace) -> Case:
+    """Work out what all modes share."""
+    grid = step_grid(trace)
+    scheduler = contention(trace, grid)
+    contended = scheduler is not None and scheduler.oversubscribed
+    step_ns = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
+    stuck = hang.long_enough(hang.stuck(trace), step_ns)
+    delays = attribute(grid, contended=contended)
+    return Case(
+        trace,
+        grid,
+        delays,
+        scheduler,
+        stuck,
+        Claims(grid.shape, exposed_transfer(grid), delays.rest_ns, waited(grid, delays)),
+    )
+
+
+def exposed_transfer(grid: StepGrid) -> Array:
+    """Time of each step in which the ranks, on average, were blocked with nobody to wait for."""
+    if not grid.blocked_ns.size:
+        return np.zeros(len(grid.steps))
+    return np.asarray(np.maximum(grid.blocked_ns - grid.wait_ns, 0).mean(axis=1))
+
+
+def waited(grid: StepGrid, delays: Delays) -> Array:
+    """What a rank waits for others on average, but for late ones; per step, or in the step after:
+    what ends a step late is waited for in the next one."""
+    if not grid.wait_ns.size:
+        return np.zeros(len(grid.steps))
+    left = np.maximum(grid.wait_ns.mean(axis=1) - delays.loss_ns.sum(axis=1), 0)
+    return np.asarray(np.maximum(left, np.append(left[1:], 0.0)))
+
+
+def found(
+    mode: str,
+    layer: str,
+    share: Share,
+    *,
+    confidence: float | None = None,
+    observation: str,
+    cause: str,
+    where: Where,
+    when: When,
+    projected: Sequence[Projection] = (),
+    options: Sequence[Option] = (),
+    evidence: Sequence[Evidence] = (),
+) -> Finding:
+    """A finding of what this share of the step time is lost to.
+
+    `confidence` is that of the share unless the evidence is of another kind.
+    """
+    return Finding(
+        mode=mode,
+        layer=layer,
+        severity=round(share.value, 4),
+        confidence=round(share.confidence if confidence is None else confidence, 3),
+        observation=observation,
+        cause=cause,
+        where=where,
+        when=when,
+        effect=Effect(round(share.value, 4), projected),
+        options=options,
+        evidence=evidence,
+    )

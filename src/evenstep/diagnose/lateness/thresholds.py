@@ -1,0 +1,101 @@
+"""What stands out of a job's noise: ranks in most of their steps, and single steps of a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.lateness.others import above_others
+from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.diagnose.measure.patterns import FEWEST
+from evenstep.trace.spool.layout import Phase
+
+Array = npt.NDArray[Any]
+
+CHRONIC_SHARE = 0.02  # of a step: less persistent excess is left to chance
+CHRONIC_STEPS = 0.7  # of the steps at least show a chronic rank's excess
+CHRONIC_ERRORS = 4.0  # standard errors of its median: with thousands of ranks, one by chance
+EVENT_SHARE = 0.05  # of a step: a single delay below it is not worth a finding
+EVENT_SIGMAS = 5.0
+QUANTILE_SIGMA = 0.97  # (q25 - q05) of a normal distribution, in standard deviations
+QUARTILE_SIGMA = 0.6745  # (q75 - q50) likewise
+SKEWED = 1.5  # times as wide above the median as below: noise with a long tail
+OCTAVE = 2.0
+FEWER = 0.5
+MAD_SIGMA = 1.4826  # standard deviation over median absolute deviation, normal distribution
+NEAR_STEPS = 16  # what is usual for a rank is that of so many steps
+
+
+def noise_of(work: Array) -> float:
+    """Spread of undisturbed work: from the lower quarter, where delays do not reach."""
+    low, quarter = np.quantile(work, [0.05, 0.25], axis=0)
+    return float(np.median((quarter - low) / QUANTILE_SIGMA))
+
+
+def event_of(excess: Array, step_ns: float, noise_ns: float) -> float:
+    """Excess above which a single cell is late: worth naming, and no noise.
+
+    Late cells that stand apart are no tail of anything. Where they do not, they have to stand out
+    of the upper half of the noise; and where that has the longer tail, to stand apart from it.
+    """
+    event = max(EVENT_SHARE * step_ns, EVENT_SIGMAS * noise_ns)
+    if not excess.size or apart(excess, event):
+        return event
+    half, upper = np.quantile(excess, [0.5, 0.75], axis=0)
+    spread = float(np.median(upper - half)) / QUARTILE_SIGMA
+    event = max(event, EVENT_SIGMAS * spread)
+    if spread > SKEWED * noise_of(excess):
+        while not apart(excess, event):
+            event *= OCTAVE ** (1 / 8)
+    return event
+
+
+def apart(excess: Array, event: float) -> bool:
+    """Whether far fewer cells lie in the octave below than above. In a tail with a mean more do."""
+    above, both = (np.count_nonzero(excess > least) for least in (event, event / OCTAVE))
+    return bool(both - above <= FEWER * above)
+
+
+def unsteady(grid: StepGrid) -> Array:
+    """Steps with a checkpoint or an evaluation on any rank."""
+    if not len(grid.steps):
+        return np.zeros(0, bool)
+    extra = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
+    return np.asarray((extra > 0).any(axis=1))
+
+
+def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
+    """Ranks whose excess is worth naming in most steps, and whose median stands out of noise."""
+    if len(excess) < FEWEST:
+        return np.zeros(grid.shape[1], bool)
+    usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
+    error = error_of_median(excess)
+    step = float(np.median(grid.step_ns))
+    floor = np.full(len(error), CHRONIC_SHARE * step)
+    if contended:
+        noise = error / np.sqrt(np.pi / 2 / len(excess))
+        floor = np.maximum(floor, np.maximum(noise, 0.1 * step))
+    return np.asarray((usual > floor) & (np.median(excess, axis=0) > CHRONIC_ERRORS * error))
+
+
+def error_of_median(values: Array) -> Array:
+    """Standard error of each column's median, were its scatter normal. (ranks,).
+
+    Of few steps a rank's own scatter may be small by chance: at least the median rank's counts.
+    """
+    noise = MAD_SIGMA * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    return np.asarray(np.maximum(noise, np.median(noise)) * np.sqrt(np.pi / 2 / len(values)))
+
+
+def usual(work: Array) -> Array:
+    """What each rank's own work usually is above the others', around each step. (steps, ranks).
+
+    Medians over time come first: of few others, the middle one of a single step is noise too.
+    """
+    own = work - np.median(work, axis=1, keepdims=True)
+    near = np.array_split(own, max(len(own) // NEAR_STEPS, 1))
+    return above_others(
+        np.concatenate([np.broadcast_to(np.median(part, axis=0), part.shape) for part in near])
+    )

@@ -1,0 +1,1 @@
+"""What a trace says in numbers, before anything is concluded."""

@@ -1,0 +1,213 @@
+"""The attempts of a run: what each did, from the step summaries of a few of its ranks.
+
+Summaries are never lost, only merged, so that an attempt of a week is read as fast as one of a
+minute. Times here are wall-clock seconds: attempts may have run on different hosts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.measure.resets import FEWEST, WINDOW, cv_of
+from evenstep.errors import TraceError
+from evenstep.trace.pack import Extent
+from evenstep.trace.reader import SpoolContents, read_spool
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spools import spools_in
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+KEY = "attempts"  # of `Trace.run`
+PREEMPTED = "preempted"  # likewise
+PRICE = "price_per_rank_hour"
+RANKS_READ = 4  # of each attempt, spread over all
+WARM_UP = 3  # steps at the start of an attempt
+PROGRESS = ("global_step", "step", "iteration", "iter")  # logged numbers that tell progress
+ENERGY = "gpu.energy_joules"
+
+
+@dataclass(slots=True, frozen=True)
+class Attempt:
+    """One start of a run. None is unknown; steps are counted from the attempt's own start."""
+
+    number: int
+    ranks: int
+    started_s: float
+    ended_s: float
+    steps: int
+    step_ns: float  # mean
+    checkpoints: int
+    checkpoint_ns: float | None  # mean time one takes
+    steps_since_checkpoint: int  # after the last checkpoint, or all of them
+    since_checkpoint_ns: float  # their run time
+    first_progress: int | None  # what the script logged as its own count of steps
+    last_progress: int | None
+    cv_at_start: float | None
+    cv_at_end: float | None
+    rate_at_start: float | None  # steps per second
+    rate_at_end: float | None
+    energy_joules: float | None  # of all ranks
+    preempted: str | None = None  # the signal that told it to make room
+
+
+def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None = None) -> Trace:
+    """The trace with all attempts of its run in `run["attempts"]`, if there are several.
+
+    `path` is what the trace was read from; only a run's folder has attempts.
+    """
+    found = read(path) if path.is_dir() else []
+    if path.is_dir() and (notice := preemption(path, trace.attempt)):
+        trace = replace(trace, run={**trace.run, PREEMPTED: notice})
+    if len(found) < 2:
+        return trace
+    run = {**trace.run, KEY: [asdict(one) for one in found]}
+    if price_per_rank_hour is not None:
+        run[PRICE] = price_per_rank_hour
+    return replace(trace, run=run)
+
+
+def known(run: Mapping[str, Any]) -> list[Attempt]:
+    """The attempts that `with_attempts` has found."""
+    return [Attempt(**one) for one in run.get(KEY) or []]
+
+
+def read(folder: Path) -> list[Attempt]:
+    """Every attempt that has finished a step, in order; unreadable spools are passed over."""
+    found = (_attempt(folder, number) for number in RunFolder(folder).attempts())
+    return [attempt for attempt in found if attempt is not None]
+
+
+def _attempt(folder: Path, number: int) -> Attempt | None:
+    files, _ = spools_in(folder / f"attempt-{number:03d}")
+    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
+    spools = [spool for spool in (_spool(files[i]) for i in picks if files) if spool is not None]
+    spools = [spool for spool in spools if len(spool.summaries)]
+    if not spools:
+        return None
+    return described(number, spools, preempted=preemption(folder, number).get("signal"))
+
+
+def preemption(folder: Path, number: int) -> dict[str, Any]:
+    """What told an attempt to make room, and when; empty if nothing did, or it cannot be read."""
+    try:
+        found = json.loads(RunFolder(folder).preemption_path(number).read_text())
+        return {"attempt": number, "signal": str(found["signal"]), "at": str(found["at"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _spool(file: Extent) -> SpoolContents | None:
+    try:
+        return read_spool(file)
+    except TraceError:
+        return None
+
+
+def described(
+    number: int, spools: Sequence[SpoolContents], *, preempted: str | None = None
+) -> Attempt:
+    """Reduce some ranks of an attempt; its own steps are those of the rank that did the most."""
+    main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
+    rows = main.summaries
+    steps = int(rows["count"].sum())
+    single = _single_steps(rows)
+    progress = _logged(main)
+    world = max(int(spool.identity.get("world", 1)) for spool in spools)
+    writing = _checkpoints(spools)
+    again, again_ns = _since(rows, writing[-1][0] if writing else -1)
+    return Attempt(
+        number=number,
+        ranks=world,
+        started_s=min(_wall_s(spool.summaries[0], "start_ns") for spool in spools),
+        ended_s=max(_wall_s(spool.summaries[-1], "end_ns") for spool in spools),
+        steps=steps,
+        step_ns=float(rows["step_sum_ns"].sum()) / max(steps, 1),
+        checkpoints=len(writing),
+        checkpoint_ns=float(np.mean([length for _, length in writing])) if writing else None,
+        steps_since_checkpoint=again,
+        since_checkpoint_ns=again_ns,
+        first_progress=progress[0] if progress else None,
+        last_progress=progress[1] if progress else None,
+        **_windows(single),
+        energy_joules=_energy(spools, world),
+        preempted=preempted,
+    )
+
+
+def _wall_s(row: Any, name: str) -> float:
+    """A summary's monotonic stamp as wall clock: both were read at its end."""
+    return float(int(row["realtime_ns"]) - int(row["end_ns"]) + int(row[name])) / 1e9
+
+
+def _single_steps(rows: Array) -> Array:
+    """Lengths of the steps that have a record of their own and no checkpoint, in ns."""
+    extra = rows["phase_ns"][:, Phase.CHECKPOINT] + rows["phase_ns"][:, Phase.EVALUATION]
+    return np.asarray(rows["step_sum_ns"][(rows["count"] == 1) & (extra == 0)], float)
+
+
+def _windows(single: Array) -> dict[str, float | None]:
+    """CV and rate over the first steps after warm-up, and over the last ones."""
+    steady = single[WARM_UP:]
+    found: dict[str, float | None] = {}
+    for name, part in (("start", steady[:WINDOW]), ("end", steady[-WINDOW:])):
+        enough = len(part) >= FEWEST
+        found[f"cv_at_{name}"] = cv_of(part) if enough else None
+        found[f"rate_at_{name}"] = float(1e9 / np.median(part)) if enough else None
+    return found
+
+
+def _checkpoints(spools: Sequence[SpoolContents]) -> list[tuple[int, float]]:
+    """(last step, length in ns) of every record with a checkpoint, of the rank with most."""
+    parts = []
+    for spool in spools:
+        length = spool.summaries["phase_ns"][:, Phase.CHECKPOINT]
+        rows = spool.summaries[length > 0]
+        parts.append(
+            [
+                (int(row["last_step"]), float(row["phase_ns"][Phase.CHECKPOINT]))
+                for row in rows[np.argsort(rows["last_step"], kind="stable")]
+            ]
+        )
+    return max(parts, key=len)
+
+
+def _since(rows: Array, step: int) -> tuple[int, float]:
+    """Number and run time of the steps after this one."""
+    after = rows["first_step"].astype(np.int64) > step
+    return int(rows["count"][after].sum()), float(rows["step_sum_ns"][after].sum())
+
+
+def _logged(spool: SpoolContents) -> tuple[int, int] | None:
+    """First and last value of what the script logs as its own count of steps."""
+    numbers = {name: number for number, name in spool.names.items()}
+    for name in PROGRESS:
+        chosen = (spool.records["kind"] == int(Kind.MARKER)) & (
+            spool.records["name"] == numbers.get(name, -1)
+        )
+        if name in numbers and chosen.any():
+            values = np.ascontiguousarray(spool.records["bytes_in"][chosen]).view(np.float64)
+            return int(values.min()), int(values.max())
+    return None
+
+
+def _energy(spools: Sequence[SpoolContents], world: int) -> float | None:
+    """Energy of all ranks, from the counters of those that were read."""
+    each = []
+    for spool in spools:
+        numbers = {name: number for number, name in spool.names.items()}
+        chosen = (spool.records["kind"] == int(Kind.SAMPLE)) & (
+            spool.records["name"] == numbers.get(ENERGY, -1)
+        )
+        if ENERGY in numbers and np.count_nonzero(chosen) > 1:
+            values = np.ascontiguousarray(spool.records["bytes_in"][chosen]).view(np.float64)
+            each.append(float(values.max() - values.min()))
+    return float(np.mean(each)) * world if each else None

@@ -1,0 +1,285 @@
+"""Steps × ranks: what each rank did in each step, as dense arrays that every finding reads.
+
+Only steps that every traced rank finished are in the grid. Blocked time is what the training
+thread spent waiting for communication; where that cannot be seen (a device's stream), a collective
+counts as exposed unless its rank enters another during it, and `exposure_known` is False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.measure import exposure, stretches
+from evenstep.diagnose.measure.arrivals import Arrivals, arrivals
+from evenstep.diagnose.measure.intervals import Intervals
+from evenstep.diagnose.measure.leaving import sharpened
+from evenstep.diagnose.measure.received import exchanged
+from evenstep.trace.clocks.clocks import Clocks, align
+from evenstep.trace.columns import Columns
+from evenstep.trace.cores import each
+from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
+FEWEST_STEPS = 12
+
+_CELLS = (
+    *("start_ns", "end_ns", "held_ns", "blocked_ns", "wait_ns", "hidden_ns", "pause_ns"),
+    *("cpu_ns", "switches", "run_delay_ns", "samples", "collectives", "device_ns"),
+)
+
+
+@dataclass(slots=True)
+class StepGrid:
+    """Arrays are (steps, ranks), ns, unless said otherwise; rows and columns ascend."""
+
+    steps: Array  # (steps,) numbers
+    ranks: Array  # (ranks,)
+    start_ns: Array  # on the common time
+    end_ns: Array
+    phase_ns: dict[Phase, Array]  # leaf times
+    held_ns: Array  # pacing delay
+    blocked_ns: Array  # waiting for communication
+    wait_ns: Array  # of it (or of the step), for other ranks
+    hidden_ns: Array  # transfer behind compute
+    pause_ns: Array  # garbage collection
+    cpu_ns: Array  # of the process
+    switches: Array  # involuntary context switches
+    run_delay_ns: Array  # the training thread was ready but had no core
+    samples: Array
+    collectives: Array
+    device_ns: Array  # its device computed, where that was recorded
+    arrivals: Arrivals
+    clocks: Clocks
+    exposure_known: bool
+    blocked: Intervals  # of cells (step index × ranks + rank index), relative to the cell's start
+    messages: Columns | None = None  # see `received.exchanged`
+    limits: list[str] = field(default_factory=list)
+    sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): see `piece`
+    pieces: Sequence[tuple[int, int]] = ()  # index of the first step, and of the one after the last
+    trace: Trace | None = None  # what a large run's pieces are read from again
+
+    @property
+    def duration_ns(self) -> Array:
+        """Length of each step on each rank."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def work_ns(self) -> Array:
+        """What a rank did itself: neither blocked nor held."""
+        work: Array = np.maximum(self.duration_ns - self.blocked_ns - self.held_ns, 0)
+        return work
+
+    @property
+    def step_ns(self) -> Array:
+        """Length of each step of the job: the median over ranks. Shape (steps,)."""
+        if not self.start_ns.size:
+            return np.zeros(len(self.steps))
+        step: Array = np.median(self.duration_ns, axis=1)
+        return step
+
+    @property
+    def total_ns(self) -> float:
+        """Time of all steps."""
+        return float(self.step_ns.sum())
+
+    def cell(self, rows: Columns) -> tuple[Array, Array]:
+        """Cell of each row, by its step and rank, and which rows have one."""
+        at_step = np.searchsorted(self.steps, rows.step)
+        at_step = np.minimum(at_step, max(len(self.steps) - 1, 0))
+        at_rank = np.minimum(np.searchsorted(self.ranks, rows["rank"]), len(self.ranks) - 1)
+        if not len(self.steps):
+            return at_step, np.zeros(len(rows), bool)
+        inside = (self.steps[at_step] == rows.step) & (self.ranks[at_rank] == rows["rank"])
+        return at_step * len(self.ranks) + at_rank, inside
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(steps, ranks)."""
+        return len(self.steps), len(self.ranks)
+
+    def shaped(self, cells: Array) -> Array:
+        """A per-cell array as (steps, ranks)."""
+        return cells.reshape(self.shape)
+
+    # -- large runs ----------------------------------------------------------------------------
+
+    def piece(self, first: int, last: int) -> StepGrid:
+        """These steps (by index) as a grid of their own, which has all their collectives.
+
+        In a run too large to hold, `arrivals` and `blocked` have the `sampled` steps only; all else
+        is complete. What has to look at every collective goes from one of `pieces` to the next.
+        """
+        if self.trace is None:
+            return self
+        trace = stretches.around(self.trace, self.steps[first:last])
+        piece = replace(
+            self,
+            steps=self.steps[first:last],
+            phase_ns={phase: cells[first:last] for phase, cells in self.phase_ns.items()},
+            arrivals=arrivals(trace, self.clocks),
+            sampled=np.ones(last - first, bool),
+            pieces=[(0, last - first)],
+            trace=None,
+            **{name: getattr(self, name)[first:last] for name in _CELLS},
+        )
+        piece.blocked = exposure.blocked(piece, trace)
+        piece.messages = exchanged(trace, self.clocks)
+        return piece
+
+    def spread(self, per_step: Array) -> Array:
+        """A per-step value worked out from `arrivals`, carried to the steps not sampled.
+
+        Between sampled steps it is that of the nearest one.
+        """
+        known = np.flatnonzero(self.sampled)
+        if len(known) in (0, len(self.sampled)):
+            return per_step
+        middle = (known[1:] + known[:-1]) / 2
+        return np.asarray(per_step[known[np.searchsorted(middle, np.arange(len(per_step)))]])
+
+
+def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
+    """Build the grid. A trace without a step that all ranks finished gives one of no steps."""
+    numbers, ranks = _common_steps(trace)
+    pieces = stretches.pieces(trace, len(numbers))
+    if len(pieces) < 2:
+        clocks = clocks or sharpened(trace, align(trace))
+        return grid_of(trace, clocks, numbers, ranks)
+    sample, sampled = stretches.sample(trace, numbers)
+    clocks = clocks or sharpened(sample, align(sample))
+    grid = grid_of(sample, clocks, numbers, ranks)
+    grid.trace, grid.pieces, grid.sampled = trace, pieces, sampled
+    parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
+    for name in list(parts[0].arrays):  # each piece is let go of: both would be twice the memory
+        setattr(grid, name, np.concatenate([part.arrays.pop(name) for part in parts]))
+    for phase in Phase:
+        grid.phase_ns[phase] = np.concatenate([part.phase_ns.pop(phase) for part in parts])
+    grid.exposure_known = all(part.exposure_known for part in parts)
+    incomplete = sum(part.incomplete for part in parts)
+    grid.arrivals = grid.arrivals._replace(incomplete=incomplete)
+    grid.limits.append(
+        f"of {len(numbers)} steps, the collectives of {np.count_nonzero(sampled)} were compared "
+        "with one another in full; waits and delays are those of all steps"
+    )
+    return grid
+
+
+class _Dense(NamedTuple):
+    """What a piece of a grid says of its own cells."""
+
+    arrays: dict[str, Array]
+    phase_ns: dict[Phase, Array]
+    exposure_known: bool
+    incomplete: int
+
+
+def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> _Dense:
+    """The cells of some of the steps of a large run."""
+    grid = grid_of(stretches.around(trace, numbers), whole.clocks, numbers, whole.ranks)
+    arrays = {name: getattr(grid, name) for name in _CELLS}
+    left_out = grid.arrivals.left_out
+    mine = (left_out >= grid.steps[0]) & (left_out <= grid.steps[-1])
+    return _Dense(arrays, grid.phase_ns, grid.exposure_known, int(np.count_nonzero(mine)))
+
+
+def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
+    """The grid of these steps and ranks, from a trace that has all of them at hand."""
+    steps = trace.of_kind(Kind.STEP)
+    shape = (len(numbers), len(ranks))
+    cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
+    grid = StepGrid(
+        steps=numbers,
+        ranks=ranks,
+        phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
+        arrivals=arrivals(trace, clocks),
+        clocks=clocks,
+        exposure_known=True,
+        blocked=Intervals(*(np.zeros(0, np.int64) for _ in range(3))),
+        sampled=np.ones(len(numbers), bool),
+        pieces=[(0, len(numbers))],
+        **cells,
+    )
+    if len(numbers):
+        _fill_steps(grid, steps)
+        _fill_phases(grid, trace)
+        exposure.fill(grid, trace)
+    return grid
+
+
+def _common_steps(trace: Trace) -> tuple[Array, Array]:
+    """Steps that every rank with any step finished and still has whole; and those ranks.
+
+    Without the warm-up, and without what a ring has begun to overwrite.
+    """
+    steps = trace.of_kind(Kind.STEP)
+    present = np.unique(steps["rank"]).astype(np.int64)
+    present = present[np.isin(present, list(trace.ranks))]
+    numbers, counts = np.unique(steps.step, return_counts=True)
+    numbers = numbers[counts >= max(len(present), 1)].astype(np.int64)
+    if len(numbers) >= FEWEST_STEPS + WARM_UP_STEPS and numbers[0] < WARM_UP_STEPS:
+        numbers = numbers[numbers >= WARM_UP_STEPS]
+    if any(trace.ranks[int(rank)].dropped for rank in present):
+        oldest = trace.oldest_steps()
+        cut = [oldest[int(rank)] for rank in present if trace.ranks[int(rank)].dropped]
+        numbers = numbers[numbers > max(cut)]
+    return numbers, present
+
+
+def _fill_steps(grid: StepGrid, steps: Columns) -> None:
+    cell, inside = grid.cell(steps)
+    rows, cell = steps.select(inside), cell[inside]
+    columns = {
+        "start_ns": grid.clocks.common(rows["rank"], rows.enter_ns),
+        "end_ns": grid.clocks.common(rows["rank"], rows.exit_ns),
+        "held_ns": rows.held_ns,
+        "cpu_ns": rows.group_seq,
+        "switches": rows.peer_or_root,
+        "run_delay_ns": rows.parent.astype(np.int64) * 1000,
+        "samples": rows.payload,
+    }
+    for name, values in columns.items():
+        getattr(grid, name).reshape(-1)[cell] = values.astype(np.int64)
+
+
+def _fill_phases(grid: StepGrid, trace: Trace) -> None:
+    cells = grid.start_ns.size
+    phases = trace.of_kind(Kind.PHASE)
+    phases = phases.select((phases.exit_ns > 0) & ~_inside_evaluation(phases))
+    cell, inside = grid.cell(phases)
+    for phase in Phase:
+        mine = inside & (phases.op == int(phase))
+        leaf = np.bincount(cell[mine], weights=phases.group_seq[mine], minlength=cells)
+        grid.phase_ns[phase] = grid.shaped(leaf.astype(np.int64))
+    pauses = trace.of_kind(Kind.PAUSE)
+    cell, inside = grid.cell(pauses)
+    length = (pauses.exit_ns - pauses.enter_ns)[inside]
+    summed = np.bincount(cell[inside], weights=length, minlength=cells).astype(np.int64)
+    grid.pause_ns = grid.shaped(summed)
+
+
+def _inside_evaluation(phases: Columns) -> Array:
+    """Phases that lie within a longer evaluation of their rank: the evaluation counts them."""
+    inside = np.zeros(len(phases), bool)
+    for rank in np.unique(phases["rank"][phases.op == int(Phase.EVALUATION)]):
+        mine = np.flatnonzero(phases["rank"] == rank)
+        outer = mine[phases.op[mine] == int(Phase.EVALUATION)]
+        if not len(outer):
+            continue
+        order = np.argsort(phases.enter_ns[outer], kind="stable")
+        starts, ends = phases.enter_ns[outer][order], phases.exit_ns[outer][order]
+        reach = np.maximum.accumulate(ends)
+        at = np.searchsorted(starts, phases.enter_ns[mine], side="right") - 1
+        covered = (at >= 0) & (phases.exit_ns[mine] <= reach[np.maximum(at, 0)])
+        itself = np.isin(mine, outer) & (
+            phases.exit_ns[mine] - phases.enter_ns[mine] == (ends - starts)[np.maximum(at, 0)]
+        )
+        inside[mine] = covered & ~itself
+    return inside

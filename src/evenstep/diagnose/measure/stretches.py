@@ -1,0 +1,82 @@
+"""A run too large to look at as a whole, cut into stretches of steps; and a sample of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spooled import EVENT_COLUMNS, ByKind, OnDisk
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+WINDOW_RECORDS = 2_000_000  # looked at together; a larger run is gone through in pieces
+SAMPLE_RECORDS = 1_000_000  # … and so many of its records are kept at hand
+SAMPLE_STRETCH = 8  # neighbouring steps of that sample
+
+#: Columns that the grid is made of, by kind (of collectives on devices, the device's times too).
+NEEDED: dict[Kind, tuple[str, ...]] = {
+    Kind.STEP: (
+        *("step", "enter_ns", "exit_ns", "held_ns", "group_seq"),
+        *("peer_or_root", "parent", "payload"),
+    ),
+    Kind.PHASE: ("step", "op", "enter_ns", "exit_ns", "group_seq"),
+    Kind.PAUSE: ("step", "enter_ns", "exit_ns"),
+    Kind.COLLECTIVE: (
+        *("step", "op", "flags", "thread", "group", "group_seq", "bytes_in", "peer_or_root"),
+        *("enter_ns", "exit_ns"),
+    ),
+    Kind.POINT_TO_POINT: (
+        *("step", "op", "flags", "thread", "group", "group_seq", "payload", "peer_or_root"),
+        *("bytes_in", "enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"),
+    ),
+    Kind.SPAN: (
+        *("step", "name", "flags", "device", "enter_ns", "exit_ns"),
+        *("device_enter_ns", "device_exit_ns"),
+    ),
+}
+
+
+def pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
+    """Stretches of steps that fit into memory, by index."""
+    if len(trace.events) <= WINDOW_RECORDS or not steps:
+        return [(0, steps)]
+    most = max(int(WINDOW_RECORDS / trace.records_per_step), 1)
+    edges = np.linspace(0, steps, -(-steps // most) + 1).astype(int)
+    return [(int(first), int(last)) for first, last in pairwise(edges)]
+
+
+def around(trace: Trace, numbers: Array) -> Trace:
+    """The records of these neighbouring steps and of the ones beside them.
+
+    A collective on the edge of a step may stand in the next one on some ranks.
+    """
+    wanted = dict(NEEDED)
+    if not isinstance(trace.events, OnDisk) or trace.events.on_device:
+        wanted[Kind.COLLECTIVE] = (*NEEDED[Kind.COLLECTIVE], "device_enter_ns", "device_exit_ns")
+    return trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, wanted)
+
+
+def sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
+    """Stretches of steps all over the run, with everything that was recorded in them."""
+    most = max(int(SAMPLE_RECORDS / trace.records_per_step), 1)
+    each_of = max(1, min(SAMPLE_STRETCH, most // 16))
+    starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))
+    sampled = np.zeros(len(numbers), bool)
+    for start in starts:
+        sampled[start : start + each_of] = True
+    edges = np.flatnonzero(np.diff(sampled.astype(int), prepend=0, append=0)).reshape(-1, 2)
+    wanted = dict.fromkeys(NEEDED, EVENT_COLUMNS[1:])
+    windows = [
+        trace.window(int(numbers[first]), int(numbers[last - 1]) + 1, wanted)
+        for first, last in edges
+    ]
+    tables = {kind: Columns.concatenate([w.of_kind(kind) for w in windows]) for kind in wanted}
+    tables = {kind: table.sorted_by("rank", "seq") for kind, table in tables.items()}
+    return replace(trace, events=ByKind(tables)), sampled

@@ -1,0 +1,1 @@
+"""The failure modes, a module each, and their catalogue."""

@@ -1,0 +1,266 @@
+"""`bandwidth_bound`: steps wait for bytes to move, and the links do what they can, or should."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
+from evenstep.diagnose.lateness.case import Array, Case, found
+from evenstep.diagnose.measure.expected import GOOD, Reference, Shape, reference
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.modes.projection import FACTORS
+from evenstep.statistics.interval import Share
+from evenstep.trace.spool.layout import DType
+from evenstep.trace.trace import RankInfo
+
+SMALLEST = 0.25  # of the step: a job that hides the rest of its transfer is not bound by it
+SMALLEST_SHORT = 0.05  # … where the links give less than they should
+EXPLAINED = 0.05  # of the step lost to something definite in the fabric: that is the finding then
+MOSTLY = 0.5  # of a shape's time is in its bytes
+MOST_OF = 0.1  # of what moves: smaller shapes are not named
+TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
+ROUND_STEPS = 8  # of the local-SGD option
+TUNING = (
+    "NCCL_IB_HCA and NCCL_SOCKET_IFNAME (all adapters in use?), NCCL_NET_GDR_LEVEL (GPU direct), "
+    "NCCL_CROSS_NIC, NCCL_MIN_NCHANNELS, PCIe ACS off, MTU, priority flow control"
+)
+
+
+class Heavy(NamedTuple):
+    """A shape whose time is in its bytes."""
+
+    shape: Shape
+    bytes_ns: Array  # of each transfer (zero for others): the part that its bytes take
+    known: Reference | None
+
+    @property
+    def missing_ns(self) -> Array:
+        """What of that would go if the links gave what is expected of them."""
+        if self.known is None or not _less(self.shape, self.known):
+            return np.zeros(len(self.bytes_ns))
+        return np.asarray(self.bytes_ns * (1 - self.shape.busbw_gBps / self.known.gBps))
+
+
+def find(case: Case) -> list[Finding]:
+    """The exposed transfer that the bytes take, where it is a large part of the step.
+
+    Of links that give less than they should, only what is missing is to be recovered. Where
+    contention, incast, or the order of ranks has been found, what is left is what the data
+    costs on such a fabric: it stands in the shares. So it does where links give what they should
+    and late ranks have been found, which are a fault.
+    """
+    if not case.transfers_known or case.share(case.claims.slow_ns).value >= EXPLAINED:
+        return []
+    heavy = [part for shape in case.shapes if (part := _heavy(case, shape)) is not None]
+    if not heavy:
+        return []
+    missing = np.sum([part.missing_ns for part in heavy], axis=0)
+    short = bool(missing.any())
+    wanted = missing if short else np.sum([part.bytes_ns for part in heavy], axis=0)
+    lost = case.claims.available(case.gained(wanted))
+    share = case.share(lost)
+    if share.value < (SMALLEST_SHORT if short else SMALLEST) or share.low <= 0:
+        return []
+    if not short and case.share(case.loss(case.claims.taken)).value >= EXPLAINED:
+        return []
+    case.claims.slower(lost)
+    return [_finding(case, heavy, share)]
+
+
+def _heavy(case: Case, shape: Shape) -> Heavy | None:
+    rows = case.transfers.rows
+    if not len(shape.sizes) or not rows.size_bytes[shape.rows].any():
+        return None
+    known = reference(case.trace, shape, case.shapes)
+    quiet = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
+    whole = float(rows.transfer_ns[shape.rows].sum())
+    if shape.line is not None:
+        part = np.minimum(rows.size_bytes / shape.line.gBps, rows.transfer_ns)
+        sure = part
+    else:
+        part = np.maximum(quiet - shape.usual_latency_ns, 0)
+        sure = np.maximum(quiet - shape.longest_latency_ns, 0)
+        # what would be faster than TCP has not TCP's latency
+        fast = shape.factor * rows.size_bytes > TCP_GBPS * sure
+        sure = np.where(fast, part, sure)
+        if known is not None:  # at that bandwidth, at least, they are bytes
+            sure = np.maximum(sure, shape.factor * rows.size_bytes / known.gBps)
+    if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOSTLY * whole:
+        return None
+    return Heavy(shape, np.where(shape.rows, part, 0.0), known)
+
+
+# -- the finding -----------------------------------------------------------------------------------
+
+
+def _finding(case: Case, heavy: list[Heavy], share: Share) -> Finding:
+    first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
+    shape, known = first.shape, first.known
+    steps = case.grid.steps
+    short = known is not None and _less(shape, known)
+    expected = f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else ""
+    verdict = (
+        "the links deliver less than they should: tuning or a bad link, not the amount of data"
+        if short
+        else "the links are busy: more data has to move than they carry in the time there is"
+    )
+    return found(
+        "bandwidth_bound",
+        "fabric",
+        share,
+        observation=(
+            f"ranks are blocked for {words.percent(_exposed(case, heavy))} of the step while bytes "
+            "move: "
+            f"{_bytes_per_step(case, shape) / 1e6:.3g} MB a step in {shape.name}"
+        ),
+        cause=f"{shape.busbw_gBps:.3g} GB/s of bus bandwidth{expected}: {verdict}",
+        where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
+        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        projected=_projected(case, shape, share),
+        options=_options(case, heavy),
+        evidence=[
+            Evidence(
+                "bus_bandwidth",
+                round(shape.busbw_gBps, 4),
+                round(known.gBps, 4) if known else None,
+                "GB/s",
+            ),
+            Evidence("exposed_transfer_of_bytes", round(_exposed(case, heavy), 4), 0.0, "share"),
+            Evidence("bytes_per_step", round(_bytes_per_step(case, shape)), None, "bytes"),
+        ],
+    )
+
+
+def _exposed(case: Case, heavy: list[Heavy]) -> float:
+    """Share of the step that the bytes take and nothing hides."""
+    whole = np.sum([part.bytes_ns for part in heavy], axis=0)
+    return case.share(np.minimum(case.gained(whole), case.grid.step_ns)).value
+
+
+def _groups(case: Case, heavy: list[Heavy]) -> list[str]:
+    """Groups that give less than they should, or move most of it; none where these are all."""
+    heavy = [part for part in heavy if part.missing_ns.any()] or heavy
+    whole = sum(float(part.bytes_ns.sum()) for part in heavy)
+    named = [part for part in heavy if float(part.bytes_ns.sum()) >= MOST_OF * whole]
+    return case.groups_named(group for part in named for group in part.shape.groups)
+
+
+def _nodes(case: Case, heavy: list[Heavy]) -> list[str]:
+    """Nodes of groups that are slower than others alike, where these are on other nodes."""
+    short = [part.shape for part in heavy if part.missing_ns.any()]
+    slow = {group for shape in short for group in shape.groups}
+    alike = [shape for shape in case.shapes if shape.lies in {one.lies for one in short}]
+    others = {group for shape in alike for group in shape.groups} - slow
+    on = [
+        {info.node for group in groups for info in _members(case, group)}
+        for groups in (slow, others)
+    ]
+    return sorted(filter(None, on[0] - on[1])) if others else []
+
+
+def _members(case: Case, group: int) -> list[RankInfo]:
+    """What is known of a group's ranks."""
+    ranks = case.trace.ranks
+    return [ranks[rank] for rank in case.trace.groups[group].ranks if rank in ranks]
+
+
+def _bytes_per_step(case: Case, shape: Shape) -> float:
+    rows = case.transfers.rows
+    moved = float(rows.size_bytes[shape.rows].sum())
+    return moved / len(np.unique(rows.step[shape.rows])) / len(shape.groups)
+
+
+def _projected(case: Case, shape: Shape, share: Share) -> list[Projection]:
+    """What a ring sends over a link grows like (n - 1) / n."""
+    ranks, members = len(case.grid.ranks), shape.members
+    projected = []
+    for factor in FACTORS:
+        growth = (members * factor - 1) / (members * factor) * members / max(members - 1, 1)
+        grown = [value * growth / (1 + value * (growth - 1)) for value in share]
+        projected.append(Projection(ranks * factor, *grown))
+    return projected
+
+
+def _options(case: Case, heavy: list[Heavy]) -> list[Option]:
+    return [
+        option
+        for option in (
+            _tuned(case, heavy),
+            _halved(case, heavy),
+            _rarely(case, heavy),
+        )
+        if option is not None
+    ]
+
+
+def _less(shape: Shape, known: Reference) -> bool:
+    """Whether the links give less than expected, and not because a ring crosses them repeatedly."""
+    return known.firm and shape.busbw_gBps * max(shape.leaving, 1) < GOOD * known.gBps
+
+
+def _tuned(case: Case, heavy: list[Heavy]) -> Option | None:
+    """The links brought to what is expected of them."""
+    missing = np.sum([part.missing_ns for part in heavy], axis=0)
+    if not missing.any():
+        return None
+    return Option(
+        f"tune the fabric to what it should carry: {TUNING}",
+        *_gain(case, missing),
+        "a restart with other settings",
+        "replay with the bytes at the bandwidth expected",
+    )
+
+
+def _halved(case: Case, heavy: list[Heavy]) -> Option | None:
+    """Half the bytes, where gradients travel in four-byte floats."""
+    rows = case.transfers.rows
+    wide = float(rows.size_bytes[rows.dtype == int(DType.FLOAT32)].sum())
+    if wide < MOSTLY * float(rows.size_bytes.sum()):
+        return None
+    return Option(
+        "send gradients in half precision: model.register_comm_hook(None, "
+        "default_hooks.bf16_compress_hook)",
+        *_gain(case, np.sum([part.bytes_ns for part in heavy], axis=0) / 2),
+        "rounding of gradients: convergence should be checked",
+        "replay with half the bytes",
+    )
+
+
+def _gain(case: Case, shorter_ns: Array) -> tuple[float, float, float]:
+    return case.share(np.minimum(case.gained(shorter_ns), case.grid.step_ns)).rounded()
+
+
+def _rarely(case: Case, heavy: list[Heavy]) -> Option:
+    """Bytes sent once a round only."""
+    less = np.sum([part.bytes_ns for part in heavy], axis=0) * (1 - 1 / ROUND_STEPS)
+    return Option(
+        f"synchronize every {ROUND_STEPS} steps (gradient accumulation, local SGD), or overlap "
+        "more of it with compute",
+        *_gain(case, less),
+        "a larger batch, or another algorithm: convergence must be checked",
+        "bytes sent once a round",
+    )
+
+
+MODE = Mode(
+    name="bandwidth_bound",
+    layer="fabric",
+    symptom="Every rank is blocked while data moves, in every step, and nobody is late.",
+    look_at=(
+        "exposed transfer as a share of the step",
+        "bus bandwidth reached (nccl-tests' definition) beside that of the adapters, or of "
+        "nccl-tests on the same nodes",
+        "bytes per step, their type, and how much of it hides behind backward",
+    ),
+    remedy=(
+        f"where less is reached than expected: {TUNING}",
+        "fewer bytes: half precision, compression, sharding that sends less",
+        "more overlap (bucket order, prefetch), or synchronize less often",
+        "more or faster links",
+    ),
+    confirm="Halve the bytes (bf16 compression hook): exposed transfer halves.",
+    find=find,
+)

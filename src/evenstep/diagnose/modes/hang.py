@@ -1,0 +1,233 @@
+"""`hang`: a collective or message that some ranks entered and never left, and who did not come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenstep import words
+from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.measure.standstill import Call, Stuck
+from evenstep.diagnose.measure.stuck import long_enough, stuck
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.modes.out_of_step import out_of_step
+from evenstep.trace.spool.layout import DType, Kind, Op
+from evenstep.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.lateness.case import Case
+
+__all__ = ["MODE", "Stuck", "describe", "endings", "find", "long_enough", "stuck"]
+
+QUOTED = 3  # calls that differ, in words
+BRIEF_NS = 10_000_000_000  # in a dump: writing it may take seconds, in which others go on
+
+
+def describe(trace: Trace, place: Stuck) -> str:
+    """ "all_reduce 124 of group default_pg", "recv 3 from rank 2 of group pp"."""
+    group = trace.groups[place.group].name if place.group >= 0 else ""
+    operation = Op(place.op)
+    peer = ""
+    if operation in (Op.SEND, Op.RECV) and place.peer >= 0:
+        peer = f" {'to' if operation is Op.SEND else 'from'} rank {place.peer}"
+    return f"{operation.name.lower()} {place.sequence}{peer}" + (
+        f" of group {group}" if group else ""
+    )
+
+
+def find(case: Case) -> list[Finding]:
+    """Groups that were stuck for much longer than a step takes."""
+    return [_finding(case, place) for place in case.stuck]
+
+
+def _finding(case: Case, place: Stuck) -> Finding:
+    culprits = place.missing or place.different or list(place.untraced)
+    share = round(min(_share(case, place), 1.0), 4)
+    return Finding(
+        mode="hang",
+        layer="framework" if culprits else "fabric",
+        severity=share,
+        confidence=_confidence(place),
+        observation=(
+            f"{words.ranks(place.waiting)} hung in {describe(case.trace, place)}, {_for(place)}"
+            + _called(case.trace, place)
+        ),
+        cause=_cause(case, place),
+        where=_where(case, culprits),
+        when=When([(place.step, place.step)], "transient"),
+        effect=Effect(share),
+        options=[_option(place)],
+        evidence=[
+            Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
+            Evidence("ranks_waiting", len(place.waiting), 0, "ranks"),
+        ],
+    )
+
+
+def _share(case: Case, place: Stuck) -> float:
+    """The time stood still, of all the time; the same time is lost once.
+
+    Where a dump does not tell how long, standing still is all that is known of the job's time.
+    """
+    if not all(other.timed for other in case.stuck):
+        return 1 / len(case.stuck)
+    together = sum(other.since_ns for other in case.stuck)
+    part = place.since_ns / together if together > 0 else 1 / len(case.stuck)
+    stood, ran = case.hung_ns, case.grid.total_ns
+    return part * (stood / (stood + ran) if stood + ran > 0 else 1.0)
+
+
+def _confidence(place: Stuck) -> float:
+    sure = 0.9 if place.missing or place.different else 0.6 if place.untraced else 0.5
+    brief = place.pause_ns is not None and not place.different and place.since_ns < BRIEF_NS
+    return round(0.8 * sure, 2) if brief else sure
+
+
+def _where(case: Case, ranks: list[int]) -> Where:
+    traced = [rank for rank in ranks if rank in case.trace.ranks]
+    return case.where(ranks) if traced == ranks else Where(ranks=ranks)
+
+
+def _for(place: Stuck) -> str:
+    if not place.timed:
+        return "when the dumps were written (for how long, they do not tell)"
+    return f"for {words.duration(place.since_ns)} when the trace ends"
+
+
+def _called(trace: Trace, place: Stuck) -> str:
+    sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
+    return f"; called in {sites.pop()}" if len(sites) == 1 and sites != {""} else ""
+
+
+# -- the cause, in words ---------------------------------------------------------------------------
+
+
+def _cause(case: Case, place: Stuck) -> str:
+    trace = case.trace
+    if place.missing:
+        cause = f"{case.named(place.missing)} never entered it"
+        if place.peer >= 0:
+            wanted = "recv" if Op(place.op) is Op.SEND else "send"
+            cause = f"{case.named(place.missing)} never called the matching {wanted}"
+        if circle := _circle(case, place):
+            return f"{cause}; {circle}"
+        last = _last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
+        return cause + (f"; the last it entered was {last}" if last else "")
+    if place.different and place.peer >= 0:
+        return f"{words.ranks(place.different)} disagree on the size of the message"
+    if place.different:
+        return _disagreement(case, place)
+    if place.untraced:
+        absent = words.ranks(place.untraced)
+        return (
+            f"every traced rank entered it; {absent} left no trace, and may have died or never "
+            "have come"
+        )
+    return "every traced rank entered it: a rank without a trace, or the transport, is at fault"
+
+
+def _circle(case: Case, place: Stuck) -> str:
+    """Where the missing wait themselves, and nobody is first: in what, "" if it is not so."""
+    others = [other for other in case.stuck if set(other.waiting) & set(place.missing)]
+    if not set(place.missing) <= {rank for other in others for rank in other.waiting}:
+        return ""
+    where = ", ".join(describe(case.trace, other) for other in others[:QUOTED])
+    waits = "it waits" if len(place.missing) == 1 else "they wait"
+    return f"{waits} in {where}: ranks enter these groups in different orders, in a circle"
+
+
+def _disagreement(case: Case, place: Stuck) -> str:
+    trace = case.trace
+    entered = "entered another operation or size at that place than the others"
+    quoted = place.different[:QUOTED]
+    others = [rank for rank in place.calls if rank not in place.different]
+    if not others:
+        entered = "entered different operations or sizes at that place"
+    told = [_entered(trace, place, rank) for rank in quoted]
+    if others:
+        told.append(f"the others {_words(trace, place.calls[others[0]])}")
+    more = " …" if len(place.different) > QUOTED else ""
+    return f"{case.named(place.different)} {entered}; {', '.join(told)}{more}"
+
+
+def _entered(trace: Trace, place: Stuck, rank: int) -> str:
+    """ "rank 3 broadcast of 8 B, as if it had left a call out"."""
+    shifted = out_of_step(trace, place, rank)
+    return f"rank {rank} {_words(trace, place.calls[rank])}" + (f", {shifted}" if shifted else "")
+
+
+def _words(trace: Trace, call: Call) -> str:
+    """ "broadcast of 200 B FLOAT32 in step (train.py:31)"."""
+    size = "" if call.size is None else f" of {call.size} B"
+    dtype = f" {DType(call.dtype).name.lower()}" if call.size and call.dtype else ""
+    site = trace.names[call.name]
+    return f"{Op(call.op).name.lower()}{size}{dtype}" + (f" in {site}" if site else "")
+
+
+def _last_of(trace: Trace, rank: int) -> str:
+    """The last collective or message a rank entered."""
+    rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
+    rows = rows.select(rows["rank"] == rank)
+    if not len(rows):
+        return ""
+    last = int(rows.enter_ns.argmax())
+    site = trace.names[int(rows.name[last])]
+    text = f"{Op(int(rows.op[last])).name.lower()} {int(rows.group_seq[last])}"
+    if rows.group[last] >= 0:
+        text += f" of group {trace.groups[int(rows.group[last])].name}"
+    return text + (f" in {site}" if site else "")
+
+
+def _option(place: Stuck) -> Option:
+    action = (
+        "look at the stack of the rank that did not come (py-spy dump), then at what differs in "
+        "its control flow before this collective"
+    )
+    if place.different:
+        action = (
+            "make every rank call the same operations with the same sizes in the same order: "
+            "compare what leads to the calls named here"
+        )
+    elif not place.missing and place.untraced:
+        who = words.ranks(place.untraced)
+        action = f"look for the exit code, out-of-memory kills and GPU errors (Xid) of {who}"
+    elif not place.missing:
+        action = "look at the transport: NCCL_DEBUG=INFO, link counters, and ranks without a trace"
+    return Option(action, None, None, None, "none", "the last records of every rank")
+
+
+def endings(trace: Trace) -> list[str]:
+    """For the limits: ranks whose trace has no end, and what they were in."""
+    open_ended = [
+        rank
+        for rank, info in trace.ranks.items()
+        if not info.closed and "dump" not in info.facts  # a dump is always of a living process
+    ]
+    told = {}
+    for place in stuck(trace) if open_ended else ():
+        for rank in place.waiting:
+            told[rank] = f", inside {describe(trace, place)} (step {place.step})"
+    return [
+        f"rank {rank} did not end its trace (killed, or still running){told.get(rank, '')}"
+        for rank in open_ended
+    ]
+
+
+MODE = Mode(
+    name="hang",
+    layer="framework",
+    symptom="The job stands still: processes live, no step ends, until a timeout kills it.",
+    look_at=(
+        "the collectives that have an entry and no exit, and their sequence number per rank",
+        "the ranks that never entered them, or entered another operation or size in their place",
+        "the stack of those ranks (py-spy dump --pid PID)",
+    ),
+    remedy=(
+        "make every rank reach the same collectives in the same order: look for a branch on the "
+        "rank, an exception that was caught, or batches that ran out on one rank",
+        "if the rank is gone: look for its exit code, out-of-memory kills and GPU errors (Xid)",
+        "if every rank entered: look at the transport (NCCL_DEBUG=INFO, link counters)",
+    ),
+    confirm="Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: mismatched calls are then refused by name.",
+    find=find,
+    without_steps=True,
+)

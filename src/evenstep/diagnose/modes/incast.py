@@ -1,0 +1,219 @@
+"""`incast`: many send to one at once, and its link collapses instead of being merely busy.
+
+Bytes alone make a transfer grow in line with its size. Where queues overflow, lost packets are
+sent again, often after a timeout: the time jumps. Ranks that arrive apart by themselves protect.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.measure.counters import congestion
+from evenstep.diagnose.measure.curve import Line
+from evenstep.diagnose.measure.expected import Shape, reference
+from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.statistics.interval import Share
+from evenstep.trace.spool.layout import Op
+
+COLLAPSED = 2.0  # times what its bytes take: busy links do not do that
+SIGMAS = 5.0  # … and outside the noise of its kind
+ALIKE = 1.5  # … while other operations stay below this, in the median
+FEWEST = 5  # collapsed transfers, below which nothing is said
+FEWEST_SENDERS = 3
+MANY_TO_ONE = (int(Op.GATHER), int(Op.REDUCE), int(Op.ALL_TO_ALL))
+
+
+class Collapse(NamedTuple):
+    """Transfers of a shape that took far longer than their bytes."""
+
+    shape: Shape
+    mask: Array  # of the transfers
+    excess_ns: Array
+    basis: str
+
+
+def find(case: Case) -> list[Finding]:
+    """What the collapsed transfers took beyond their bytes."""
+    if not case.transfers_known:
+        return []
+    parts = [part for shape in case.shapes if (part := _collapse(case, shape)) is not None]
+    if not parts:
+        return []
+    lost = case.claims.available(case.gained(np.sum([part.excess_ns for part in parts], axis=0)))
+    share = case.share(lost)
+    if share.value < SMALLEST_SHARE:
+        return []
+    case.claims.slower(lost)
+    return [_finding(case, parts, share)]
+
+
+def _collapse(case: Case, shape: Shape) -> Collapse | None:
+    """The shape's transfers beyond twice what their bytes would take."""
+    if shape.op not in MANY_TO_ONE or shape.members <= FEWEST_SENDERS or not len(shape.sizes):
+        return None
+    rows = case.transfers.rows
+    quiet, basis = _expected(case, shape)
+    limit = COLLAPSED * quiet + SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
+    mask = shape.rows & (rows.transfer_ns > limit)
+    if np.count_nonzero(mask) < FEWEST or _everything_slow(case, mask):
+        return None
+    return Collapse(shape, mask, np.where(mask, rows.transfer_ns - quiet, 0.0), basis)
+
+
+def _everything_slow(case: Case, mask: Array) -> bool:
+    """Whether other operations of the same steps are slow alike: that is contention."""
+    rows = case.transfers.rows
+    ratio = rows.transfer_ns / np.maximum(case.transfers.of_kind("quiet_ns"), 1)
+    beside = np.isin(rows.step, rows.step[mask]) & ~np.isin(rows.op, MANY_TO_ONE)
+    return bool(beside.any() and np.median(ratio[beside]) > ALIKE)
+
+
+def _expected(case: Case, shape: Shape) -> tuple[Array, str]:
+    """Time of each transfer without collapse: by smaller sizes, by references, or its own best."""
+    sizes = case.transfers.rows.size_bytes
+    below = _below_the_knee(shape)
+    if below is not None:
+        return np.asarray(below.time_ns(sizes)), "its smaller sizes"
+    others = [s for s in case.shapes if s.op not in MANY_TO_ONE and s.nodes == shape.nodes]
+    known = reference(case.trace, shape, others)
+    if known is not None:
+        time = shape.longest_latency_ns + shape.factor / known.gBps * sizes
+        if shape.floors_ns[-1] > COLLAPSED * time[shape.rows].max():
+            return np.asarray(time), known.source
+    return case.transfers.of_kind("quiet_ns"), "their own best"
+
+
+def _below_the_knee(shape: Shape) -> Line | None:
+    """Through the smaller sizes, where the largest ones rise far more steeply than their bytes."""
+    sizes, times = shape.sizes[shape.sizes > 0], shape.floors_ns[shape.sizes > 0]
+    per_byte = times / sizes
+    for knee in range(len(sizes) - 1, 1, -1):
+        steepest = float(per_byte[knee - 1])  # of all below; latency included, so an upper bound
+        if times[knee] > COLLAPSED * max(steepest * sizes[knee], float(times[knee - 1])):
+            slope = max(_slope(sizes[:knee], times[:knee]), 1e-6)
+            return Line(float(np.median(times[:knee] - slope * sizes[:knee])), 1 / slope)
+    return None
+
+
+def _slope(sizes: Array, times: Array) -> float:
+    """Median slope between neighbours (Theil 1950), not steeper than the bytes of the largest."""
+    slopes = np.diff(times) / np.diff(sizes)
+    return float(np.clip(np.median(slopes), 0, times[-1] / sizes[-1]))
+
+
+# -- the finding -----------------------------------------------------------------------------------
+
+
+def _finding(case: Case, parts: list[Collapse], share: Share) -> Finding:
+    first = max(parts, key=lambda part: float(part.excess_ns.sum()))
+    shape, rows = first.shape, case.transfers.rows
+    receivers = _receivers(case, parts)
+    took = float(np.median(rows.transfer_ns[first.mask]))
+    usual = took - float(np.median(first.excess_ns[first.mask]))
+    late = case.steps_of(first.mask)[:, None]
+    named = case.where(receivers)
+    groups = case.groups_named(group for part in parts for group in part.shape.groups)
+    whom = f"to {words.ranks(receivers)}" if receivers else "to every rank at once"
+    return found(
+        "incast",
+        "fabric",
+        share,
+        observation=(
+            f"{shape.name} take {words.duration(took)} where their bytes take "
+            f"{words.duration(usual)} by {first.basis}"
+        ),
+        cause=(
+            f"incast: {shape.members - 1} ranks send {whom}, its queue overflows, and what is lost "
+            "is sent again"
+        ),
+        where=Where(named.ranks, named.nodes, (), groups),
+        when=when(late, case.grid.steps),
+        options=_options(share),
+        evidence=[
+            Evidence("transfer_collapsed", round(took), round(usual), "ns"),
+            Evidence("fan_in", shape.members - 1, None, "senders"),
+            Evidence("collapsed", int(np.count_nonzero(first.mask)), 0, "collectives"),
+            *_counter_evidence(case, late[:, 0]),
+        ],
+    )
+
+
+def _receivers(case: Case, parts: list[Collapse]) -> list[int]:
+    """Roots of the rooted ones, the costliest first; an all-to-all has none."""
+    rows = case.transfers.rows
+    cost: dict[int, float] = {}
+    for part in parts:
+        if part.shape.op == Op.ALL_TO_ALL:
+            continue
+        for root in np.unique(rows.root[part.mask]):
+            mine = part.mask & (rows.root == root)
+            cost[int(root)] = cost.get(int(root), 0.0) + float(part.excess_ns[mine].sum())
+    return [rank for rank in sorted(cost, key=lambda r: -cost[r]) if rank in case.trace.ranks]
+
+
+def _counter_evidence(case: Case, late: Array) -> list[Evidence]:
+    """Losses, repeats and marks per step in the collapsed steps and in the others."""
+    return [
+        Evidence(
+            f"{metric}_per_step",
+            round(float(grown[late].mean()), 3),
+            round(float(grown[~late].mean()), 3) if (~late).any() else 0.0,
+            "1/step",
+        )
+        for metric, grown in congestion(case.trace, case.grid).items()
+        if late.any() and grown[late].sum() > 0
+    ]
+
+
+def _options(share: Share) -> list[Option]:
+    gain = share.rounded()
+    return [
+        Option(
+            "let fewer send at once: a tree or hierarchical gather (inside nodes first), an "
+            "all-to-all in rounds, or smaller pieces",
+            *gain,
+            "a change of the collective, or of the script",
+            "replay with these transfers as long as their bytes take",
+        ),
+        Option(
+            "make the fabric lossless or marking there: priority flow control and ECN (RoCE), "
+            "DCTCP, deeper buffers, a shorter minimum retransmission timeout",
+            *gain,
+            "a change of the switches' configuration",
+            "replay with these transfers as long as their bytes take",
+        ),
+        Option(
+            "slack pacing: align the senders",
+            0.0,
+            0.0,
+            0.0,
+            "it would harm: ranks that arrive apart protect the queue",
+            "aligning 64 senders multiplied the completion time by 9 in a simulation of a lossy "
+            "queue",
+        ),
+    ]
+
+
+MODE = Mode(
+    name="incast",
+    layer="fabric",
+    symptom="Gathers, reductions to one rank or all-to-alls take many times what their bytes need.",
+    look_at=(
+        "transfer time by size and by number of senders: a knee, not a line",
+        "retransmissions, drops, timeouts and congestion marks in the same steps",
+        "who receives: one root, or everybody in an all-to-all",
+    ),
+    remedy=(
+        "fewer senders at once: trees, rounds, hierarchical collectives, smaller pieces",
+        "flow control and marking on the switches, shorter retransmission timeouts",
+        "no pacing that aligns the senders: natural skew protects",
+    ),
+    confirm="Halve the number of senders: the time falls by far more than half.",
+    find=find,
+)

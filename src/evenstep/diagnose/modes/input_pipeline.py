@@ -1,0 +1,126 @@
+"""`input_pipeline`: batches are not ready when the step begins, on one rank or on all."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.modes import projection
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.statistics.interval import Share
+from evenstep.trace.spool.layout import Phase
+
+
+def find(case: Case) -> list[Finding]:
+    """Ranks whose input is late, and the part of the step that all ranks wait for input."""
+    findings = [_late_ranks(case), _everybody(case)]
+    return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
+
+
+def _late_ranks(case: Case) -> Finding | None:
+    cells = case.claims.cells(case.delays.cells(Cause.INPUT))
+    if not cells.any():
+        return None
+    share = case.share(case.loss(cells))
+    ranks = case.culprits(cells)
+    recurrence = when(cells, case.grid.steps)
+    victims, wait_ns, waited = case.victims(cells)
+    more = words.duration(case.typical_excess_ns(cells))
+    lead = (
+        f"the late rank changes ({words.ranks(ranks)} take turns)"
+        if recurrence.pattern == "rotating"
+        else case.named(ranks)
+    )
+    return found(
+        "input_pipeline",
+        "framework",
+        share,
+        observation=(
+            f"{words.ranks(victims) if victims else 'the other ranks'} "
+            f"{'waits' if len(victims) == 1 else 'wait'} {words.duration(wait_ns)} in "
+            f"{words.percent(waited)} of the steps"
+        ),
+        cause=f"{lead}: its DataLoader hands over the batch {more} later than the others'",
+        where=case.where(ranks),
+        when=recurrence,
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=_options(
+            share, "replay of the trace with these ranks' input as fast as the others'"
+        ),
+        evidence=[*case.wait_evidence(cells), _input_evidence(case, ranks)],
+    )
+
+
+def _input_evidence(case: Case, ranks: list[int]) -> Evidence:
+    columns = np.isin(case.grid.ranks, ranks)
+    values = case.grid.phase_ns[Phase.INPUT]
+    others = values[:, ~columns]
+    expected = round(float(np.median(others))) if others.size else 0
+    return Evidence("input_per_step", round(float(np.median(values[:, columns]))), expected, "ns")
+
+
+def _everybody(case: Case) -> Finding | None:
+    """What even the fastest rank waits for input: nobody in particular is late."""
+    values = case.grid.phase_ns.get(Phase.INPUT)
+    if values is None or not values.size:
+        return None
+    common = values.min(axis=1)
+    share = case.share(common)
+    steps = case.grid.steps
+    return found(
+        "input_pipeline",
+        "framework",
+        share,
+        observation=(
+            f"every rank waits {words.duration(float(np.median(common)))} for its DataLoader "
+            "in the median step"
+        ),
+        cause="the input pipeline is slower than the model: batches are not ready in time",
+        where=Where(),
+        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=_options(share, "replay of the trace with batches always ready"),
+        evidence=[Evidence("input_per_step", round(float(np.median(common))), 0, "ns")],
+    )
+
+
+def _options(share: Share, method: str) -> list[Option]:
+    gain = share.rounded()
+    return [
+        Option(
+            "more DataLoader workers and prefetching (num_workers, prefetch_factor, "
+            "persistent_workers, pin_memory)",
+            *gain,
+            "CPU cores and host memory for the workers",
+            method,
+        ),
+        Option(
+            "faster storage or data prepared ahead (larger files, decoded or tokenized once)",
+            *gain,
+            "a preparation pass over the data",
+            method,
+        ),
+    ]
+
+
+MODE = Mode(
+    name="input_pipeline",
+    layer="framework",
+    symptom="Steps begin with a wait for the batch, on one rank or on all of them.",
+    look_at=(
+        "time inside the DataLoader's next() per step and rank",
+        "whether all ranks wait alike (the pipeline is too slow) or a few (their storage or host)",
+        "CPU use of the workers, and what storage delivers",
+    ),
+    remedy=(
+        "more workers and prefetching (num_workers, prefetch_factor, persistent_workers)",
+        "pin memory and copy asynchronously",
+        "data decoded or tokenized ahead, in larger files, on nearer storage",
+    ),
+    confirm="Train a hundred steps on one cached batch: the wait at the step's beginning is gone.",
+    find=find,
+)

@@ -1,0 +1,187 @@
+"""`latency_bound`: many small collectives, whose time hardly grows with their size."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
+from evenstep.diagnose.lateness.case import Array, Case, found
+from evenstep.diagnose.measure.expected import SLOWEST_GBPS, USUAL_GBPS, Shape, reference
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.modes.projection import FACTORS
+from evenstep.statistics.interval import Share
+from evenstep.trace.spool.layout import Op
+
+SMALLEST = 0.10  # of the step: below it nothing is bound by it
+MANY = 12  # collectives of a shape in a step: fewer are not many small ones
+MOSTLY = 0.5  # of their time is latency
+BUCKET_BYTES = 25_000_000  # DDP's default, and large against latency on any fabric
+LARGE = 10.0  # times the size at which half of the time is latency
+
+
+class Small(NamedTuple):
+    """A shape bound by latency: what each of its collectives would save when merged."""
+
+    shape: Shape
+    alpha_ns: float
+    basis: str
+    per_step: float
+    merged_per_step: float
+    bucket_bytes: float
+    shorter_ns: Array  # one entry per transfer
+
+
+def find(case: Case) -> list[Finding]:
+    """What merging small collectives into buckets would give back."""
+    if not case.transfers_known:
+        return []
+    small = [part for shape in case.shapes if (part := _small(case, shape)) is not None]
+    if not small:
+        return []
+    lost = case.claims.available(case.gained(np.sum([part.shorter_ns for part in small], axis=0)))
+    share = case.share(lost)
+    if share.value < SMALLEST or share.low <= 0:
+        return []
+    case.claims.slower(lost)
+    return [_finding(case, small, share)]
+
+
+def _small(case: Case, shape: Shape) -> Small | None:
+    """What merging a shape's collectives would save; None where they are not many small ones."""
+    rows = case.transfers.rows
+    steps = len(np.unique(rows.step[shape.rows]))
+    per_step = np.count_nonzero(shape.rows) / max(steps, 1) / len(shape.groups)
+    unsized = shape.op != Op.BARRIER and not shape.sizes.any()  # size not recorded
+    if per_step < MANY or not len(shape.sizes) or unsized:
+        return None
+    latency = _latency(case, shape)
+    moved = rows.transfer_ns[shape.rows]
+    if latency is None or np.minimum(latency[0], moved).sum() < MOSTLY * moved.sum():
+        return None
+    alpha, basis = latency
+    together = float(rows.size_bytes[shape.rows].sum()) / steps / len(shape.groups)
+    bucket = float(max(BUCKET_BYTES, LARGE * shape.line.half_bytes if shape.line else 0))
+    merged = max(1.0, float(np.ceil(together / bucket)))
+    saved = np.where(shape.rows, np.minimum(alpha, rows.transfer_ns), 0.0)
+    return Small(shape, alpha, basis, per_step, merged, bucket, saved * (1 - merged / per_step))
+
+
+def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
+    """Latency of one collective and how it is known: by the curve, a reference, or at least so."""
+    if shape.line is not None:
+        return shape.line.alpha_ns, "the line through its times by size"
+    size, time = float(shape.sizes[0]), float(shape.floors_ns[0])
+    known = reference(case.trace, shape, case.shapes)
+    if known is not None:
+        alpha = time - shape.factor * size / known.gBps
+        return (alpha, f"its time less that of its bytes by {known.source}") if alpha > 0 else None
+    if shape.factor * size / SLOWEST_GBPS > (1 - MOSTLY) * time:  # its bytes may explain it
+        return None
+    alpha = time - shape.factor * size / USUAL_GBPS
+    return alpha, "its time less that of its bytes at 10 Gb/s; 1 Gb/s would not explain it either"
+
+
+# -- the finding -----------------------------------------------------------------------------------
+
+
+def _finding(case: Case, small: list[Small], share: Share) -> Finding:
+    first = small[0]
+    rows = case.transfers.rows.select(first.shape.rows)
+    size, time = float(np.median(rows.size_bytes)), float(np.median(rows.transfer_ns))
+    steps = case.grid.steps
+    groups = [group for part in small for group in part.shape.groups]
+    return found(
+        "latency_bound",
+        "framework",
+        share,
+        observation=(
+            f"{first.per_step:.0f} collectives a step ({first.shape.name}, {size / 1e3:.3g} kB in "
+            f"the median) take {words.duration(time)} each, most of it whatever their size"
+        ),
+        cause=(
+            f"many small operations: {words.duration(first.alpha_ns)} of each is latency, known "
+            f"from {first.basis}"
+        ),
+        where=Where(groups=case.groups_named(groups)),
+        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        projected=_projected(case, share),
+        options=_options(case, small, share),
+        evidence=[
+            Evidence("collectives_per_step", round(first.per_step, 2), first.merged_per_step, "1"),
+            Evidence("latency_of_one", round(first.alpha_ns), None, "ns"),
+            Evidence("latency_share_of_transfer", round(_latency_share(small, case), 4), 0.5, "1"),
+            Evidence("median_size", round(size), BUCKET_BYTES, "bytes"),
+        ],
+    )
+
+
+def _latency_share(small: list[Small], case: Case) -> float:
+    part = small[0]
+    moved = case.transfers.rows.transfer_ns[part.shape.rows]
+    return float(np.minimum(part.alpha_ns, moved).sum() / max(float(moved.sum()), 1))
+
+
+def _projected(case: Case, share: Share) -> list[Projection]:
+    """A ring's latency grows with its hops: 2(n - 1) alpha."""
+    ranks = len(case.grid.ranks)
+    projected = []
+    for factor in FACTORS:
+        growth = (ranks * factor - 1) / max(ranks - 1, 1)
+        grown = [value * growth / (1 + value * (growth - 1)) for value in share]
+        projected.append(Projection(ranks * factor, *grown))
+    return projected
+
+
+def _options(case: Case, small: list[Small], share: Share) -> list[Option]:
+    first = small[0]
+    megabytes = int(first.bucket_bytes / 1e6)
+    options = [
+        Option(
+            f"larger buckets: DistributedDataParallel(bucket_cap_mb={megabytes}), or fuse them by "
+            "hand: "
+            f"{first.merged_per_step:.0f} instead of {first.per_step:.0f} a step",
+            *share.rounded(),
+            "less overlap with backward where buckets are few; only those that do not depend on "
+            "each other can be merged",
+            "replay with latency paid once a bucket",
+        )
+    ]
+    ranks = first.shape.members
+    if ranks >= 8:
+        fewer = 1 - np.log2(ranks) / (ranks - 1)
+        alpha = sum(
+            np.where(p.shape.rows, np.minimum(p.alpha_ns, case.transfers.rows.transfer_ns), 0)
+            for p in small
+        )
+        gain = case.share(np.minimum(case.gained(alpha * fewer), case.grid.step_ns))
+        options.append(
+            Option(
+                "an algorithm of fewer hops: NCCL_ALGO=Tree (or NVLS), NCCL_PROTO=LL128",
+                *gain.rounded(),
+                "less bandwidth for large sizes",
+                "2 log2(n) alpha of a tree instead of 2(n - 1) alpha of a ring, if it is one now",
+            )
+        )
+    return options
+
+
+MODE = Mode(
+    name="latency_bound",
+    layer="framework",
+    symptom="Communication takes long although little data moves: many small collectives a step.",
+    look_at=(
+        "collectives per step and their sizes",
+        "transfer time by size: a line that hardly rises is latency",
+        "whether they depend on each other (tensor parallelism) or could be merged (gradients)",
+    ),
+    remedy=(
+        "larger buckets (bucket_cap_mb), or tensors fused before they are sent",
+        "an algorithm with fewer hops for small sizes (tree, NVLS), a low-latency protocol",
+        "fewer synchronizations: flags and scalars together, every so many steps",
+    ),
+    confirm="Double the bucket size: the number of collectives halves, and so does their time.",
+    find=find,
+)

@@ -1,0 +1,185 @@
+"""A pipeline stage with more to do than the others: what it costs, by replay or by lateness.
+
+Part of `workload_imbalance`. Of an operation table the whole step is replayed with the stage at
+what operations usually take: with the last stage that is M_S of Lin et al. (OSDI 2025, section
+5.2). Of other traces the stage's ranks are found chronically late, and lose what late ranks do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.modes import projection
+from evenstep.diagnose.operations.operations import Job, balanced, on_steps, replayed
+from evenstep.statistics.interval import Share
+from evenstep.trace.operations import COMPUTES
+
+LONGER = 1.05  # compute of a stage over that of the others, from which it is worth naming
+LONGEST = 8  # stages that are looked at
+MODE_NAME = "workload_imbalance"
+
+
+@dataclass(slots=True, frozen=True)
+class Stage:
+    """A stage beside the others; lengths in ns per step and worker."""
+
+    number: int
+    stages: int
+    ranks: list[int]
+    work_ns: float
+    others_ns: float
+
+    @property
+    def name(self) -> str:
+        """ "pipeline stage 3 (the last of 4)"."""
+        place = "the last" if self.number == self.stages - 1 else f"{self.number + 1}"
+        return f"pipeline stage {self.number} ({place} of {self.stages})"
+
+    @property
+    def longer(self) -> float:
+        """How many times as long its compute is."""
+        return self.work_ns / self.others_ns if self.others_ns > 0 else 1.0
+
+
+# -- of an operation table -------------------------------------------------------------------------
+
+
+def by_replay(case: Case, plan: Job, own_s: Array) -> list[Finding]:
+    """The stage whose mending saves most. `own_s`: durations of the rows, as far as not mended."""
+    each_ns = _each_ns(plan, own_s)
+    longest = np.argsort(-each_ns, kind="stable")[:LONGEST]
+    if len(each_ns) < 2:
+        return []
+    mended = [np.where(plan.table.stage == s, plan.usual_s, own_s) for s in longest]
+    last = np.where(plan.table.stage == plan.table.stage.max(), plan.usual_s, own_s)
+    scenarios = [own_s, plan.usual_s, balanced(plan, own_s), last, *mended]
+    length = replayed(plan, np.stack(scenarios, axis=1))
+    gain = length[:, :1] - length[:, 4:]
+    best = int(np.argmax(gain.mean(axis=0)))
+    stage = _beside_others(plan, each_ns, int(longest[best]))
+    lost = on_steps(plan, gain[:, best], case.grid.steps) * 1e9
+    share = case.share(lost)
+    if stage.longer < LONGER or share.value < SMALLEST_SHARE:
+        return []
+    spread = case.share(on_steps(plan, length[:, 0] - length[:, 2], case.grid.steps) * 1e9)
+    late = case.delays.cells(Cause.WORK) & np.isin(case.grid.ranks, stage.ranks)
+    case.claims.cells(late)
+    case.claims.rest(lost)
+    slowdown = float((length[:, 0] - length[:, 1]).sum())
+    explained = float((length[:, 0] - length[:, 3]).sum()) / slowdown if slowdown else None
+    return [_finding(case, stage, share, spread, _evidence(stage, length, explained))]
+
+
+def _evidence(stage: Stage, length: Array, explained: float | None) -> list[Evidence]:
+    slowdown = float(length[:, 0].mean() / length[:, 1].mean())
+    last = None if explained is None else round(explained, 4)
+    return [
+        Evidence("compute_of_the_stage", round(stage.work_ns), round(stage.others_ns), "ns"),
+        Evidence("M_S", last, 0.0, "share of the slowdown"),
+        Evidence("slowdown", round(slowdown, 4), 1.0, "factor"),
+    ]
+
+
+def _each_ns(plan: Job, own_s: Array) -> Array:
+    """Compute in a step of the worker of each stage that computes least: a stage is long where all
+    of its workers are, else a worker is slow."""
+    table = plan.table
+    computes = np.isin(table.role, COMPUTES)
+    spent = np.bincount(table.worker[computes], weights=own_s[computes])
+    worker, first = np.unique(table.worker[computes], return_index=True)
+    least = np.full(int(table.stage.max()) + 1, np.inf)
+    np.minimum.at(least, table.stage[computes][first], spent[worker])
+    return np.where(np.isfinite(least), least, 0.0) / len(plan.steps) * 1e9
+
+
+def _beside_others(plan: Job, each_ns: Array, number: int) -> Stage:
+    others = float(np.delete(each_ns, number).mean())
+    ranks = np.unique(plan.table["rank"][plan.table.stage == number]).tolist()
+    return Stage(number, len(each_ns), ranks, float(each_ns[number]), others)
+
+
+# -- of any trace with pipeline groups -------------------------------------------------------------
+
+
+def by_lateness(case: Case) -> list[Finding]:
+    """A stage all of whose ranks are chronically late, where groups say who is which stage."""
+    stages = stages_of(case)
+    late = case.delays.cells(Cause.WORK) & case.delays.chronic[None, :]
+    number = np.array([stages.get(int(rank), -1) for rank in case.grid.ranks])
+    slow = [s for s in np.unique(number[number >= 0]) if case.delays.chronic[number == s].all()]
+    if len(slow) != 1 or case.delays.chronic[number != slow[0]].any():
+        return []
+    mine = number == slow[0]
+    work = np.median(case.grid.work_ns, axis=0)
+    stage = Stage(
+        int(slow[0]),
+        int(number.max()) + 1,
+        case.grid.ranks[mine].tolist(),
+        float(work[mine].mean()),
+        float(work[~mine].mean()),
+    )
+    share = case.share(case.loss(case.claims.free(late & mine)))
+    if stage.stages < 2 or stage.longer < LONGER or share.value < SMALLEST_SHARE:
+        return []
+    cells = case.claims.cells(late & mine)
+    even = 1 - 1 / stage.stages  # of the excess: the rest comes back with the moved work
+    spread = Share(*(value * even for value in share))
+    work_evidence = Evidence(
+        "work_of_the_stage", round(stage.work_ns), round(stage.others_ns), "ns"
+    )
+    return [_finding(case, stage, share, spread, [work_evidence, *case.wait_evidence(cells)])]
+
+
+def stages_of(case: Case) -> dict[int, int]:
+    """Stage of each rank: its place in its pipeline group, where groups have such names."""
+    named = [
+        group
+        for group in case.trace.groups
+        if group.name.lower().startswith(("pp", "pipe")) and len(group.ranks) > 1
+    ]
+    return {rank: place for group in named for place, rank in enumerate(group.ranks)}
+
+
+# -- the finding -----------------------------------------------------------------------------------
+
+
+def _finding(
+    case: Case, stage: Stage, share: Share, spread: Share, evidence: list[Evidence]
+) -> Finding:
+    steps = case.grid.steps
+    where = case.where(stage.ranks)
+    more = f"{stage.longer:.2f} times as long as"
+    return found(
+        MODE_NAME,
+        "model",
+        share,
+        observation=(
+            f"{stage.name} computes {words.duration(stage.work_ns)} a step, the others "
+            f"{words.duration(stage.others_ns)}; they wait for it with every micro-batch"
+        ),
+        cause=(
+            f"{stage.name} has more layers or more expensive ones than the others: its forward "
+            f"and backward take {more} theirs"
+        ),
+        where=Where(where.ranks, where.nodes, (), [f"stage {stage.number}"]),
+        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=[
+            Option(
+                f"move layers from stage {stage.number} to the others until all take as long "
+                "(count the output layer and the loss as layers)",
+                *spread.rounded(),
+                "another partition of the model; checkpoints must be resharded",
+                "replay with the computes of all stages equally long"
+                if case.trace.operations is not None
+                else "the stage's excess shared out among all stages",
+            )
+        ],
+        evidence=evidence,
+    )

@@ -1,0 +1,235 @@
+"""`straggler`: one rank's own work, or a few ranks', is longer and everybody waits for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, Projection
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.measure.layouts import layouts
+from evenstep.diagnose.measure.patterns import pattern_of, when
+from evenstep.diagnose.modes import projection
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.statistics.interval import Share, share_of
+from evenstep.trace.spool.layout import Phase
+
+MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
+SLOWER = 1.05  # phases longer than the others' by this factor are evidence
+
+
+def find(case: Case) -> list[Finding]:
+    """Chronic ranks as one finding; single delays, bursts and rotation as others."""
+    cells = case.claims.cells(case.delays.cells(Cause.WORK))
+    chronic = cells & case.delays.chronic[None, :]
+    parts = (chronic, *_by_cost(case, cells & ~case.delays.chronic[None, :]))
+    findings = [_finding(case, part) for part in parts if part.any()]
+    return [finding for finding in findings if finding.severity >= SMALLEST_SHARE]
+
+
+def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
+    """Cells of the ranks that most is lost to, and those of others that are late now and then."""
+    if pattern_of(cells) == "rotating":
+        return (cells,)
+    cost = np.where(cells, case.delays.loss_ns, 0.0).sum(axis=0)
+    large = cost >= MINOR * cost.max(initial=0)
+    return cells & large, cells & ~large
+
+
+def _finding(case: Case, cells: Array) -> Finding:
+    share = case.share(case.loss(cells))
+    recurrence = when(cells, case.grid.steps)
+    ranks = case.culprits(cells)
+    phase = case.main_phase(cells)
+    return found(
+        "straggler",
+        _layer(case, ranks, phase),
+        share,
+        observation=_observation(case, cells),
+        cause=_cause(case, cells, ranks, phase, recurrence.pattern),
+        where=case.where(ranks),
+        when=recurrence,
+        projected=_projected(case, cells, share, recurrence.pattern),
+        options=_options(case, ranks, phase, share, recurrence.pattern),
+        evidence=[
+            *case.wait_evidence(cells),
+            *_phase_evidence(case, cells, ranks),
+            *_peer_evidence(case, ranks[0]),
+        ],
+    )
+
+
+def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
+    """A whole node that is slow is the node's; else it is what runs there."""
+    nodes = {case.trace.ranks[rank].node for rank in ranks}
+    if len(nodes) == 1 and len(case.trace.nodes) > 1:
+        node = next(iter(nodes))
+        on_it = [rank for rank, info in case.trace.ranks.items() if info.node == node]
+        if len(on_it) > 1 and set(on_it) <= set(ranks):
+            return "node"
+    return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
+
+
+def _observation(case: Case, cells: Array) -> str:
+    victims, wait_ns, share = case.victims(cells)
+    if not victims:
+        return "ranks arrive apart, but compute hides most of it"
+    return (
+        f"{words.ranks(victims)} {_verb(victims, 'wait')} {words.duration(wait_ns)} "
+        f"in {words.percent(share)} of the steps"
+    )
+
+
+def _verb(ranks: list[int], plural: str) -> str:
+    return plural + "s" if len(ranks) == 1 else plural
+
+
+def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: str | None) -> str:
+    more = words.duration(case.typical_excess_ns(cells))
+    place = case.place(phase)
+    if pattern == "rotating":
+        return (
+            f"the late rank changes from step to step ({_turns(ranks)} take turns): "
+            f"whoever is last spends {more} more {place} than the other ranks"
+        )
+    often = {"transient": "now and then", "bursty": "for stretches of steps"}.get(pattern or "", "")
+    lead = f"{case.named(ranks)} {_verb(ranks, 'enter')} last{' ' + often if often else ''}"
+    why = _other_hardware(case, ranks) or _hint(case, cells, more)
+    return f"{lead}: {more} more {place} than the other ranks{why}"
+
+
+def _turns(ranks: list[int]) -> str:
+    """These ranks, or how many they are: of many, names say nothing."""
+    return words.ranks(ranks) if len(ranks) <= words.LISTED else f"{len(ranks):,} ranks"
+
+
+def _other_hardware(case: Case, ranks: list[int]) -> str:
+    """That these ranks compute on something no other rank has: slower by make, not by fault."""
+    names = {rank: place.hardware[0] for rank, place in layouts(case.trace).items()}
+    theirs = {names.get(rank, "") for rank in ranks}
+    others = {name for rank, name in names.items() if rank not in ranks}
+    if not all(theirs) or not all(others) or not others or theirs & others:
+        return ""
+    have = "it has" if len(ranks) == 1 else "they have"
+    return f"; {have} {' and '.join(sorted(theirs))}, the others {' and '.join(sorted(others))}"
+
+
+def _hint(case: Case, cells: Array, more: str) -> str:
+    """Whether the process was computing or standing still during the excess."""
+    excess = case.typical_excess_ns(cells)
+    others = case.grid.cpu_ns[np.asarray(cells.any(axis=1))[:, None] & ~cells]
+    usual = float(np.median(others)) if others.size else 0.0
+    extra_cpu = float(np.median(case.grid.cpu_ns[cells]) - usual)
+    if not case.grid.cpu_ns.any() or excess <= 0:
+        return ""
+    one = len(case.culprits(cells)) == 1
+    who = "its process is" if one else "their processes are"
+    if extra_cpu < 0.25 * excess:
+        return f"; {who} not computing during these {more} (sleeping, or waiting for I/O)"
+    return f"; {who} computing all the while"
+
+
+def _projected(case: Case, cells: Array, share: Share, pattern: str | None) -> list[Projection]:
+    ranks = len(case.grid.ranks)
+    if pattern == "chronic":
+        return projection.constant(share, ranks)
+    hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
+    return projection.by_chance(share, ranks, hits)
+
+
+def _options(
+    case: Case, ranks: list[int], phase: Phase, share: Share, pattern: str | None
+) -> list[Option]:
+    replay = "replay of the trace with these ranks arriving with the others"
+    gain = share.rounded()
+    does = "does" if len(ranks) == 1 else "do"
+    where = case.place(phase)
+    options = [
+        Option(
+            f"find what {words.ranks(ranks)} {does} {where} that the others do not, and remove it"
+            if pattern != "rotating"
+            else f"find what happens {where} on one rank at a time, and what the ranks share "
+            "(storage, host, noise)",
+            *gain,
+            "looking at one rank's phase; no change of hardware",
+            replay,
+        )
+    ]
+    if pattern == "chronic" and len(ranks) < len(case.grid.ranks):
+        nodes = case.where(ranks).nodes
+        target = f"node {', '.join(nodes)}" if nodes and len(case.trace.nodes) > 1 else "it"
+        options.append(
+            Option(
+                f"if it moves with the host: drain {target} and restart with a spare",
+                *gain,
+                "one restart and a spare node",
+                replay,
+            )
+        )
+    options.append(
+        Option(
+            "slack pacing: hold the early ranks a little",
+            0.0,
+            0.0,
+            0.0,
+            "none",
+            "a lone synchronous job cannot be sped up by a delay (max(c + d) + m >= max c + m)",
+        )
+    )
+    return options
+
+
+def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence]:
+    """Each phase of the first culprit that is clearly longer than the other ranks'."""
+    column = int(np.searchsorted(case.grid.ranks, ranks[0]))
+    rows = cells[:, column] if cells[:, column].any() else cells.any(axis=1)
+    items = []
+    for phase in (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+        values = case.grid.phase_ns[phase][rows]
+        mine = float(np.median(values[:, column]))
+        others = float(np.median(np.delete(values, column, axis=1)))
+        if mine > SLOWER * others and mine - others > 0.1 * case.typical_excess_ns(cells):
+            name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
+            items.append(Evidence(name, round(mine), round(others), "ns"))
+    return items
+
+
+def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
+    """The first culprit's own work beside that of ranks on the same hardware."""
+    places = layouts(case.trace)
+    peers = [
+        other
+        for other, place in places.items()
+        if rank in places and other != rank and place.hardware[0] == places[rank].hardware[0]
+    ]
+    columns = np.isin(case.grid.ranks, peers)
+    if not columns.any() or columns.sum() == len(case.grid.ranks) - 1:
+        return []
+    work = np.median(case.grid.work_ns, axis=0)
+    mine = work[np.searchsorted(case.grid.ranks, rank)]
+    name = "work_beside_peers_of_the_same_hardware"
+    return [Evidence(name, round(float(mine)), round(float(np.median(work[columns]))), "ns")]
+
+
+MODE = Mode(
+    name="straggler",
+    layer="node",
+    symptom="Most ranks wait in every collective, always for the same rank or for a few of them.",
+    look_at=(
+        "who enters last, and how much longer its own work is than the other ranks'",
+        "the phase its excess lies in: forward, backward, optimizer, or outside all of them",
+        "whether its process computes during the excess, and what clocks and temperatures say",
+        "how it recurs: chronic, transient, in bursts, or another rank each time",
+    ),
+    remedy=(
+        "remove what that rank does in that phase and the others do not",
+        "if the delay stays with the host: drain it and restart on a spare",
+        "if the late rank changes all the time: look for what they share (storage, host, noise)",
+    ),
+    confirm=(
+        "Swap the rank with another host: a delay that moves with the rank number is the "
+        "program's, one that stays is the host's."
+    ),
+    find=find,
+)

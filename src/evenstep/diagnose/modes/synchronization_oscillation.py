@@ -1,0 +1,218 @@
+"""`synchronization_oscillation`: fast and slow steps alternate, with a period of their own.
+
+Found in the work that most ranks have in common, or in ranks that are late in every second step or
+so; what recurs because of checkpoints, collectors or input has been claimed before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, When
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.modes import projection
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.statistics.interval import Share
+from evenstep.statistics.pulses import pulses
+from evenstep.statistics.spectrum import Peak, folded, periodic
+from evenstep.trace.spool.layout import Phase
+
+EXPLAINED = 0.4  # of the variance at least is in the period
+MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one has to be
+BINS = 8  # of a long period; a short one has a bin per step
+ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
+FEWEST_SLOW, MOST_SLOW = 0.25, 0.75  # share of slow steps: less is an exception, more the rule
+
+
+class Swing(NamedTuple):
+    """A period, which steps are in its slow part, and what all take above the fastest."""
+
+    peak: Peak
+    slow: Array  # (steps,) bool
+    lost_ns: Array  # (steps,)
+
+
+def find(case: Case) -> list[Finding]:
+    """Common work that swings, and ranks that are late in alternate steps."""
+    return [finding for finding in (_common(case), _alternating(case)) if finding is not None]
+
+
+def swing(series: Array) -> Swing | None:
+    """The swing of a series of steps; None where it is noise."""
+    found_ = pulses(series)
+    if found_ is not None:
+        lost = np.where(found_.places, found_.height, 0.0)
+        share = _explained(series, lost)
+        peak = Peak(float(found_.period), found_.chance, share)
+        return Swing(peak, found_.places, lost) if share >= EXPLAINED else None
+    peak_ = periodic(series)
+    return None if peak_ is None else _wave(series, peak_)
+
+
+def _wave(series: Array, peak: Peak) -> Swing | None:
+    peak = peak._replace(period=_in_steps(peak.period))
+    bins = int(np.clip(round(peak.period), 2, BINS))
+    profile, bin_of = folded(series, peak.period, bins)
+    middle = (np.nanmin(profile) + np.nanmax(profile)) / 2
+    slow = profile[bin_of] > middle
+    if slow.all() or not slow.any():
+        return None
+    share = _explained(series, profile[bin_of])
+    lost = profile[bin_of] - np.nanmin(profile)
+    return Swing(peak._replace(explained=share), slow, lost) if share >= EXPLAINED else None
+
+
+def _explained(series: Array, swinging: Array) -> float:
+    """Share of the variance that goes with what swings."""
+    return 1 - float((series - swinging).var() / max(series.var(), 1e-12))
+
+
+def _common(case: Case) -> Finding | None:
+    """What most ranks do more in the slow steps, as far as it makes the steps longer."""
+    work = np.median(_own(case), axis=1)
+    seen = swing(work)
+    if seen is None:
+        return None
+    passed_on = _apart(case.grid.step_ns, seen.slow) / max(_apart(work, seen.slow), 1.0)
+    share = case.share(seen.lost_ns * np.clip(passed_on, 0.0, 1.0))
+    if share.value < SMALLEST_SHARE or share.low <= 0:
+        return None
+    return _finding(case, seen, share, [])
+
+
+def _in_steps(period: float) -> float:
+    """A period of 2.5 steps repeats itself after 5: the first multiple that is whole, if near.
+
+    Longer ones have enough steps in each to be folded as they are.
+    """
+    if period >= ALTERNATING:
+        return period
+    multiples = period * np.arange(1, MULTIPLES + 1)
+    near = np.abs(multiples / np.round(multiples) - 1) <= WHOLE
+    return float(multiples[np.argmax(near)]) if near.any() else period
+
+
+def _own(case: Case) -> Array:
+    """Own work of each step and rank but for what other modes are about."""
+    grid = case.grid
+    others = [grid.phase_ns[phase] for phase in (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)]
+    return np.asarray(np.maximum(grid.work_ns - sum(others) - grid.pause_ns, 0))
+
+
+def _apart(series: Array, slow: Array) -> float:
+    """How much higher a series is in the slow steps."""
+    return float(np.median(series[slow]) - np.median(series[~slow]))
+
+
+def _alternating(case: Case) -> Finding | None:
+    """Ranks that are late in every second step, or third, or fourth."""
+    cells = case.claims.free(case.delays.cells(Cause.WORK))
+    loss = case.loss(cells)
+    seen = swing(loss)
+    if seen is None or seen.peak.period > ALTERNATING:
+        return None
+    if not FEWEST_SLOW <= float(seen.slow.mean()) <= MOST_SLOW:
+        return None
+    mine = cells & seen.slow[:, None]
+    share = case.share(case.loss(mine))
+    if share.value < SMALLEST_SHARE or share.low <= 0:
+        return None
+    case.claims.cells(mine)
+    return _finding(case, seen, share, case.culprits(mine))
+
+
+# -- the finding -----------------------------------------------------------------------------------
+
+
+def _finding(case: Case, seen: Swing, share: Share, ranks: list[int]) -> Finding:
+    step = case.grid.step_ns
+    fast, slow = float(np.median(step[~seen.slow])), float(np.median(step[seen.slow]))
+    every = f"{seen.peak.period:.3g}"
+    steps = case.grid.steps
+    who = case.named(ranks) if ranks else "most ranks together"
+    verb = "does" if len(ranks) == 1 else "do"
+    swinging, spread = _phases(case, seen.peak.period)
+    return found(
+        "synchronization_oscillation",
+        "coupling",
+        share,
+        observation=(
+            f"steps alternate between {words.duration(fast)} and {words.duration(slow)}, every "
+            f"{every} steps"
+        ),
+        cause=(
+            f"{who} {verb} more work every {every} steps, and synchronization makes it "
+            "everybody's: the period is the program's or the machine's, not chance"
+            if seen.peak.period > 2.5
+            else f"{who} {verb} more work in every other step, and synchronization makes it "
+            "everybody's"
+        ),
+        where=case.where(ranks),
+        when=When([(int(steps[0]), int(steps[-1]))], "oscillating"),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=_options(share, every),
+        evidence=[
+            Evidence("oscillation_period", round(seen.peak.period, 3), None, "steps"),
+            Evidence("oscillation_amplitude", round(slow - fast), 0, "ns"),
+            Evidence("oscillation_explains", round(seen.peak.explained, 3), 0.0, "share"),
+            Evidence("chance_of_such_a_period", float(f"{seen.peak.chance:.3g}"), 1.0, "1"),
+            Evidence("ranks_oscillating", swinging, 0, "ranks"),
+            Evidence("phase_between_ranks", round(spread, 3), 0.0, "periods"),
+        ],
+    )
+
+
+def _phases(case: Case, period: float) -> tuple[int, float]:
+    """How many ranks swing with this period, and how far apart in it, at most half a period."""
+    work = case.grid.work_ns - case.grid.work_ns.mean(axis=0)
+    turn = np.exp(-2j * np.pi * np.arange(len(work)) / period)
+    wave = (turn[:, None] * work).sum(axis=0) * 2 / len(work)
+    noise = 4 * work.std(axis=0) / np.sqrt(len(work))
+    strong = np.abs(wave) > np.maximum(noise, 0.25 * np.abs(wave).max(initial=0))
+    if not strong.any():
+        return 0, 0.0
+    angle = np.angle(wave[strong] / wave[np.argmax(np.abs(wave))])
+    return int(strong.sum()), float(np.abs(angle).max() / (2 * np.pi))
+
+
+def _options(share: Share, every: str) -> list[Option]:
+    gain = share.rounded()
+    method = "slow steps brought to the length of the fast ones"
+    return [
+        Option(
+            f"find what recurs every {every} steps (logging, metrics, allocator, a daemon, power "
+            "or clock control, unequal batches) and spread or remove it",
+            *gain,
+            "a look at one slow and one fast step side by side",
+            method,
+        ),
+        Option(
+            "if it is work that must be done: do it beside the step, on another thread or stream",
+            *gain,
+            "a change of the script",
+            method,
+        ),
+    ]
+
+
+MODE = Mode(
+    name="synchronization_oscillation",
+    layer="coupling",
+    symptom="Fast and slow steps alternate with a steady period.",
+    look_at=(
+        "the spectrum of the step time, and the period in steps and in seconds",
+        "which ranks swing, and whether together or in opposite phase",
+        "what else has this period: logging, evaluation, power or clock control, a neighbour",
+    ),
+    remedy=(
+        "spread or remove what recurs",
+        "move it off the training thread",
+        "where ranks swing in opposite phase: align them, so that all are slow in the same step",
+    ),
+    confirm="Change the interval of the suspect: the period of the step time follows.",
+    find=find,
+)

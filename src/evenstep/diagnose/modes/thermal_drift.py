@@ -1,0 +1,243 @@
+"""`thermal_drift`: one rank's or one node's own work grows slowly while the others' does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, When
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.others import above_others
+from evenstep.diagnose.lateness.thresholds import MAD_SIGMA
+from evenstep.diagnose.measure.measurements import sampled
+from evenstep.diagnose.modes import projection
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.statistics.interval import Share
+from evenstep.statistics.trend import Trend, isotonic, thinned, trend
+from evenstep.trace.spool.layout import Phase
+
+Array = npt.NDArray[Any]
+
+SURE = 0.001  # p-value over all ranks
+GROWTH = 0.02  # of a step, over the run: a smaller drift is not worth a finding
+SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
+SMOOTH = 5  # blocks averaged
+FALLBACK = 0.2  # of the growth: noise that wanders falls back by more
+CLEAR = 4.0  # growth in standard errors of a block
+HOUR_NS = 3.6e12
+WARMER_CELSIUS = 3.0
+SLOWER_CLOCK = 0.97
+THROTTLES = ("gpu.thermal_throttle_flag", "gpu.power_throttle_flag", "gpu.hardware_slowdown_flag")
+
+
+@dataclass(slots=True, frozen=True)
+class Drift:
+    """One rank's growth of own work above the others'."""
+
+    rank: int
+    column: int
+    growth_ns: float  # from the beginning to the end
+    start_ns: float  # usual own work at the beginning
+    onset: int  # row of the grid
+    per_hour: Trend  # of the excess, ns per hour
+
+
+def drifts(case: Case) -> list[Drift]:
+    """Ranks whose own work grows gradually, against the others' and by itself."""
+    grid = case.grid
+    if grid.shape[1] < 2 or not len(grid.steps):
+        return []
+    work = grid.work_ns - grid.phase_ns[Phase.INPUT]
+    work = np.maximum(work - grid.phase_ns[Phase.CHECKPOINT] - grid.phase_ns[Phase.EVALUATION], 0)
+    hours = (np.cumsum(grid.step_ns) - grid.step_ns[0]) / HOUR_NS
+    at, excess = thinned(hours, above_others(work))
+    own = thinned(hours, work)[1]
+    rows = np.array([part[0] for part in np.array_split(np.arange(len(hours)), len(at))])
+    least = GROWTH * float(np.median(grid.step_ns))
+    found_ = []
+    for column in range(grid.shape[1]):
+        risen = isotonic(excess[:, column])
+        if risen[-1] - risen[0] < least or not _gradual(excess[:, column], risen):
+            continue
+        rate = trend(at, excess[:, column], excess[:, column] - risen)
+        if rate.p * grid.shape[1] > SURE or trend(at, own[:, column]).slope <= 0:
+            continue
+        onset = int(rows[_onset(excess[:, column], risen)])
+        start = float(np.median(own[: max(len(own) // 8, 1), column]))
+        growth = float(risen[-1] - risen[0])
+        found_.append(Drift(int(grid.ranks[column]), column, growth, start, onset, rate))
+    return found_
+
+
+def _gradual(excess: Array, risen: Array) -> bool:
+    """Whether it grows out of the noise, not within a few blocks, and hardly ever falls back."""
+    growth = float(risen[-1] - risen[0])
+    noise = MAD_SIGMA * float(np.median(np.abs(excess - risen)))
+    if growth < CLEAR * noise or len(risen) < 8:
+        return False
+    jump = float((risen[3:] - risen[:-3]).max())
+    smooth = np.convolve(excess, np.ones(SMOOTH) / SMOOTH, mode="valid")
+    fallback = float((np.maximum.accumulate(smooth) - smooth).max())
+    return jump < SUDDEN * growth and fallback < FALLBACK * growth
+
+
+def _onset(excess: Array, risen: Array) -> int:
+    """The block from which the growth stays above a tenth of it and above the noise."""
+    noise = MAD_SIGMA * float(np.median(np.abs(excess - risen)))
+    least = risen[0] + max(0.1 * (risen[-1] - risen[0]), 2 * noise)
+    return int(np.argmax(risen > least))
+
+
+def find(case: Case) -> list[Finding]:
+    """The drifting ranks of a node, or the drifting rank, as one finding per place."""
+    findings = []
+    for place in _places(case, drifts(case)):
+        cells = np.zeros(case.grid.shape, bool)
+        for drift in place:
+            cells[drift.onset :, drift.column] = True
+        mine = case.claims.cells(cells & case.delays.cells(Cause.WORK))
+        share = case.share(case.loss(mine))
+        if share.value >= SMALLEST_SHARE:
+            findings.append(_finding(case, place, mine, share))
+    return findings
+
+
+def _places(case: Case, found_: list[Drift]) -> list[list[Drift]]:
+    """Drifts by node."""
+    nodes: dict[str, list[Drift]] = {}
+    for drift in found_:
+        info = case.trace.ranks[drift.rank]
+        nodes.setdefault(info.node or f"rank {drift.rank}", []).append(drift)
+    return list(nodes.values())
+
+
+def _finding(case: Case, place: list[Drift], cells: Array, share: Share) -> Finding:
+    steps = case.grid.steps
+    worst = max(place, key=lambda drift: drift.growth_ns)
+    ranks = [drift.rank for drift in sorted(place, key=lambda one: -one.growth_ns)]
+    named = case.named(ranks)
+    relative = worst.growth_ns / max(worst.start_ns, 1.0)
+    rate = worst.per_hour.slope / max(worst.start_ns, 1.0)
+    signs = _signs(case, ranks[0])
+    onset = int(steps[min(drift.onset for drift in place)])
+    possessive = f"{named}'s own work" if len(ranks) == 1 else f"the own work of {named}"
+    return found(
+        "thermal_drift",
+        "node",
+        share,
+        observation=(
+            f"{possessive} grows by "
+            f"{words.duration(worst.growth_ns)} ({words.percent(relative)}) from step {onset} on, "
+            f"within {words.duration(_lasted(case, place))}; the others' does not"
+        ),
+        cause=_cause(signs),
+        where=case.where(ranks),
+        when=When([(onset, int(steps[-1]))], "chronic"),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=_options(case, ranks, share, signs),
+        evidence=[
+            *case.wait_evidence(cells),
+            Evidence("growth_of_own_work", round(worst.growth_ns), 0, "ns"),
+            Evidence("growth_per_hour", float(f"{rate:.4g}"), 0.0, "share"),
+            Evidence("p_value_of_no_trend", float(f"{worst.per_hour.p:.3g}"), None, "1"),
+            Evidence("growth_after_as_long_again", round(2 * worst.growth_ns), 0, "ns"),
+            *signs,
+        ],
+    )
+
+
+def _lasted(case: Case, place: list[Drift]) -> float:
+    """Time from the first onset to the end."""
+    return float(case.grid.step_ns[min(drift.onset for drift in place) :].sum())
+
+
+def _cause(signs: list[Evidence]) -> str:
+    shown = {sign.metric: sign for sign in signs}
+    parts = []
+    if heat := shown.get("temperature"):
+        parts.append(f"it warms from {heat.expected:.0f} to {heat.measured:.0f} °C")
+    if clock := shown.get("clock"):
+        parts.append(f"its clock falls from {clock.expected:.0f} to {clock.measured:.0f} MHz")
+    if throttled := shown.get("throttled"):
+        parts.append(f"it throttles in {words.percent(throttled.measured or 0.0)} of the samples")
+    if parts:
+        return "the device slows down as it heats up: " + ", ".join(parts)
+    return (
+        "work that grows slowly on one place only, as heat makes it; clocks and temperatures "
+        "that would prove it were not sampled or did not change"
+    )
+
+
+def _signs(case: Case, rank: int) -> list[Evidence]:
+    """Temperature, clock and throttling of a rank in the last quarter, beside the first."""
+    signs = []
+    heat = _quarters(case, "gpu.temperature_celsius", rank)
+    if heat and heat[1] - heat[0] >= WARMER_CELSIUS:
+        signs.append(Evidence("temperature", round(heat[1], 1), round(heat[0], 1), "°C"))
+    clock = _quarters(case, "gpu.sm_clock_mhz", rank)
+    if clock and clock[1] <= SLOWER_CLOCK * clock[0]:
+        signs.append(Evidence("clock", round(clock[1]), round(clock[0]), "MHz"))
+    flags = [_of(case, name, rank) for name in THROTTLES]
+    shares = [float((flag[len(flag) // 2 :] > 0).mean()) for flag in flags if len(flag)]
+    if shares and max(shares) > 0:
+        signs.append(Evidence("throttled", round(max(shares), 3), 0.0, "share"))
+    return signs
+
+
+def _of(case: Case, metric: str, rank: int) -> Array:
+    """A metric of one rank in order of time."""
+    found_ = sampled(case.trace, metric)
+    return np.asarray(found_.value[found_.rank == rank])
+
+
+def _quarters(case: Case, metric: str, rank: int) -> tuple[float, float] | None:
+    values = _of(case, metric, rank)
+    if len(values) < 4:
+        return None
+    quarter = max(len(values) // 4, 1)
+    return float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
+
+
+def _options(case: Case, ranks: list[int], share: Share, signs: list[Evidence]) -> list[Option]:
+    gain = share.rounded()
+    replay = "replay of the trace with these ranks as fast as the others"
+    nodes = ", ".join(case.where(ranks).nodes) or words.ranks(ranks)
+    proof = "" if signs else " (first sample its clocks: NVML or amdgpu, as evenstep does)"
+    return [
+        Option(
+            f"check cooling, fans and power limits of {nodes}{proof}",
+            *gain,
+            "a look at the machine; no change of the job",
+            replay,
+        ),
+        Option(
+            f"drain {nodes} and restart with a spare",
+            *gain,
+            "one restart and a spare node",
+            replay,
+        ),
+    ]
+
+
+MODE = Mode(
+    name="thermal_drift",
+    layer="node",
+    symptom="A run that began well gets slower by the hour, and the same few ranks hold it up.",
+    look_at=(
+        "own work of each rank above the others' over time",
+        "temperature, clock and throttle reasons of those ranks, first against last quarter",
+        "whether all ranks of one node drift together",
+    ),
+    remedy=(
+        "check cooling, fans, dust, inlet temperature and power limits of the node",
+        "drain it and restart with a spare",
+        "cap the clocks or the power of all ranks at what the slowest can hold",
+    ),
+    confirm="pause the job until the device is cool: the first steps after it are fast again.",
+    find=find,
+)

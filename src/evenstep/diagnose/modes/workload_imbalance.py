@@ -1,0 +1,254 @@
+"""`workload_imbalance`: ranks are given more to do than others, by the model or by the data.
+
+Two forms. A pipeline stage that is longer than the others (see `stage_imbalance`). And sequences of
+different lengths: attention grows with the square of the length, so whoever has the longest is
+late, another rank in each step. That is told by forward and backward of the same data being long
+together: their correlation is .9 or more (Lin et al., OSDI 2025, section 5.3). Where the optimizer
+is long with them, it is not the data: the machine is slower then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.cost import costs
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.measure.patterns import FEWEST
+from evenstep.diagnose.modes import projection, slow_worker
+from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.modes.stage_imbalance import MODE_NAME, by_lateness, by_replay
+from evenstep.diagnose.operations.operations import Job, evened, job, on_steps, replayed
+from evenstep.statistics.interval import Share
+from evenstep.trace.columns import Columns
+from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
+from evenstep.trace.spool.layout import Phase
+
+TOGETHER = 0.9  # correlation of forward and backward (Lin et al.)
+VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
+QUARTILES = 1.349  # (q75 - q25) of a normal distribution, in standard deviations
+MACHINE = 0.5  # correlation of compute with the optimizer, which no batch makes longer
+TURNS = 0.5  # of the steps have somebody slowest by that much
+
+
+def find(case: Case) -> list[Finding]:
+    """A longer stage, and sequences of different lengths."""
+    if case.trace.operations is not None and len(case.grid.steps):
+        return _of_operations(case, job(case.trace.operations, case.trace.names))
+    return [*by_lateness(case), *_of_phases(case)]
+
+
+def _of_operations(case: Case, plan: Job) -> list[Finding]:
+    """Slow workers, then sequences: what is left of a stage's length is the stage's own."""
+    case.claims.transfer(case.claims.left_ns - _moving(case, plan))
+    varied = _varied(plan)
+    correlation = _correlation(varied)
+    varying = correlation >= TOGETHER and _take_turns(varied)
+    findings, own = slow_worker.by_replay(case, plan, plan.own_s, varying=varying)
+    if varying:
+        even = evened(plan, own)
+        length = replayed(plan, np.stack([own, even], axis=1))
+        lost = on_steps(plan, length[:, 0] - length[:, 1], case.grid.steps) * 1e9
+        _claim(case)
+        findings = findings + _sequences(case, lost, correlation, _deviation(varied))
+        own = even
+    return findings + by_replay(case, plan, own)
+
+
+def _moving(case: Case, plan: Job) -> Array:
+    """Time a worker spends transferring in each step, as a mean; the rest of its waits are not."""
+    mine = np.isin(plan.table.role, (*MESSAGES, *COLLECTIVES, Role.LAYERNORM))
+    step = np.searchsorted(plan.steps, plan.table.step[mine])
+    spent = np.bincount(step, weights=np.maximum(plan.own_s[mine], 0), minlength=len(plan.steps))
+    mean_s = spent / (int(plan.table.worker.max()) + 1)
+    return on_steps(plan, mean_s, case.grid.steps) * 1e9
+
+
+def _varied(plan: Job) -> Columns:
+    """Forward and backward of each micro-batch on each worker, over the worker's own mean."""
+    table, parts = plan.table, {}
+    key = np.stack([table.step, table.worker, table.gmc, table.mb_id])
+    for role in COMPUTES:
+        mine = np.flatnonzero(table.role == role)
+        order = mine[np.lexsort(key[:, mine])]
+        place = np.stack([table.worker[order], table.gmc[order]])
+        place = np.unique(place, axis=1, return_inverse=True)[1].reshape(-1)
+        count = np.maximum(np.bincount(place), 1)
+        mean = (np.bincount(place, weights=plan.own_s[order]) / count)[place]
+        parts[role] = (order, plan.own_s[order] / np.where(mean > 0, mean, 1.0))
+    (rows, forward), (others, backward) = parts[Role.FORWARD], parts[Role.BACKWARD]
+    if len(rows) != len(others) or (key[:, rows] != key[:, others]).any():
+        rows, forward, backward = rows[:0], forward[:0], backward[:0]
+    return Columns(
+        {
+            "step": table.step[rows],
+            "dp_rank": table.dp_rank[rows],
+            "forward": forward,
+            "backward": backward,
+        }
+    )
+
+
+def _correlation(varied: Columns) -> float:
+    """Pearson's, of forward and backward over their means; 0 where nothing varies."""
+    if len(varied) < 2 or not varied.forward.std() or not varied.backward.std():
+        return 0.0
+    return float(np.corrcoef(varied.forward, varied.backward)[0, 1])
+
+
+def _deviation(varied: Columns) -> float:
+    return float((varied.forward + varied.backward).std() / 2)
+
+
+def _take_turns(varied: Columns) -> bool:
+    """Whether compute varies enough to matter, and another data-parallel rank is slowest each time.
+
+    With one data-parallel rank it is the micro-batches that differ.
+    """
+    if _deviation(varied) < VARYING:
+        return False
+    steps, step = np.unique(varied.step, return_inverse=True)
+    ranks, rank = np.unique(varied.dp_rank, return_inverse=True)
+    spent = np.zeros((len(steps), len(ranks)))
+    np.add.at(spent, (step, rank), varied.forward + varied.backward)
+    return len(ranks) < 2 or rotating(spent)
+
+
+def rotating(spent: Array) -> bool:
+    """Whether somebody is slowest in most steps (steps × ranks), and nobody in most of those."""
+    middle = np.median(spent, axis=1, keepdims=True)
+    behind = (spent / np.where(middle > 0, middle, 1.0)).max(axis=1) >= 1 + VARYING / 2
+    if behind.mean() < TURNS:
+        return False
+    ranks = spent.shape[1]
+    slowest = np.bincount(spent.argmax(axis=1)[behind], minlength=ranks) / behind.sum()
+    return bool(slowest.max() <= min(0.8, 0.25 + 2 / ranks))
+
+
+# -- of phases -------------------------------------------------------------------------------------
+
+
+def _of_phases(case: Case) -> list[Finding]:
+    """Ranks whose forward and backward are long together, another rank in each step."""
+    phases = [case.grid.phase_ns[phase] for phase in (*COMPUTE_PHASES, Phase.OPTIMIZER)]
+    forward, backward, optimizer = phases
+    if case.contended or len(forward) < FEWEST or forward.shape[1] < 2:
+        return []
+    if not (forward.all() and backward.all()):
+        return []
+    forward, backward = _relative(forward), _relative(backward)
+    spent = forward + backward
+    correlation = _rank_correlation(forward, backward)
+    deviation = float(np.diff(np.quantile(spent / 2, [0.25, 0.75]))[0]) / QUARTILES
+    if correlation < TOGETHER or deviation < VARYING or not rotating(spent):
+        return []
+    if optimizer.all() and _rank_correlation(spent, _relative(optimizer)) > MACHINE:
+        return []
+    # unlike other lateness, long batches are work that has to be done: by all alike
+    others_ns = np.where(_claim(case), 0.0, case.delays.late_ns)
+    return _sequences(case, costs(case.grid, others_ns)[1], correlation, deviation)
+
+
+COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
+
+
+def _relative(phase: Array) -> Array:
+    """Every cell over its rank's median, and over what all ranks have in its step."""
+    over = phase / np.median(phase, axis=0)
+    return np.asarray(over / np.median(over, axis=1, keepdims=True))
+
+
+def _rank_correlation(some: Array, others: Array) -> float:
+    """Spearman's: lengths differ in every batch, and not in the few of one late rank a step."""
+    place, other = (np.argsort(np.argsort(values, axis=None)) for values in (some, others))
+    return float(np.corrcoef(place, other)[0, 1])
+
+
+def _claim(case: Case) -> Array:
+    """Single late computes, which are the data's, as waiting is that is nobody's in particular."""
+    late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
+    case.claims.rest(case.claims.rest_ns)
+    return case.claims.cells(late & np.isin(case.delays.phase, COMPUTE_PHASES))
+
+
+# -- the finding -----------------------------------------------------------------------------------
+
+
+def _sequences(case: Case, lost_ns: Array, correlation: float, deviation: float) -> list[Finding]:
+    share = case.share(lost_ns)
+    if share.value < SMALLEST_SHARE:
+        return []
+    steps = case.grid.steps
+    return [
+        found(
+            MODE_NAME,
+            "model",
+            share,
+            observation=(
+                f"forward and backward vary by {words.percent(deviation)} from one batch to the "
+                "next, and a different rank is last each time"
+            ),
+            cause=(
+                "batches differ in what they take to compute, as sequences of different lengths "
+                f"do: forward and backward are long together (correlation {correlation:.2f}), "
+                "and no rank is slow on average"
+            ),
+            where=Where(),
+            when=When([(int(steps[0]), int(steps[-1]))], "rotating"),
+            projected=projection.by_noise(share, len(case.grid.ranks)),
+            options=_options(share),
+            evidence=[
+                Evidence("forward_backward_correlation", round(correlation, 4), 0.0, "factor"),
+                Evidence("variation_of_compute", round(deviation, 4), 0.0, "share"),
+                Evidence("chronically_late_ranks", int(case.delays.chronic.sum()), 0, "ranks"),
+            ],
+        )
+    ]
+
+
+def _options(share: Share) -> list[Option]:
+    return [
+        Option(
+            "give every rank the same sum of squared sequence lengths instead of the same number "
+            "of tokens (sort and deal out each step's sequences, longest first)",
+            *share.rounded(),
+            "a sampler that sees the lengths of a step's sequences",
+            "replay with every batch at the mean",
+        ),
+        Option(
+            "bucket sequences of similar length into the same step",
+            None,
+            None,
+            None,
+            "less random batches",
+            "not predicted: it depends on how the lengths are distributed",
+        ),
+    ]
+
+
+MODE = Mode(
+    name=MODE_NAME,
+    layer="model",
+    symptom=(
+        "Ranks have different amounts of work: one pipeline stage always, or whoever got the "
+        "longest sequences."
+    ),
+    look_at=(
+        "compute per pipeline stage and step: the last one carries the output layer and the loss",
+        "M_S: the share of the slowdown that goes away when the last stage is as usual",
+        "the correlation of forward and backward of the same batch: .9 and more means the data",
+        "who is last: the same stage always, or another rank in each step",
+    ),
+    remedy=(
+        "partition the model by measured time, not by number of layers",
+        "balance each step's sequences over ranks by the sum of their squared lengths",
+        "bucket sequences of similar length into the same step",
+    ),
+    confirm=(
+        "Train with one sequence length (or an even partition): the waiting share falls to that "
+        "of noise."
+    ),
+    find=find,
+)

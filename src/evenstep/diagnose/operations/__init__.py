@@ -1,0 +1,1 @@
+"""Operation tables and messages: dependencies between operations."""

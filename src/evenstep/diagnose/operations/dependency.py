@@ -1,0 +1,290 @@
+"""What waits for what within a step of a pipeline- and data-parallel job.
+
+The model is that of Lin et al. (OSDI 2025, section 3.2). A worker runs its computes in order, each
+of the four kinds of messages in order, and its data-parallel collectives in order. A message is
+sent after the compute it carries the result of; one is received after the compute before and
+before the one that needs it. Parameters are gathered before the first forward of their virtual
+stage. After the last compute come, in this order, whatever there is of: garbage collection, the
+shared gradients, the optimizer. A message or a collective begins when its last member does.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.operations.messages import STAMPS_S, Messages, in_order, messages
+from evenstep.trace.columns import Columns
+from evenstep.trace.operations import COMPUTES, DATA_PARALLEL, MESSAGES, Role
+
+Array = npt.NDArray[Any]
+Edges = tuple[Array, Array]  # from, to: nodes
+
+
+class Level(NamedTuple):
+    """Groups that can begin once all earlier levels have ended."""
+
+    nodes: slice
+    member: Array  # of each node: its group, counted within the level
+    sources: Array  # of each edge into the level
+    targets: Array
+    edges: Array  # first edge of each group
+
+
+class Graph(NamedTuple):
+    """The operations of a step, ordered by level. `order` are their indices in the table given.
+
+    Node number `len(order)` stands for the beginning of the step.
+    """
+
+    order: Array
+    group: Array  # of each node, in that order: those of a number begin together
+    levels: list[Level]
+    unpaired: int  # messages whose other end is not there
+
+
+def graph(ops: Columns, *, overlapping: bool) -> Graph:
+    """The dependencies of one step's operations; see `operations.prepared` for the columns.
+
+    `overlapping`: gradients are reduced behind backward. Where operations are missing, nothing
+    depends on what ended after it had begun.
+    """
+    sent = messages(ops)
+    group = _groups(ops, sent)
+    source, target = _edges(ops, sent, overlapping=overlapping)
+    if sent.doubtful:
+        possible = ops.start_s[target] >= ops.end_s[source] - STAMPS_S
+        source, target = source[possible], target[possible]
+    level = _levels(source, target, group)
+    if (level < 0).any():  # a contradiction: messages that were not each other's are taken apart
+        apart = (level < 0) & np.isin(ops.role, MESSAGES)
+        group = np.where(apart, group.max() + 1 + np.arange(len(group)), group)
+        level = _levels(source, target, group)
+    if (level < 0).any():
+        level = _levels(source, target, group := np.arange(len(group)))
+    return _ordered(source, target, group, level, sent.unpaired)
+
+
+# -- who begins together ---------------------------------------------------------------------------
+
+
+def _groups(ops: Columns, sent: Messages) -> Array:
+    """A number per set of operations that begin together."""
+    count = len(ops)
+    alone = np.arange(count)
+    key = np.stack([alone, *(np.full(count, -1) for _ in range(3))])
+    where = np.isin(ops.role, DATA_PARALLEL)
+    key[:, where] = _keys(where, -1 - ops.role, ops.stage, ops.lane, ops.seq_id)
+    where = ops.role == Role.EMBEDDING
+    key[:, where] = _keys(where, -1 - ops.role, ops.dp_rank, ops.lane, ops.seq_id)
+    where = ops.role == Role.CLIP
+    key[:, where] = _keys(where, -1 - ops.role, 0 * ops.role, 0 * ops.role, ops.seq_id)
+    paired = sent.pair >= 0
+    key[:, paired] = _keys(paired, 0 * ops.role - 99, sent.pair, 0 * ops.role, 0 * ops.role)
+    return _numbered(key)
+
+
+def _keys(where: Array, *parts: Array) -> Array:
+    return np.stack([part[where].astype(np.int64) for part in parts])
+
+
+def _numbered(key: Array) -> Array:
+    """Number of each column of `key`: equal ones have the same."""
+    order = np.lexsort(key)
+    changes = (np.diff(key[:, order], axis=1) != 0).any(axis=0)
+    number = np.empty(key.shape[1], np.int64)
+    number[order] = np.concatenate([[0], np.cumsum(changes)])
+    return number
+
+
+# -- what comes after what -------------------------------------------------------------------------
+
+
+def _edges(ops: Columns, sent: Messages, *, overlapping: bool) -> Edges:
+    found = [
+        _chain(ops, _computing(ops), ops.worker),
+        _chain(ops, np.isin(ops.role, MESSAGES), ops.worker * len(Role) + ops.role),
+        _chain(ops, np.isin(ops.role, (Role.PARAMS, Role.GRADS)), ops.worker),
+        *sent.edges,
+        _before_backward(ops),
+        *_after_params(ops),
+        *_after_computes(ops, overlapping=overlapping),
+    ]
+    if overlapping:
+        found.append(_reduced_behind(ops))
+    return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
+
+
+def _computing(ops: Columns) -> Array:
+    """What runs in order with the computes: operations nobody knows, too, until the last ends."""
+    last = _latest(ops, np.isin(ops.role, COMPUTES), ops.end_s)
+    unknown = (ops.role == Role.OTHER) & (ops.start_s < last[ops.worker])
+    return np.asarray(np.isin(ops.role, COMPUTES) | unknown)
+
+
+def _latest(ops: Columns, where: Array, values: Array) -> Array:
+    """The largest value per worker."""
+    found = np.full(int(ops.worker.max()) + 1, -np.inf)
+    np.maximum.at(found, ops.worker[where], values[where])
+    return found
+
+
+def _chain(ops: Columns, where: Array, key: Array, rank: Array | None = None) -> Edges:
+    """Each operation after the one before it of the same key, by `rank` and then by time."""
+    nodes = np.flatnonzero(where)
+    orders = [ops.role[nodes], ops.seq_id[nodes], ops.start_s[nodes]]
+    if rank is not None:
+        orders.append(rank[nodes])
+    nodes = nodes[np.lexsort([*orders, key[nodes]])]
+    same = key[nodes[1:]] == key[nodes[:-1]]
+    return nodes[:-1][same], nodes[1:][same]
+
+
+def _before_backward(ops: Columns) -> Edges:
+    """The first backward messages are posted after the last but one forward of the warm-up."""
+    computes = in_order(ops, np.isin(ops.role, COMPUTES))
+    backward = computes[ops.role[computes] == Role.BACKWARD]
+    place = np.full(len(ops), -1)
+    place[computes] = np.arange(len(computes))
+    first = _firsts(ops, backward)
+    at = place[first] - 2
+    warm = (at >= 0) & (ops.worker[computes[np.maximum(at, 0)]] == ops.worker[first])
+    earlier = np.full(int(ops.worker.max()) + 1, -1)
+    earlier[ops.worker[first[warm]]] = computes[at[warm]]
+    found = [_firsts(ops, in_order(ops, ops.role == role)) for role in _BACKWARD_MESSAGES]
+    posted = np.concatenate(found)
+    posted = posted[earlier[ops.worker[posted]] >= 0]
+    return earlier[ops.worker[posted]], posted
+
+
+_BACKWARD_MESSAGES = (Role.BACKWARD_RECV, Role.BACKWARD_SEND)
+
+
+def _firsts(ops: Columns, nodes: Array) -> Array:
+    """The first of each worker, of nodes in order of workers."""
+    return np.asarray(nodes[np.diff(ops.worker[nodes], prepend=-1) != 0])
+
+
+def _after_params(ops: Columns) -> list[Edges]:
+    """The first forward of a virtual stage after the last gather of its parameters.
+
+    Where the table does not say which virtual stage was gathered: the worker's first forward.
+    """
+    gathers = in_order(ops, ops.role == Role.PARAMS)[::-1]
+    forwards = in_order(ops, ops.role == Role.FORWARD)
+    known = np.isin(_chunk(ops, gathers), _chunk(ops, forwards))
+    unknown = gathers[~known]
+    return [
+        _joined((gathers[known], _chunk(ops, gathers[known])), (forwards, _chunk(ops, forwards))),
+        _joined((unknown, ops.worker[unknown]), (forwards, ops.worker[forwards])),
+    ]
+
+
+def _reduced_behind(ops: Columns) -> Edges:
+    """Gradients of a virtual stage are first reduced after its last backward."""
+    reductions = in_order(ops, ops.role == Role.GRADS)
+    backward = in_order(ops, ops.role == Role.BACKWARD)[::-1]
+    return _joined((backward, _chunk(ops, backward)), (reductions, _chunk(ops, reductions)))
+
+
+def _chunk(ops: Columns, nodes: Array) -> Array:
+    """Worker and virtual stage in one number."""
+    return np.asarray(ops.worker[nodes].astype(np.int64) * 2**20 + ops.mc[nodes])
+
+
+def _joined(before: tuple[Array, Array], after: tuple[Array, Array]) -> Edges:
+    """From the first node of each key in `before` to the first of that key in `after`."""
+    key, first = np.unique(before[1], return_index=True)
+    other, second = np.unique(after[1], return_index=True)
+    _, here, there = np.intersect1d(key, other, assume_unique=True, return_indices=True)
+    return before[0][first[here]], after[0][second[there]]
+
+
+# -- after the last compute ------------------------------------------------------------------------
+
+
+def _after_computes(ops: Columns, *, overlapping: bool) -> list[Edges]:
+    """The row of operations that ends a worker's step, and what it begins after."""
+    rank = ops.role.astype(float)
+    late = (ops.role == Role.OTHER) & ~_computing(ops)
+    known = (ops.role >= Role.GC) & ~(overlapping & (ops.role == Role.GRADS))
+    rank[late] = _ranks_by_time(ops, late, known)
+    nodes = np.flatnonzero(known | late)
+    order = [ops.seq_id[nodes], ops.start_s[nodes], rank[nodes], ops.worker[nodes]]
+    nodes = nodes[np.lexsort(order)]
+    computes = np.flatnonzero(np.isin(ops.role, COMPUTES))
+    computes = computes[np.lexsort([-ops.end_s[computes], ops.worker[computes]])]
+    found = [
+        _chain(ops, known | late, ops.worker, rank),
+        _joined((computes, ops.worker[computes]), (nodes, ops.worker[nodes])),
+    ]
+    if overlapping:
+        reductions = in_order(ops, ops.role == Role.GRADS)[::-1]
+        following = nodes[rank[nodes] > Role.GC]
+        found.append(
+            _joined((reductions, ops.worker[reductions]), (following, ops.worker[following]))
+        )
+    return found
+
+
+def _ranks_by_time(ops: Columns, late: Array, known: Array) -> Array:
+    """Places of operations nobody knows: right after the known one that started before them."""
+    span = 1.0 + ops.end_s.max() - ops.start_s.min()
+    line = ops.worker * span + ops.start_s - ops.start_s.min()
+    nodes = np.flatnonzero(known)
+    nodes = nodes[np.argsort(line[nodes], kind="stable")]
+    at = np.searchsorted(line[nodes], line[late], side="right") - 1
+    before = nodes[np.maximum(at, 0)] if len(nodes) else np.zeros(len(at), np.int64)
+    found = (at >= 0) & (ops.worker[before] == ops.worker[late])
+    return np.where(found, ops.role[before] + 0.5, Role.GC - 0.5)
+
+
+# -- levels ----------------------------------------------------------------------------------------
+
+
+def _levels(source: Array, target: Array, group: Array) -> Array:
+    """Of each node, the longest way to its group from the beginning; -1 where there is a circle."""
+    count = int(group.max()) + 1
+    order = np.argsort(group[source], kind="stable")
+    begins, ends = group[source][order], group[target][order]
+    first = np.searchsorted(begins, np.arange(count + 1))
+    waiting = np.bincount(ends, minlength=count)
+    level = np.full(count, -1)
+    ready, depth = np.flatnonzero(waiting == 0), 0
+    while len(ready):
+        level[ready] = depth
+        sizes = first[ready + 1] - first[ready]
+        offsets = np.repeat(first[ready] - np.cumsum(sizes) + sizes, sizes)
+        reached = ends[offsets + np.arange(len(offsets))]
+        np.subtract.at(waiting, reached, 1)
+        reached = np.unique(reached)
+        ready, depth = reached[waiting[reached] == 0], depth + 1
+    return np.asarray(level[group])
+
+
+def _ordered(source: Array, target: Array, group: Array, level: Array, unpaired: int) -> Graph:
+    """Nodes renumbered by level and group, with the edges into every level side by side."""
+    order = np.lexsort([group, level])
+    count = len(order)
+    place = np.empty(count + 1, np.int64)
+    place[order], place[count] = np.arange(count), count
+    begins = np.setdiff1d(np.arange(count), target)
+    source = place[np.concatenate([source, np.full(len(begins), count)])]
+    target = place[np.concatenate([target, begins])]
+    group, level = group[order], level[order]
+    by_target = np.lexsort([target])
+    source, target = source[by_target], target[by_target]
+    starts = np.flatnonzero(np.diff(level, prepend=-1, append=-1))
+    levels = [_level(slice(int(a), int(b)), source, target, group) for a, b in pairwise(starts)]
+    return Graph(order, group, levels, unpaired)
+
+
+def _level(nodes: slice, source: Array, target: Array, group: Array) -> Level:
+    first, end = np.searchsorted(target, [nodes.start, nodes.stop])
+    member = np.cumsum(np.diff(group[nodes], prepend=-1) != 0) - 1
+    source, target = source[first:end], target[first:end]
+    edges = np.flatnonzero(np.diff(member[target - nodes.start], prepend=-1))
+    return Level(nodes, member, source, target, edges)

@@ -1,0 +1,1 @@
+"""Other numbers of ranks: scaling seen, and forecasts."""

@@ -1,0 +1,133 @@
+"""One run as a point of a scaling curve, and whether several runs did the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+RESAMPLES = 200
+BLOCK_STEPS = 8
+SEED = 20_402  # any: the same runs must give the same interval
+ALIKE = 0.1  # relative difference up to which two runs do the same
+WEAK, STRONG = -0.35, -0.65  # slope of log compute per rank over log ranks
+
+
+@dataclass(slots=True, frozen=True)
+class Point:
+    """A run reduced to what its place on the curve needs."""
+
+    ranks: int
+    step_ns: Array  # (steps,) of the job: the median over ranks
+    samples: float | None  # per step, of all ranks
+    compute_ns: float | None  # per rank and step
+    bytes_per_rank: float  # through collectives, per step
+    script: str
+    diagnosis: Diagnosis
+
+
+def point(trace: Trace, diagnosis: Diagnosis) -> Point:
+    """Read a run; one without a finished step has an empty `step_ns`."""
+    steps = trace.of_kind(Kind.STEP)
+    done = steps.exit_ns > 0
+    numbers = steps.step[done]
+    length = (steps.exit_ns - steps.enter_ns)[done].astype(float)
+    order = np.lexsort([length, numbers])
+    first = np.flatnonzero(np.diff(numbers[order].astype(np.int64), prepend=-1))
+    count = np.diff(np.append(first, len(order)))
+    middle = (length[order][first + (count - 1) // 2] + length[order][first + count // 2]) / 2
+    whole = middle[count == count.max()] if len(count) else middle
+    step_ns = whole[3:] if len(whole) > 15 else whole  # warm-up, as in the grid
+    return Point(
+        ranks=trace.world,
+        step_ns=step_ns,
+        samples=_samples(diagnosis),
+        compute_ns=_compute(diagnosis),
+        bytes_per_rank=_bytes(trace),
+        script=script(trace.run.get("command") or []),
+        diagnosis=diagnosis,
+    )
+
+
+def _samples(diagnosis: Diagnosis) -> float | None:
+    rate = diagnosis.summary.get("throughput") or {}
+    time = diagnosis.summary.get("step_time") or {}
+    if rate.get("unit") != "samples/s" or not rate.get("value"):
+        return None
+    return float(rate["value"]) * float(time["mean_ns"]) / 1e9
+
+
+def _compute(diagnosis: Diagnosis) -> float | None:
+    shares = diagnosis.summary.get("shares") or {}
+    time = diagnosis.summary.get("step_time") or {}
+    found = (shares.get("compute") or 0.0) * (time.get("mean_ns") or 0.0)
+    return float(found) if found > 0 else None
+
+
+def _bytes(trace: Trace) -> float:
+    """What a rank passes through collectives in a step, from the step summaries; 0 unknown."""
+    steps = float(trace.summaries["count"].sum())
+    return float(trace.summaries["bytes"].sum()) / steps if steps else 0.0
+
+
+def script(command: Sequence[str]) -> str:
+    """What a command line runs: its first Python file or module, else its last word's name."""
+    for index, word in enumerate(command):
+        if word.endswith(".py"):
+            return PurePath(word).name
+        if word == "-m" and index + 1 < len(command) and "run" not in command[index + 1]:
+            return command[index + 1]
+    return PurePath(command[0]).name if command else ""
+
+
+def kind_of(points: Sequence[Point]) -> str | None:
+    """`weak` where every rank keeps its work, `strong` where the total stays; None unknown."""
+    ranks = np.log([point.ranks for point in points])
+    for values in (
+        [point.samples / point.ranks if point.samples else None for point in points],
+        [point.compute_ns for point in points],
+    ):
+        if all(value for value in values):
+            logs = np.log(np.array(values, float))
+            slope = float(np.polyfit(ranks, logs, 1)[0])
+            return "weak" if slope > WEAK else "strong" if slope < STRONG else None
+    return None
+
+
+def differences(points: Sequence[Point]) -> list[str]:
+    """Why the runs may not have done the same work, in words."""
+    found = []
+    scripts = dict.fromkeys(point.script for point in points if point.script)
+    if len(scripts) > 1:
+        found.append(f"the runs are of different scripts: {', '.join(scripts)}")
+    moved = [point.bytes_per_rank for point in points if point.bytes_per_rank > 0]
+    if moved and max(moved) > (1 + ALIKE) * min(moved):
+        found.append(
+            f"a rank passes {min(moved) / 1e6:,.4g} to {max(moved) / 1e6:,.4g} MB through "
+            "collectives per step: the model or its sharding differs between the runs"
+        )
+    return found
+
+
+def resampled(points: Sequence[Point]) -> Array:
+    """Mean step time of each run with its blocks of steps resampled. (draws, runs)."""
+    random = np.random.default_rng(SEED)
+    return np.stack([_means(point.step_ns, random) for point in points], axis=1)
+
+
+def _means(step_ns: Array, random: np.random.Generator) -> Array:
+    block = min(BLOCK_STEPS, len(step_ns))
+    blocks = -(-len(step_ns) // block)
+    starts = random.integers(0, len(step_ns) - block + 1, (RESAMPLES, blocks))
+    summed = np.concatenate([[0.0], np.cumsum(step_ns)])
+    return np.asarray((summed[starts + block] - summed[starts]).sum(axis=1) / (blocks * block))

@@ -1,0 +1,1 @@
+"""A run replayed with a change: what it would gain."""

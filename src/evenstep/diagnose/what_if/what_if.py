@@ -1,0 +1,127 @@
+"""What if a part of the job were different: the step replayed with it, and what that gives back.
+
+An operation table is replayed operation by operation, any other trace collective by collective.
+Where a trace cannot carry a question the answer says why instead of a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.operations.operations import job
+from evenstep.diagnose.operations.what_if_operations import published, slowdowns
+from evenstep.diagnose.operations.what_if_table import Table
+from evenstep.diagnose.what_if.collectives import Collectives
+from evenstep.diagnose.what_if_spec import Spec, parse
+from evenstep.errors import UsageError
+from evenstep.statistics.interval import Share, share_of
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    """The share of step time that a change gives back; below zero where it costs time.
+
+    `gain` and what follows from it are None where the trace cannot tell; `reason` says why.
+    """
+
+    spec: str
+    gain: float | None
+    low: float | None
+    high: float | None
+    step_ns_before: int | None
+    step_ns_after: int | None
+    method: str | None
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def answers(trace: Trace, specs: Sequence[str]) -> list[Answer]:
+    """Answer each question by itself and, of several, all of them together at the end.
+
+    Raises `UsageError` for what is no question, or asks about something the trace has not.
+    """
+    asked = [parse(text) for text in specs]
+    for spec in asked:
+        _check(trace, spec)
+    if not asked:
+        return []
+    replay = _replay(trace)
+    before = replay.step_ns
+    found = [_answer(replay, [spec], before) for spec in asked]
+    if len(asked) > 1 and all(answer.reason is None for answer in found):
+        found.append(_answer(replay, asked, before))
+    return found
+
+
+def _replay(trace: Trace) -> Table | Collectives:
+    if trace.operations is not None:
+        return Table(job(trace.operations, trace.names))
+    return Collectives(open_case(trace))
+
+
+def _answer(replay: Table | Collectives, specs: list[Spec], before: Array) -> Answer:
+    text = " + ".join(spec.text for spec in specs)
+    reason = next(filter(None, map(replay.refusal, specs)), None)
+    if reason is not None:
+        return Answer(text, None, None, None, _mean(before), None, None, reason)
+    saved = replay.saved_ns(specs)
+    gain = gained(saved, before)
+    method = replay.method(specs[0]) if len(specs) == 1 else "replay with all of them at once"
+    return Answer(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
+
+
+def gained(saved_ns: Array, step_ns: Array) -> Share:
+    """Share of the step time that is saved, with its interval; negative where time is lost."""
+    if saved_ns.sum() >= 0:
+        return share_of(saved_ns, step_ns)
+    lost = share_of(-saved_ns / 1e3, step_ns)  # may be more than the step: shares end at 1
+    return Share(*(-1e3 * value for value in (lost.value, lost.high, lost.low)))
+
+
+def _mean(step_ns: Array) -> int | None:
+    return round(float(step_ns.mean())) if len(step_ns) else None
+
+
+def _check(trace: Trace, spec: Spec) -> None:
+    """Whether what is asked about is in the trace."""
+    there: dict[str, list[Any]] = {"rank": sorted(trace.ranks), "node": list(trace.nodes)}
+    table = trace.operations
+    if table is not None:
+        there["stage"] = np.unique(table.stage).tolist()
+        there["dp"] = np.unique(table.dp_rank).tolist()
+        there["optype"] = [trace.names[kind] for kind in np.unique(table.optype)]
+    if spec.subject not in there:
+        return
+    wanted = spec.numbers or (spec.target,)
+    absent = [one for one in wanted if one not in there[spec.subject]]
+    if absent:
+        known = ", ".join(map(str, there[spec.subject][:16])) or "none"
+        raise UsageError(
+            f"--what-if {spec.text!r}: there is no {spec.subject} {absent[0]} in this trace; "
+            f"there are {known}{' …' if len(there[spec.subject]) > 16 else ''}"
+        )
+
+
+# -- as printed ------------------------------------------------------------------------------------
+
+
+def added(diagnosis: dict[str, Any], trace: Trace, specs: Sequence[str]) -> dict[str, Any]:
+    """A diagnosis as JSON with `what_if`; of an operation table with the published measures."""
+    if trace.operations is not None:
+        measures = published(slowdowns(job(trace.operations, trace.names)))
+        diagnosis = {**diagnosis, "summary": {**diagnosis["summary"], "stragglers": measures}}
+    if not specs:
+        return diagnosis
+    return {**diagnosis, "what_if": [answer.to_json() for answer in answers(trace, specs)]}

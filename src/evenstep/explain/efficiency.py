@@ -1,0 +1,144 @@
+"""The topic of a whole step: compute, communication, waiting, and what share of it is work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenstep.errors import UsageError
+from evenstep.explain import links
+from evenstep.explain.measures import (
+    AMOUNT,
+    POSITIVE,
+    RANKS,
+    RATIO,
+    SHARE,
+    SHARE_ABOVE_0,
+    SIZE,
+    TIME,
+    TIME_ABOVE_0,
+    choice,
+)
+from evenstep.explain.topic import Answer, Formula, Parameter, Quantity, Topic
+from evenstep.simulate.formulas import maxima, steps
+
+
+def _compute_ns(values: Mapping[str, Any]) -> tuple[float, Formula | None]:
+    """Time of a rank's own work, given or from the model's size."""
+    if values["compute_ns"] is not None:
+        return float(values["compute_ns"]), None
+    missing = [name for name in ("parameters", "tokens", "tflops") if values[name] is None]
+    if missing:
+        raise UsageError(
+            f"explain efficiency needs --compute, or --parameters, --tokens and --tflops; "
+            f"--{missing[0]} is missing"
+        )
+    recomputed = values["recompute"] == "yes"
+    flops = steps.transformer_flops(values["parameters"], values["tokens"], recomputed=recomputed)
+    text = f"compute = {8 if recomputed else 6}·P·D ÷ (peak × share reached)"
+    source = "Kaplan et al. 2020" + ("; Narayanan et al. 2021" if recomputed else "")
+    return flops / (values["tflops"] * 1e3 * values["mfu"]), Formula(text, source)
+
+
+def _bytes(values: Mapping[str, Any]) -> float:
+    if values["bytes"] is not None:
+        return float(values["bytes"])
+    if values["parameters"] is None:
+        raise UsageError("explain efficiency needs --bytes, or --parameters for 2 bytes each")
+    return float(2 * values["parameters"] / values["model_ranks"])
+
+
+def _groups(values: Mapping[str, Any]) -> int:
+    """Ranks that hold the same shard and average their gradients."""
+    ranks, model = values["ranks"], values["model_ranks"]
+    if ranks % model:
+        raise UsageError(f"--ranks {ranks} is no multiple of --model-ranks {model}")
+    return int(ranks // model)
+
+
+def _efficiency(values: Mapping[str, Any]) -> Answer:
+    compute, derived = _compute_ns(values)
+    size, replicas = _bytes(values), _groups(values)
+    found = links.collective(size, replicas, values)
+    transfer = found.cost.time_ns * values["passes"]
+    alone = steps.serial(compute=compute, transfer=transfer, hidden=values["hidden"])
+    waiting = compute * values["cv"] * maxima.normal_exact(values["ranks"])
+    exposed = alone.exposed + values["other_ns"]
+    step = compute + exposed + waiting
+    rows = [
+        Quantity("step_ns", step, "ns", "one step"),
+        Quantity("compute_ns", compute, "ns", "a rank's own work"),
+        Quantity("exposed_ns", exposed, "ns", "communication that nothing hides"),
+        Quantity("waiting_ns", waiting, "ns", "for the slowest rank"),
+        Quantity("efficiency", compute / step, "share", "of the step is compute"),
+        Quantity("communication_ns", transfer + values["other_ns"], "ns", "before hiding any"),
+        Quantity("communication_to_compute", (transfer + values["other_ns"]) / compute, "",
+                 "communication ÷ compute"),
+        Quantity("gradient_bytes", size, "bytes", "a rank exchanges once"),
+        Quantity("replicas", replicas, "", "ranks that exchange them"),
+    ]  # fmt: skip
+    if derived is not None:
+        rows.append(Quantity("of_peak", values["mfu"] * compute / step, "share",
+                             "of the peak arithmetic of the machine is used"))  # fmt: skip
+    formulas = [found.formula, Formula("efficiency = c/(c + m(1−hidden) + other + cσE[max of n])",
+                                       "compute ÷ step; E[max] by quadrature")]  # fmt: skip
+    notes = [f"Communication is counted {values['passes']:g} times an all-reduce."]
+    return Answer(rows, formulas + ([derived] if derived else []), notes)
+
+
+EFFICIENCY = Topic(
+    "efficiency",
+    "what share of a step is compute, at a size",
+    (
+        Parameter("ranks", RANKS, "all ranks of the job", required=True),
+        Parameter("compute", TIME_ABOVE_0, "a rank's own work in a step"),
+        Parameter("parameters", AMOUNT, "of the model, instead of --compute and --bytes"),
+        Parameter("tokens", AMOUNT, "a step, per rank (with model parallelism: per rank's share)"),
+        Parameter("tflops", POSITIVE, "peak of one rank in 10^12 FLOP/s"),
+        Parameter("mfu", SHARE_ABOVE_0, "share of the peak reached while computing", "50%"),
+        Parameter("recompute", choice("no", "yes"), "whether activations are recomputed", "no"),
+        Parameter("bytes", SIZE, "a rank exchanges; 2 per parameter unless given"),
+        Parameter("model-ranks", RANKS, "ranks that share one copy of the model", "1"),
+        Parameter("passes", POSITIVE, "all-reduces' worth of traffic: 1.5 for fully sharded", "1"),
+        *links.LINK,
+        Parameter("hidden", SHARE, "share of the exchange that compute hides", "0"),
+        Parameter("other", TIME, "other exposed communication of a step", "0"),
+        Parameter("cv", RATIO, "standard deviation ÷ mean of a rank's own work", "0"),
+    ),
+    _efficiency,
+    "--ranks 512 --compute 1.6s --bytes 20GB --gbps 200",
+)  # fmt: skip
+
+
+def _overlap(values: Mapping[str, Any]) -> Answer:
+    step = steps.overlapped(
+        forward=values["forward_ns"], backward=values["backward_ns"],
+        transfer=values["transfer_ns"], buckets=values["buckets"], other=values["other_ns"],
+    )  # fmt: skip
+    serial = (
+        values["forward_ns"] + values["backward_ns"] + values["transfer_ns"] + values["other_ns"]
+    )
+    rows = [
+        Quantity("step_ns", step.time, "ns", "one step, gradients leaving during backward"),
+        Quantity("exposed_ns", step.exposed, "ns", "communication that nothing hides"),
+        Quantity("serial_ns", serial, "ns", "the same without overlap"),
+        Quantity("speedup", serial / step.time, "", "what overlapping brings"),
+        Quantity("efficiency", step.efficiency, "share", "of the step is compute"),
+    ]
+    text = "T = f + max(b + m/k, b/k + m), k equal buckets"
+    return Answer(rows, [Formula(text, "Li et al. 2020, gradient bucketing")])
+
+
+OVERLAP = Topic(
+    "overlap",
+    "a data-parallel step whose gradients leave in buckets during backward",
+    (
+        Parameter("forward", TIME, "forward", required=True),
+        Parameter("backward", TIME_ABOVE_0, "backward", required=True),
+        Parameter("transfer", TIME, "all all-reduces, one after another", required=True),
+        Parameter("buckets", RANKS, "equal buckets", "10"),
+        Parameter("other", TIME, "optimizer and the rest", "0"),
+    ),
+    _overlap,
+    "--forward 50ms --backward 100ms --transfer 22.2ms --buckets 10",
+)

@@ -1,0 +1,60 @@
+"""Answers as plain data for JSON: what was asked, the numbers, the formulas behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from evenstep.explain.topic import Answer, Topic
+from evenstep.explain.topics import BY_NAME
+from evenstep.reproduce.published.rows import System
+from evenstep.reproduce.published.table import systems
+from evenstep.reproduce.systems import CLAIMS
+
+SCHEMA = "evenstep.explain/1"
+
+
+def answer(topic: Topic, values: Mapping[str, Any], found: Answer) -> dict[str, Any]:
+    """A quantity: `results` by name, `rows` with unit and meaning."""
+    return {
+        "schema": SCHEMA,
+        "topic": topic.name,
+        "kind": "quantity",
+        "inputs": {key: value for key, value in values.items() if value is not None},
+        "results": {row.name: row.value for row in found.quantities},
+        "rows": [row._asdict() for row in found.quantities],
+        "formulas": [formula._asdict() for formula in found.formulas],
+        "notes": list(found.notes),
+    }
+
+
+def published() -> dict[str, Any]:
+    """Published measurements beside the closed forms, and the claims that have presets."""
+    found = systems()
+    errors = [abs(row.error) for system in found for row in system.predicted]
+    return {
+        "schema": SCHEMA,
+        "topic": "published",
+        "kind": "comparison",
+        "mean_error": fmean(errors),
+        "predicted_rows": len(errors),
+        "systems": [_system(system) for system in found],
+        "claims": [
+            claim.checked(BY_NAME[claim.topic].answer(BY_NAME[claim.topic].values(claim.options)))
+            for claim in CLAIMS
+        ],
+    }
+
+
+def _system(system: System) -> dict[str, Any]:
+    return {
+        "name": system.name,
+        "source": system.source,
+        "model": system.model,
+        "inputs": list(system.inputs),
+        "fitted": [number._asdict() for number in system.fitted],
+        "limits": system.limits,
+        "mean_error": system.mean_error,
+        "rows": [{**row._asdict(), "error": row.error} for row in system.rows],
+    }

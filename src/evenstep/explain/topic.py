@@ -1,0 +1,96 @@
+"""A topic of `evenstep explain`: what it asks for, and the answer it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from evenstep.errors import UsageError
+from evenstep.explain.measures import Kind
+
+
+class Parameter(NamedTuple):
+    """One input. `default` is text as it would be typed; None where there is none."""
+
+    name: str  # as an option: "--name"
+    kind: Kind
+    meaning: str
+    default: str | None = None
+    required: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name among the values, with its unit: latency_ns."""
+        name = self.name.replace("-", "_")
+        unit = self.kind.unit
+        return name if not unit or name == unit[1:] else name + unit
+
+
+class Quantity(NamedTuple):
+    """One number of the answer; the unit is also the end of its name where it has one."""
+
+    name: str
+    value: float | None
+    unit: str  # "ns", "bytes", "share", "GB/s", … or "" for a plain number
+    meaning: str
+
+
+class Formula(NamedTuple):
+    """What was evaluated, and who derived it."""
+
+    text: str
+    source: str
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    """Numbers first, then the formulas behind them, then what to keep in mind."""
+
+    quantities: Sequence[Quantity]
+    formulas: Sequence[Formula]
+    notes: Sequence[str] = field(default=())
+
+    def value(self, name: str) -> float:
+        """The number of this name; raises `KeyError` where it is unknown."""
+        found = {row.name: row.value for row in self.quantities}[name]
+        if found is None:
+            raise KeyError(name)
+        return found
+
+
+@dataclass(slots=True, frozen=True)
+class Topic:
+    """A quantity that can be explained."""
+
+    name: str
+    summary: str
+    parameters: Sequence[Parameter]
+    answer: Callable[[Mapping[str, Any]], Answer]
+    example: str  # the options of a first call
+
+    def values(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Parsed inputs by key, defaults filled in; raises `UsageError` naming the option."""
+        unknown = set(given) - {parameter.name for parameter in self.parameters}
+        if unknown:
+            raise UsageError(f"explain {self.name} has no option --{min(unknown)}")
+        return {row.key: self._value(row, given.get(row.name)) for row in self.parameters}
+
+    def _value(self, parameter: Parameter, text: str | None) -> Any:
+        text = parameter.default if text is None else text
+        if text is None:
+            if parameter.required:
+                raise UsageError(
+                    f"explain {self.name} needs --{parameter.name} ({parameter.meaning}); "
+                    f"for example: evenstep explain {self.name} {self.example}"
+                )
+            return None
+        try:
+            return parameter.kind.parse(text)
+        except ValueError as error:
+            raise UsageError(f"--{parameter.name}: {error}") from None
+
+    def ask(self, **given: str) -> tuple[dict[str, Any], Answer]:
+        """Inputs as parsed, and the answer; option names with underscores for dashes."""
+        values = self.values({name.replace("_", "-"): text for name, text in given.items()})
+        return values, self.answer(values)

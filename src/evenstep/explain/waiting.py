@@ -1,0 +1,267 @@
+"""Topics about waiting for the slowest, and about strategies that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenstep.errors import UsageError
+from evenstep.explain.measures import (
+    COUNT,
+    FACTOR,
+    POSITIVE,
+    RANKS,
+    RATIO,
+    SHARE,
+    TIME,
+    TIME_ABOVE_0,
+    choice,
+)
+from evenstep.explain.topic import Answer, Formula, Parameter, Quantity, Topic
+from evenstep.simulate.formulas import contention, maxima, strategies
+
+_RANKS = Parameter("ranks", RANKS, "ranks that wait for one another", required=True)
+_STEP = Parameter("step", TIME_ABOVE_0, "mean time of one rank's own work in a step", "100ms")
+_CV = Parameter("cv", RATIO, "standard deviation ÷ mean of that time")
+_SYMBOLS = "n ranks, μ mean, σ = CV·μ; ranks and steps independent."
+
+
+def _check_wait_for(values: Mapping[str, Any]) -> None:
+    if (values["wait_for"] or 0) > values["ranks"]:
+        raise UsageError(f"--wait-for {values['wait_for']} is more than --ranks {values['ranks']}")
+
+
+def _slowest(values: Mapping[str, Any]) -> Answer:
+    _check_wait_for(values)
+    kind = values["distribution"] or ("rare" if values["probability"] is not None else "normal")
+    if kind == "rare":
+        return _rare(values)
+    return _drawn(kind, values)
+
+
+def _rare(values: Mapping[str, Any]) -> Answer:
+    delay = values["delay_ns"]
+    if delay is None and values["delay_share"] is not None:
+        delay = values["delay_share"] * values["step_ns"]
+    if delay is None or values["probability"] is None:
+        raise UsageError("rare delays need --probability and --delay (or --delay-share of a step)")
+
+    def hit(ranks: int) -> maxima.RareHit:
+        return maxima.rare_hit(
+            ranks, compute=values["step_ns"], delay=delay, probability=values["probability"]
+        )
+
+    now, one = hit(values["ranks"]), hit(1)
+    rows = [
+        Quantity("chance", now.chance, "share", "of steps have at least one delayed rank"),
+        *_growth(lambda ranks: hit(ranks).mean, one.mean, values["ranks"]),
+        Quantity("lost", 1 - values["step_ns"] / now.mean, "share", "of throughput lost"),
+        Quantity("cv", now.cv, "share", "CV of the step time"),
+    ]
+    text = "E = c + D·q, q = 1 − (1−p)^n, CV = D√(q(1−q))/E"
+    return Answer(rows, [Formula(text, "Bernoulli delays: at least one of n")], [_SYMBOLS])
+
+
+def _drawn(kind: str, values: Mapping[str, Any]) -> Answer:
+    mean = values["step_ns"]
+    if kind == "normal" and values["cv"] is None:
+        raise UsageError("explain slowest needs --cv, or --probability with --delay")
+    if kind == "pareto" and values["alpha"] is None:
+        raise UsageError("a Pareto distribution needs --alpha, above 1")
+
+    def slowest(ranks: int) -> float:
+        k = values["wait_for"] if ranks == values["ranks"] else None
+        if kind == "exponential":
+            return maxima.exponential(ranks, k, mean=mean)
+        if kind == "pareto":
+            alpha = values["alpha"]
+            return maxima.pareto(ranks, k, alpha=alpha, smallest=mean * (alpha - 1) / alpha)
+        return float(mean * (1 + values["cv"] * maxima.normal_exact(ranks, k)))
+
+    ranks = values["ranks"]
+    rows = [
+        *_growth(slowest, mean, ranks),
+        Quantity("lost", 1 - mean / slowest(ranks), "share", "of throughput lost"),
+        Quantity("beyond_p99", 1 - 0.99**ranks, "share",
+                 "of steps have a rank beyond its own 99th percentile"),
+    ]  # fmt: skip
+    if kind == "normal":
+        blom = mean * (1 + values["cv"] * maxima.normal_blom(ranks, values["wait_for"]))
+        rows.append(Quantity("blom_ns", blom, "ns", "the slowest by Blom's approximation"))
+    return Answer(rows, [_FORMULAS[kind]], [_SYMBOLS])
+
+
+def _growth(slowest: Any, mean: float, ranks: int) -> list[Quantity]:
+    now = slowest(ranks)
+    rows = [
+        Quantity("slowest_ns", now, "ns", "what the step waits for, on average"),
+        Quantity("mean_ns", mean, "ns", "what one rank takes"),
+        Quantity("amplification", now / mean, "", "step ÷ one rank"),
+    ]
+    return rows + [
+        Quantity(f"amplification_{factor}x", slowest(factor * ranks) / mean, "",
+                 f"the same with {factor * ranks:,} ranks")
+        for factor in (2, 4)
+    ]  # fmt: skip
+
+
+_FORMULAS = {
+    "normal": Formula(
+        "E[max] = μ + σ∫x d(Φ(x)^n) ≈ μ + σΦ⁻¹((n−.375)/(n+.25))",
+        "order statistics by quadrature; Blom 1958",
+    ),
+    "exponential": Formula("E[max] = μ·H_n", "Rényi 1953"),
+    "pareto": Formula(
+        "E[max] = x_m Γ(n+1)Γ(1−1/α)/Γ(n+1−1/α) ≈ x_m Γ(1−1/α) n^(1/α)", "Huang 1975"
+    ),
+}
+
+
+def _backup(values: Mapping[str, Any]) -> Answer:
+    _check_wait_for(values)
+    result = strategies.backup_workers(
+        values["ranks"], values["wait_for"], mean=values["step_ns"], cv=values["cv"],
+        transfer=values["transfer_ns"],
+    )  # fmt: skip
+    rows = [
+        Quantity("step_ns", result.step, "ns", "until the k-th rank is done, and the transfer"),
+        Quantity("useful", result.useful, "share", "of the samples count"),
+        Quantity("speedup", result.speedup, "", "useful samples per second ÷ waiting for all"),
+    ]
+    formula = Formula("T = E[X_(k:n)] + m, useful k/n", "Chen et al. 2016, section 3")
+    return Answer(rows, [formula], [_SYMBOLS])
+
+
+def _local(values: Mapping[str, Any]) -> Answer:
+    def step(every: int) -> float:
+        return strategies.local_sgd(
+            values["ranks"], every, mean=values["step_ns"], cv=values["cv"],
+            transfer=values["transfer_ns"],
+        )  # fmt: skip
+
+    rows = [
+        Quantity("step_ns", step(values["every"]), "ns", "mean time of a step"),
+        Quantity("synchronous_ns", step(1), "ns", "synchronising every step"),
+        Quantity("speedup", step(1) / step(values["every"]), "", "says nothing of convergence"),
+    ]
+    formula = Formula("T_H = E[max_i Σ_h c_ih]/H + m/H = μ + σE[max]/√H + m/H", "Stich 2019")
+    return Answer(rows, [formula], [_SYMBOLS])
+
+
+def _staleness(values: Mapping[str, Any]) -> Answer:
+    ranks, slow = values["ranks"], values["slow_ranks"]
+    if slow >= ranks:
+        raise UsageError(f"--slow-ranks {slow} must be fewer than the {ranks} ranks")
+    step = values["step_ns"]
+    times, counts = [step], [ranks - slow]
+    if slow:
+        times, counts = [step, step * values["slowdown"]], [ranks - slow, slow]
+    result = strategies.asynchronous(times, counts)
+    together = ranks / (max(times) * (1 + values["cv"] * maxima.normal_exact(ranks)))
+    worst = max(result.by_time)
+    rows = [
+        Quantity("staleness", result.staleness, "updates", "mean age of a gradient"),
+        Quantity("staleness_worst", worst, "updates", "of the slowest rank's gradients"),
+        Quantity("rate_per_s", result.rate * 1e9, "1/s", "gradients applied per second"),
+        Quantity("rate_ratio", result.rate / together, "", "÷ that of a synchronous job"),
+        Quantity("stable_step_share", strategies.stable_step_share(result.staleness), "share",
+                 "largest stable step size on a quadratic ÷ fresh; stability, not accuracy"),
+    ]  # fmt: skip
+    formulas = [
+        Formula("rate = Σ1/c_i; staleness of rank i = c_i Σ_{j≠i} 1/c_j, n−1 on average",
+                "Mitliagkas et al. 2016"),
+        Formula("ηλ < 2 sin(π/(4τ+2))", "Levin and May 1976: delayed linear recursion"),
+    ]  # fmt: skip
+    if values["bound"] is not None:
+        low, high = strategies.stale_synchronous(
+            ranks, values["bound"], mean=max(times), cv=values["cv"]
+        )
+        rows += [
+            Quantity("bounded_low_ns", low, "ns", "step time with the bound: at least"),
+            Quantity("bounded_high_ns", high, "ns", "and at most"),
+        ]
+        formulas.append(Formula("μ ≤ T ≤ μ + σE[max]/√(s+1)", "Ho et al. 2013, and a barrier "
+                                "every s+1 steps"))  # fmt: skip
+    return Answer(rows, formulas, [_SYMBOLS])
+
+
+def _contention(values: Mapping[str, Any]) -> Answer:
+    compute, transfer = values["compute_ns"], values["transfer_ns"]
+    if compute + transfer == 0:
+        raise UsageError("--compute and --transfer are both 0; a step takes some time")
+    result = contention.drifting(compute, transfer, jobs=values["jobs"])
+    alone = compute + transfer
+    rows = [
+        Quantity("step_ns", result.mean, "ns", "mean step time beside the other jobs"),
+        Quantity("alone_ns", alone, "ns", "step time alone"),
+        Quantity("lost", 1 - alone / result.mean, "share", "of throughput lost"),
+    ]
+    if values["jobs"] == 2:
+        rows += [
+            Quantity("cv", result.cv, "share", "CV of the step time"),
+            Quantity("gap_ns", transfer**2 / result.mean, "ns",
+                     "a neighbour slower by less than this is worth following"),
+        ]  # fmt: skip
+    text = "E[T] = c + m + (J−1)m²/T; Var = (2m/T)(m²/3) − (m²/T)² for two"
+    source = "two transfers x apart delay each other by m − x; uniform phase"
+    return Answer(rows, [Formula(text, source)], ["c compute, m exposed communication, J jobs."])
+
+
+_CV_NEEDED = _CV._replace(required=True)
+_CV_ZERO = _CV._replace(default="0")
+_TRANSFER = Parameter("transfer", TIME, "exposed communication of a step", "0")
+SLOWEST = Topic(
+    "slowest",
+    "what waiting for the slowest of n ranks costs",
+    (
+        _RANKS, _STEP, _CV,
+        Parameter("distribution", choice("normal", "exponential", "pareto", "rare"),
+                  "normal, exponential, pareto or rare"),
+        Parameter("alpha", POSITIVE, "tail of a Pareto distribution, above 1"),
+        Parameter("probability", SHARE, "chance that a rank is delayed in a step"),
+        Parameter("delay", TIME, "by how much"),
+        Parameter("delay-share", RATIO, "the same as a share of --step"),
+        Parameter("wait-for", RANKS, "wait for the first so many only"),
+    ),
+    _slowest,
+    "--ranks 512 --cv 2%",
+)  # fmt: skip
+BACKUP = Topic(
+    "backup",
+    "waiting for the first k of n ranks only",
+    (_RANKS, Parameter("wait-for", RANKS, "ranks whose gradients are taken", required=True),
+     _STEP, _CV_NEEDED, _TRANSFER),
+    _backup,
+    "--ranks 64 --wait-for 60 --cv 10%",
+)  # fmt: skip
+LOCAL_SGD = Topic(
+    "local-sgd",
+    "synchronising every H steps",
+    (_RANKS, Parameter("every", RANKS, "steps between synchronisations, H", required=True),
+     _STEP, _CV_NEEDED, _TRANSFER),
+    _local,
+    "--ranks 64 --every 8 --cv 5% --transfer 40ms",
+)  # fmt: skip
+STALENESS = Topic(
+    "staleness",
+    "how old gradients are when nobody waits",
+    (
+        _RANKS, _STEP, _CV_ZERO,
+        Parameter("slow-ranks", COUNT, "ranks that are slower for good", "0"),
+        Parameter("slowdown", FACTOR, "by this factor", "1"),
+        Parameter("bound", COUNT, "steps a rank may be ahead (stale synchronous)"),
+    ),
+    _staleness,
+    "--ranks 64 --cv 5% --bound 3",
+)  # fmt: skip
+CONTENTION = Topic(
+    "contention",
+    "jobs that share a link and drift past one another",
+    (
+        Parameter("compute", TIME, "compute of a step", required=True),
+        Parameter("transfer", TIME, "exposed communication when alone", required=True),
+        Parameter("jobs", RANKS, "jobs on the link", "2"),
+    ),
+    _contention,
+    "--compute 1s --transfer 600ms",
+)

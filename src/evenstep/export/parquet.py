@@ -1,0 +1,94 @@
+"""A run as Parquet files, for questions nobody has foreseen: events, steps and findings.
+
+Written by DuckDB, which reads them back: select * from 'events.parquet'.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.measure.step_table import step_table
+from evenstep.errors import MissingExtra, UsageError
+from evenstep.trace.store import database as store_database
+from evenstep.trace.store import query as store_query
+from evenstep.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import duckdb
+
+_ORDER = "order by rank, seq"
+
+
+class Written(NamedTuple):
+    """A file, how many rows it has and how long it is."""
+
+    path: Path
+    rows: int
+    size_bytes: int
+
+
+def write(
+    trace: Trace, diagnosis: Diagnosis, folder: Path, *, force: bool = False
+) -> list[Written]:
+    """Write the files into a folder, which is made where there is none.
+
+    Raises `UsageError` where one exists and `force` is not set, `MissingExtra` without DuckDB.
+    """
+    names = ("events", "steps", "findings")
+    targets = {name: folder / f"{name}.parquet" for name in names}
+    taken = [path for path in targets.values() if path.exists()]
+    if taken and not force:
+        raise UsageError(f"{taken[0]} exists; give another folder, or --force to replace it")
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise MissingExtra("duckdb", extra="analyze", purpose="Parquet") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with store_database.connect() as connection:
+            _register(connection, trace, diagnosis)
+            return [
+                _copied(connection, name, _ORDER if name == "events" else "", path)
+                for name, path in targets.items()
+            ]
+    except (OSError, duckdb.IOException) as error:
+        raise UsageError(f"cannot write into {folder}: {error}; give another place") from error
+
+
+def _register(connection: duckdb.DuckDBPyConnection, trace: Trace, diagnosis: Diagnosis) -> None:
+    """Make the tables known that are written; those of the records are `evenstep sql`'s."""
+    store_query.of_trace(connection, trace)
+    connection.execute("drop view steps")  # the ones written are those that were compared
+    steps = step_table(trace)
+    connection.register("steps", {name: steps[name] for name in steps})
+    connection.register("findings", _findings(diagnosis))
+
+
+def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
+    """One row a finding; what is a list or an object is JSON."""
+    rows = [finding.to_json() for finding in diagnosis.findings]
+    numbers = ("severity", "confidence")
+    texts = ("mode", "layer", "observation", "cause")
+    nested = ("where", "when", "effect", "options", "evidence")
+    found: dict[str, Any] = {
+        name: store_database.texts([row[name] for row in rows]) for name in texts
+    }
+    for name in numbers:
+        values = [np.nan if row[name] is None else row[name] for row in rows]
+        found[name] = np.array(values, np.float64)
+    return found | {
+        name: store_database.texts([json.dumps(row[name]) for row in rows]) for name in nested
+    }
+
+
+def _copied(connection: duckdb.DuckDBPyConnection, name: str, order: str, path: Path) -> Written:
+    query = f"select * from {name} {order}"
+    place = str(path).replace("'", "''")
+    connection.execute(f"copy ({query}) to '{place}' (format parquet, compression zstd)")
+    count = connection.execute("select count(*) from read_parquet(?)", [str(path)]).fetchone()
+    return Written(path, int(count[0]) if count else 0, path.stat().st_size)

@@ -1,0 +1,237 @@
+"""A trace in Perfetto's own format, TrackEvent: open it in ui.perfetto.dev.
+
+Ranks are processes; their tracks are steps with phases, collectives with wait and transfer inside
+(every wait has one name and so one colour), messages, spans and pauses. Arrows lead from the last
+rank to enter a collective to those who waited; pacing decisions and findings are instants. Field
+numbers are those of protos/perfetto/trace/perfetto_trace.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from evenstep.diagnose.finding import Diagnosis, Finding
+from evenstep.diagnose.measure.leaving import sharpened
+from evenstep.export import perfetto_wire as wire
+from evenstep.export.perfetto_slices import SHOWN, TRACKS, Array, Names, Slices, slices
+from evenstep.trace.clocks.clocks import Clocks, align
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import Trace
+
+MOST_RECORDS = 3_000_000  # in one file: beyond it the latest steps are written
+BEGIN, END, INSTANT = 1, 2, 3  # TrackEvent.Type
+CLEARED, NEEDED = b"\x68\x01", b"\x68\x02"  # TracePacket.sequence_flags
+SEQUENCE = b"\x50\x01"  # TracePacket.trusted_packet_sequence_id
+GROUPS_TRACK, FIRST_TRACK = 1 << 20, (1 << 20) + 1  # below: processes
+EXPLICIT = 3  # TrackDescriptor.child_ordering
+TEXT_VALUES = frozenset({"group"})  # values that are numbers of strings
+
+
+@dataclass(slots=True)
+class Tracks:
+    """Numbers of tracks, given when first asked for."""
+
+    numbers: dict[tuple[int, str, int], int] = field(default_factory=dict)
+
+    def of(self, one: Slices) -> Array:
+        """Track of each slice."""
+        lanes = int(one.lane.max(initial=0)) + 1
+        key = one.rank.astype(np.int64) * lanes + one.lane
+        known, which = np.unique(key, return_inverse=True)
+        table = np.array([self(int(k) // lanes, one.track, int(k) % lanes) for k in known] or [0])
+        return np.asarray(table[which.reshape(-1)])
+
+    def __call__(self, rank: int, track: str, lane: int) -> int:
+        """The number of one track."""
+        return self.numbers.setdefault((rank, track, lane), FIRST_TRACK + len(self.numbers))
+
+
+def encode(
+    trace: Trace, diagnosis: Diagnosis, *, steps: tuple[int, int] | None = None
+) -> tuple[bytes, str]:
+    """The file, and in words which part of the run it holds where that is not all of it.
+
+    `steps` are the first and the last that are wanted.
+    """
+    clocks = sharpened(trace, align(trace))
+    shown, partial = _excerpt(trace, steps)
+    names, tracks = Names(), Tracks()
+    drawn = slices(shown, clocks, names)
+    body = _events(drawn, tracks)
+    start = _first_times(shown, clocks)
+    found = b"".join(_finding(item, start, tracks) for item in diagnosis.findings)
+    value_names = sorted({name for one in drawn for name in one.values})
+    head = _interned(names, [one.category for one in drawn], value_names)
+    described = b"".join(_processes(shown, clocks)) + b"".join(_descriptors(tracks))
+    return head + described + body + found, partial
+
+
+def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
+    """The part of the trace that is written."""
+    if steps is None and len(trace.events) <= MOST_RECORDS:
+        return trace, ""
+    numbers = np.unique(trace.of_kind(Kind.STEP).step).astype(np.int64)
+    if steps is None:
+        room = max(1, int(MOST_RECORDS // max(trace.records_per_step, 1)))
+        steps = (int(numbers[-room:][0]), int(numbers[-1])) if len(numbers) else (0, 0)
+    wanted = dict.fromkeys((*SHOWN, Kind.SAMPLE, Kind.MARKER), EVENT_COLUMNS[1:])
+    words = f"steps {steps[0]} to {steps[1]} of {len(numbers)}"
+    return trace.window(steps[0], steps[1] + 1, wanted), words
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def _events(drawn: Sequence[Slices], tracks: Tracks) -> bytes:
+    """All begins, ends and instants in order of time; at one moment ends come first."""
+    categories = {name: 1 + at for at, name in enumerate(dict.fromkeys(d.category for d in drawn))}
+    value_names = sorted({name for one in drawn for name in one.values})
+    values = {name: 1 + at for at, name in enumerate(value_names)}
+    tables, times, ties = [], [], []
+    for one in drawn:
+        if not len(one.rank):
+            continue
+        track = tracks.of(one)
+        tables.append(_begin(one, track, categories[one.category], values))
+        times.append(one.start_ns)
+        ties.append(1000 + one.depth)
+        if not one.instant:
+            over = one.end_ns > 0
+            tables.append(_end(one.end_ns[over], track[over]))
+            times.append(one.end_ns[over])
+            ties.append(-one.depth[over])
+    if not tables:
+        return b""
+    order = np.lexsort([np.concatenate(ties), np.concatenate(times)])
+    return wire.interleaved(tables, order).tobytes()
+
+
+def _begin(one: Slices, track: Array, category: int, values: dict[str, int]) -> Array:
+    """Packets that begin a slice, or are an instant."""
+    count = len(track)
+    kind = INSTANT if one.instant else BEGIN
+    parts: list[bytes | Array] = [
+        wire.number(9, kind) + wire.number(3, category) + wire.tag(11, wire.VARINT),
+        wire.narrow(track),
+        wire.tag(10, wire.VARINT),
+        wire.narrow(one.name),
+    ]
+    for name, column in one.values.items():
+        as_text = name in TEXT_VALUES
+        table = wire.narrow(column)
+        lead = wire.number(1, values[name]) + wire.tag(17 if as_text else 3, wire.VARINT)
+        head = wire.tag(4, wire.LENGTH) + wire.varint(len(lead) + table.shape[1]) + lead
+        parts += [head, table]
+    for number, flows in ((47, one.flow_out), (48, one.flow_in)):
+        for place in range(0 if flows is None else flows.shape[1]):
+            assert flows is not None
+            parts += [wire.tag(number, wire.FIXED64), wire.fixed64(flows[:, place])]
+    return _packets(one.start_ns, wire.rows(count, parts))
+
+
+def _end(times: Array, track: Array) -> Array:
+    """Packets that end a track's innermost slice."""
+    head = wire.number(9, END) + wire.tag(11, wire.VARINT)
+    return _packets(times, wire.rows(len(track), [head, wire.narrow(track)]))
+
+
+def _packets(times: Array, events: Array) -> Array:
+    """Each event with its time, as a packet of the trace."""
+    parts: list[bytes | Array] = [
+        wire.tag(8, wire.VARINT),
+        wire.varints(np.maximum(times, 0), wire.TIME_BYTES),
+        SEQUENCE + NEEDED,
+        wire.wrapped(11, events),
+    ]
+    return wire.wrapped(1, wire.rows(len(events), parts))
+
+
+# -- what stands before them -----------------------------------------------------------------------
+
+
+def _interned(names: Names, categories: Sequence[str], values: Sequence[str]) -> bytes:
+    """The first packet: every string that events name by number."""
+    tables = (
+        (1, list(dict.fromkeys(categories))),
+        (2, list(names.numbers)),
+        (3, list(values)),
+        (29, list(names.numbers)),
+    )
+    entries = [
+        wire.message(number, wire.number(1, at), wire.text(2, name))
+        for number, strings in tables
+        for at, name in enumerate(strings, start=1)
+    ]
+    return wire.message(1, SEQUENCE + CLEARED + wire.number(87, 1), wire.message(12, *entries))
+
+
+def _processes(trace: Trace, clocks: Clocks) -> list[bytes]:
+    """A process for every rank, and a track for what concerns the whole run."""
+    found = [_descriptor(wire.number(1, GROUPS_TRACK), wire.text(2, "findings"))]
+    for rank, info in sorted(trace.ranks.items()):
+        name = f"rank {rank}" + (f" ({info.node})" if info.node else "")
+        if rank in clocks.unplaced:
+            name += ", clock not aligned"
+        process = wire.number(1, rank + 1) + wire.text(6, name)
+        order = wire.number(11, EXPLICIT)
+        found.append(_descriptor(wire.number(1, rank + 1), wire.message(3, process), order))
+    return found
+
+
+def _descriptors(tracks: Tracks) -> list[bytes]:
+    """The tracks of the ranks, in the order of `TRACKS`."""
+    return [
+        _descriptor(
+            wire.number(1, number),
+            wire.number(5, rank + 1),
+            wire.text(2, track),
+            wire.number(12, 100 * TRACKS.index(track) + min(lane, 99)),
+        )
+        for (rank, track, lane), number in tracks.numbers.items()
+    ]
+
+
+def _descriptor(*fields: bytes) -> bytes:
+    return wire.message(1, SEQUENCE, wire.message(60, *fields))
+
+
+# -- findings --------------------------------------------------------------------------------------
+
+
+def _first_times(trace: Trace, clocks: Clocks) -> dict[int, int]:
+    """When each step began anywhere."""
+    rows = trace.of_kind(Kind.STEP)
+    if not len(rows):
+        return {}
+    start = clocks.common(rows["rank"], rows.enter_ns)
+    order = np.lexsort([start, rows.step])
+    first = np.flatnonzero(np.diff(rows.step[order].astype(np.int64), prepend=-1))
+    return dict(zip(rows.step[order][first].tolist(), start[order][first].tolist(), strict=True))
+
+
+def _finding(finding: Finding, start: dict[int, int], tracks: Tracks) -> bytes:
+    """An instant at the first step concerned: on the culprits' tracks, or the run's own."""
+    if not start:
+        return b""
+    since = finding.when.steps[0][0] if finding.when.steps else min(start)
+    time = start.get(since) or start[min(start, key=lambda step: abs(step - since))]
+    where = [tracks(int(rank), "findings", 0) for rank in finding.where.ranks] or [GROUPS_TRACK]
+    told = {"observation": finding.observation, "cause": finding.cause, "layer": finding.layer}
+    told["remedy"] = finding.options[0].action if finding.options else ""
+    notes = [
+        wire.message(4, wire.text(10, key), wire.text(6, value)) for key, value in told.items()
+    ]
+    notes.append(wire.message(4, wire.text(10, "severity"), wire.real(5, finding.severity)))
+    kind = wire.number(9, INSTANT) + wire.text(22, "finding")
+    return b"".join(
+        wire.message(
+            1,
+            wire.number(8, max(time, 0)) + SEQUENCE + NEEDED,
+            wire.message(11, kind, wire.number(11, at), wire.text(23, finding.mode), *notes),
+        )
+        for at in where
+    )

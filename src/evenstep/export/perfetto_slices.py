@@ -1,0 +1,271 @@
+"""What a Perfetto trace shows of a run, as columns: slices on tracks, flows between them, instants.
+
+Times are ns on the common clock. A rank's tracks are its steps with their phases, its collectives
+(as many lanes as are in flight together) with wait and transfer apart, messages, spans, and pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.measure.arrivals import FROM_ROOT, arrivals
+from evenstep.export.perfetto_flows import Flows, arrows
+from evenstep.export.perfetto_tracks import lanes, levels, side_by_side
+from evenstep.report.quantities import number
+from evenstep.trace.clocks.clocks import Clocks
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+TRACKS = ("steps", "collectives", "messages", "spans", "pauses", "pacing", "findings")
+SHOWN = (
+    *(Kind.STEP, Kind.PHASE, Kind.COLLECTIVE, Kind.POINT_TO_POINT),
+    *(Kind.SPAN, Kind.PAUSE, Kind.PACING),
+)
+
+
+@dataclass(slots=True)
+class Names:
+    """Strings by number, from 1, each once."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> int:
+        """The number of a string."""
+        return self.numbers.setdefault(name, len(self.numbers) + 1)
+
+    def of(self, keys: Array, called: Callable[[int], str]) -> Array:
+        """Numbers for many keys, each key being called once."""
+        known, which = np.unique(keys, return_inverse=True)
+        table = np.array([self(called(int(key))) for key in known], np.int64)
+        return np.asarray(table[which.reshape(-1)]) if len(table) else np.zeros(0, np.int64)
+
+
+@dataclass(slots=True, frozen=True)
+class Slices:
+    """Slices that show the same values. All arrays (n,); an `end_ns` of 0 is one still open.
+
+    `flow_out` (n, k) and `flow_in` (n, 1) are numbers of arrows that begin and end here.
+    """
+
+    track: str
+    category: str
+    rank: Array
+    lane: Array
+    depth: Array
+    start_ns: Array
+    end_ns: Array
+    name: Array
+    values: dict[str, Array]
+    flow_out: Array | None = None
+    flow_in: Array | None = None
+    instant: bool = False
+
+
+def slices(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+    """Everything of the trace's records that is drawn, but for findings."""
+    return [
+        *_steps(trace, clocks, names),
+        *_collectives(trace, clocks, names),
+        *_messages(trace, clocks, names),
+        *_named(trace, clocks, names, Kind.SPAN, "spans"),
+        *_named(trace, clocks, names, Kind.PAUSE, "pauses"),
+        *_pacing(trace, clocks, names),
+    ]
+
+
+def _placed(rows: Columns, clocks: Clocks) -> Columns:
+    """With start_ns and end_ns on the common time; an open end stays 0."""
+    start = clocks.common(rows["rank"], rows.enter_ns)
+    end = np.where(rows.exit_ns > 0, clocks.common(rows["rank"], rows.exit_ns), 0)
+    end = np.where(rows.exit_ns > 0, np.maximum(end, start + 1), 0)
+    return rows.with_column("start_ns", start).with_column("end_ns", end)
+
+
+def _closed(rows: Columns) -> Array:
+    """Ends for the layout of tracks: what is open lasts until everything is over."""
+    last = max(int(rows.end_ns.max(initial=0)), int(rows.start_ns.max(initial=0))) + 1
+    return np.where(rows.end_ns > 0, rows.end_ns, last)
+
+
+def _nested(rows: Columns) -> Columns:
+    """Sorted, with the depth of each row; what overlaps without nesting is on lanes of its own."""
+    order = np.lexsort([-_closed(rows), rows.start_ns, rows["rank"]])
+    rows = rows.select(order)
+    start, end = side_by_side(rows["rank"], rows.start_ns, _closed(rows))
+    depth = levels(start, end)
+    crossing = depth < 0
+    lane = np.zeros(len(rows), np.int64)
+    lane[crossing] = 1 + lanes(start[crossing], end[crossing])
+    return rows.with_column("depth", np.maximum(depth, 0)).with_column("lane", lane)
+
+
+def _beside(rows: Columns) -> Columns:
+    """Sorted, with a lane for each row: in flight together, they lie below each other."""
+    rows = rows.select(np.lexsort([rows.start_ns, rows["rank"]]))
+    start, end = side_by_side(rows["rank"], rows.start_ns, _closed(rows))
+    return rows.with_column("lane", lanes(start, end)).with_column(
+        "depth", np.zeros(len(rows), np.int64)
+    )
+
+
+def _drawn(track: str, category: str, rows: Columns, name: Array, **values: Array) -> Slices:
+    return Slices(
+        track, category, rows["rank"], rows.lane, rows.depth, rows.start_ns, rows.end_ns, name,
+        {"step": rows.step, **values},
+    )  # fmt: skip
+
+
+def _steps(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+    """Steps, and the phases within them."""
+    rows = trace.of_kind(Kind.STEP, Kind.PHASE)
+    if not len(rows):
+        return []
+    rows = _nested(_placed(rows, clocks))
+    is_step = rows.kind == int(Kind.STEP)
+    steps, phases = rows.select(is_step), rows.select(~is_step)
+    called = names.of(phases.op, lambda op: _member(Phase, op))
+    return [
+        _drawn("steps", "step", steps, names.of(steps.step, lambda step: f"step {step}")),
+        _drawn("steps", "phase", phases, called, leaf_ns=phases.group_seq),
+    ]
+
+
+def _member(kinds: Any, value: int) -> str:
+    """A phase's or an operation's name in small letters."""
+    known = value in kinds._value2member_map_
+    return str(kinds(value).name).lower() if known else f"{kinds.__name__.lower()} {value}"
+
+
+def _pacing(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+    """Decisions to hold back, as instants, named by their reason."""
+    rows = trace.of_kind(Kind.PACING)
+    if not len(rows):
+        return []
+    rows = _flat(_placed(rows, clocks))
+    name = names.of(rows.name, lambda index: trace.names[index] or "pacing")
+    drawn = _drawn("pacing", "pacing", rows, name, held_ns=np.maximum(rows.held_ns, 0))
+    return [replace(drawn, instant=True)]
+
+
+def _flat(rows: Columns) -> Columns:
+    zero = np.zeros(len(rows), np.int64)
+    return rows.with_column("lane", zero).with_column("depth", zero)
+
+
+def _named(trace: Trace, clocks: Clocks, names: Names, kind: Kind, track: str) -> list[Slices]:
+    """Spans of the user's own, or pauses of the garbage collector."""
+    rows = trace.of_kind(kind)
+    if not len(rows):
+        return []
+    rows = _nested(_placed(rows, clocks))
+    if kind is Kind.PAUSE:
+        name = names.of(rows.op, lambda generation: f"garbage collection {generation}")
+    else:
+        name = names.of(rows.name, lambda index: trace.names[index] or "span")
+    return [_drawn(track, track[:-1], rows, name)]
+
+
+# -- communication ---------------------------------------------------------------------------------
+
+
+def _messages(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+    rows = trace.of_kind(Kind.POINT_TO_POINT)
+    if not len(rows):
+        return []
+    rows = _beside(_placed(rows, clocks))
+    size = np.maximum(rows.bytes_in, rows.bytes_out)
+    name = names.of(rows.op, lambda op: _member(Op, op))
+    return [
+        _drawn("messages", "message", rows, name, bytes=size, peer=np.maximum(rows.peer_or_root, 0))
+    ]
+
+
+def _collectives(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+    """Each with wait and transfer inside, and arrows from the awaited rank to those who waited."""
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    if not len(rows):
+        return []
+    rows = _matched(trace, _placed(rows, clocks), clocks)
+    rows = _beside(rows)
+    kind = rows.op.astype(np.int64) << 48 | np.minimum(rows.size, (1 << 48) - 1)
+    name = names.of(kind, lambda key: f"{_member(Op, key >> 48)} {_size(key & (1 << 48) - 1)}")
+    group = np.array([names(each.name or each.uid) for each in trace.groups] or [0])
+    values = {
+        "bytes": rows.size,
+        "sequence": rows.group_seq,
+        "wait_ns": np.maximum(rows.wait_ns, 0),
+        "group": np.where(rows.group >= 0, group[np.maximum(rows.group, 0)], names("none")),
+    }
+    flows = arrows(rows)
+    whole = [
+        _drawn("collectives", "collective", rows.select(mask), name[mask],
+               **{key: value[mask] for key, value in values.items()})
+        for mask in flows.groups
+    ]  # fmt: skip
+    whole = [replace(one, flow_out=out) for one, out in zip(whole, flows.out, strict=True)]
+    return [*whole, *_inside(rows, flows, names)]
+
+
+def _size(size: int) -> str:
+    """Bytes in the unit that suits, decimal."""
+    for scale, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= scale:
+            return number(size / scale, unit)
+    return f"{size} B"
+
+
+def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
+    """With size, wait_ns (-1 unknown), instance (-1 none) and whether it is `awaited`.
+
+    That is the last to enter, or the root whose data the others need. What is known to take part
+    with the others begins where diagnosis sees it, device or host.
+    """
+    size = np.maximum(rows.bytes_in, rows.bytes_out).astype(np.int64)
+    rows = rows.with_column("row", np.arange(len(rows))).with_column("size", size)
+    found = arrivals(replace(trace, events=rows), clocks)
+    table = found.rows
+    wait, instance = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+    awaited = np.zeros(len(rows), bool)
+    start, end = rows.start_ns.copy(), rows.end_ns.copy()
+    if len(table):
+        at = table.row
+        whole = np.array([all(rank in trace.ranks for rank in one.ranks) for one in trace.groups])
+        wait[at] = np.where(whole[table.group], table.wait_ns, -1)
+        comparable = ~table.relative & whole[table.group]
+        instance[at] = np.where(comparable, table.instance, -1)
+        last = found.last_rank[table.instance] == table["rank"]
+        rooted = np.isin(table.op, [int(op) for op in FROM_ROOT])
+        awaited[at] = np.where(rooted, table["rank"] == table.peer_or_root, last)
+        start[at] = table.here_ns
+        took = np.maximum(table.leave_ns - table.arrival_ns, 1)
+        end[at] = np.where(table.leave_ns > 0, table.here_ns + took, 0)
+    added = {"wait_ns": wait, "instance": instance, "awaited": awaited}
+    for name, values in {**added, "start_ns": start, "end_ns": end}.items():
+        rows = rows.with_column(name, values)
+    return rows
+
+
+def _inside(rows: Columns, flows: Flows, names: Names) -> list[Slices]:
+    """The wait, until the last has entered, and what comes after it."""
+    ended = np.where(rows.end_ns > 0, rows.end_ns, 2**62)
+    until = np.minimum(rows.start_ns + np.maximum(rows.wait_ns, 0), ended)
+    waited = (rows.wait_ns > 0) & (until > rows.start_ns)
+    moving = (rows.wait_ns >= 0) & (until < ended)
+    deeper = rows.with_column("depth", rows.depth + 1)
+    waits = deeper.with_column("end_ns", until).select(waited)
+    moves = deeper.with_column("start_ns", until).select(moving)
+    found = [_drawn("collectives", "wait", waits, np.full(len(waits), names("wait")))]
+    into = flows.into[moving]
+    for mask, arrives in ((into > 0, True), (into == 0, False)):
+        name = np.full(np.count_nonzero(mask), names("transfer"))
+        drawn = _drawn("collectives", "transfer", moves.select(mask), name)
+        found.append(replace(drawn, flow_in=into[mask][:, None]) if arrives else drawn)
+    return found

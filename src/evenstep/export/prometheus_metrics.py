@@ -1,0 +1,156 @@
+"""A run's numbers as metrics: families of samples with labels, whoever they are sent to.
+
+Three sources: a diagnosis (a finished run), the step summaries of the spools (what is counted while
+a job runs), and `live.json` (its latest window).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.trace.reader import SpoolContents
+from evenstep.trace.spool.layout import Phase
+
+GAUGE, COUNTER = "gauge", "counter"
+S = 1e-9  # seconds in a nanosecond
+
+
+@dataclass(slots=True, frozen=True)
+class Family:
+    """Samples of one name. A counter's name ends in `_total`."""
+
+    name: str
+    kind: str
+    unit: str  # as UCUM writes it: s, By, 1, J
+    meaning: str
+    samples: list[tuple[dict[str, str], float]] = field(default_factory=list)
+
+
+class Families(dict[str, Family]):
+    """Families by name, in the order they were first given a sample."""
+
+    def add(self, name: str, value: float | None, **labels: object) -> None:
+        """One sample; an unknown value is none."""
+        if value is None:
+            return
+        kind, unit, meaning = MEANINGS[name]
+        family = self.setdefault(name, Family(name, kind, unit, meaning))
+        family.samples.append(({key: str(text) for key, text in labels.items()}, float(value)))
+
+
+#: Every metric: kind, unit, what it means.
+MEANINGS: Mapping[str, tuple[str, str, str]] = {
+    "evenstep_run_info": (GAUGE, "1", "Which run this is; always 1."),
+    "evenstep_ranks": (GAUGE, "1", "Ranks that left a trace."),
+    "evenstep_step_time_seconds": (GAUGE, "s", "Step time of the job by statistic."),
+    "evenstep_step_time_cv": (GAUGE, "1", "Population deviation over mean of the step time."),
+    "evenstep_throughput": (GAUGE, "1", "Samples or steps per second, see the label unit."),
+    "evenstep_time_share": (GAUGE, "1", "Share of the step time by part; sums to 1."),
+    "evenstep_overlapped_communication_share": (GAUGE, "1", "Transfer hidden behind compute."),
+    "evenstep_wasted_seconds": (GAUGE, "s", "Rank-seconds spent waiting for other ranks."),
+    "evenstep_finding_severity": (GAUGE, "1", "Recoverable share of step time of a finding."),
+    "evenstep_finding_confidence": (GAUGE, "1", "Confidence in a finding."),
+    "evenstep_finding_culprit": (GAUGE, "1", "1 for every rank a finding names as culprit."),
+    "evenstep_steps_total": (COUNTER, "1", "Steps a rank has finished."),
+    "evenstep_step_seconds_total": (COUNTER, "s", "Time of these steps."),
+    "evenstep_phase_seconds_total": (COUNTER, "s", "Leaf time by phase."),
+    "evenstep_wait_seconds_total": (COUNTER, "s", "Waiting for other ranks, where it is known."),
+    "evenstep_held_seconds_total": (COUNTER, "s", "Delay added by pacing."),
+    "evenstep_pause_seconds_total": (COUNTER, "s", "Pauses of the garbage collector."),
+    "evenstep_collectives_total": (COUNTER, "1", "Collectives a rank has entered."),
+    "evenstep_bytes_total": (COUNTER, "By", "Bytes a rank has given to collectives."),
+    "evenstep_samples_total": (COUNTER, "1", "Training samples of a rank, where it is known."),
+    "evenstep_agent_seconds_total": (COUNTER, "s", "What evenstep itself cost on the rank."),
+    "evenstep_last_step_timestamp_seconds": (GAUGE, "s", "Wall clock at a rank's latest step."),
+    "evenstep_window_step_seconds": (GAUGE, "s", "Median step time of the latest window."),
+    "evenstep_window_work_seconds": (GAUGE, "s", "Median own work per step of the window."),
+    "evenstep_window_wait_seconds": (GAUGE, "s", "Mean wait per step of the window."),
+    "evenstep_window_delay_seconds": (GAUGE, "s", "Median pacing delay of the window."),
+    "evenstep_late_rank": (GAUGE, "1", "Rank the others wait for now; -1 where nobody is late."),
+    "evenstep_late_share": (GAUGE, "1", "How late it is, as a share of the step; 0 if nobody."),
+    "evenstep_late_windows_total": (COUNTER, "1", "Windows in which a rank was the late one."),
+}
+
+
+def of_diagnosis(diagnosis: Diagnosis, into: Families | None = None) -> Families:
+    """What a diagnosis says."""
+    found = Families() if into is None else into
+    summary, run = diagnosis.summary, diagnosis.run
+    found.add("evenstep_run_info", 1, run=run.get("run_id") or "", attempt=run.get("attempt", 0))
+    found.add("evenstep_ranks", summary.get("ranks"))
+    time = summary.get("step_time") or {}
+    for statistic in ("mean", "p50", "p99"):
+        value = time.get(f"{statistic}_ns")
+        found.add("evenstep_step_time_seconds", _seconds(value), statistic=statistic)
+    found.add("evenstep_step_time_cv", time.get("cv"))
+    rate = summary.get("throughput") or {}
+    found.add("evenstep_throughput", rate.get("value"), unit=rate.get("unit"))
+    for part, share in (summary.get("shares") or {}).items():
+        found.add("evenstep_time_share", share, part=part)
+    hidden = summary.get("overlapped_communication")
+    found.add("evenstep_overlapped_communication_share", hidden)
+    wasted = summary.get("rank_hours_wasted")
+    found.add("evenstep_wasted_seconds", None if wasted is None else wasted * 3600)
+    _findings(diagnosis, found)
+    return found
+
+
+def _seconds(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns * S
+
+
+def _findings(diagnosis: Diagnosis, found: Families) -> None:
+    """Severity and culprits; a mode found twice is numbered."""
+    seen: dict[str, int] = {}
+    for finding in diagnosis.findings:
+        number = seen[finding.mode] = seen.get(finding.mode, 0) + 1
+        labels = {"mode": finding.mode, "layer": finding.layer, "number": number}
+        found.add("evenstep_finding_severity", finding.severity, **labels)
+        found.add("evenstep_finding_confidence", finding.confidence, **labels)
+        for rank in finding.where.ranks:
+            found.add("evenstep_finding_culprit", 1, **labels, rank=rank)
+
+
+def of_spools(spools: Iterable[SpoolContents], into: Families | None = None) -> Families:
+    """What the step summaries of some ranks count; these never get lost."""
+    found = Families() if into is None else into
+    for spool in spools:
+        rows = spool.summaries
+        if not len(rows):
+            continue
+        labels = {"rank": spool.identity["rank"], "node": spool.identity.get("hostname", "")}
+        found.add("evenstep_steps_total", int(rows["count"].sum()), **labels)
+        found.add("evenstep_step_seconds_total", rows["step_sum_ns"].sum() * S, **labels)
+        for phase in Phase:
+            spent = int(rows["phase_ns"][:, int(phase)].sum())
+            name = phase.name.lower()
+            found.add("evenstep_phase_seconds_total", spent * S, **labels, phase=name)
+        for name in ("wait", "held", "pause", "agent"):
+            spent = int(rows[f"{name}_ns"].sum())
+            found.add(f"evenstep_{name}_seconds_total", spent * S, **labels)
+        for name in ("collectives", "bytes", "samples"):
+            found.add(f"evenstep_{name}_total", int(rows[name].sum()), **labels)
+        stamp = int(rows["realtime_ns"].max()) * S
+        found.add("evenstep_last_step_timestamp_seconds", stamp, **labels)
+    return found
+
+
+def of_live(live: Mapping[str, Any], into: Families | None = None) -> Families:
+    """What `live.json` says of the latest window."""
+    found = Families() if into is None else into
+    for report in live.get("ranks") or []:
+        rank = report["rank"]
+        for name in ("step", "work", "wait", "delay"):
+            value = _seconds(report.get(f"{name}_ns"))
+            if name == "wait" and not report.get("waits_known"):
+                value = None
+            found.add(f"evenstep_window_{name}_seconds", value, rank=rank)
+    late = live.get("late") or {}
+    found.add("evenstep_late_rank", late.get("rank", -1))
+    found.add("evenstep_late_share", late.get("share", 0.0))
+    for rank, windows in (live.get("late_windows") or {}).items():
+        found.add("evenstep_late_windows_total", windows, rank=rank)
+    return found

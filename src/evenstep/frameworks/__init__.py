@@ -1,0 +1,1 @@
+"""Training frameworks: Lightning, transformers, accelerate, DeepSpeed, Ray Train."""

@@ -1,0 +1,30 @@
+"""Accelerate: `observe(accelerator)` once, after `accelerator.prepare(…)` or before it.
+
+The loop is the script's own, so evenstep sees its collectives, steps (only those at which gradients
+are in step), phases and loaders by itself. `observe` attaches, and makes writing a checkpoint one
+phase: most of `save_state` is not `torch.save`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenstep.frameworks.loop import Loop
+from evenstep.hooks.tested import Tested
+from evenstep.trace.spool.layout import Phase
+
+TESTED = Tested("accelerate", "0.34", "1.15")
+SAVING = ("save_state", "save_model", "save")
+
+
+def observe(accelerator: Any, **settings: object) -> bool:
+    """Observe this rank of an `Accelerator`; True if it is observed. Never raises.
+
+    `settings` are those of `evenstep.attach`.
+    """
+    loop = Loop(TESTED)
+    attached = loop.attach(settings)
+    if not loop.watches(accelerator):
+        for name in SAVING:
+            loop.around(accelerator, name, Phase.CHECKPOINT)
+    return attached

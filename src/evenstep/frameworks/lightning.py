@@ -1,0 +1,88 @@
+"""Lightning: `Trainer(callbacks=[EvenstepCallback()])`, of `lightning` or `pytorch_lightning`.
+
+The callback adds what only Lightning knows: where validation begins and ends, that a checkpoint is
+more than `torch.save`, and which of the batches that were read ahead belong to a step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from evenstep.agent import config
+from evenstep.errors import ConfigError
+from evenstep.frameworks.loop import Loop, callback
+from evenstep.hooks.tested import Tested
+from evenstep.hooks.torch.phases import batch_length
+from evenstep.trace.spool.folder import default_path
+from evenstep.trace.spool.layout import Phase
+
+PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+
+
+class LightningEvents:
+    """What Lightning's events mean. `settings` are those of `evenstep.attach`."""
+
+    def __init__(self, **settings: object) -> None:
+        self._settings = settings
+        self._loop = Loop(Tested(_package(), "2.2", "2.6"))
+
+    def setup(self, trainer: Any, _module: Any, stage: str) -> None:
+        if stage == "fit":
+            self._loop.attach({**_place(trainer), **self._settings})
+            self._loop.release()  # of a fit that failed
+            self._loop.around(trainer, "save_checkpoint", Phase.CHECKPOINT)
+
+    def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_: Any) -> None:
+        self._loop.batch(batch_length(batch))
+
+    def on_validation_start(self, *_: Any) -> None:
+        self._loop.evaluation_begins()
+
+    def on_validation_end(self, *_: Any) -> None:
+        self._loop.evaluation_ends()
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        self._loop.release()
+
+
+def _package() -> str:
+    """The one the script uses, as far as that is known by now; else the one that is installed."""
+    loaded = (name for name in PACKAGES if name in sys.modules)
+    installed = (name for name in PACKAGES if find_spec(name) is not None)
+    return next(loaded, next(installed, "lightning"))
+
+
+def _place(trainer: Any) -> dict[str, Path]:
+    """Where Lightning itself has started the other ranks, they are children of the first."""
+    try:
+        return _beside_first(trainer)
+    except (AttributeError, OSError):  # a Lightning that has changed, or no current folder
+        return {}
+
+
+def _beside_first(trainer: Any) -> dict[str, Path]:
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    given = getattr(environment, "creates_processes_externally", True) or _given()
+    if given or getattr(trainer.strategy.launcher, "is_interactive_compatible", True):
+        return {}
+    pid = os.getpid() if trainer.local_rank == 0 else os.getppid()
+    return {"out": default_path(Path.cwd(), pid)}
+
+
+def _given() -> bool:
+    """Whether the environment or a file says where the run goes."""
+    try:
+        return config.load().out is not None
+    except ConfigError:
+        return True  # `attach` will say what is wrong
+
+
+def __getattr__(name: str) -> Any:
+    """`EvenstepCallback` needs Lightning's class, so it is made when first asked for."""
+    if name != "EvenstepCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return callback(LightningEvents, PACKAGES[_package()] + ".callbacks", "Callback")

@@ -1,0 +1,239 @@
+"""A training loop that a framework runs: what its callback may say of it.
+
+The callbacks beside this module (`lightning`, `transformers`, `accelerate`, `deepspeed`) are thin:
+each translates its framework's events into the calls of `Loop`. None of them raises; a failure of
+ours makes the agent give up, and training goes on. On other threads than the training thread
+nothing happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from evenstep.agent.rank import Agent
+from evenstep.attachment import agent
+from evenstep.hooks.tested import Tested
+from evenstep.hooks.wrapping import undo
+from evenstep.trace.spool.layout import Kind, Phase
+
+log = logging.getLogger("evenstep")
+
+
+def callback(events: type, module: str, base: str) -> type:
+    """`EvenstepCallback`: what a framework's events mean, as a class of the framework's own kind.
+
+    It is kept where its events are, so that it can be pickled. Raises `ImportError` where the
+    framework is not installed.
+    """
+    try:
+        kind = getattr(importlib.import_module(module), base)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f"EvenstepCallback needs {package}; install it with: pip install {package}"
+        ) from error
+    made = type("EvenstepCallback", (events, kind), {"__module__": events.__module__})
+    vars(sys.modules[events.__module__])["EvenstepCallback"] = made
+    return made
+
+
+_ABSENT = object()
+
+
+class Told:
+    """A method of an object that says when it is called and when it has returned.
+
+    What it was before can be copied and sent to another process as ever: a copy is told of nobody.
+    """
+
+    def __init__(
+        self,
+        original: Any,
+        before: Callable[[], None] | None,
+        after: Callable[[], None] | None,
+    ) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+        self._before = before
+        self._after = after
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._before is not None:
+            self._before()
+        try:
+            return self._original(*args, **kwargs)
+        finally:
+            if self._after is not None:
+                self._after()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._original,)
+
+
+def _itself(method: Any) -> Any:
+    return method
+
+
+class Mark(NamedTuple):
+    """A moment of a step, to which its account can be taken back."""
+
+    step: int
+    now_ns: int
+    leaf_ns: list[int]
+
+
+class Loop:
+    """The loop of one framework, as its callback reports it."""
+
+    def __init__(self, tested: Tested) -> None:
+        self._tested = tested
+        self._complained = False  # of an untested version: once is enough
+        self._samples = (-1, 0)  # step, and samples of this rank in it so far
+        self._undo: list[Callable[[], None]] = []
+        self._marks_steps = False
+
+    def attach(self, settings: Mapping[str, object], *, marks_steps: bool = False) -> bool:
+        """Observe this rank from here on, with settings of `evenstep.attach`; True if it is.
+
+        `marks_steps`: the callback ends the steps, not an optimizer.
+        """
+        attached = agent.attach(**settings)
+        module = sys.modules.get(self._tested.package)
+        complaint = self._tested.outside(str(getattr(module, "__version__", "unknown")))
+        if complaint and not self._complained:
+            self._complained = True
+            log.warning("evenstep: %s", complaint)
+            self._report(lambda observed: observed.spool.add_fact("callback", complaint))
+        self._marks_steps = marks_steps
+        self._report(lambda _: None)
+        return attached
+
+    def batch(self, samples: int) -> None:
+        """A batch of the running step is about to be computed, whoever loaded it and when."""
+        self._report(lambda observed: self._count(observed, samples))
+
+    def _count(self, observed: Agent, samples: int) -> None:
+        step, so_far = self._samples
+        now = observed.recorder.stack.step
+        self._samples = (now, so_far + samples if step == now else samples)
+        observed.recorder.clock.samples = self._samples[1]
+
+    def step_ends(self, samples: int) -> None:
+        """The parameters have been updated with so many samples of this rank; 0 is unknown."""
+
+        def end(observed: Agent) -> None:
+            if samples:
+                observed.recorder.clock.samples = samples
+            observed.end_step(monotonic_ns())
+
+        self._report(end)
+
+    def evaluation_begins(self) -> None:
+        """From here to `evaluation_ends` everything is evaluation, its input as well."""
+        self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=False))
+
+    def evaluation_ends(self) -> None:
+        """Training goes on; begun at `evaluation_begins` or when the model left training mode."""
+        self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=True))
+
+    def mark(self) -> Mark | None:
+        """This moment, for `was`."""
+        marks: list[Mark] = []
+
+        def take(observed: Agent) -> None:
+            stack = observed.recorder.stack
+            marks.append(Mark(stack.step, monotonic_ns(), list(stack.leaf_ns)))
+
+        self._report(take)
+        return marks[0] if marks else None
+
+    def was(self, phase: Phase, since: Mark | None) -> None:
+        """All since a mark of this step was one phase, as is known only now."""
+        if since is None:
+            return
+
+        def tell(observed: Agent) -> None:
+            stack = observed.recorder.stack
+            if stack.step != since.step or len(stack):
+                return
+            now = monotonic_ns()
+            inside_ns = stack.leaf_ns[phase] - since.leaf_ns[phase]  # has records of its own
+            stack.rewind(list(since.leaf_ns), since.now_ns)
+            leaf_ns = stack.count(phase, since.now_ns, now) - inside_ns
+            kind = int(Kind.PHASE)
+            observed.spool.put(since.now_ns, now, kind, phase, stack.step, stack.parent, 0, leaf_ns)
+
+        self._report(tell)
+
+    def around(self, owner: Any, name: str, phase: Phase) -> None:
+        """From here on, calls of `owner.name` are a phase; `release` ends that."""
+
+        def begins(observed: Agent) -> None:
+            clock = observed.recorder.clock
+            if phase is Phase.FORWARD:
+                clock.forward_begins(monotonic_ns(), training=owner.training)
+            else:
+                clock.begins(phase, monotonic_ns())
+
+        def ends(observed: Agent) -> None:
+            clock = observed.recorder.clock
+            (clock.forward_ends if phase is Phase.FORWARD else clock.ends)(monotonic_ns())
+
+        self.replace(owner, name, lambda: self._report(begins), lambda: self._report(ends))
+
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """Call something before and after an object's method; one it has not is let be."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        told = Told(original, before, after)
+        own = getattr(owner, "__dict__", {}).get(name, _ABSENT)
+        try:
+            setattr(owner, name, told)
+        except (AttributeError, TypeError):  # an object that keeps no attributes of ours
+            return
+
+        def restore() -> None:
+            if vars(owner).get(name) is not told:
+                return  # somebody has replaced it since
+            if own is _ABSENT:
+                vars(owner).pop(name)
+            else:
+                setattr(owner, name, own)
+
+        self._undo.append(restore)
+        agent.at_detach(self.release)
+
+    def watches(self, owner: Any) -> bool:
+        """Whether methods of an object are replaced already, by this loop or another."""
+        return any(isinstance(each, Told) for each in getattr(owner, "__dict__", {}).values())
+
+    def release(self) -> None:
+        """Give the framework's objects their own methods back."""
+        undo(self._undo)
+
+    def _report(self, tell: Callable[[Agent], Any]) -> None:
+        observed = agent.current()
+        if observed is None or observed.failure:
+            return
+        if threading.get_ident() != observed.recorder.ident:
+            return
+        try:
+            if self._marks_steps:  # also of an agent that has come since
+                observed.recorder.clock.manual = True
+            tell(observed)
+        except Exception as error:
+            observed.give_up(error)

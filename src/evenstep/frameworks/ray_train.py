@@ -1,0 +1,89 @@
+"""Ray Train: `TorchTrainer(observed(train_loop), …)`, or `attach()` first thing in the loop.
+
+Ray runs the loop in a thread of an actor, which makes the process group in another one and is ended
+without Python's usual farewell. So the agent has to be attached in the loop itself, which is where
+the steps are, and detached at its end; `observed` does both. A worker group that Ray starts again
+after a failure is a new attempt of the same run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from evenstep.attachment import agent
+from evenstep.errors import EvenstepError
+from evenstep.frameworks.loop import Loop
+from evenstep.hooks.tested import Tested
+from evenstep.trace.spool.folder import RUNS, RunFolder
+
+TESTED = Tested("ray", "2.60", "2.60")
+
+
+def observed(train_loop: Callable[..., Any], **settings: object) -> Callable[..., Any]:
+    """The same loop, observed on every worker; it may return and raise as before.
+
+    `settings` are those of `evenstep.attach`. Without `out` the run lies beside the experiment's
+    other results where these are on a filesystem all nodes see, else in the home folder.
+    """
+
+    @functools.wraps(train_loop)
+    def observed_loop(*args: Any, **kwargs: Any) -> Any:
+        attach(**settings)
+        try:
+            return train_loop(*args, **kwargs)
+        finally:
+            agent.detach()
+
+    return observed_loop
+
+
+def attach(**settings: object) -> bool:
+    """Observe this worker from here on; True if it is observed. Never raises.
+
+    Every worker has to call it, since they agree on a folder and the attempt. `evenstep.detach()`
+    at the end of the loop ends the trace properly.
+    """
+    try:
+        import ray.train
+
+        context = ray.train.get_context()
+        place = _agreed(context, settings.get("out"))
+        os.environ["EVENSTEP_RUN_ID"] = str(context.get_experiment_name() or "ray")
+        os.environ["EVENSTEP_ATTEMPT"] = str(place["attempt"])
+        settings = {**settings, "out": place["out"]}
+    except Exception as error:  # outside a worker, or a Ray that has changed
+        agent.log.warning("evenstep: Ray Train does not say where this worker stands: %s", error)
+    return Loop(TESTED).attach(settings)
+
+
+def _agreed(context: Any, out: object) -> dict[str, Any]:
+    """The run's folder and the attempt, as rank 0 finds them, on every worker."""
+    from ray.train.collective import broadcast_from_rank_zero
+
+    found: dict[str, Any] = {}
+    if context.get_world_rank() == 0:
+        try:
+            found = _found(context, out)
+        except Exception as error:  # the others wait for this rank, whatever it has to say
+            found = {"error": f"{type(error).__name__}: {error}"}
+    agreed: dict[str, Any] = broadcast_from_rank_zero(found)
+    if "error" in agreed:
+        raise EvenstepError(f"rank 0 found no folder for the run: {agreed['error']}")
+    return agreed
+
+
+def _found(context: Any, out: object) -> dict[str, Any]:
+    folder = RunFolder(Path(str(out)) if out else _beside_results(context))
+    return {"out": str(folder.path), "attempt": max(folder.attempts(), default=-1) + 1}
+
+
+def _beside_results(context: Any) -> Path:
+    """Ray's own folder for the experiment, where it is on a filesystem."""
+    storage = context.get_storage()
+    if storage.storage_filesystem.type_name == "local":
+        return Path(storage.experiment_fs_path) / "evenstep"
+    return Path.home() / RUNS / str(context.get_experiment_name() or "ray")

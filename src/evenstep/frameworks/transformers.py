@@ -1,0 +1,56 @@
+"""transformers: `Trainer(…, callbacks=[EvenstepCallback()])`.
+
+On its own evenstep sees the Trainer's collectives, steps, forward, backward and loaders. The
+callback adds where evaluation ends, that writing a checkpoint is more than `torch.save`, and the
+numbers the Trainer logs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenstep.attachment import session
+from evenstep.frameworks.loop import Loop, Mark, callback
+from evenstep.hooks.tested import Tested
+from evenstep.trace.spool.layout import Phase
+
+TESTED = Tested("transformers", "4.57", "5.23")
+
+
+class TrainerEvents:
+    """What the Trainer's events mean. `settings` are those of `evenstep.attach`.
+
+    The Trainer tells its callbacks when an evaluation or a save is over, not when it begins: that
+    is what came before it, at the end of the step at the earliest.
+    """
+
+    def __init__(self, **settings: object) -> None:
+        self._settings = settings
+        self._loop = Loop(TESTED)
+        self._before: Mark | None = None  # the last event before a save could begin
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._loop.attach(self._settings)
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self._before = self._loop.mark()
+
+    on_epoch_end = on_step_end
+
+    def on_log(self, *_: Any, logs: dict[str, float] | None = None, **__: Any) -> None:
+        session.log(logs or {})
+        self._before = self._loop.mark()
+
+    def on_evaluate(self, *_: Any, **__: Any) -> None:
+        self._loop.evaluation_ends()
+        self._before = self._loop.mark()
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        self._loop.was(Phase.CHECKPOINT, self._before)
+
+
+def __getattr__(name: str) -> Any:
+    """`EvenstepCallback` needs the Trainer's class, so it is made when first asked for."""
+    if name != "EvenstepCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return callback(TrainerEvents, "transformers", "TrainerCallback")

@@ -1,0 +1,1 @@
+"""JAX: its calls seen from one process."""

@@ -1,0 +1,179 @@
+"""JAX programs, from the host: compilation, meetings of all processes, and steps that are marked.
+
+What a compiled function exchanges with other processes happens inside XLA, and no Python sees it:
+neither its collectives nor its waits. The host sees how long XLA compiles, and the calls of
+`jax.experimental.multihost_utils` with which processes meet; these block, and are recorded as
+collectives of all processes. Steps are marked by `evenstep.step()`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from evenstep.agent.arming import arm, disarm
+from evenstep.agent.entries import GroupState
+from evenstep.hooks.mpi.calls import nbytes
+from evenstep.hooks.wrapping import undo
+from evenstep.trace.ranks import format_ranks, group_uid
+from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
+
+if TYPE_CHECKING:
+    from evenstep.agent.rank import Agent
+
+MEETINGS = {
+    "sync_global_devices": Op.BARRIER,
+    "process_allgather": Op.ALL_GATHER,
+    "broadcast_one_to_all": Op.BROADCAST,
+}
+COMPILATION = {  # events of jax.monitoring, and what they are called in the trace
+    "/jax/core/compile/jaxpr_trace_duration": "jax trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "jax lower",
+    "/jax/core/compile/backend_compile_duration": "jax compile",
+}
+UTILITIES = "jax.experimental.multihost_utils"
+SHORTEST_NS = 100_000  # compilations that are quicker say nothing
+GROUP = "jax processes"
+LIMIT = (
+    "jax: collectives inside compiled functions run in XLA and are not seen; of waiting between "
+    "processes only that in jax.experimental.multihost_utils is"
+)
+
+
+class JaxHooks:
+    """Compilation and meetings of this process."""
+
+    on_device = False
+    device_index: int | None = None
+
+    def __init__(self, jax: Any, agent: Agent) -> None:
+        self.armed = True
+        self._jax = jax
+        self._agent = agent
+        self._recorder = agent.recorder
+        self._group: GroupState | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Listen to compilation at once, to meetings when their module is imported."""
+        monitoring = self._jax.monitoring
+        monitoring.register_event_duration_secs_listener(self._compiled)
+        self._undo.append(lambda: monitoring.unregister_event_duration_listener(self._compiled))
+        arm(self._follow_meetings, target=UTILITIES)
+        self._undo.append(lambda: disarm(UTILITIES))
+        self._agent.spool.add_fact("framework", LIMIT)
+
+    def pause_by(self, gate: Callable[[], None] | None) -> None:
+        """Meetings of hosts are not paced."""
+        del gate
+
+    def hold_device(self, delay_ns: int, seq: int) -> bool:
+        """No stream of this stack is held."""
+        del delay_ns, seq
+        return False
+
+    def disarm(self) -> None:
+        """Record nothing from now on."""
+        self.armed = False
+
+    def remove(self) -> None:
+        """Restore everything that was replaced."""
+        self.armed = False
+        undo(self._undo)
+
+    def poll(self) -> None:
+        """Nothing to do in the background."""
+
+    def describe(self) -> dict[str, Any]:
+        """How meetings are seen."""
+        return {"mechanism": "jax.monitoring and multihost_utils", "tags": False}
+
+    # -- compilation -----------------------------------------------------------------------------
+
+    def _compiled(self, event: str, duration_s: float, **_: Any) -> None:
+        """A listener of jax.monitoring, called when something has ended, on its thread."""
+        name = COMPILATION.get(event)
+        took_ns = int(duration_s * 1e9)
+        if name is None or took_ns < SHORTEST_NS or not self.armed:
+            return
+        try:
+            now, recorder = monotonic_ns(), self._recorder
+            stack, spool = recorder.stack, recorder.spool
+            spool.put(
+                now - took_ns, now, int(Kind.SPAN), 0, stack.step, stack.parent,
+                thread=recorder.thread(threading.get_ident()), name=spool.name_id(name),
+            )  # fmt: skip
+        except Exception as error:
+            self._give_up(error)
+
+    # -- meetings --------------------------------------------------------------------------------
+
+    def _follow_meetings(self) -> None:
+        from jax.experimental import multihost_utils
+
+        if not self.armed:
+            return
+        for name, op in MEETINGS.items():
+            if hasattr(multihost_utils, name):
+                self._wrap(multihost_utils, name, int(op))
+
+    def _wrap(self, module: Any, name: str, op: int) -> None:
+        original = getattr(module, name)
+
+        def meeting(*args: Any, **kwargs: Any) -> Any:
+            if not self.armed:
+                return original(*args, **kwargs)
+            enter_ns = monotonic_ns()
+            seq = self._begun(enter_ns, op, args[0] if args else None)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                self._ended(seq, enter_ns, failed=True)
+                raise
+            self._ended(seq, enter_ns)
+            return result
+
+        meeting.__wrapped__ = original  # type: ignore[attr-defined]
+        meeting.__name__, meeting.__doc__ = name, original.__doc__
+        setattr(module, name, meeting)
+
+        def restore() -> None:
+            if getattr(module, name) is meeting:
+                setattr(module, name, original)
+
+        self._undo.append(restore)
+
+    def _begun(self, enter_ns: int, op: int, value: Any) -> int:
+        try:
+            size = nbytes(value)
+            return self._recorder.collective(enter_ns, self._state(), op, size, size, 0, NO_PEER, 0)
+        except Exception as error:
+            self._give_up(error)
+            return 0
+
+    def _ended(self, seq: int, enter_ns: int, *, failed: bool = False) -> None:
+        if not seq:
+            return
+        try:
+            if failed:
+                self._recorder.spool.add_flags(seq, int(Flag.FAILED))
+            self._recorder.host_waited(enter_ns, monotonic_ns(), ident=threading.get_ident())
+        except Exception as error:
+            self._give_up(error)
+
+    def _state(self) -> GroupState:
+        if self._group is None:
+            ranks = tuple(range(self._agent.identity.world))
+            uid = group_uid(ranks, GROUP)
+            index = self._agent.spool.add_group(
+                {"uid": uid, "name": GROUP, "ranks": format_ranks(ranks), "base": 0,
+                 "backend": "jax"}
+            )  # fmt: skip
+            self._group = GroupState(index, uid, ranks, 0)
+        return self._group
+
+    def _give_up(self, error: Exception) -> None:
+        self.armed = False
+        self._agent.give_up(error)

@@ -1,0 +1,1 @@
+"""MPI: calls through mpi4py, and through the profiling interface."""

@@ -1,0 +1,226 @@
+"""The calls of mpi4py's communicators: which operation each is, and how to read its arguments.
+
+Upper-case methods take buffers. Lower-case ones pickle, and how much they move is known only where
+the object says so itself (an array, bytes); else the size is 0, unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from evenstep.trace.spool.layout import DType, Op
+
+
+class Collective(NamedTuple):
+    """A collective: names of its parameters in order, and which of them hold what.
+
+    `uniform` is the buffer whose size is the same on every rank ("" where none is): part of the
+    signature that ranks agree on.
+    """
+
+    op: Op
+    parameters: tuple[str, ...] = ()
+    sent: str = ""
+    received: str = ""
+    root: str = ""
+    uniform: str = ""
+
+
+class Message(NamedTuple):
+    """A send, a receive, or one of each: names of the parameters with buffer, peer and tag."""
+
+    parameters: tuple[str, ...]
+    sent: tuple[str, str, str] | None = None
+    received: tuple[str, str, str] | None = None
+
+
+_PAIR = ("sendbuf", "recvbuf")
+
+
+def _paired(op: Op, *more: str, root: str = "", uniform: str = "") -> Collective:
+    return Collective(op, (*_PAIR, *more), "sendbuf", "recvbuf", root, uniform)
+
+
+#: Blocking, by buffer. `I` before the name in lower case is the one that does not block; `_init`
+#: behind it makes a persistent one.
+_BUFFERED: dict[str, Collective] = {
+    "Allreduce": _paired(Op.ALL_REDUCE, "op", uniform="sendbuf"),
+    "Reduce": _paired(Op.REDUCE, "op", "root", root="root", uniform="sendbuf"),
+    "Bcast": Collective(Op.BROADCAST, ("buf", "root"), "buf", "buf", "root", "buf"),
+    "Allgather": _paired(Op.ALL_GATHER, uniform="sendbuf"),
+    "Allgatherv": _paired(Op.ALL_GATHER),
+    "Gather": _paired(Op.GATHER, "root", root="root", uniform="sendbuf"),
+    "Gatherv": _paired(Op.GATHER, "root", root="root"),
+    "Scatter": _paired(Op.SCATTER, "root", root="root", uniform="recvbuf"),
+    "Scatterv": _paired(Op.SCATTER, "root", root="root"),
+    "Alltoall": _paired(Op.ALL_TO_ALL, uniform="sendbuf"),
+    "Alltoallv": _paired(Op.ALL_TO_ALL),
+    "Alltoallw": _paired(Op.ALL_TO_ALL),
+    "Reduce_scatter": _paired(Op.REDUCE_SCATTER, "recvcounts", "op", uniform="sendbuf"),
+    "Reduce_scatter_block": _paired(Op.REDUCE_SCATTER, "op", uniform="sendbuf"),
+    "Barrier": Collective(Op.BARRIER),
+    "Scan": _paired(Op.OTHER, "op", uniform="sendbuf"),
+    "Exscan": _paired(Op.OTHER, "op", uniform="sendbuf"),
+}
+_PICKLED: dict[str, Collective] = {
+    "allreduce": Collective(Op.ALL_REDUCE, ("sendobj", "op"), "sendobj", "sendobj"),
+    "reduce": Collective(Op.REDUCE, ("sendobj", "op", "root"), "sendobj", "sendobj", "root"),
+    "bcast": Collective(Op.BROADCAST, ("obj", "root"), "obj", "obj", "root"),
+    "allgather": Collective(Op.ALL_GATHER, ("sendobj",), "sendobj"),
+    "gather": Collective(Op.GATHER, ("sendobj", "root"), "sendobj", "", "root"),
+    "scatter": Collective(Op.SCATTER, ("sendobj", "root"), "sendobj", "", "root"),
+    "alltoall": Collective(Op.ALL_TO_ALL, ("sendobj",), "sendobj"),
+    "barrier": Collective(Op.BARRIER),
+    "scan": Collective(Op.OTHER, ("sendobj", "op"), "sendobj"),
+    "exscan": Collective(Op.OTHER, ("sendobj", "op"), "sendobj"),
+}
+_NEIGHBOURS = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
+_BUFFERED |= {f"Neighbor_{name}": _paired(Op.OTHER) for name in _NEIGHBOURS}
+_PICKLED |= {
+    f"neighbor_{name}": Collective(Op.OTHER, ("sendobj",), "sendobj")
+    for name in ("allgather", "alltoall")
+}
+
+BLOCKING = _BUFFERED | _PICKLED
+NONBLOCKING = {f"I{name.lower()}": call for name, call in _BUFFERED.items()}
+PERSISTENT = {f"{name}_init": call for name, call in _BUFFERED.items()}
+
+_SEND = Message(("buf", "dest", "tag"), sent=("buf", "dest", "tag"))
+_SEND_OBJECT = Message(("obj", "dest", "tag"), sent=("obj", "dest", "tag"))
+_RECEIVE = Message(("buf", "source", "tag", "status"), received=("buf", "source", "tag"))
+_EXCHANGE = Message(
+    ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
+    ("sendbuf", "dest", "sendtag"),
+    ("recvbuf", "source", "recvtag"),
+)
+_EXCHANGE_OBJECT = Message(
+    ("sendobj", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
+    ("sendobj", "dest", "sendtag"),
+    ("recvbuf", "source", "recvtag"),
+)
+_REPLACE = Message(
+    ("buf", "dest", "sendtag", "source", "recvtag", "status"),
+    ("buf", "dest", "sendtag"),
+    ("buf", "source", "recvtag"),
+)
+
+BLOCKING_MESSAGES: dict[str, Message] = {
+    **dict.fromkeys(("Send", "Bsend", "Ssend", "Rsend"), _SEND),
+    **dict.fromkeys(("send", "bsend", "ssend"), _SEND_OBJECT),
+    **dict.fromkeys(("Recv", "recv"), _RECEIVE),
+    "Sendrecv": _EXCHANGE,
+    "sendrecv": _EXCHANGE_OBJECT,
+    "Sendrecv_replace": _REPLACE,
+}
+NONBLOCKING_MESSAGES: dict[str, Message] = {
+    **dict.fromkeys(("Isend", "Ibsend", "Issend", "Irsend"), _SEND),
+    **dict.fromkeys(("isend", "ibsend", "issend"), _SEND_OBJECT),
+    **dict.fromkeys(("Irecv", "irecv"), _RECEIVE),
+    "Isendrecv": _EXCHANGE,
+    "Isendrecv_replace": _REPLACE,
+}
+PERSISTENT_MESSAGES: dict[str, Message] = {
+    **dict.fromkeys(("Send_init", "Bsend_init", "Ssend_init", "Rsend_init"), _SEND),
+    "Recv_init": _RECEIVE,
+}
+
+#: Moves data or makes ranks wait, and is not recorded.
+UNSEEN = (
+    "one-sided operations (Win)",
+    "parallel files (File)",
+    "making communicators (Dup, Split, …)",
+    "matched probes (mprobe)",
+    "partitioned messages (Psend_init)",
+)
+LIMIT = (
+    "mpi4py: one-sided operations, parallel files, and what a C library asks of MPI underneath are "
+    "not seen"
+)
+
+
+def argument(
+    name: str, parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """The value a call gives for a parameter; None where it gives none."""
+    if name in kwargs:
+        return kwargs[name]
+    at = parameters.index(name)
+    return args[at] if at < len(args) else None
+
+
+def measured(buffer: Any) -> tuple[int, int]:
+    """Size and element type of what is sent or received, as far as it tells; 0 for unknown."""
+    try:
+        size, kind = buffer.nbytes, _CODES[buffer.dtype.char]  # an array: nearly all there is
+        if type(size) is int and size >= 0:
+            return size, kind
+    except Exception:
+        pass
+    return nbytes(buffer), dtype(buffer)
+
+
+def nbytes(buffer: Any) -> int:
+    """The size alone.
+
+    Anything may be sent, and its `nbytes` be a method, not a number, or raise.
+    """
+    try:
+        return _told(buffer)
+    except Exception:
+        return 0
+
+
+def _told(buffer: Any) -> int:
+    size = getattr(buffer, "nbytes", None)
+    if size is not None:
+        return max(int(size), 0)
+    if isinstance(buffer, (list, tuple)):
+        return _specified(buffer)
+    if isinstance(buffer, (bytes, bytearray)):
+        return len(buffer)
+    return memoryview(buffer).nbytes
+
+
+def _specified(buffer: Sequence[Any]) -> int:
+    """Of a message specification: [data, type], [data, count, type], [data, counts, …]."""
+    if not buffer:
+        return 0
+    kind = getattr(buffer[-1], "Get_size", None)
+    if len(buffer) > 2 and kind is not None and isinstance(buffer[1], int):
+        return int(buffer[1] * kind())
+    return nbytes(buffer[0]) if not isinstance(buffer[0], (list, tuple)) else 0
+
+
+#: Struct and array codes, which numpy's `dtype.char` shares.
+_CODES: dict[str, int] = {
+    "f": DType.FLOAT32, "d": DType.FLOAT64, "e": DType.FLOAT16, "?": DType.BOOL,
+    "b": DType.INT8, "B": DType.UINT8, "h": DType.INT16, "i": DType.INT32,
+    "l": DType.INT64, "q": DType.INT64, "F": DType.COMPLEX, "D": DType.COMPLEX,
+}  # fmt: skip
+
+
+def dtype(buffer: Any) -> int:
+    """Our number of a buffer's element type; 0 where it does not say, or raises."""
+    try:
+        if isinstance(buffer, (list, tuple)):
+            buffer = buffer[0] if buffer else None
+        code = getattr(getattr(buffer, "dtype", None), "char", None) or getattr(
+            buffer, "typecode", None
+        )
+    except Exception:
+        return 0
+    return _CODES.get(code, int(DType.OTHER)) if isinstance(code, str) else 0
+
+
+#: Gives every rank as much as all of them gave, or the reverse: in place, one buffer is a part.
+_GATHERS = frozenset({Op.ALL_GATHER, Op.GATHER})
+
+
+def both(call: Collective, bytes_in: int, bytes_out: int, ranks: int) -> tuple[int, int]:
+    """(bytes in, bytes out); what is exchanged in place is told by the other buffer."""
+    if not bytes_in and bytes_out:
+        bytes_in = bytes_out // max(ranks, 1) if call.op in _GATHERS else bytes_out
+    elif not bytes_out and bytes_in and call.op is Op.SCATTER:
+        bytes_out = bytes_in // max(ranks, 1)
+    return bytes_in, bytes_out

@@ -1,0 +1,144 @@
+"""Collectives of MPI: what a call says of itself, and the record it becomes.
+
+The path that a program takes thousands of times a second, so it is written for speed: where the
+arguments stand is settled once for each method, and a blocking call takes no ticket.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from evenstep.agent.recorder import COST_SAMPLE, Recorder
+from evenstep.hooks.mpi.calls import Collective, both, measured
+from evenstep.hooks.mpi.groups import MpiGroups
+from evenstep.hooks.mpi.requests import Ticket
+from evenstep.hooks.mpi.steps import MpiSteps
+from evenstep.trace.spool.layout import NO_PEER, Flag, Op, Phase
+
+if TYPE_CHECKING:
+    from evenstep.hooks.mpi.methods import Enter
+    from evenstep.hooks.mpi.mpi import MpiHooks
+
+_NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
+_BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
+_SYNC = int(Phase.SYNC)
+_ABSENT = 1 << 16  # a place that no call gives an argument at
+#: As much comes out as goes in where all ranks give as much: one buffer tells both sizes.
+_AS_GIVEN = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.ALL_TO_ALL})
+
+_get_ident = threading.get_ident
+
+#: Time, communicator, arguments by place and by name -> the record.
+Begin = Callable[[int, Any, tuple[Any, ...], dict[str, Any]], int]
+
+
+class MpiCollectives:
+    """Records of collectives. `watch` is told of our own failures, and asked whether to look."""
+
+    def __init__(
+        self, watch: MpiHooks, recorder: Recorder, groups: MpiGroups, steps: MpiSteps
+    ) -> None:
+        self._watch = watch
+        self._recorder = recorder
+        self._groups = groups
+        self._steps = steps
+
+    def blocking(self, original: Any, call: Collective) -> Callable[..., Any]:
+        """A collective that has ended when it returns."""
+        watch, recorder, left = self._watch, self._recorder, self._steps.left
+        stack, clock, close = recorder.stack, recorder.clock, recorder.spool.close
+        begin = self._begin(call, _BLOCKED)
+
+        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
+            if not watch.armed:
+                return original(communicator, *args, **kwargs)
+            gate = watch.gate  # once: it may go while we look
+            if gate is not None:
+                watch.safely(gate)
+            enter_ns = monotonic_ns()
+            seq, failure = 0, None
+            try:
+                seq = begin(enter_ns, communicator, args, kwargs)
+            except Exception as error:
+                failure = error
+            try:
+                result = original(communicator, *args, **kwargs)
+            except BaseException:
+                watch.safely(self._failed, seq)
+                raise
+            if failure is not None:  # not of arguments that MPI refuses, too
+                watch.missed(failure)
+            elif watch.armed:
+                try:
+                    now = monotonic_ns()
+                    close(seq, now)
+                    if _get_ident() == recorder.ident:
+                        stack.count(_SYNC, enter_ns, now)
+                        clock.last_entry_ns = 0
+                        left(seq, now)
+                except Exception as error:
+                    watch.missed(error)
+            return result
+
+        return method
+
+    def issuing(self, call: Collective) -> Enter:
+        """How one that returns a request is entered."""
+        watch, begin = self._watch, self._begin(call, _NOT_BLOCKING)
+
+        def enter(communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ticket:
+            gate = watch.gate  # as above
+            if gate is not None:
+                gate()
+            return Ticket(begin(monotonic_ns(), communicator, args, kwargs))
+
+        return enter
+
+    def _failed(self, seq: int) -> None:
+        """MPI refused a call, or it raised: that, too, is an end."""
+        if seq:
+            self._recorder.spool.add_flags(seq, _FAILED)
+            self._recorder.spool.close(seq, monotonic_ns())
+
+    def _begin(self, call: Collective, flags: int) -> Begin:
+        """How a call of this kind becomes a record."""
+        recorder, groups, op = self._recorder, self._groups, int(call.op)
+        record, known, meet = recorder.collective, groups.known, groups.meet
+        entered, cost = self._steps.entered, recorder.cost
+        (sent, sent_at), (received, received_at), (root, root_at) = (
+            (name, call.parameters.index(name) if name else _ABSENT)
+            for name in (call.sent, call.received, call.root)
+        )
+        same, uniform, uniform_in = received == sent, bool(call.uniform), call.uniform == sent
+        as_given = uniform_in and call.op in _AS_GIVEN
+
+        def begin(
+            enter_ns: int, communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> int:
+            state = known.get(communicator.handle) or meet(communicator)
+            count, members = len(args), len(state.ranks)
+            given = args[sent_at] if count > sent_at else kwargs.get(sent)
+            bytes_in, kind = measured(given)
+            bytes_out = bytes_in
+            if not (as_given and bytes_in):
+                if not same:
+                    taken = args[received_at] if count > received_at else kwargs.get(received)
+                    bytes_out, other = measured(taken)
+                    kind = kind or other
+                bytes_in, bytes_out = both(call, bytes_in, bytes_out, members)
+            at, peer = 0, NO_PEER
+            if root:
+                at = (args[root_at] if count > root_at else kwargs.get(root)) or 0
+                peer = state.global_rank(at)
+            seq = record(enter_ns, state, op, bytes_in, bytes_out, flags, peer, kind)
+            if members > 1 and _get_ident() == recorder.ident:
+                size = 0 if not uniform else bytes_in if uniform_in else bytes_out
+                entered(seq, members, (state.uid, op, size, at), enter_ns)
+            if not state.sequence % COST_SAMPLE:
+                cost.add(monotonic_ns() - enter_ns)
+            return seq
+
+        return begin

@@ -1,0 +1,109 @@
+"""Communicators as they are met, each with a name that all its members agree on.
+
+MPI numbers communicators differently on every rank. Members agree on how one was made: from which,
+by which call, and as the how-many-th with these ranks. One that nobody was seen making (from before
+the start, or made by a library) is counted by its ranks alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from evenstep.agent.entries import GroupState
+from evenstep.trace.ranks import format_ranks, group_uid
+from evenstep.trace.spool.spool import Spool
+
+MAKERS = (  # methods that return a new communicator
+    "Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_group",
+    "Create_cart", "Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent", "Sub",
+    "Merge", "Create_intercomm", "Shrink",
+)  # fmt: skip
+LONGEST_NAME = 200
+ENDERS = ("Free", "free", "Disconnect")
+
+
+class MpiGroups:
+    """The communicators this rank has used, by handle; a handle comes back once it is free."""
+
+    def __init__(self, spool: Spool, mpi: Any) -> None:
+        self._spool = spool
+        self._mpi = mpi
+        self._null = mpi.COMM_NULL
+        self._undefined = mpi.UNDEFINED
+        self._world = mpi.COMM_WORLD.Get_group()
+        self.known: dict[int, GroupState] = {}
+        self._names: dict[int, str] = {}
+        self._made: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def state(self, communicator: Any) -> GroupState:
+        """What is known of a communicator; met now if need be, and if need be raising as `meet`."""
+        return self.known.get(communicator.handle) or self.meet(communicator)
+
+    def made(self, parent: Any, method: str, child: Any) -> None:
+        """A communicator was made of another."""
+        if child is None or child == self._null:
+            return
+        self.ended(child.handle)
+        origin = self._names.get(parent.handle) or str(parent.Get_name()) or "communicator"
+        name = shortened(f"{origin}.{method}")
+        self._names[child.handle] = self._numbered(name, self._ranks(child))
+
+    def ended(self, handle: int) -> None:
+        """A communicator is no more."""
+        self.known.pop(handle, None)
+        self._names.pop(handle, None)
+
+    def release(self) -> None:
+        """Free the handle of the world's group, unless MPI has ended before us."""
+        if self._world and not self._mpi.Is_finalized():
+            self._world.Free()
+
+    def meet(self, communicator: Any) -> GroupState:
+        """Enter a communicator that is not known. Raises what MPI raises of one that is none."""
+        handle = communicator.handle
+        ranks = self._ranks(communicator)
+        own = str(communicator.Get_name())
+        name = self._names.get(handle)
+        if name is None:
+            name = self._names[handle] = self._numbered(own or "communicator", ranks)
+        uid = group_uid(ranks, name)
+        described = {
+            "uid": uid, "name": own or name, "ranks": format_ranks(ranks), "base": 0,
+            "backend": "mpi",
+        }  # fmt: skip
+        state = GroupState(self._spool.add_group(described), uid, ranks, 0)
+        self.known[handle] = state
+        return state
+
+    def _ranks(self, communicator: Any) -> tuple[int, ...]:
+        """Global ranks in the order of the communicator's own; of an intercommunicator, both."""
+        ranks = self._members(communicator.Get_group())
+        if communicator.Is_inter():
+            ranks = self._members(communicator.Get_remote_group()) + ranks
+        return tuple(rank for rank in ranks if rank != self._undefined)
+
+    def _members(self, group: Any) -> list[int]:
+        """Global ranks of a group, which is freed."""
+        try:
+            found = group.Translate_ranks(list(range(group.Get_size())), self._world)
+        finally:
+            group.Free()
+        return list(found)
+
+    def _numbered(self, name: str, ranks: tuple[int, ...]) -> str:
+        key = (name, tuple(sorted(ranks)))
+        number = self._made[key] = self._made.get(key, 0) + 1
+        return name if number == 1 else f"{name} ({number})"
+
+
+def shortened(name: str) -> str:
+    """A name of bounded length, the same on every member: what is made of what is made of … grows.
+
+    The beginning of a long one gives way to its digest.
+    """
+    if len(name) <= LONGEST_NAME:
+        return name
+    cut = len(name) - LONGEST_NAME // 2
+    digest = hashlib.sha256(name[:cut].encode(errors="replace")).hexdigest()[:12]
+    return f"{digest}…{name[cut:]}"

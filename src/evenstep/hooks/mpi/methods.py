@@ -1,0 +1,126 @@
+"""What stands in for a method of mpi4py: tells, and calls the one it replaces.
+
+Whatever our part does, the call is made once, with the arguments it was given, and its result and
+its errors are passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from evenstep.hooks.mpi.requests import Ticket
+
+if TYPE_CHECKING:
+    from evenstep.hooks.mpi.mpi import MpiHooks
+
+#: What enters a call: communicator, arguments by place and by name -> what it began.
+Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Ticket | None]
+
+
+class Methods:
+    """Makes the replacements; `watch` is told, as long as it is armed."""
+
+    def __init__(self, watch: MpiHooks) -> None:
+        self._watch = watch
+
+    def blocking(self, original: Any, enter: Enter) -> Callable[..., Any]:
+        """A call that returns when it has ended."""
+        watch = self._watch
+
+        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
+            if not watch.armed:
+                return original(communicator, *args, **kwargs)
+            enter_ns = monotonic_ns()
+            ticket, failure = self._entered(enter, communicator, args, kwargs)
+            try:
+                result = original(communicator, *args, **kwargs)
+            except BaseException:
+                watch.safely(watch.failed, ticket)
+                raise
+            if ticket is not None:
+                watch.safely(watch.returned, ticket, enter_ns)
+            elif failure is not None:
+                watch.missed(failure)
+            return result
+
+        return method
+
+    def issuing(self, original: Any, enter: Enter) -> Callable[..., Any]:
+        """A call that returns a request."""
+        watch = self._watch
+
+        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
+            if not watch.armed:
+                return original(communicator, *args, **kwargs)
+            ticket, failure = self._entered(enter, communicator, args, kwargs)
+            try:
+                request = original(communicator, *args, **kwargs)
+            except BaseException:
+                watch.safely(watch.failed, ticket)
+                raise
+            if ticket is not None:
+                watch.safely(watch.requests.opened, request, ticket)
+            elif failure is not None:
+                watch.missed(failure)
+            return request
+
+        return method
+
+    def _entered(
+        self, enter: Enter, communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Ticket | None, Exception | None]:
+        """What a call began, or how that failed: no fault of ours where MPI refuses it as well."""
+        try:
+            return enter(communicator, args, kwargs), None
+        except Exception as error:
+            return None, error
+
+    def preparing(self, original: Any, enter: Enter) -> Callable[..., Any]:
+        """A call that returns a request to be started later, perhaps often."""
+        watch = self._watch
+
+        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
+            request = original(communicator, *args, **kwargs)
+            if watch.armed:
+                watch.safely(
+                    watch.requests.made, request, lambda: enter(communicator, args, kwargs)
+                )
+            return request
+
+        return method
+
+    def making(self, original: Any, name: str) -> Callable[..., Any]:
+        """A call that makes a communicator."""
+        watch = self._watch
+
+        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
+            child = original(communicator, *args, **kwargs)
+            if watch.armed:
+                watch.safely(watch.groups.made, communicator, name, child)
+            return child
+
+        return method
+
+    def ending(self, original: Any) -> Callable[..., Any]:
+        """A call that ends one."""
+        watch = self._watch
+
+        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
+            if watch.armed:
+                watch.safely(lambda: watch.groups.ended(communicator.handle))
+            return original(communicator, *args, **kwargs)
+
+        return method
+
+    def freeing(self, original: Any) -> Callable[..., Any]:
+        """A call that gives a request back."""
+        watch = self._watch
+
+        def method(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if watch.armed:
+                watch.safely(lambda: watch.requests.freed(request.handle))
+            return original(request, *args, **kwargs)
+
+        return method

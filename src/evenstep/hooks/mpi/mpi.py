@@ -1,0 +1,247 @@
+"""mpi4py programs: every call of every communicator, noted and passed on.
+
+The methods of mpi4py's own types are replaced, so communicators that exist already, those made
+later and those a library makes are all seen, and `MPI.COMM_WORLD` stays the object it is.
+
+A blocking call ends when it returns to the thread that made it. One that does not block ends when
+somebody waits or tests successfully: an upper bound. No MPI call is added on any path that
+communicates; naming a communicator, once for each, asks MPI for its members, which is local.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from evenstep.hooks.mpi import calls
+from evenstep.hooks.mpi.collectives import MpiCollectives
+from evenstep.hooks.mpi.cycle import MESSAGE
+from evenstep.hooks.mpi.extension_types import Replacements
+from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
+from evenstep.hooks.mpi.messages import MpiMessages
+from evenstep.hooks.mpi.methods import Enter, Methods
+from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
+from evenstep.hooks.mpi.steps import MpiSteps
+from evenstep.trace.spool.layout import Flag
+
+if TYPE_CHECKING:
+    from evenstep.agent.rank import Agent
+
+_get_ident = threading.get_ident
+
+
+class MpiHooks:
+    """Collectives, messages, requests and communicators of mpi4py."""
+
+    on_device = False
+    device_index: int | None = None
+
+    def __init__(self, mpi: Any, agent: Agent) -> None:
+        self.armed = True
+        self.gate: Callable[[], None] | None = agent.gate
+        self._mpi = mpi
+        self._agent = agent
+        self._recorder = agent.recorder
+        self.groups = MpiGroups(agent.spool, mpi)
+        self._steps = MpiSteps(agent)
+        self._collectives = MpiCollectives(self, agent.recorder, self.groups, self._steps)
+        self._messages = MpiMessages(mpi, agent.recorder, self.groups)
+        self.requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)
+        self._methods = Methods(self)
+        self._replaced = Replacements()
+
+    def install(self) -> None:
+        """Replace the methods. Raises TypeError where this Python does not let it."""
+        try:
+            for owner in (self._mpi.Comm, self._mpi.Intracomm, self._mpi.Topocomm):
+                self._communicator(owner)
+            for owner in (self._mpi.Intercomm, self._mpi.Cartcomm):
+                self._makers(owner)
+            self._request(self._mpi.Request)
+            self._prequest(self._mpi.Prequest)
+            self._agent.spool.add_fact("framework", calls.LIMIT)
+        except BaseException:
+            self._replaced.restore()
+            raise
+
+    def pause_by(self, gate: Callable[[], None] | None) -> None:
+        """Call this before each collective from now on."""
+        self.gate = gate
+
+    def hold_device(self, delay_ns: int, seq: int) -> bool:
+        """No stream of this stack is held."""
+        del delay_ns, seq
+        return False
+
+    def disarm(self) -> None:
+        """Pass every call through from now on."""
+        self.armed = False
+
+    def remove(self) -> None:
+        """Put the methods back, and tell the last steps."""
+        armed, self.armed = self.armed, False
+        self._replaced.restore()
+        if armed:
+            self._steps.conclude()
+        self.groups.release()
+
+    def poll(self) -> None:
+        """Nothing to do in the background."""
+
+    def describe(self) -> dict[str, Any]:
+        """How calls are seen, and which are not."""
+        return {
+            "mechanism": "mpi4py's communicators",
+            "not_recorded": list(calls.UNSEEN),
+            "tags": True,
+        }
+
+    # -- where it goes ---------------------------------------------------------------------------
+
+    def _communicator(self, owner: type) -> None:
+        own = owner.__dict__
+        collectives = self._collectives
+        for name, call in calls.BLOCKING.items():
+            if name in own:
+                self._replace(owner, name, collectives.blocking(own[name], call))
+        for name, call in calls.NONBLOCKING.items():
+            if name in own:
+                enter = collectives.issuing(call)
+                self._replace(owner, name, self._methods.issuing(own[name], enter))
+        for name, call in calls.PERSISTENT.items():
+            if name in own:
+                enter = collectives.issuing(call)
+                self._replace(owner, name, self._methods.preparing(own[name], enter))
+        self._message_methods(owner)
+        self._makers(owner)
+        for name in ENDERS:
+            if name in own:
+                self._replace(owner, name, self._methods.ending(own[name]))
+
+    def _message_methods(self, owner: type) -> None:
+        own, entering = owner.__dict__, self._message
+        for name, call in calls.BLOCKING_MESSAGES.items():
+            if name in own:
+                enter = entering(self._messages.entering(call, blocking=True))
+                self._replace(owner, name, self._messages.receiving(
+                    own[name], call, self._methods.blocking, enter
+                ))  # fmt: skip
+        for name, call in calls.NONBLOCKING_MESSAGES.items():
+            if name in own:
+                enter = entering(self._messages.entering(call, blocking=False))
+                self._replace(owner, name, self._methods.issuing(own[name], enter))
+        for name, call in calls.PERSISTENT_MESSAGES.items():
+            if name in own:
+                enter = entering(self._messages.entering(call, blocking=False))
+                self._replace(owner, name, self._methods.preparing(own[name], enter))
+
+    def _makers(self, owner: type) -> None:
+        for name in MAKERS:
+            if name in owner.__dict__:
+                self._replace(owner, name, self._methods.making(owner.__dict__[name], name))
+
+    def _request(self, owner: type) -> None:
+        own, requests = owner.__dict__, self.requests
+        for name in ("Wait", "wait", "Test", "test"):
+            tests = name in ("Test", "test")
+            self._replace(owner, name, requests.one(own[name], tests=tests))
+        choosers = {"Waitall": all_of, "Testall": all_if, "Waitany": one_of, "Testany": one_of}
+        choosers |= {"Waitsome": some_of, "Testsome": some_of}
+        for name, chosen in choosers.items():
+            for spelling in (name, name.lower()):
+                self._replaced.replace(owner, spelling, requests.several(own[spelling], chosen))
+        for name in ("Free", "free"):
+            if name in own:
+                self._replace(owner, name, self._methods.freeing(own[name]))
+
+    def _prequest(self, owner: type) -> None:
+        start, start_all = owner.__dict__["Start"], owner.__dict__["Startall"]
+
+        def started(request: Any) -> None:
+            if self.armed:
+                self.safely(self.requests.started, request)
+
+        def one(request: Any) -> Any:
+            started(request)
+            return start(request)
+
+        def several(cls: type, requests: Any) -> Any:
+            requests = list(requests)
+            for request in requests:
+                started(request)
+            return start_all.__get__(None, cls)(requests)
+
+        self._replace(owner, "Start", one)
+        self._replaced.replace(owner, "Startall", classmethod(several))
+
+    def _replace(self, owner: type, name: str, method: Any) -> None:
+        original = owner.__dict__[name]
+        method.__name__, method.__doc__ = name, getattr(original, "__doc__", None)
+        method.__qualname__, method.__wrapped__ = f"{owner.__name__}.{name}", original
+        self._replaced.replace(owner, name, method)
+
+    # -- what is recorded ------------------------------------------------------------------------
+
+    def _message(self, enter: Callable[..., tuple[Ticket, Any] | None]) -> Enter:
+        """The same of a message, whose entry is told by `MpiMessages`."""
+
+        def entering(
+            communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Ticket | None:
+            enter_ns = monotonic_ns()
+            begun = enter(enter_ns, communicator, args, kwargs)
+            if begun is None:
+                return None
+            ticket, signature = begun
+            if _get_ident() == self._recorder.ident:
+                self._steps.entered(ticket.record, MESSAGE, signature, enter_ns)
+            return ticket
+
+        return entering
+
+    def returned(self, ticket: Ticket, enter_ns: int) -> None:
+        """A blocking call is over: it was the wait."""
+        now = monotonic_ns()
+        self._waited(enter_ns, now, _get_ident())
+        self._ended(ticket, now, None)
+
+    def _waited(self, enter_ns: int, exit_ns: int, ident: int) -> None:
+        self._recorder.host_waited(enter_ns, exit_ns, ident=ident)
+
+    def _ended(self, ticket: Ticket, exit_ns: int, status: Any) -> None:
+        if ticket.wildcard is not None:
+            self._messages.resolve(ticket, status)
+        self._recorder.spool.close(ticket.record, exit_ns)
+        if ticket.also:
+            self._recorder.spool.close(ticket.also, exit_ns)
+        if _get_ident() == self._recorder.ident:
+            self._steps.left(ticket.record, exit_ns)
+
+    def failed(self, ticket: Ticket | None) -> None:
+        """MPI refused a call, or it raised: that, too, is an end."""
+        if ticket is None:
+            return
+        self._recorder.spool.add_flags(ticket.record, int(Flag.FAILED))
+        self._recorder.spool.close(ticket.record, monotonic_ns())
+
+    # -- our own failures ------------------------------------------------------------------------
+
+    def safely(self, action: Callable[..., Any], *args: Any) -> Any:
+        """What our own code gives; where it fails, None (see `missed`)."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self.missed(error)
+            return None
+
+    def missed(self, error: Exception) -> None:
+        """Our part of a call failed: nothing is observed from now on.
+
+        Unless it was MPI that refused to answer, as of a communicator that is none any more: then
+        only this call goes unrecorded, and the program hears of it from its own.
+        """
+        if self.armed and not isinstance(error, self._mpi.Exception):
+            self.armed = False
+            self._agent.give_up(error)

@@ -1,0 +1,66 @@
+"""mpi4py as a stack: ranks are known once MPI is initialised, usually by importing it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from evenstep.agent.stacks import Hooks, Place
+from evenstep.hooks.tested import Tested
+from evenstep.hooks.wrapping import Wrapped
+
+if TYPE_CHECKING:
+    from evenstep.agent.rank import Agent
+
+log = logging.getLogger("evenstep")
+
+TESTED = Tested("mpi4py", "4.1", "4.1")
+INITIALIZERS = ("Init", "Init_thread")
+
+
+class MpiStack:
+    """MPI of this process, as mpi4py shows it. Sessions of MPI 4 alone make no rank."""
+
+    name = "mpi"
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._wrapped = Wrapped()
+
+    def arm(self, ready: Callable[[], None]) -> None:
+        """Follow an initialisation that is still to come (`mpi4py.rc.initialize = False`)."""
+        if self._wrapped or self._mpi.Is_initialized():
+            return
+        for name in INITIALIZERS:
+            self._wrapped.around(self._mpi, name, after=ready)
+
+    def disarm(self) -> None:
+        """Take back what `arm` did."""
+        self._wrapped.restore()
+
+    def place(self) -> Place | None:
+        """The rank in MPI_COMM_WORLD."""
+        mpi = self._mpi
+        if not mpi.Is_initialized() or mpi.Is_finalized():
+            return None
+        return Place(mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
+
+    def hooks(self, agent: Agent) -> Hooks:
+        """Everything that communicators and requests do."""
+        from evenstep.hooks.mpi.mpi import MpiHooks
+
+        self._say_version(agent)
+        return MpiHooks(self._mpi, agent)
+
+    def _say_version(self, agent: Agent) -> None:
+        import mpi4py
+
+        found = str(mpi4py.__version__)
+        library = str(self._mpi.Get_library_version()).split("\n")[0].strip("\0 ")
+        agent.spool.add_fact("mpi", {"mpi4py": found, "library": " ".join(library.split())})
+        outside = TESTED.outside(found)
+        if outside:
+            agent.spool.add_fact("stack", outside)
+            if agent.identity.rank == 0:
+                log.warning("evenstep: %s", outside)

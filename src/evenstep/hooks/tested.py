@@ -1,0 +1,29 @@
+"""Versions of packages that an integration was tested with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Tested(NamedTuple):
+    """Versions of a package that an integration has been tested with, both ends included."""
+
+    package: str
+    first: str  # major.minor, as `last`
+    last: str
+
+    def outside(self, found: str) -> str:
+        """What to say of a version that is not among them; empty for one that is."""
+        if _ordered(self.first) <= _ordered(found) <= _ordered(self.last):
+            return ""
+        tested = self.first if self.first == self.last else f"{self.first} to {self.last}"
+        return (
+            f"found {self.package} {found}, but its callback was tested with {tested}: check that "
+            "steps and phases look right"
+        )
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    """Major and minor as numbers; what is no number counts as 0."""
+    parts = [*version.split("."), "0"][:2]
+    return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)

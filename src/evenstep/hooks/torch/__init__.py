@@ -1,0 +1,1 @@
+"""torch: collectives, phases and steps from the dispatcher and the process groups."""

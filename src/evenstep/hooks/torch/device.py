@@ -1,0 +1,241 @@
+"""When a collective really ran on a device, without making anybody wait.
+
+An event on the current stream at issue is the device's arrival. Its end:
+
+- Where the backend hands back no Work, it ran on the current stream (NCCL, blocking calls, torch
+  2.8 and later): an event there, right after the call.
+- Else the Work's future: NCCL completes it when the collective is enqueued, and torch runs its
+  callbacks on a stream of their own that already waits for the collective (`ivalue::Future`,
+  `invokeCallback`). An event there is passed when the collective ends.
+
+Never `Work.wait`, not even on a side stream: it lets go of the tensors that NCCL's Work holds for
+the allocator, it ends a barrier by blocking the host, and it takes the Work from functional
+collectives. The price of the future is that torch marks the outputs as used by that stream, as it
+did for every collective before 2.8: they are reused a little later when freed early.
+
+Events are polled from the background thread, never synchronised. Times are nanoseconds since a
+reference event of that device. CUDA returns elapsed time as a 32-bit float of milliseconds, so the
+reference is renewed every second and the offsets are added up: otherwise an hour's run would be
+told in steps of a quarter of a millisecond.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+from evenstep.hooks.torch.stream_delay import StreamDelay
+from evenstep.trace.spool.layout import WORD_DEVICE_ENTER, WORD_DEVICE_EXIT
+from evenstep.trace.spool.spool import Spool
+
+REFERENCE_LIFE_NS = 900_000_000  # a second of 32-bit milliseconds is told to 61 ns
+PENDING_LIMIT = 8192  # beyond it collectives go without device times rather than hold more events
+UNFINISHED_LIMIT = 32  # so many unfinished ones end a poll: later ones are hardly done
+
+
+class Reference:
+    """An event that times are measured from, `offset_ns` after the device's first one."""
+
+    __slots__ = ("event", "made_ns", "offset_ns", "previous")
+
+    def __init__(self, event: Any, previous: Reference | None, made_ns: int) -> None:
+        self.event = event
+        self.previous = previous  # until its distance has been read
+        self.made_ns = made_ns
+        self.offset_ns = 0.0
+
+    def settled(self) -> bool:
+        """Whether the device has passed it, so that `offset_ns` is known."""
+        if not self.event.query():
+            return False
+        previous = self.previous
+        if previous is not None:  # settled itself: only a settled reference is ever renewed
+            self.offset_ns = previous.offset_ns + previous.event.elapsed_time(self.event) * 1e6
+            self.previous = None
+        return True
+
+    def nanoseconds(self, event: Any) -> int:
+        """Time of a passed event since the device's first reference."""
+        return round(self.offset_ns + float(self.event.elapsed_time(event)) * 1e6)
+
+
+class Mark:
+    """A collective's arrival on a device and, once issued, its end."""
+
+    __slots__ = ("begin", "end", "reference", "seq", "timer")
+
+    def __init__(self, timer: DeviceTimer, begin: Any, reference: Reference) -> None:
+        self.timer = timer
+        self.begin = begin
+        self.reference = reference  # recorded before `begin`
+        self.end: Any = None
+        self.seq = 0
+
+
+class CaptureGate:
+    """Keeps the background thread away from the driver while a CUDA graph is captured.
+
+    A capture fails when another thread asks for an event meanwhile (`cudaStreamCaptureModeGlobal`,
+    torch's default). `lock` is held for single queries only, so a capture begins without delay.
+    """
+
+    def __init__(self, graph_type: Any) -> None:
+        self.lock = threading.Lock()
+        self.captures = 0
+        self._type = graph_type
+        self._undo = [
+            self._around("capture_begin", before=1, on_error=-1),
+            self._around("capture_end", after=-1, on_error=-1),
+        ]
+
+    def remove(self) -> None:
+        """Put torch's own methods back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _count(self, by: int) -> None:
+        with self.lock:
+            self.captures = max(self.captures + by, 0)
+
+    def _around(
+        self, name: str, *, before: int = 0, after: int = 0, on_error: int = 0
+    ) -> Callable[[], None]:
+        original, count = getattr(self._type, name), self._count
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            count(before)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                count(on_error)
+                raise
+            count(after)
+            return result
+
+        wrapper.__doc__, wrapper.__name__ = original.__doc__, name
+        setattr(self._type, name, wrapper)
+
+        def restore() -> None:
+            if getattr(self._type, name) is wrapper:
+                setattr(self._type, name, original)
+
+        return restore
+
+
+class DeviceTimer:
+    """Device stamps of one device's collectives. `cuda` is `torch.cuda`, or a stand-in of it.
+
+    `begin` and `end` run on issuing threads, `poll` on one background thread.
+    """
+
+    def __init__(
+        self,
+        cuda: Any,
+        device: int,
+        spool: Spool,
+        gate: CaptureGate,
+        clock: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        self.device = device
+        self.skipped = 0  # collectives without device times
+        self._cuda = cuda
+        self._spool = spool
+        self._gate = gate
+        self._clock = clock
+        self._pending: deque[Mark] = deque()
+        self._free: deque[Any] = deque()
+        self._delay: StreamDelay | None = None  # only where one was asked for
+        self._side = cuda.Stream(device)  # idle but for references: they do not queue behind work
+        self._reference = self._new_reference(None, clock())
+
+    def begin(self) -> Mark | None:
+        """Mark where the device will issue the collective; None where that cannot be."""
+        if len(self._pending) >= PENDING_LIMIT or self._cuda.is_current_stream_capturing():
+            self.skipped += 1
+            return None
+        return Mark(self, self._recorded(), self._reference)
+
+    def end(self, seq: int, mark: Mark, work: Any) -> None:
+        """The collective is issued: mark its end, now or when its future says."""
+        mark.seq = seq
+        if work is None:
+            self._ended(mark)
+            return
+
+        def completed(_: Any) -> None:
+            try:
+                self._ended(mark)
+            except Exception:  # the device is broken, which the job will hear from itself
+                self.skipped += 1
+
+        try:
+            future = work.get_future()
+        except RuntimeError:  # a backend without futures
+            self.skipped += 1
+            self._spool.close(seq, self._clock())
+            return
+        future.add_done_callback(completed)
+
+    def hold(self, delay_ns: int, seq: int) -> bool:
+        """Let the current stream wait so long; False where it cannot, as before it is calibrated.
+
+        `seq` is the record that what it took is written to.
+        """
+        if self._delay is None:
+            self._delay = StreamDelay(self._cuda, self.device, self._spool, self._gate)
+        return self._delay.hold(delay_ns, seq)
+
+    def poll(self) -> None:
+        """Write the stamps of what the device has finished; never waits for it."""
+        if self._delay is not None:
+            self._delay.poll()
+        unfinished: list[Mark] = []
+        for _ in range(len(self._pending)):
+            mark = self._pending.popleft()
+            with self._gate.lock:
+                if self._gate.captures or not self._written(mark):
+                    unfinished.append(mark)
+            if self._gate.captures or len(unfinished) >= UNFINISHED_LIMIT:
+                break
+        self._pending.extendleft(reversed(unfinished))
+        with self._gate.lock:
+            if not self._gate.captures:
+                self._renew(self._clock())
+
+    def _written(self, mark: Mark) -> bool:
+        reference = mark.reference
+        if not (reference.settled() and mark.end.query()):
+            return False
+        spool, seq = self._spool, mark.seq
+        enter, leave = reference.nanoseconds(mark.begin), reference.nanoseconds(mark.end)
+        spool.patch(seq, WORD_DEVICE_ENTER, max(enter, 1))
+        spool.patch(seq, WORD_DEVICE_EXIT, max(leave, enter, 1))
+        spool.close(seq, self._clock())
+        self._free += (mark.begin, mark.end)
+        return True
+
+    def _renew(self, now_ns: int) -> None:
+        reference = self._reference
+        if now_ns - reference.made_ns > REFERENCE_LIFE_NS and reference.settled():
+            self._reference = self._new_reference(reference, now_ns)
+
+    def _new_reference(self, previous: Reference | None, now_ns: int) -> Reference:
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._side)
+        return Reference(event, previous, now_ns)
+
+    def _ended(self, mark: Mark) -> None:
+        mark.end = self._recorded()
+        self._pending.append(mark)
+
+    def _recorded(self) -> Any:
+        """An event on the current stream of the device, fresh or used before."""
+        try:
+            event = self._free.pop()
+        except IndexError:
+            event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self.device))
+        return event

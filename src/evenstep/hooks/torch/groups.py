@@ -1,0 +1,106 @@
+"""Process groups as they are met: named once in the spool, counted from their own counter."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from evenstep.agent.entries import GroupState
+from evenstep.agent.recorder import LONGEST_NAME
+from evenstep.trace.ranks import format_ranks, group_uid
+from evenstep.trace.spool.spool import Spool
+
+
+class Groups:
+    """The groups this rank has issued something on.
+
+    A group is met at its first collective, whenever it was made. Its sequence starts from the
+    group's own counter, so that ranks that attach at different moments agree on identities. Where
+    a group is destroyed and made again (same ranks, same name), counting goes on: an identity is
+    never used twice.
+    """
+
+    def __init__(self, spool: Spool, distributed: Any) -> None:
+        self._spool = spool
+        self._distributed = distributed
+        self._known: dict[str, GroupState] = {}
+        self._ended: dict[str, int] = {}  # uid of a destroyed group -> its sequence at that time
+        self._meeting = threading.Lock()  # two threads may meet one group at once
+
+    def state(self, group: Any) -> GroupState:
+        """What is known of a `ProcessGroup`; met now if need be."""
+        known = self._known.get(group.group_name)
+        return known if known is not None else self._meet(group)
+
+    def forget(self) -> None:
+        """Groups may have been destroyed: let go of those torch no longer has."""
+        names = self._distributed.distributed_c10d._world.pg_names
+        alive = {str(name) for name in names.values()}
+        for name in [name for name in self._known if name not in alive]:
+            self.renew(name)
+
+    def renew(self, name: str) -> None:
+        """A group of this name is made: one known by it exists no more."""
+        old = self._known.pop(name, None)
+        if old is not None:
+            self._ended[old.uid] = old.sequence
+
+    def _meet(self, group: Any) -> GroupState:
+        name = str(group.group_name)
+        with self._meeting:
+            known = self._known.get(name)
+            if known is None:
+                known = self._known[name] = self._enter(group, name)
+            return known
+
+    def _enter(self, group: Any, name: str) -> GroupState:
+        ranks = self._ranks(group)
+        described = str(getattr(group, "group_desc", "") or "")[:LONGEST_NAME]
+        uid = group_uid(ranks, name)
+        sequence = self._ended.get(uid, 0) + self._sequence(group)
+        index = self._spool.add_group(
+            {
+                "uid": uid,
+                "name": described if described not in ("", "undefined") else name,
+                "ranks": format_ranks(ranks),
+                "base": sequence,
+                "backend": str(group.name()),
+            }
+        )
+        return GroupState(index, uid, ranks, sequence)
+
+    def _ranks(self, group: Any) -> tuple[int, ...]:
+        try:
+            return tuple(self._distributed.get_process_group_ranks(group))
+        except Exception:  # made outside torch.distributed's registry
+            return tuple(range(group.size()))
+
+    @staticmethod
+    def _sequence(group: Any) -> int:
+        try:
+            return int(group._get_sequence_number_for_group())
+        except Exception:  # a backend without a counter: identities count from attach
+            return 0
+
+
+def watch_groups(distributed_c10d: Any, made: Callable[[str, Any], None]) -> Callable[[], None]:
+    """Call `made(name, group)` for every group made from now on; returns how to stop.
+
+    `_register_process_group` is what all ways to a group go through: the default group, subgroups,
+    splits, device meshes. `made` must not raise.
+    """
+    original = distributed_c10d._register_process_group
+
+    def register(name: str, group: Any) -> Any:
+        result = original(name, group)
+        made(str(name), group)
+        return result
+
+    distributed_c10d._register_process_group = register
+
+    def restore() -> None:
+        if distributed_c10d._register_process_group is register:
+            distributed_c10d._register_process_group = original
+
+    return restore

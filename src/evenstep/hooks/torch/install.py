@@ -1,0 +1,145 @@
+"""All hooks of torch as one: installed together, disarmed together, removed together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from evenstep.agent.recorder import Recorder
+from evenstep.hooks.torch import dynamo, process_groups
+from evenstep.hooks.torch.device import CaptureGate, DeviceTimer
+from evenstep.hooks.torch.dispatcher import DispatcherHooks
+from evenstep.hooks.torch.functional import FunctionalWaits
+from evenstep.hooks.torch.groups import Groups, watch_groups
+from evenstep.hooks.torch.observer import Observer
+from evenstep.hooks.torch.operations import MONITORED_BARRIER
+from evenstep.hooks.torch.phases import PhaseHooks
+from evenstep.hooks.torch.process_groups import ProcessGroupHooks
+from evenstep.hooks.wrapping import undo
+
+PROCESS_GROUP_HOOKS = "process-group hooks"
+DISPATCHER = "dispatcher"
+
+
+class TorchHooks:
+    """Collectives, phases and device times of this process.
+
+    `mechanism` is how collectives are seen: `PROCESS_GROUP_HOOKS` or `DISPATCHER`; None takes the
+    lighter one that this torch has. `gate` is as in `pause_by`.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        recorder: Recorder,
+        groups: Groups,
+        on_step: Callable[[int], None],
+        on_failure: Callable[[Exception], None],
+        *,
+        mechanism: str | None = None,
+        gate: Callable[[], None] | None = None,
+    ) -> None:
+        self._torch = torch
+        self._recorder = recorder
+        self._groups = groups
+        self._observer = Observer(torch, recorder, groups, on_failure, gate)
+        self._hooks, self._kernels = self._mechanism(mechanism)
+        self._waits = FunctionalWaits(torch, self._observer)
+        self._phases = PhaseHooks(torch, recorder.clock, recorder.ident, on_step, on_failure)
+        self._undo: list[Callable[[], None]] = []
+        self._timers: dict[int, DeviceTimer] = {}
+        self._gate: CaptureGate | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether this rank computes on a CUDA device, as far as is known without touching it."""
+        cuda = self._torch.cuda
+        return bool(cuda.is_initialized() and cuda.is_available())
+
+    @property
+    def device_index(self) -> int | None:
+        """The device this rank has selected; None on a CPU or before it selected one."""
+        return int(self._torch.cuda.current_device()) if self.on_device else None
+
+    def install(self) -> None:
+        """Put everything in place, or raise and leave nothing behind but pass-through."""
+        self._observer.device_timer = self._device_timer
+        c10d = self._torch.distributed.distributed_c10d
+        self._undo.append(dynamo.keep_out())
+        self._undo.append(watch_groups(c10d, self._group_made))
+        if self._hooks is not None:
+            self._undo.append(self._hooks.remove)
+            self._hooks.install()
+        self._undo.append(self._kernels.remove)
+        self._kernels.install()
+        self._undo.append(self._waits.remove)
+        self._waits.install()
+        self._undo.append(self._observer.patch_wait(self._torch._C._distributed_c10d.Work))
+        self._phases.install()
+
+    def disarm(self) -> None:
+        """Pass every call through from now on; cheap, and safe from anywhere."""
+        self._observer.armed = False
+        self._phases.armed = False
+
+    def remove(self) -> None:
+        """Restore everything that was replaced."""
+        self.disarm()
+        self._undo.append(self._phases.remove)
+        undo(self._undo)
+
+    def pause_by(self, gate: Callable[[], None] | None) -> None:
+        """Call this before each collective is issued from now on; it may sleep. None: nothing."""
+        self._observer.gate = gate
+
+    def poll(self) -> None:
+        """Read what the devices have finished; for the background thread."""
+        for timer in list(self._timers.values()):
+            timer.poll()
+
+    def hold_device(self, delay_ns: int, seq: int) -> bool:
+        """Put a delay on the current stream; False where no device was seen at work yet."""
+        if not (self._timers and self.on_device):
+            return False
+        timer = self._timers.get(int(self._torch.cuda.current_device()))
+        return timer is not None and timer.hold(delay_ns, seq)
+
+    def describe(self) -> dict[str, Any]:
+        """How collectives are seen, and which operations are not, for the trace."""
+        unseen = list(self._kernels.unseen)
+        if self._hooks is not None:
+            unseen += self._hooks.unseen
+        return {
+            "mechanism": DISPATCHER if self._hooks is None else PROCESS_GROUP_HOOKS,
+            "unseen": unseen,
+            "tags": self._hooks is None,  # whether messages are told apart by their tag
+        }
+
+    def _mechanism(self, name: str | None) -> tuple[ProcessGroupHooks | None, DispatcherHooks]:
+        """The hooks, and the dispatcher kernels for what they do not see."""
+        if name is None:
+            has_hooks = process_groups.available(self._torch)
+            name = PROCESS_GROUP_HOOKS if has_hooks else DISPATCHER
+        if name == DISPATCHER:
+            return None, DispatcherHooks(self._torch, self._observer)
+        kernels = DispatcherHooks(self._torch, self._observer, [MONITORED_BARRIER])
+        return ProcessGroupHooks(self._torch, self._observer), kernels
+
+    def _group_made(self, name: str, group: Any) -> None:
+        try:
+            self._groups.renew(name)
+            if self._hooks is not None:
+                self._hooks.follow(name, group)
+        except Exception as error:
+            self._observer.give_up(error)
+
+    def _device_timer(self, device: int) -> DeviceTimer:
+        timer = self._timers.get(device)
+        if timer is None:
+            cuda = self._torch.cuda
+            if self._gate is None:
+                self._gate = CaptureGate(cuda.CUDAGraph)
+                self._undo.append(self._gate.remove)
+            timer = DeviceTimer(cuda, device, self._recorder.spool, self._gate)
+            timer = self._timers.setdefault(device, timer)  # another thread may have been first
+        return timer

@@ -1,0 +1,245 @@
+"""What happens around one collective, whichever mechanism noticed it.
+
+`begin` runs on the issuing thread before the backend gets the call, `end` right after it has
+returned; the exit comes later, from the thread that waits, from a completion callback, or from the
+device's events.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+from evenstep.agent.entries import GroupState
+from evenstep.agent.recorder import COST_SAMPLE, Recorder
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.message_orders import MessageOrders
+from evenstep.hooks.torch.operations import dtype_codes
+from evenstep.trace.spool.layout import HOST_DEVICE, Flag
+
+_ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
+_MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
+WAITED_FOR_LIMIT = 64  # works of messages kept until somebody waits: they hold their tensors
+
+#: A begun call: record, flags, and what `begin` took (ns) where its cost is measured, else 0.
+Token = tuple[int, int, int]
+
+_get_ident = threading.get_ident
+
+
+class Observer:
+    """Turns begin, end and wait of collectives into records.
+
+    `armed` False makes every mechanism pass calls through untouched. `on_failure` is told once,
+    with the error, when our own code has failed; it detaches the agent.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        recorder: Recorder,
+        groups: Groups,
+        on_failure: Callable[[Exception], None],
+        gate: Callable[[], None] | None = None,
+    ) -> None:
+        #: called before each collective is issued, and may sleep; it comes and goes with pacing
+        self.gate = gate
+        self.armed = True
+        self.recorder = recorder
+        self.groups = groups
+        #: makes or returns the timer of a device
+        self.device_timer: Callable[[int], Any] | None = None
+        self._on_failure = on_failure
+        self.dtypes = dtype_codes(torch)
+        self._cuda = torch.cuda
+        self._close = recorder.spool.close
+        self._orders = MessageOrders()
+        self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
+        self._marks: dict[int, Any] = {}  # record -> the device's mark, until `end` or `failed`
+
+    # -- around the call -------------------------------------------------------------------------
+
+    def begin(
+        self,
+        enter_ns: int,
+        state: GroupState,
+        op: int,
+        bytes_in: int,
+        bytes_out: int,
+        flags: int,
+        peer: int,
+        tensor: Any,
+    ) -> Token:
+        """Record the entry of a collective; the result is for `end` or `failed`.
+
+        `tensor` is one of those it works on, None where the mechanism shows none; `flags` then say
+        whether it runs on a device.
+        """
+        dtype, device, mark = 0, HOST_DEVICE, None
+        if tensor is not None:
+            dtype = self.dtypes.get(tensor.dtype, 0)
+            if tensor.is_cuda:
+                flags |= _ON_DEVICE | _ASYNC
+                device = tensor.get_device()
+        elif flags & _ON_DEVICE:
+            device = self._cuda.current_device()
+        if device >= 0:
+            mark = self._mark(device)
+        seq = self.recorder.collective(
+            enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype, device
+        )
+        if mark is not None:
+            self._marks[seq] = mark
+        if state.sequence % COST_SAMPLE:
+            return seq, flags, 0
+        return self._sampled(seq, flags, enter_ns)
+
+    def begin_point_to_point(
+        self,
+        enter_ns: int,
+        state: GroupState,
+        op: int,
+        nbytes: int,
+        peer: int,
+        tensor: Any,
+        tag: int,
+    ) -> Token:
+        """The same for a send or receive, which has a peer and an order of its own."""
+        flags, device, mark = _MESSAGE, HOST_DEVICE, None
+        if tensor.is_cuda:
+            flags |= _ON_DEVICE
+            device = tensor.get_device()
+            mark = self._mark(device)
+        dtype = self.dtypes.get(tensor.dtype, 0)
+        order = self._orders.next((state.index, peer, op, tag))
+        seq = self.recorder.point_to_point(
+            enter_ns, state, op, nbytes, flags, peer, dtype, order, tag, device
+        )
+        if mark is not None:
+            self._marks[seq] = mark
+        return seq, flags, 0
+
+    def _mark(self, device: int) -> Any:
+        return None if self.device_timer is None else self.device_timer(device).begin()
+
+    def _sampled(self, seq: int, flags: int, enter_ns: int) -> Token:
+        """One in so many tokens carries what `begin` took, so that our own cost is known."""
+        return seq, flags, monotonic_ns() - enter_ns
+
+    def end(self, token: Token, work: Any) -> None:
+        """The backend has the call: see to it that its end is noticed.
+
+        Whoever makes a blocking call waits next, in Python: a completion callback would tell
+        nothing more, and handing the interpreter lock over costs such a call 20-30 microseconds.
+        """
+        seq, flags, sampled = token
+        if sampled:
+            start = monotonic_ns()
+            self.end((seq, flags, 0), work)
+            self.recorder.cost.add(sampled + monotonic_ns() - start)
+            return
+        if flags & _ON_DEVICE:
+            self._end_on_device(seq, work)
+            return
+        if work is None:
+            self._returned(seq, flags)
+            return
+        if not flags & _ASYNC:
+            return
+        try:
+            future = work.get_future()
+        except RuntimeError:  # gloo's point to point has none: it ends when somebody waits
+            self._keep(work, seq)
+            return
+        close = self._close
+
+        def completed(_: Any) -> None:
+            try:  # noqa: SIM105 - a context manager costs more than all the rest
+                close(seq, monotonic_ns())
+            except ValueError:  # the spool was shut in the meantime
+                pass
+
+        future.add_done_callback(completed)
+
+    def _returned(self, seq: int, flags: int) -> None:
+        """The backend had no Work to hand back: the call itself was the wait."""
+        now = monotonic_ns()
+        self._close(seq, now)
+        if not flags & _ASYNC:
+            self.recorder.host_waited(now, now, ident=_get_ident())
+
+    def _end_on_device(self, seq: int, work: Any) -> None:
+        mark = self._marks.pop(seq, None)
+        if mark is None:  # no device times can be had: the host knows only that it was issued
+            self._close(seq, monotonic_ns())
+        else:
+            mark.timer.end(seq, mark, work)
+
+    def _keep(self, work: Any, seq: int) -> None:
+        if len(self._waited_for) >= WAITED_FOR_LIMIT:
+            _, (_, oldest) = self._waited_for.popitem(last=False)
+            self._close(oldest, monotonic_ns())
+        self._waited_for[id(work)] = (work, seq)
+
+    def failed(self, token: Token) -> None:
+        """The backend refused or broke: that, too, is an end."""
+        seq = token[0]
+        try:
+            self.recorder.spool.add_flags(seq, Flag.FAILED)
+            self._close(seq, monotonic_ns())
+            self._marks.pop(seq, None)
+            blocking, ident = self.recorder.blocking, _get_ident()
+            if blocking.get(ident) == seq:  # nobody will wait for it
+                del blocking[ident]
+        except Exception as error:
+            self.give_up(error)
+
+    def give_up(self, error: Exception) -> None:
+        """Our own code has failed: pass everything through from here on."""
+        self.armed = False
+        self._on_failure(error)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def waited(self, work: Any, enter_ns: int, *, failed: bool) -> None:
+        """A thread has returned from `Work.wait`, or it raised."""
+        now, ident = monotonic_ns(), _get_ident()
+        recorder = self.recorder
+        kept = self._waited_for.pop(id(work), None) if self._waited_for else None
+        if failed:
+            seq = kept[1] if kept is not None else recorder.blocking.get(ident)
+            if seq is not None:
+                recorder.spool.add_flags(seq, Flag.FAILED)
+        if kept is not None:
+            self._close(kept[1], now)
+        recorder.host_waited(enter_ns, now, ident=ident)
+
+    def patch_wait(self, work_type: Any) -> Callable[[], None]:
+        """Replace `Work.wait`, so that a blocked thread is seen; returns how to restore it."""
+        original = work_type.wait
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.armed:
+                return original(work, *args, **kwargs)
+            enter_ns = monotonic_ns()
+            failed = True
+            try:
+                result = original(work, *args, **kwargs)
+                failed = False
+                return result
+            finally:
+                try:
+                    self.waited(work, enter_ns, failed=failed)
+                except Exception as error:
+                    self.give_up(error)
+
+        work_type.wait = wait
+
+        def restore() -> None:
+            if work_type.wait is wait:
+                work_type.wait = original
+
+        return restore

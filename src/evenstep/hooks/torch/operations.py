@@ -1,0 +1,144 @@
+"""The c10d operations: which of ours each one is, and how to read its arguments.
+
+Kept apart from the mechanism (dispatcher or process-group hooks), and free of torch imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from evenstep.trace.spool.layout import DType, Op
+
+
+class Operation:
+    """How a dispatcher call of one c10d operation is read.
+
+    `group_at` is the position of the process group among the arguments, `async_at` of the async
+    flag (None: the operation has none). The dispatcher leaves trailing defaults out, and the
+    default is asynchronous: an absent flag means asynchronous.
+    """
+
+    __slots__ = ("async_at", "coalesced", "group_at", "name", "op", "peer_at", "sizes", "tag_at")
+
+    def __init__(
+        self,
+        name: str,
+        op: Op,
+        sizes: Callable[[Any], tuple[int, int, Any]],
+        *,
+        group_at: int = 1,
+        async_at: int | None = None,
+        peer_at: int | None = None,
+        tag_at: int | None = None,
+        coalesced: bool = False,
+    ) -> None:
+        self.name = name
+        self.op = int(op)
+        self.sizes = sizes
+        self.group_at = group_at
+        self.async_at = async_at
+        self.peer_at = peer_at
+        self.tag_at = tag_at
+        self.coalesced = coalesced
+
+
+def _in_place(args: Any) -> tuple[int, int, Any]:
+    """(tensors, …): read and written in place."""
+    tensors = args[0]
+    first = tensors[0]
+    size = first.nbytes if len(tensors) == 1 else sum(t.nbytes for t in tensors)
+    return size, size, first
+
+
+def _from_first(args: Any) -> tuple[int, int, Any]:
+    """(outputs, inputs, …), each a tensor."""
+    return args[1].nbytes, args[0].nbytes, args[1]
+
+
+def _lists(args: Any) -> tuple[int, int, Any]:
+    """(output tensors, input tensors, …), lists or lists of lists."""
+    outputs, inputs = _flat(args[0]), _flat(args[1])
+    first = inputs[0] if inputs else outputs[0]
+    return sum(t.nbytes for t in inputs), sum(t.nbytes for t in outputs), first
+
+
+def _nothing(args: Any) -> tuple[int, int, Any]:
+    """(tensor, …): a barrier moves no data of the user's."""
+    return 0, 0, args[0]
+
+
+def _flat(tensors: Any) -> list[Any]:
+    if tensors and isinstance(tensors[0], (list, tuple)):
+        return [tensor for inner in tensors for tensor in inner]
+    return list(tensors)
+
+
+#: Seen by no process-group hook.
+MONITORED_BARRIER = Operation("monitored_barrier_", Op.BARRIER, _nothing)
+
+COLLECTIVES: tuple[Operation, ...] = (
+    Operation("allreduce_", Op.ALL_REDUCE, _in_place, async_at=4),
+    Operation("allreduce_coalesced_", Op.ALL_REDUCE, _in_place, async_at=3, coalesced=True),
+    Operation("broadcast_", Op.BROADCAST, _in_place, async_at=4, peer_at=2),
+    Operation("reduce_", Op.REDUCE, _in_place, async_at=5, peer_at=3),
+    Operation("allgather_", Op.ALL_GATHER, _lists, group_at=2, async_at=3),
+    Operation("_allgather_base_", Op.ALL_GATHER, _from_first, group_at=2, async_at=3),
+    Operation(
+        "allgather_coalesced_", Op.ALL_GATHER, _lists, group_at=2, async_at=3, coalesced=True
+    ),
+    Operation(
+        "allgather_into_tensor_coalesced_",
+        Op.ALL_GATHER,
+        _lists,
+        group_at=2,
+        async_at=3,
+        coalesced=True,
+    ),
+    Operation("reduce_scatter_", Op.REDUCE_SCATTER, _lists, group_at=2, async_at=4),
+    Operation("_reduce_scatter_base_", Op.REDUCE_SCATTER, _from_first, group_at=2, async_at=4),
+    Operation(
+        "reduce_scatter_tensor_coalesced_",
+        Op.REDUCE_SCATTER,
+        _lists,
+        group_at=2,
+        async_at=4,
+        coalesced=True,
+    ),
+    Operation("gather_", Op.GATHER, _lists, group_at=2, async_at=4, peer_at=3),
+    Operation("scatter_", Op.SCATTER, _lists, group_at=2, async_at=4, peer_at=3),
+    Operation("alltoall_", Op.ALL_TO_ALL, _lists, group_at=2, async_at=3),
+    Operation("alltoall_base_", Op.ALL_TO_ALL, _from_first, group_at=2, async_at=5),
+    Operation("barrier", Op.BARRIER, _nothing, async_at=3),
+    MONITORED_BARRIER,
+)
+
+POINT_TO_POINT: tuple[Operation, ...] = (
+    Operation("send", Op.SEND, _in_place, peer_at=2, tag_at=3),
+    Operation("recv_", Op.RECV, _in_place, peer_at=2, tag_at=3),
+    Operation("recv_any_source_", Op.RECV, _in_place, tag_at=2),
+)
+
+
+def dtype_codes(torch: Any) -> dict[Any, int]:
+    """Our number for each of torch's element types; the rest are `DType.OTHER`."""
+    named = {
+        DType.FLOAT32: ("float32",),
+        DType.FLOAT16: ("float16",),
+        DType.BFLOAT16: ("bfloat16",),
+        DType.FLOAT64: ("float64",),
+        DType.INT64: ("int64",),
+        DType.INT32: ("int32",),
+        DType.INT16: ("int16",),
+        DType.INT8: ("int8",),
+        DType.UINT8: ("uint8",),
+        DType.BOOL: ("bool",),
+        DType.FLOAT8: ("float8_e4m3fn", "float8_e5m2"),
+        DType.COMPLEX: ("complex64", "complex128"),
+    }
+    return {
+        getattr(torch, name): int(code)
+        for code, names in named.items()
+        for name in names
+        if hasattr(torch, name)
+    }

@@ -1,0 +1,291 @@
+"""Phases and steps seen in torch itself, so that nobody has to edit a script.
+
+Each hook reports to the `StepClock` of the training thread and does nothing on other threads. What
+is replaced is the smallest thing that everybody goes through; `remove` puts it back, or leaves a
+wrapper that passes everything on where somebody else has wrapped ours in the meantime.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic_ns
+from typing import Any
+
+from evenstep.agent.arming import arm, disarm
+from evenstep.agent.steps import StepClock
+from evenstep.hooks.wrapping import undo
+from evenstep.trace.spool.layout import Phase
+
+_get_ident = threading.get_ident
+
+Before = Callable[[tuple[Any, ...]], None]
+After = Callable[[Any], None]
+
+
+class PhaseHooks:
+    """Reports input, forward, backward, optimizer, checkpoint and evaluation to a `StepClock`.
+
+    `on_step` is called when the marking optimizer has finished, on the training thread, with the
+    time; it may sleep (pacing). `on_failure` is told once when our own code has failed.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        clock: StepClock,
+        ident: int,
+        on_step: Callable[[int], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.armed = True
+        self.clock = clock
+        self._torch = torch
+        self._ident = ident
+        self._on_step = on_step
+        self._on_failure = on_failure
+        self._undo: list[Callable[[], None]] = []
+        self._marking: Callable[[], Any] | None = None  # weak reference to the marking optimizer
+        self._mode_depth = 0
+        self._saving = 0
+
+    def install(self) -> None:
+        """Put every hook in place; those of modules not imported yet follow when they are."""
+        torch = self._torch
+        self._around(torch.autograd, "_engine_run_backward", self._backward_in, self._backward_out)
+        self._around(torch.nn.Module, "train", self._train_in, self._train_out)
+        self._around(torch, "save", self._save_in, self._save_out)
+        self._around(torch.serialization, "save", self._save_in, self._save_out)
+        self._optimizers()
+        self._when_imported("torch.utils.data.dataloader", self._loaders)
+        self._when_imported("torch.nn.parallel.distributed", self._data_parallel)
+        self._when_imported("torch.distributed.fsdp._fully_shard._fsdp_state", self._fully_shard)
+        self._when_imported(
+            "torch.distributed.fsdp.fully_sharded_data_parallel", self._fully_sharded
+        )
+        self._when_imported("torch.distributed.pipelining.stage", self._stages)
+        self._when_imported("torch.distributed.checkpoint", self._checkpoints)
+
+    def remove(self) -> None:
+        """Take every hook out again."""
+        self.armed = False
+        undo(self._undo)
+
+    # -- where they go ---------------------------------------------------------------------------
+
+    def _optimizers(self) -> None:
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        before = register_optimizer_step_pre_hook(self._optimizer_in)
+        after = register_optimizer_step_post_hook(self._optimizer_out)
+        self._undo += [before.remove, after.remove]
+
+    def _loaders(self) -> None:
+        from torch.utils.data import dataloader
+
+        self._around(dataloader._BaseDataLoaderIter, "__next__", self._input_in, self._input_out)
+        self._around(dataloader.DataLoader, "__iter__", self._input_in, self._input_made)
+
+    def _data_parallel(self) -> None:
+        from torch.nn.parallel.distributed import DistributedDataParallel
+
+        self._before(DistributedDataParallel, "_pre_forward", self._parallel_in)
+        self._after(DistributedDataParallel, "_post_forward", self._forward_out)
+
+    def _fully_shard(self) -> None:
+        from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+        self._before(FSDPState, "_pre_forward", self._forward_in_module)
+        self._after(FSDPState, "_post_forward", self._forward_out)
+
+    def _fully_sharded(self) -> None:
+        from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
+
+        self._around(FullyShardedDataParallel, "forward", self._forward_in, self._forward_out)
+
+    def _stages(self) -> None:
+        from torch.distributed.pipelining.stage import _PipelineStageBase
+
+        name = "forward_one_chunk"
+        self._around(_PipelineStageBase, name, self._forward_in_stage, self._forward_out)
+
+    def _checkpoints(self) -> None:
+        from torch.distributed import checkpoint
+
+        for name in ("save", "async_save"):
+            if hasattr(checkpoint, name):
+                self._around(checkpoint, name, self._save_in, self._save_out)
+
+    # -- what they say ---------------------------------------------------------------------------
+
+    def _backward_in(self, _: tuple[Any, ...]) -> None:
+        self.clock.backward_begins(monotonic_ns())
+
+    def _backward_out(self, _: Any) -> None:
+        self.clock.backward_ends(monotonic_ns())
+
+    def _input_in(self, _: tuple[Any, ...]) -> None:
+        self.clock.input_begins(monotonic_ns())
+
+    def _input_out(self, batch: Any) -> None:
+        self.clock.input_ends(monotonic_ns(), batch_length(batch))
+
+    def _input_made(self, _: Any) -> None:
+        self.clock.input_ends(monotonic_ns(), 0)
+
+    def _forward_in(self, args: tuple[Any, ...]) -> None:
+        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[0]))
+
+    def _parallel_in(self, args: tuple[Any, ...]) -> None:
+        training = self._trains(args[0])
+        self.clock.forward_begins(monotonic_ns(), training=training, awaits_all=True)
+
+    def _forward_in_module(self, args: tuple[Any, ...]) -> None:
+        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[1]))
+
+    def _forward_in_stage(self, args: tuple[Any, ...]) -> None:
+        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[0].submod))
+
+    def _trains(self, module: Any) -> bool:
+        """Whether a forward may be followed by backward; fine-tuning may run in eval mode."""
+        return bool(module.training or self._torch.is_grad_enabled())
+
+    def _forward_out(self, _: Any) -> None:
+        self.clock.forward_ends(monotonic_ns())
+
+    def _train_in(self, args: tuple[Any, ...]) -> None:
+        self._mode_depth += 1
+        if self._mode_depth == 1:
+            training = bool(args[1]) if len(args) > 1 else True
+            self.clock.mode_changes(monotonic_ns(), training=training)
+
+    def _train_out(self, _: Any) -> None:
+        self._mode_depth -= 1
+
+    def _save_in(self, _: tuple[Any, ...]) -> None:
+        self._saving += 1
+        if self._saving == 1:
+            self.clock.begins(Phase.CHECKPOINT, monotonic_ns())
+
+    def _save_out(self, _: Any) -> None:
+        self._saving -= 1
+        if self._saving == 0:
+            self.clock.ends(monotonic_ns())
+
+    def _optimizer_in(self, optimizer: Any, *_: Any) -> None:
+        if not self.armed or _get_ident() != self._ident:
+            return
+        try:
+            if self._marking is None or self._marking() is None:
+                import weakref
+
+                self._marking = weakref.ref(optimizer)
+            self.clock.optimizer_begins(monotonic_ns())
+        except Exception as error:
+            self._fail(error)
+
+    def _optimizer_out(self, optimizer: Any, *_: Any) -> None:
+        if not self.armed or _get_ident() != self._ident:
+            return
+        try:
+            self.clock.ends(monotonic_ns())
+            marks = self._marking is not None and self._marking() is optimizer
+            if marks and not self.clock.manual and not skipped_by_scaler(optimizer):
+                self._on_step(monotonic_ns())
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.armed = False
+        self._on_failure(error)
+
+    # -- how they get there ----------------------------------------------------------------------
+
+    def _before(self, owner: Any, name: str, before: Before) -> None:
+        self._around(owner, name, before, None)
+
+    def _after(self, owner: Any, name: str, after: After) -> None:
+        self._around(owner, name, None, after)
+
+    def _around(self, owner: Any, name: str, before: Before | None, after: After | None) -> None:
+        """Replace `owner.name` by one that reports; errors of the original pass through."""
+        original = getattr(owner, name)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not self.armed or _get_ident() != self._ident:
+                return original(*args, **kwargs)
+            if before is not None:
+                self._tell(before, args + tuple(kwargs.values()) if kwargs else args)
+            result = None
+            try:
+                result = original(*args, **kwargs)
+                return result
+            finally:
+                if after is not None and self.armed:
+                    self._tell(after, result)
+
+        wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+            if hasattr(original, attribute):
+                setattr(wrapper, attribute, getattr(original, attribute))
+        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+        setattr(owner, name, wrapper)
+
+        def restore() -> None:
+            if getattr(owner, name) is wrapper:
+                setattr(owner, name, original)
+
+        self._undo.append(restore)
+
+    def _tell(self, report: Callable[[Any], None], value: Any) -> None:
+        try:
+            report(value)
+        except Exception as error:
+            self._fail(error)
+
+    def _when_imported(self, module: str, install: Callable[[], None]) -> None:
+        def action() -> None:
+            if self.armed:
+                install()
+
+        arm(action, target=module)
+        self._undo.append(lambda: disarm(module))
+
+
+def skipped_by_scaler(optimizer: Any) -> bool:
+    """Whether a gradient scaler told a fused optimizer to leave the parameters as they are.
+
+    Other optimizers are not called at all then. On a device the answer would cost a
+    synchronisation, so there such a step counts.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and not found.is_cuda and bool(found)
+
+
+def batch_length(batch: Any) -> int:
+    """Samples in a batch as a loader returns it: length of its first tensor, 0 where none is."""
+    try:
+        return _length(batch, 0)
+    except Exception:  # a class of the script's own, which means something else by these names
+        return 0
+
+
+def _length(batch: Any, depth: int) -> int:
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    if depth > 4:
+        return 0
+    items: Sequence[Any] = ()
+    if isinstance(batch, Mapping):
+        items = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        items = batch
+    for item in items:
+        length = _length(item, depth + 1)
+        if length:
+            return length
+    return 0

@@ -1,0 +1,106 @@
+"""A delay on a device's stream: what is queued behind it starts later, and no host waits.
+
+A sleeping host does not hold a device that still has work queued. So the current stream gets a
+kernel that waits (`torch.cuda._sleep`, which counts clock cycles) between two events. The first
+ones go to a stream of their own to learn how long a cycle is: what was to be held meanwhile is not.
+Every later one corrects that, since clocks change with power and heat.
+
+All are launched by the training thread, which knows that it captures no graph: the first launch
+loads the kernel, and no lock may be held that long. Events are polled from the background thread,
+never synchronised, and what a delay really took is written into its record then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evenstep.trace.spool.layout import WORD_HELD
+from evenstep.trace.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from evenstep.hooks.torch.device import CaptureGate
+
+FIRST_CYCLES = 200_000  # of the calibration: about .1 ms at 2 GHz
+CALIBRATIONS = 3  # a first launch loads the kernel and is left out
+RATES = 7  # the newest, of which the median counts
+LEAST_NS = 20_000  # a shorter delay says too little about a cycle: the events cost about as much
+MOST_PENDING = 512  # between two looks, a second apart: quick steps have hundreds
+LONGEST_NS = 1_000_000_000
+
+
+class _Pending(NamedTuple):
+    """A wait on the stream that has not been seen to end."""
+
+    begin: Any
+    end: Any
+    cycles: int
+    seq: int  # of its record; 0: a calibration
+
+
+class StreamDelay:
+    """Holds the current stream of one device. `cuda` is `torch.cuda`, or a stand-in of it.
+
+    `hold` runs on the training thread, `poll` on the background one.
+    """
+
+    def __init__(self, cuda: Any, device: int, spool: Spool, gate: CaptureGate) -> None:
+        self._cuda = cuda
+        self._device = device
+        self._spool = spool
+        self._gate = gate
+        self._side = cuda.Stream(device)
+        self._pending: deque[_Pending] = deque()
+        self._rates: deque[float] = deque(maxlen=RATES)  # cycles in a nanosecond
+        self._calibrated = 0
+        self.cycles_per_ns = 0.0  # 0: not known yet
+
+    def hold(self, delay_ns: int, seq: int) -> bool:
+        """Let what is queued from now on begin `delay_ns` later; False where that cannot be.
+
+        `seq` is the record that the realised delay is written to.
+        """
+        if not self._free():
+            return False
+        if self._calibrated < CALIBRATIONS or not self.cycles_per_ns:
+            if not self._pending:
+                self._wait(self._side, FIRST_CYCLES, 0)
+            return False
+        cycles = int(min(delay_ns, LONGEST_NS) * self.cycles_per_ns)
+        self._wait(self._cuda.current_stream(self._device), cycles, seq)
+        return True
+
+    def poll(self) -> None:
+        """Read what waits have ended; never waits for them."""
+        for _ in range(len(self._pending)):
+            with self._gate.lock:
+                if self._gate.captures or not self._pending[0].end.query():
+                    return
+                self._settle(self._pending.popleft())
+
+    def _free(self) -> bool:
+        """Whether something may be put on a stream now."""
+        room = len(self._pending) < MOST_PENDING
+        captures = self._gate.captures or self._cuda.is_current_stream_capturing()
+        return room and not captures
+
+    def _wait(self, stream: Any, cycles: int, seq: int) -> None:
+        cuda = self._cuda
+        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        with cuda.stream(stream):
+            begin.record(stream)
+            cuda._sleep(cycles)
+            end.record(stream)
+        self._pending.append(_Pending(begin, end, cycles, seq))
+
+    def _settle(self, done: _Pending) -> None:
+        took_ns = round(done.begin.elapsed_time(done.end) * 1e6)
+        if done.seq:
+            self._spool.patch(done.seq, WORD_HELD, took_ns)
+        else:
+            self._calibrated += 1
+        first = not done.seq and self._calibrated == 1
+        if took_ns >= LEAST_NS and not first:
+            self._rates.append(done.cycles / took_ns)
+            self.cycles_per_ns = median(self._rates)

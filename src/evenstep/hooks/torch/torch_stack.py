@@ -1,0 +1,84 @@
+"""Torch as a stack: ranks are known once the process group is made."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from evenstep.agent.stacks import Hooks, Place
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.install import TorchHooks
+from evenstep.hooks.wrapping import Wrapped
+
+if TYPE_CHECKING:
+    from evenstep.agent.rank import Agent
+
+
+class TorchStack:
+    """torch.distributed of this process."""
+
+    name = "torch"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._wrapped = Wrapped()
+        self.groups: Groups | None = None  # of the agent's trace
+        self.meetings = 0  # default process groups there have been, as far as we know
+
+    @property
+    def available(self) -> bool:
+        """Whether this torch was built with torch.distributed."""
+        return bool(_distributed().is_available())
+
+    def arm(self, ready: Callable[[], None]) -> None:
+        """Follow the process group, whoever in torch holds a reference to what makes it."""
+        if self._wrapped or not self.available:
+            return
+        from torch.distributed import distributed_c10d
+
+        if self.place() is not None:  # made before anybody looked
+            self.meetings = max(self.meetings, 1)
+
+        def made() -> None:
+            self.meetings += 1
+            ready()
+
+        def ended() -> None:
+            if self.groups is not None:
+                self.groups.forget()  # their names may come back with other members
+
+        for name, after in (("init_process_group", made), ("destroy_process_group", ended)):
+            self._wrapped.around(distributed_c10d, name, after=after, holders="torch.distributed")
+
+    def disarm(self) -> None:
+        """Take back what `arm` did."""
+        self._wrapped.restore()
+
+    def place(self) -> Place | None:
+        """The rank in the default process group."""
+        distributed = _distributed()
+        if not self.available or not distributed.is_initialized():
+            return None
+        return Place(distributed.get_rank(), distributed.get_world_size())
+
+    def hooks(self, agent: Agent) -> Hooks:
+        """Collectives, phases and steps of torch."""
+        self.groups = Groups(agent.spool, _distributed())
+        return TorchHooks(
+            self._torch,
+            agent.recorder,
+            self.groups,
+            agent.end_step,
+            agent.give_up,
+            gate=agent.gate,
+        )
+
+    def store(self) -> Any:
+        """A client of the job's own store for a background thread. Raises where there is none."""
+        return _distributed().distributed_c10d._get_default_store().clone()
+
+
+def _distributed() -> Any:
+    """torch.distributed, which `torch` has no name for yet while it is being imported."""
+    return importlib.import_module("torch.distributed")

@@ -1,0 +1,1 @@
+"""Facts of the host: processors, devices, control groups, limits."""

@@ -1,0 +1,32 @@
+"""Facts about host and devices, one module per source; `all_sources` has them in order."""
+
+from __future__ import annotations
+
+from evenstep.host.sources.source import Source, SourceUnavailable
+
+__all__ = ["Source", "SourceUnavailable", "all_sources"]
+
+
+def all_sources(*, thread_id: int, device_index: int | None) -> list[Source]:
+    """Every source there is; which of them exist on this host shows when they are opened.
+
+    `thread_id` is the training thread's native id; `device_index` its GPU as torch counts them, or
+    None for all that the process can see.
+    """
+    from evenstep.host.sources.allocator import AllocatorSource
+    from evenstep.host.sources.amdgpu import AmdgpuSource
+    from evenstep.host.sources.cpu import CpuSource
+    from evenstep.host.sources.infiniband import InfinibandSource
+    from evenstep.host.sources.nic import NicSource
+    from evenstep.host.sources.nvml import NvmlSource
+    from evenstep.host.sources.rapl import RaplSource
+
+    return [
+        CpuSource(thread_id),
+        NicSource(),
+        InfinibandSource(),
+        RaplSource(),
+        AllocatorSource(device_index),
+        NvmlSource(device_index),
+        AmdgpuSource(device_index),
+    ]

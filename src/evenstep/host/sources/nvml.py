@@ -1,0 +1,138 @@
+"""NVIDIA GPUs: clocks and what holds them back, temperature, power and energy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from evenstep.host.sources.nvml_library import (
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    Handle,
+    Nvml,
+    NvmlError,
+)
+from evenstep.host.sources.source import Reading, Source, SourceUnavailable
+from evenstep.host.sources.visible import NVIDIA, pick, visible
+
+_SM, _MEMORY = 1, 2  # nvmlClockType_t
+_GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
+
+#: Bits of `gpu.throttle_reasons_bits` (nvmlClocksEventReasons)
+POWER_CAP, HARDWARE_SLOWDOWN = 0x04, 0x08
+THERMAL = 0x20 | 0x40  # by software, by hardware
+POWER_BRAKE = 0x80  # the supply asked for it
+
+_READINGS = (  # metric, function, selectors, wide, factor to the unit in the name
+    ("gpu.sm_clock_mhz", "nvmlDeviceGetClockInfo", (_SM,), False, 1),
+    ("gpu.sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (_SM,), False, 1),
+    ("gpu.memory_clock_mhz", "nvmlDeviceGetClockInfo", (_MEMORY,), False, 1),
+    ("gpu.temperature_celsius", "nvmlDeviceGetTemperature", (_GPU_SENSOR,), False, 1),
+    ("gpu.power_watts", "nvmlDeviceGetPowerUsage", (), False, 1e-3),
+    ("gpu.power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", (), False, 1e-3),
+    ("gpu.energy_joules", "nvmlDeviceGetTotalEnergyConsumption", (), True, 1e-3),
+)
+_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+_REASONS_BEFORE_535 = "nvmlDeviceGetCurrentClocksThrottleReasons"
+
+
+class NvmlSource(Source):
+    """`gpu.*` of one GPU as torch numbers it, or of all that the process can see.
+
+    The numbering follows CUDA_VISIBLE_DEVICES in PCI order; it differs from CUDA's on a host that
+    mixes models while CUDA_DEVICE_ORDER is not PCI_BUS_ID. What a GPU does not tell is listed in
+    `missing`.
+    """
+
+    name = "nvml"
+
+    def __init__(
+        self,
+        device_index: int | None = None,
+        *,
+        library: Any = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.missing: dict[str, str] = {}  # metric: reason
+        self._device_index = device_index
+        self._library = library
+        self._environ = environ
+        self._nvml: Nvml | None = None
+        self._devices: list[tuple[int, Handle]] = []  # the first is torch's index
+
+    def open(self) -> None:
+        self._nvml = Nvml(self._library) if self._library is not None else Nvml.load()
+        try:
+            handles = visible_handles(self._nvml, self._environ)
+        except NvmlError as error:
+            raise SourceUnavailable(f"NVML does not list the GPUs: {error}") from error
+        only = self._device_index
+        self._devices = [(i, h) for i, h in enumerate(handles) if only is None or i == only]
+        if not self._devices:
+            which = "no GPU" if only is None else f"no GPU number {only}"
+            raise SourceUnavailable(f"NVML runs, but this process can see {which}")
+
+    def read(self) -> list[Reading]:
+        if self._nvml is None:
+            return []
+        nvml = self._nvml
+        return [reading for i, handle in self._devices for reading in self._of(nvml, i, handle)]
+
+    def close(self) -> None:
+        if self._nvml:
+            self._nvml.close()
+            self._nvml = None
+
+    def _of(self, nvml: Nvml, index: int, handle: Handle) -> list[Reading]:
+        found: list[Reading] = []
+        for metric, function, selectors, wide, factor in _READINGS:
+            value = self._ask(metric, partial(nvml.number, function, handle, *selectors, wide=wide))
+            if value is not None:
+                found.append((metric, index, value * factor))
+        busy = self._ask("gpu.busy_percent", partial(nvml.busy_percent, handle))
+        if busy is not None:
+            found.append(("gpu.busy_percent", index, busy))
+        reasons = self._ask("gpu.throttle_reasons_bits", partial(_reasons, nvml, handle))
+        return found if reasons is None else found + throttling(index, reasons)
+
+    def _ask(self, metric: str, call: Callable[[], int]) -> int | None:
+        """A lost GPU ends the source, with that as its reason; anything else costs one value."""
+        try:
+            return call()
+        except NvmlError as error:
+            if error.code == GPU_IS_LOST:
+                raise SourceUnavailable(str(error)) from error
+            self.missing[metric] = str(error)
+            return None
+
+
+def _reasons(nvml: Nvml, handle: Handle) -> int:
+    try:
+        return nvml.number(_REASONS, handle, wide=True)
+    except NvmlError as error:
+        if error.code != FUNCTION_NOT_FOUND:
+            raise
+        return nvml.number(_REASONS_BEFORE_535, handle, wide=True)
+
+
+def throttling(index: int, reasons: int) -> list[Reading]:
+    """The mask as it is, and whether heat, power or the hardware's own protection hold clocks."""
+    return [
+        ("gpu.throttle_reasons_bits", index, reasons),
+        ("gpu.thermal_throttle_flag", index, bool(reasons & THERMAL)),
+        ("gpu.power_throttle_flag", index, bool(reasons & (POWER_CAP | POWER_BRAKE))),
+        ("gpu.hardware_slowdown_flag", index, bool(reasons & HARDWARE_SLOWDOWN)),
+    ]
+
+
+def visible_handles(nvml: Nvml, environ: Mapping[str, str]) -> list[Any]:
+    """Handles of the GPUs this process can see, in its own numbering."""
+    tokens = visible(environ, NVIDIA)
+    if tokens and tokens[0].startswith("MIG-"):  # a process gets one slice at most
+        return [nvml.mig_parent(tokens[0])]
+    handles = nvml.handles()
+    by_name = tokens is not None and not all(token.isdigit() for token in tokens)
+    names = [nvml.text("nvmlDeviceGetUUID", h) if by_name else "" for h in handles]
+    return [handles[position] for position in pick(tokens, names)]

@@ -1,0 +1,206 @@
+"""One file of a flight recorder: whose it is, its groups and its entries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import content
+from evenstep.importers.file_ranks import last_number
+from evenstep.importers.flight_recorder.entries import Entry, entry, folded
+from evenstep.importers.flight_recorder.restricted_pickle import loads
+from evenstep.trace.ranks import MOST_RANKS
+
+MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
+KNOWN_VERSIONS = ("1", "2")
+COARSE_NS = 10_000_000  # what a filesystem's stamps may be behind the clock: a tick of the kernel
+LATE_WRITE_NS = 600_000_000_000  # a file changed later than this was copied, not written
+PICKLE = re.compile(rb"\x80[\x02-\x05]")
+
+_MOST_COMPLAINTS = 3
+
+
+@dataclass(slots=True)
+class Dump:
+    """What one file holds."""
+
+    path: Path
+    rank: int
+    version: str
+    library: str
+    config: dict[str, tuple[int, ...]]  # members of a group by its name, where the file has them
+    reached: dict[str, int]  # last collective a rank has issued, by pg_id; empty for gloo
+    entries: list[Entry]
+    written_ns: int  # wall clock; 0 unknown
+    limits: list[str] = field(default_factory=list)
+
+    @property
+    def world(self) -> int:
+        """Members of the default group; 0 where the file does not say."""
+        names = {name for name, said in (one.group for one in self.entries) if said == "default_pg"}
+        return max((len(self.config.get(name, ())) for name in names), default=0)
+
+    @property
+    def last_ns(self) -> int:
+        """The last moment this dump knows of."""
+        return max((item.latest_ns for item in self.entries), default=0)
+
+    @property
+    def timeout_ns(self) -> int:
+        """The longest time an operation may take."""
+        return max((item.timeout_ns for item in self.entries), default=0)
+
+
+def read_dump(path: Path, taken: Mapping[int, Dump], named: int | None = None) -> Dump:
+    """A file's content; `named` is the rank that the file's path tells.
+
+    Raises `TraceError` where it is no dump, or a second one of a rank.
+    """
+    value = _value(path)
+    if isinstance(value, list):  # version 1: nothing but the entries
+        value = {"version": "1", "entries": value}
+    if not isinstance(value, dict) or not ({"entries", "pg_config", "pg_status"} & value.keys()):
+        raise TraceError(f"{path} is no flight recorder dump: it has neither entries nor groups")
+    raw = value.get("entries") or []
+    if not isinstance(raw, list | tuple):
+        raise TraceError(f"{path}: entries is a {type(raw).__name__}, expected a list")
+    limits: list[str] = []
+    entries = _entries(path, raw, limits)
+    config = _config(value.get("pg_config"))
+    rank = _stated(value)
+    if rank is None:
+        rank = last_number(path) if named is None else named
+    if rank is None:
+        rank = _other_rank(path, config, taken, limits)
+    if rank in taken:
+        raise TraceError(f"{path} is a second dump of rank {rank}, besides {taken[rank].path}")
+    version = str(value.get("version", ""))[:40]
+    if version.partition(".")[0] not in KNOWN_VERSIONS:
+        limits.append(f"{path} has format version {version!r}; it was read as 2.x")
+    dump = Dump(
+        path=path,
+        rank=rank,
+        version=version,
+        library=str(value.get("comm_lib_version", ""))[:40],
+        config=config,
+        reached=_reached(value.get("pg_status"), entries),
+        entries=entries,
+        written_ns=0,
+        limits=limits,
+    )
+    dump.written_ns = _written(dump)
+    return dump
+
+
+def of_other_worlds(dumps: Mapping[int, Dump]) -> list[Dump]:
+    """Those whose default group is of another size than that of most; of a tie, than the first."""
+    worlds = Counter(dump.world for dump in dumps.values() if dump.world)
+    usual = worlds.most_common(1)[0][0] if worlds else 0
+    return [dump for dump in dumps.values() if dump.world not in (0, usual)]
+
+
+def _value(path: Path) -> Any:
+    data = content(path, MOST_BYTES)
+    if not data:
+        raise TraceError(f"{path} is empty; the process may have died while it wrote it")
+    if PICKLE.match(data):
+        return loads(data, str(path))
+    try:
+        return json.loads(data)
+    except json.JSONDecodeError as error:
+        raise TraceError(
+            f"{path} is not whole JSON: {error.msg} at byte {error.pos}; copy it again"
+        ) from None
+    except (ValueError, RecursionError):
+        raise TraceError(f"{path} is JSON that no flight recorder writes; copy it again") from None
+
+
+def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
+    found: list[Entry] = []
+    complaints: list[str] = []
+    for number, item in enumerate(raw):
+        try:
+            found.append(entry(item))
+        except ValueError as error:
+            complaints.append(f"entry {number}: {error}")
+    if complaints:
+        shown = "; ".join(complaints[:_MOST_COMPLAINTS])
+        if not found:
+            raise TraceError(f"{path} has no entry that makes sense ({shown})")
+        limits.append(f"{path}: {len(complaints)} entries were left out ({shown})")
+    return folded(sorted(found, key=lambda item: item.record))
+
+
+def _config(raw: Any) -> dict[str, tuple[int, ...]]:
+    """Members by group. A group without a name (gloo) says nothing of the groups that have one."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, described in raw.items() if isinstance(raw, dict) else ():
+        ranks = described.get("ranks") if isinstance(described, dict) else None
+        members = _members(ranks)
+        if isinstance(name, str) and name and members:
+            found[name] = members
+    return found
+
+
+def _members(text: Any) -> tuple[int, ...]:
+    """Ranks as the format writes them: the text "[0, 1, 2]"."""
+    if isinstance(text, str):
+        try:
+            text = json.loads(text[: 16 * MOST_RANKS])
+        except (ValueError, RecursionError):
+            return ()
+    if not isinstance(text, list | tuple):
+        return ()
+    sane = all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in text)
+    return tuple(sorted(set(text))) if sane else ()
+
+
+def _stated(value: Mapping[Any, Any]) -> int | None:
+    """The rank that a file says it is of."""
+    own = value.get("rank")
+    return own if type(own) is int and 0 <= own < MOST_RANKS else None
+
+
+def _other_rank(
+    path: Path, config: Mapping[str, tuple[int, ...]], taken: Mapping[int, Dump], limits: list[str]
+) -> int:
+    """The rank that all groups of a file have in common; else a free number."""
+    common = set.intersection(*map(set, config.values())) if config else set()
+    if len(common) == 1:
+        return int(common.pop())
+    number = next(n for n in range(len(taken) + 1) if n not in taken)
+    limits.append(f"{path} does not say of which rank it is; it is called rank {number} here")
+    return number
+
+
+def _reached(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
+    """The last collective issued in each group, where the count is one of collectives alone.
+
+    gloo counts messages too, and so do groups that have had any.
+    """
+    unusable = {item.pg for item in entries if item.message or item.backend == "gloo"}
+    found: dict[str, int] = {}
+    for key, status in raw.items() if isinstance(raw, dict) else ():
+        last = status.get("last_enqueued_collective") if isinstance(status, dict) else None
+        if isinstance(last, str) and last[:20].lstrip("-").isdecimal():
+            last = int(last[:20])
+        if type(last) is int and str(key) not in unusable:
+            found[str(key)] = last
+    return found
+
+
+def _written(dump: Dump) -> int:
+    """When the file was written, as its modification time says where that is plausible."""
+    try:
+        changed_ns = dump.path.stat().st_mtime_ns
+    except OSError:
+        return 0
+    latest = dump.last_ns + max(dump.timeout_ns, 0) + LATE_WRITE_NS
+    plausible = dump.last_ns - COARSE_NS <= changed_ns <= latest
+    return max(changed_ns, dump.last_ns) if dump.entries and plausible else 0

@@ -1,0 +1,272 @@
+"""One entry of a flight recorder's ring: what torch wrote, checked and put into plain numbers.
+
+The fields are those of versions 1 and 2 of the format (torch's `FlightRecorder.hpp`). A coalesced
+group (several operations launched together) is written as its members, which know sizes and peers
+but not what became of them, and a closing entry, which knows only that.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from evenstep.importers.draft import LATEST_NS, MOST_BYTES
+from evenstep.trace.spool.layout import DType, Op
+
+#: c10's name of an element type: ours, and its size in bytes.
+DTYPES: Mapping[str, tuple[DType, int]] = {
+    "Float": (DType.FLOAT32, 4),
+    "Half": (DType.FLOAT16, 2),
+    "BFloat16": (DType.BFLOAT16, 2),
+    "Double": (DType.FLOAT64, 8),
+    "Long": (DType.INT64, 8),
+    "Int": (DType.INT32, 4),
+    "Short": (DType.INT16, 2),
+    "Char": (DType.INT8, 1),
+    "Byte": (DType.UINT8, 1),
+    "Bool": (DType.BOOL, 1),
+    "Float8_e4m3fn": (DType.FLOAT8, 1),
+    "Float8_e5m2": (DType.FLOAT8, 1),
+    "Float8_e4m3fnuz": (DType.FLOAT8, 1),
+    "Float8_e5m2fnuz": (DType.FLOAT8, 1),
+    "ComplexHalf": (DType.COMPLEX, 4),
+    "ComplexFloat": (DType.COMPLEX, 8),
+    "ComplexDouble": (DType.COMPLEX, 16),
+    "UInt16": (DType.OTHER, 2),
+    "UInt32": (DType.OTHER, 4),
+    "UInt64": (DType.OTHER, 8),
+}
+
+#: How an operation's name begins once underscores are gone; the longer before the shorter.
+_BEGINNINGS: Sequence[tuple[str, Op]] = (
+    ("allreducebarrier", Op.BARRIER),
+    ("allreduce", Op.ALL_REDUCE),
+    ("broadcast", Op.BROADCAST),
+    ("reducescatter", Op.REDUCE_SCATTER),
+    ("reduce", Op.REDUCE),
+    ("allgather", Op.ALL_GATHER),
+    ("alltoall", Op.ALL_TO_ALL),
+    ("gather", Op.GATHER),
+    ("scatter", Op.SCATTER),
+    ("barrier", Op.BARRIER),
+    ("monitoredbarrier", Op.BARRIER),
+    ("send", Op.SEND),
+    ("recv", Op.RECV),
+)
+_PEERS = re.compile(r"(\d{1,9})\s*(->|<-)\s*(\d{1,9})")
+_COALESCED = "coalesced"
+_LONGEST_NAME = 200
+_MOST_DIMENSIONS = 64
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """One operation of one rank. Times are the host's wall clock in ns; 0 is unknown.
+
+    `peer` is a rank within the group. `done`: it has ended, though perhaps nobody saw when.
+    `timed_out`: it was given up. Neither: it was in flight when the dump was written.
+    """
+
+    record: int
+    group: tuple[str, str]  # name and description
+    pg: str  # key of the group in pg_status
+    sequence: int
+    message: bool  # point to point
+    op: Op
+    backend: str
+    closes: bool  # ends a coalesced group
+    peer: int
+    bytes_in: int
+    bytes_out: int
+    dtype: DType
+    created_ns: int
+    completed_ns: int
+    done: bool
+    timed_out: bool
+    duration_ns: int
+    timeout_ns: int
+    site: str  # where the program called it: "train (loop.py:31)"
+    coalesced: bool = False
+
+    @property
+    def latest_ns(self) -> int:
+        """The last moment this entry knows of."""
+        return max(self.created_ns, self.completed_ns)
+
+
+def entry(raw: Any) -> Entry:
+    """An entry of a dump. Raises ValueError with the field that makes no sense."""
+    if not isinstance(raw, Mapping):
+        raise ValueError("is no dictionary")
+    backend, name = _profiling_name(raw)
+    message = raw.get("is_p2p") is True or operation(name) in (Op.SEND, Op.RECV)
+    completed = _whole(raw, "time_discovered_completed_ns", 0)
+    retired = raw.get("retired") is True
+    # gloo's recorder never says "completed": it retires an entry when its work has ended. On a
+    # device an entry that was retired without having completed has timed out.
+    done = completed > 0 or raw.get("state") == "completed" or (retired and backend == "gloo")
+    in_bytes, dtype = _tensors(raw, "input")
+    out_bytes, out_dtype = _tensors(raw, "output")
+    return Entry(
+        record=_whole(raw, "record_id"),
+        group=_group(raw),
+        pg=str(raw.get("pg_id", ""))[:_LONGEST_NAME],
+        sequence=_sequence(raw, message),
+        message=message,
+        op=operation(name),
+        backend=backend,
+        closes=name.lower().endswith(_COALESCED),
+        peer=_peer(name),
+        bytes_in=in_bytes,
+        bytes_out=out_bytes,
+        dtype=dtype if dtype is not DType.OTHER else out_dtype,
+        created_ns=_whole(raw, "time_created_ns"),
+        completed_ns=completed,
+        done=done,
+        timed_out=retired and not done,
+        duration_ns=_milliseconds(raw, "duration_ms"),
+        timeout_ns=_milliseconds(raw, "timeout_ms"),
+        site=_site(raw.get("frames")),
+    )
+
+
+def operation(name: str) -> Op:
+    """The operation a name like "_all_gather_base" or "send 0->1" stands for."""
+    bare = name.lower().replace("_", "")
+    return next((op for start, op in _BEGINNINGS if bare.startswith(start)), Op.OTHER)
+
+
+def folded(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries with coalesced groups put together: a collective one becomes one entry.
+
+    Messages of a group stay apart, for each has a peer of its own; all share the group's fate.
+    """
+    launches: dict[tuple[tuple[str, str], bool, int], list[Entry]] = {}
+    for item in entries:
+        launches.setdefault((item.group, item.message, item.sequence), []).append(item)
+    found: list[Entry] = []
+    for together in launches.values():
+        found += together if len(together) == 1 else _launched(together)
+    return sorted(found, key=lambda item: item.record)
+
+
+def _launched(together: list[Entry]) -> list[Entry]:
+    last = together[-1]
+    members = together[:-1] if last.closes else together
+    shared = [
+        replace(
+            member,
+            completed_ns=last.completed_ns,
+            done=last.done,
+            timed_out=last.timed_out,
+            duration_ns=last.duration_ns,
+            coalesced=True,
+        )
+        for member in members
+    ]
+    if last.message:
+        return shared
+    whole = replace(
+        shared[0],
+        bytes_in=sum(member.bytes_in for member in shared),
+        bytes_out=sum(member.bytes_out for member in shared),
+    )
+    return [whole]
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+
+def _whole(raw: Mapping[Any, Any], field: str, default: int | None = None) -> int:
+    value = raw.get(field, default)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LATEST_NS:
+        raise ValueError(f"{field} is {_shown(value)}, not a number of its kind")
+    return value
+
+
+def _milliseconds(raw: Mapping[Any, Any], field: str) -> int:
+    value = raw.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    if not math.isfinite(value) or not 0 <= value < LATEST_NS / 1e6:
+        raise ValueError(f"{field} is {_shown(value)}, not a duration")
+    return round(value * 1e6)
+
+
+def _sequence(raw: Mapping[Any, Any], message: bool) -> int:
+    field = "p2p_seq_id" if message else "collective_seq_id"
+    return _whole(raw, field if field in raw else "seq_id")  # version 1 has one count for both
+
+
+def _profiling_name(raw: Mapping[Any, Any]) -> tuple[str, str]:
+    text = raw.get("profiling_name")
+    if not isinstance(text, str):
+        raise ValueError(f"profiling_name is {_shown(text)}, not text")
+    backend, _, name = text[:_LONGEST_NAME].rpartition(":")
+    return backend, name
+
+
+def _peer(name: str) -> int:
+    """The other end of a message, as a rank within the group: "send 0->1" has 1."""
+    match = _PEERS.search(name)
+    return int(match[3]) if match else -1
+
+
+def _group(raw: Mapping[Any, Any]) -> tuple[str, str]:
+    pair = raw.get("process_group")
+    if pair is None:  # version 1
+        return str(raw.get("pg_id", ""))[:_LONGEST_NAME], ""
+    if not isinstance(pair, list | tuple) or not all(isinstance(part, str) for part in pair):
+        raise ValueError("process_group is not a name and a description")
+    name, description = (*pair, "", "")[:2]
+    return name[:_LONGEST_NAME], description[:_LONGEST_NAME]
+
+
+def _tensors(raw: Mapping[Any, Any], side: str) -> tuple[int, DType]:
+    """Bytes of all tensors of a side, and the element type of the first."""
+    shapes, types = raw.get(f"{side}_sizes") or [], raw.get(f"{side}_dtypes") or []
+    if not isinstance(shapes, list | tuple) or not isinstance(types, list | tuple):
+        raise ValueError(f"{side}_sizes is no list of shapes")
+    known = [DTYPES.get(str(name)[:40], (DType.OTHER, 0)) for name in types[: len(shapes)]]
+    widths = [size for _, size in known] + [known[-1][1] if known else 4] * len(shapes)
+    pairs = zip(shapes, widths, strict=False)
+    total = sum(_elements(shape, side) * width for shape, width in pairs)
+    if total > MOST_BYTES:
+        raise ValueError(f"{side}_sizes hold more than a machine can")
+    return total, known[0][0] if known else DType.OTHER
+
+
+def _elements(shape: Any, side: str) -> int:
+    if not isinstance(shape, list | tuple) or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"{side}_sizes is no list of shapes")
+    if not all(type(size) is int and 0 <= size < MOST_BYTES for size in shape):
+        raise ValueError(f"{side}_sizes has {_shown(shape)}, which is no shape")
+    return math.prod(shape)
+
+
+def _site(frames: Any) -> str:
+    """The first frame that is the program's own, not torch's."""
+    if not isinstance(frames, list | tuple):
+        return ""
+    for frame in frames:
+        if not isinstance(frame, Mapping):
+            return ""
+        file, name, line = frame.get("filename"), frame.get("name"), frame.get("line")
+        if isinstance(file, str) and "torch/" not in file.replace("\\", "/"):
+            return f"{str(name)[:80]} ({PurePath(file).name[:80]}:{str(line)[:12]})"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    """A value as messages show it: short, whatever it is."""
+    if value is None or isinstance(value, bool | float):
+        return str(value)
+    if isinstance(value, int):
+        return str(value) if abs(value) < LATEST_NS else "a huge number"
+    return repr(value[:40]) if isinstance(value, str) else f"a {type(value).__name__}"

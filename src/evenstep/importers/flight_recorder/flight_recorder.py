@@ -1,0 +1,300 @@
+"""Flight recorder dumps of torch.distributed: the last collectives of each rank, and who is stuck.
+
+One file per rank: a pickle, as the watchdog writes it when a collective times out, or JSON. The
+ring holds no steps and little of time: it says when an operation was issued, on a device perhaps
+when its end was noticed, and which are unfinished. That is what a hang needs.
+
+Differences that matter (torch 2.1 to 2.13): gloo's recorder names no group's members, marks what
+has ended by retiring it, and leaves messages out; JSON writes an unknown time as 0, a pickle as
+None; the rank stands nowhere in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import reported
+from evenstep.importers.draft import LATEST_NS, Draft
+from evenstep.importers.file_ranks import ranks_by_paths
+from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
+from evenstep.importers.flight_recorder.entries import Entry
+from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.repetition import NOTHING_ELSE, with_steps
+from evenstep.trace.ranks import format_ranks
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import RankInfo, Trace
+
+NAME = "flight recorder dump"
+APART_NS = 3_600_000_000_000  # dumps whose ends are further apart are not of one hang
+
+_FIELDS = (b'"collective_seq_id"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
+
+
+def recognises(source: Source) -> bool:
+    """Whether it is a pickle, of which no other format consists, or JSON with a ring's fields."""
+    if PICKLE.match(source.head):
+        return True
+    start = source.head.lstrip()[:1]
+    return start in (b"{", b"[") and any(name in source.head for name in _FIELDS)
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """The dumps of all ranks as one trace. Raises `TraceError` where none is usable."""
+    draft = Draft()
+    dumps: dict[int, Dump] = {}
+    named = ranks_by_paths([source.path for source in sources])
+    for source in reported(sources, progress):
+        try:
+            dump = read_dump(source.path, taken=dumps, named=named.get(source.path))
+        except TraceError as error:
+            draft.limits.append(f"left out: {error}")
+            continue
+        draft.limits += dump.limits
+        dumps[dump.rank] = dump
+    _leave_out_other_runs(draft, dumps)
+    groups = _Groups(draft, dumps)
+    for dump in dumps.values():
+        _enter(draft, dump, groups)
+    draft.limits += groups.limits + _overall(dumps)
+    first = next(iter(dumps.values()), None)
+    run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
+    trace, inferred = with_steps(draft.trace(run))
+    nothing = "a flight recorder holds no steps: shares of step time cannot be given"
+    trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else nothing)
+    return trace
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+# -- all files -------------------------------------------------------------------------------------
+
+
+def _leave_out_other_runs(draft: Draft, dumps: dict[int, Dump]) -> None:
+    """Dumps of another number of ranks are of another run; those that end hours before or after
+    most others are of another hang."""
+    for dump in of_other_worlds(dumps):
+        draft.limits.append(
+            f"left out: {dump.path} is of a run of {dump.world} ranks, unlike most other "
+            "dumps; diagnose it by itself"
+        )
+        del dumps[dump.rank]
+    ends = sorted(dump.last_ns for dump in dumps.values() if dump.entries)
+    if not ends:
+        return
+    middle = ends[(len(ends) - 1) // 2]
+    for rank, dump in list(dumps.items()):
+        apart = max(APART_NS, 2 * dump.timeout_ns)
+        if dump.entries and abs(dump.last_ns - middle) > apart:
+            hours = abs(dump.last_ns - middle) / APART_NS
+            draft.limits.append(
+                f"left out: {dump.path} ends {hours:.0f} h away from most other dumps; it is of "
+                "another run, or that host's clock is wrong"
+            )
+            del dumps[rank]
+
+
+class _Groups:
+    """Numbers of the groups, found once all dumps are read, because one alone may not know."""
+
+    def __init__(self, draft: Draft, dumps: Mapping[int, Dump]) -> None:
+        self._draft = draft
+        self._users: dict[tuple[str, str], set[int]] = {}
+        self._numbers: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._labels: dict[tuple[str, tuple[int, ...]], tuple[str, str, tuple[int, ...]]] = {}
+        self.guessed: set[int] = set()
+        for rank, dump in dumps.items():
+            for item in dump.entries:
+                self._users.setdefault(item.group, set()).add(rank)
+        self._everybody = set(range(max(dumps, default=-1) + 1))
+
+    def number(self, dump: Dump, item: Entry) -> int:
+        """The group of an entry."""
+        name, description = item.group
+        members = dump.config.get(name, ())
+        known = dump.rank in members
+        if not known:
+            default = description == "default_pg" or (name == "0" and not description)
+            members = tuple(self._everybody if default else self._users[item.group])
+        key = (*item.group, tuple(sorted(members)))
+        if key not in self._numbers:
+            self._numbers[key] = self._draft.group(self._label(key), members, item.backend)
+        if not known:
+            self.guessed.add(self._numbers[key])
+        return self._numbers[key]
+
+    def _label(self, key: tuple[str, str, tuple[int, ...]]) -> str:
+        """What the program calls a group; with torch's name where it calls two of them the same."""
+        name, description, members = key
+        label = description if description not in ("", "undefined") else name or "default_pg"
+        taken = self._labels.setdefault((label, members), key)
+        return label if taken == key else f"{label} ({name})"
+
+    @property
+    def limits(self) -> list[str]:
+        """What follows for groups whose members nobody wrote down."""
+        if not self.guessed:
+            return []
+        return [
+            "the dumps do not say who is in which group (gloo's do not): the default group is "
+            "taken to be all ranks, any other those that used it"
+        ]
+
+
+def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
+    numbers = [groups.number(dump, item) for item in dump.entries]
+    reached = {
+        str(number): dump.reached[item.pg]
+        for number, item in zip(numbers, dump.entries, strict=True)
+        if item.pg in dump.reached
+    }
+    draft.rank(
+        RankInfo(
+            dump.rank,
+            {"rank": dump.rank, "source": str(dump.path)},
+            {"dump": {"written_ns": dump.written_ns or None, "reached": reached}},
+            closed=not _in_flight(dump),
+            dropped=dump.entries[0].record if dump.entries else 0,
+        )
+    )
+    for kind, message in ((Kind.COLLECTIVE, False), (Kind.POINT_TO_POINT, True)):
+        chosen = [index for index, item in enumerate(dump.entries) if item.message is message]
+        if chosen:
+            rows = [dump.entries[index] for index in chosen]
+            table = _columns(draft, dump, rows, [numbers[index] for index in chosen])
+            draft.rows(dump.rank, {"kind": int(kind), **table})
+
+
+def _in_flight(dump: Dump) -> bool:
+    """Whether anything was when it was written."""
+    return any(not _ended(item) for item in dump.entries)
+
+
+def _columns(
+    draft: Draft, dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
+) -> dict[str, Any]:
+    """The record's columns of some entries. Ends that nobody saw are the end of the dump."""
+    ends = [max(_end(dump, item), item.created_ns + 1) if _ended(item) else 0 for item in rows]
+    timed = [item.duration_ns > 0 and item.done for item in rows]
+    device_enter, device_exit = _on_device(dump, rows, groups)
+    sequences, peers = _order(draft, rows, groups)
+    return {
+        "enter_ns": [item.created_ns for item in rows],
+        "exit_ns": ends,
+        "device_enter_ns": device_enter,
+        "device_exit_ns": device_exit,
+        "device": np.where(timed, 0, -1),
+        "group": groups,
+        "group_seq": sequences,
+        "peer_or_root": peers,
+        "bytes_in": [item.bytes_in for item in rows],
+        "bytes_out": [item.bytes_out for item in rows],
+        "op": [int(item.op) for item in rows],
+        "dtype": [int(item.dtype) for item in rows],
+        "name": [draft.name(item.site) for item in rows],
+        "flags": [_flags(item, known) for item, known in zip(rows, timed, strict=True)],
+    }
+
+
+def _on_device(
+    dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """When kernels ran whose duration is known: one after the other in each group, from when they
+    were issued. When they began is not recorded, and their end was noticed 100 ms late or so."""
+    origin = min(item.created_ns for item in dump.entries) - 1_000_000_000
+    free: dict[int, int] = {}
+    enter, leave = [], []
+    for item, group in zip(rows, groups, strict=True):
+        known = item.duration_ns > 0 and item.done
+        start = max(item.created_ns - origin, free.get(group, 0)) if known else 0
+        start = min(start, LATEST_NS - item.duration_ns)
+        enter.append(start)
+        leave.append(start + item.duration_ns if known else 0)
+        free[group] = max(leave[-1], free.get(group, 0))
+    return enter, leave
+
+
+def _ended(item: Entry) -> bool:
+    return item.done or item.timed_out
+
+
+def _end(dump: Dump, item: Entry) -> int:
+    """When an entry ended, at the latest."""
+    if item.timed_out:
+        return item.created_ns + item.timeout_ns
+    return item.completed_ns or dump.last_ns
+
+
+def _flags(item: Entry, timed: bool) -> int:
+    flags = Flag.ASYNC | Flag.EXIT_UPPER_BOUND
+    flags |= Flag.FAILED if item.timed_out else Flag(0)
+    flags |= Flag.COALESCED if item.coalesced else Flag(0)
+    flags |= Flag.ON_DEVICE if timed else Flag(0)
+    return int(flags)
+
+
+def _order(
+    draft: Draft, rows: Sequence[Entry], groups: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Position of each row in its group's order, and the global rank at its other end.
+
+    A message is counted per group, peer and direction, from the ring's first.
+    """
+    counts: dict[tuple[int, int, Op], int] = {}
+    sequences, peers = [], []
+    for item, group in zip(rows, groups, strict=True):
+        if not item.message:
+            sequences.append(item.sequence)
+            peers.append(-1)
+            continue
+        members = draft.members(group)
+        peer = members[item.peer] if 0 <= item.peer < len(members) else -1
+        place = (group, peer, item.op)
+        sequences.append(counts.get(place, 0))
+        counts[place] = sequences[-1] + 1
+        peers.append(peer)
+    return sequences, peers
+
+
+def _overall(dumps: Mapping[int, Dump]) -> list[str]:
+    """What these dumps as a whole cannot tell."""
+    limits = []
+    empty = [rank for rank, dump in dumps.items() if not dump.entries]
+    if empty:
+        limits.append(f"the dumps of ranks {format_ranks(empty)} have no entries")
+    unseen = [
+        rank
+        for rank, dump in dumps.items()
+        if any(item.done and not item.completed_ns for item in dump.entries)
+    ]
+    if unseen:
+        limits.append(
+            f"the dumps of ranks {format_ranks(unseen)} do not say when operations ended (gloo's "
+            "do not): their ends are only known to lie before the dump"
+        )
+    if any(not dump.written_ns and _in_flight(dump) for dump in dumps.values()):
+        limits.append(
+            "some dumps were copied after they were written, so that how long an operation had "
+            "been in flight is not known"
+        )
+    gaps = [rank for rank, dump in dumps.items() if _has_gaps(dump)]
+    if gaps:
+        limits.append(
+            f"the dumps of ranks {format_ranks(gaps)} leave out what had completed: only what was "
+            "in flight can be compared"
+        )
+    listed = {rank for dump in dumps.values() for ranks in dump.config.values() for rank in ranks}
+    if absent := sorted(listed - set(dumps)):
+        limits.append(f"there is no dump of these ranks: {format_ranks(absent)}")
+    return limits
+
+
+def _has_gaps(dump: Dump) -> bool:
+    """Whether records are missing between the first and the last (folded ones share a number)."""
+    records = [item.record for item in dump.entries if not item.coalesced]
+    coalesced = any(item.coalesced for item in dump.entries)
+    return not coalesced and bool(records) and records[-1] - records[0] + 1 != len(records)

@@ -1,0 +1,1 @@
+"""Kineto: torch.profiler's Chrome traces."""

@@ -1,0 +1,200 @@
+"""What the arguments of a collective say: its group, its size, its number in the group's order."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from evenstep.importers.kineto.names import element_type
+from evenstep.importers.trace_events import Args
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.spool.layout import DType, Op
+
+MOST_BYTES = 1 << 62
+_ADDRESS: Mapping[int, int] = {
+    Op.BROADCAST: 2,
+    Op.REDUCE: 3,
+    Op.GATHER: 3,
+    Op.SCATTER: 3,
+    Op.SEND: 2,
+    Op.RECV: 2,
+}
+_NO_DESCRIPTION = ("", "undefined")
+
+
+class GroupKey(NamedTuple):
+    """A process group as one file names it."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+class Call(NamedTuple):
+    """What one call's arguments say. -1: not said."""
+
+    group: GroupKey | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    dtype: int = 0
+    sequence: int = -1
+    source: int = -1
+    destination: int = -1
+    root: int = -1
+    tag: int = 0
+
+
+def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> Call:
+    """Everything an importer needs of a call's arguments."""
+    kind, size = element_type(args.dtype) if isinstance(args.dtype, str) else (DType.OTHER, 0)
+    bytes_in, bytes_out = _count(args.elements_in) * size, _count(args.elements_out) * size
+    if not size:
+        kind, bytes_in = tensors(args)
+    group = group_of(args, groups, world)
+    return Call(
+        group=group,
+        bytes_in=min(max(bytes_in, 0), MOST_BYTES),
+        bytes_out=min(max(bytes_out, 0), MOST_BYTES),
+        dtype=int(kind),
+        sequence=min(_whole(args.sequence), MOST_BYTES),
+        source=_rank(args.source),
+        destination=_rank(args.destination),
+        root=_root(args, group),
+    )
+
+
+def addressed(call: Call, op: int, asked: Args) -> Call:
+    """The call with its root or peer, and a message's tag, from what its operator was given.
+
+    c10d's operators take them at these places, as ranks of the group.
+    """
+    try:
+        given = msgspec.json.decode(asked.inputs)
+    except (msgspec.DecodeError, RecursionError):
+        return call
+    at = _ADDRESS.get(op, MOST_RANKS)
+    if not isinstance(given, list) or at >= len(given) or call.group is None:
+        return call
+    place = _whole(given[at])
+    rank = call.group.ranks[place] if 0 <= place < len(call.group.ranks) else -1
+    if op not in (Op.SEND, Op.RECV):
+        return call._replace(root=rank)
+    tag = _count(given[at + 1]) % (1 << 32) if at + 1 < len(given) else 0
+    return call._replace(source=rank, destination=rank, tag=tag)
+
+
+def groups_of(header: Mapping[str, Any]) -> dict[str, GroupKey]:
+    """The groups that a file lists in `distributedInfo`, by the name calls use."""
+    info = header.get("distributedInfo")
+    config = info.get("pg_config") if isinstance(info, dict) else None
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except (ValueError, RecursionError):
+            config = None
+    found: dict[str, GroupKey] = {}
+    for entry in config if isinstance(config, list) else []:
+        if isinstance(entry, dict) and (ranks := ranks_of(entry.get("ranks"))):
+            name = str(entry.get("pg_name", ""))
+            shown = _shown(name, entry.get("pg_desc"), ranks, found)
+            found.setdefault(name, GroupKey(shown, ranks))
+    return found
+
+
+def group_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> GroupKey | None:
+    """The group of a call: its own list of members, else the file's, else what its size implies."""
+    if not isinstance(args.group_name, str | int):
+        return None
+    name = str(args.group_name)
+    if name in groups:
+        return groups[name]
+    ranks = ranks_of(args.group_ranks) or _strided(args) or _everyone(args, world)
+    return GroupKey(_shown(name, args.group_description, ranks, groups), ranks) if ranks else None
+
+
+def ranks_of(value: Any) -> tuple[int, ...]:
+    """Global ranks from a list or its text; none where it is cut short (`[0, 1, ..., 63]`)."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return ()
+    if not isinstance(value, list):
+        return ()
+    if not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in value):
+        return ()
+    return tuple(sorted(set(value)))
+
+
+def tensors(args: Args) -> tuple[DType, int]:
+    """Type and bytes of the tensors an annotation was given."""
+    try:
+        dims, types = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
+    except (msgspec.DecodeError, RecursionError):
+        return DType.OTHER, 0
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return DType.OTHER, 0
+    known = [
+        (*element_type(name), _elements(shape))
+        for shape, name in zip(dims, types, strict=False)
+        if isinstance(name, str)
+    ]
+    total = sum(size * count for _, size, count in known)
+    return (known[0][0] if known else DType.OTHER), total
+
+
+def _elements(shape: Any) -> int:
+    """Elements of a shape, or of several; a shape without dimensions is not known."""
+    if not isinstance(shape, list) or not shape:
+        return 0
+    if all(isinstance(part, list) for part in shape):
+        return sum(_elements(part) for part in shape)
+    if not all(type(part) is int and 0 <= part <= MOST_BYTES for part in shape):
+        return 0
+    return min(math.prod(shape), MOST_BYTES)
+
+
+def _shown(
+    name: str, description: Any, ranks: tuple[int, ...], others: Mapping[str, GroupKey]
+) -> str:
+    """The user's name for a group where there is one and no other group bears it."""
+    if not isinstance(description, str) or description in _NO_DESCRIPTION:
+        return name
+    taken = any(key == GroupKey(description, ranks) for key in others.values())
+    return f"{description} ({name})" if taken else description
+
+
+def _strided(args: Args) -> tuple[int, ...]:
+    start, stride, size = (_whole(v) for v in (args.rank_start, args.rank_stride, args.group_size))
+    if start < 0 or stride < 1 or size < 1 or start + stride * (size - 1) >= MOST_RANKS:
+        return ()
+    return tuple(range(start, start + stride * size, stride))
+
+
+def _everyone(args: Args, world: int) -> tuple[int, ...]:
+    return tuple(range(world)) if 0 < _whole(args.group_size) == world else ()
+
+
+def _root(args: Args, group: GroupKey | None) -> int:
+    """Global rank of the root; calls state its place in the group."""
+    place = _whole(args.root)
+    return group.ranks[place] if group and 0 <= place < len(group.ranks) else -1
+
+
+def _whole(value: Any) -> int:
+    """A whole number of the file; -1 where there is none."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    return value if type(value) is int and value >= 0 else -1
+
+
+def _count(value: Any) -> int:
+    return max(_whole(value), 0)
+
+
+def _rank(value: Any) -> int:
+    number = _whole(value)
+    return number if number < MOST_RANKS else -1

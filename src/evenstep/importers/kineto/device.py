@@ -1,0 +1,234 @@
+"""Collectives and messages that a device carries out, and what else it computes.
+
+A call is `record_param_comms`. Its kernels are found through the launch with the same correlation,
+which lies within the call on its thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.importers.completion import Completion, completion, exposed
+from evenstep.importers.kineto.file import KinetoFile, Row
+from evenstep.importers.kineto.names import (
+    COMMS,
+    ON_DEVICE,
+    Annotation,
+    communicates,
+    kernel_operation,
+    operation,
+)
+from evenstep.importers.kineto.steps import Steps
+from evenstep.importers.kineto.table import (
+    NOT_SET,
+    UNKNOWN_NS,
+    announced_ops,
+    announced_peers,
+    call_table,
+)
+from evenstep.importers.merging import united
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag
+
+Array = npt.NDArray[Any]
+
+_NESTED = 4  # calls within calls (a coalesced group's), and one to spare
+
+
+def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
+    """Calls with their kernels, and kernels whose call is not in the file."""
+    issued = _issued(file, announced)
+    kernels = file.of(Row.KERNEL)
+    kernels = kernels.select(_communicating(file, kernels))
+    launches = _launched(file, kernels)
+    owner = _enclosing(issued, launches.thread, launches.start_ns)
+    owned = owner >= 0
+    return Columns.concatenate(
+        [
+            _with_kernels(issued, kernels.select(owned), owner[owned]),
+            _kernels_alone(file, kernels.select(~owned), launches.select(~owned)),
+        ]
+    )
+
+
+def compute_of(file: KinetoFile, steps: Steps) -> Columns:
+    """When each device computed: the union of its kernels that do not communicate, step by step.
+
+    Columns: device, enter_ns, exit_ns, step (that in which the kernels were launched).
+    """
+    kernels = file.of(Row.KERNEL)
+    kernels = kernels.select(~_communicating(file, kernels) & (kernels.device >= 0))
+    step = steps.at(_launched(file, kernels).start_ns)
+    order = np.lexsort([kernels.start_ns, step, kernels.device])
+    kernels, step = kernels.select(order), step[order]
+    first = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (np.diff(kernels.device) != 0)))
+    parts = [
+        {"device": kernels.device[:0], "enter_ns": step[:0], "exit_ns": step[:0], "step": step[:0]}
+    ]
+    for low, high in itertools.pairwise([*first, len(step)] if len(step) else []):
+        start, end = united(kernels.start_ns[low:high], kernels.end_ns[low:high])
+        cell = {"device": kernels.device[low], "step": step[low]}
+        spread = {name: np.full(len(start), value) for name, value in cell.items()}
+        parts.append({**spread, "enter_ns": start, "exit_ns": end})
+    return Columns.concatenate([Columns(part) for part in parts])
+
+
+def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
+    """When a file's devices had done what they were asked, and when they only communicated."""
+    kernels = file.of(Row.KERNEL)
+    kernels = kernels.with_column("launched_ns", _launched(file, kernels).start_ns)
+    moving = _communicating(file, kernels)
+    return completion(kernels, moving), exposed(kernels, moving)
+
+
+def _communicating(file: KinetoFile, kernels: Columns) -> Array:
+    """Which kernels move data between ranks."""
+    named = np.array([communicates(name) for name in file.names], bool)
+    told = np.array([args.collective is not None for args in file.calls] + [False], bool)
+    return np.asarray(named[kernels.name] | told[kernels.args])
+
+
+def _launched(file: KinetoFile, kernels: Columns) -> Columns:
+    """Thread and start of what launched each kernel.
+
+    The launch with its correlation; else the host's event with its external id; else, on no
+    thread, the kernel itself.
+    """
+    found = Columns(
+        {
+            "thread": np.full(len(kernels), -1),
+            "start_ns": kernels.start_ns.copy(),
+        }
+    )
+    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
+    for sources, key in ((host, "external"), (file.of(Row.LAUNCH), "correlation")):
+        place = _lookup(sources[key], kernels[key])
+        known = place >= 0
+        for column in found:
+            found[column][known] = sources[column][place[known]]
+    return found
+
+
+def _lookup(keys: Array, wanted: Array) -> Array:
+    """Index of the last row with each key; -1 where there is none or no key."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], wanted, side="right") - 1
+    row = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (wanted >= 0) & (keys[row] == wanted), row, -1)
+
+
+def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
+    """Calls to a process group of devices, with what they do."""
+    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
+    comms = np.array([name == COMMS for name in file.names], bool)
+    codes = announced_ops(announced, ON_DEVICE)
+    notes = host.select(codes[host.name] >= 0).sorted_by("start_ns")
+    calls = host.select(comms[host.name]).sorted_by("start_ns")
+    inside = _enclosing(calls, notes.thread, notes.start_ns)
+    op = np.array([_stated(file, index) for index in calls.args], np.int64)
+    note_of = np.full(len(calls), -1)
+    note_of[inside[inside >= 0][::-1]] = np.flatnonzero(inside >= 0)[::-1]
+    bare = (op < 0) & (note_of >= 0)
+    op[bare] = codes[notes.name[note_of[bare]]]
+    args = np.where(bare, notes.args[note_of], calls.args) if len(notes) else calls.args
+    peer = _peers(announced, notes, note_of)
+    calls = _with(calls, op=op, args=args, peer=peer)
+    alone = notes.select(inside < 0)
+    alone = _with(
+        alone, op=codes[alone.name], args=alone.args, peer=announced_peers(announced, alone)
+    )
+    found = Columns.concatenate([calls, alone])
+    return found.select(found.op >= 0).sorted_by("start_ns")
+
+
+def _stated(file: KinetoFile, index: int) -> int:
+    """The operation a call's own arguments state."""
+    stated = file.calls[index].collective if index >= 0 else None
+    op = operation(stated) if isinstance(stated, str) else None
+    return NOT_SET if op is None else int(op)
+
+
+def _with(rows: Columns, *, op: Array, args: Array, peer: Array) -> Columns:
+    return rows.with_column("op", op).with_column("args", args).with_column("peer", peer)
+
+
+def _peers(announced: Sequence[Annotation | None], notes: Columns, note_of: Array) -> Array:
+    own = np.append(announced_peers(announced, notes), -1)
+    return np.asarray(own[note_of])
+
+
+def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:
+    """Index of the latest-begun row of the same thread that is under way at a time; -1: none.
+
+    Rows of a thread nest: where the last one has ended, those before are tried.
+    """
+    found = np.full(len(thread), -1)
+    order = np.lexsort([outer.start_ns, outer.thread])
+    sorted_thread, sorted_start = outer.thread[order], outer.start_ns[order]
+    for number in np.unique(thread[thread >= 0]):
+        low, high = np.searchsorted(sorted_thread, [number, number + 1])
+        mine = np.flatnonzero(thread == number)
+        place = low + np.searchsorted(sorted_start[low:high], time[mine], side="right") - 1
+        for back in range(_NESTED):
+            tried = np.flatnonzero((place - back >= low) & (found[mine] < 0))
+            row = order[place[tried] - back]
+            fits = outer.end_ns[row] >= time[mine[tried]]
+            found[mine[tried[fits]]] = row[fits]
+    return found
+
+
+def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
+    """The calls, each from the start of its first kernel to the end of its last."""
+    count = len(issued)
+    first = np.full(count, np.iinfo(np.int64).max)
+    last, which = np.full(count, UNKNOWN_NS), np.full(count, -1)
+    np.minimum.at(first, owner, kernels.start_ns)
+    np.maximum.at(last, owner, kernels.end_ns)
+    which[owner[::-1]] = np.arange(len(kernels))[::-1]
+    known = which >= 0
+    args = np.where(issued.args >= 0, issued.args, _of(kernels.args, which))
+    return call_table(
+        op=issued.op,
+        enter_ns=issued.start_ns,
+        exit_ns=last,
+        device_enter_ns=np.where(known, first, UNKNOWN_NS),
+        device_exit_ns=last,
+        thread=issued.thread,
+        device=_of(kernels.device, which),
+        stream=_of(kernels.stream, which),
+        name=_of(kernels.name, which),
+        args=args,
+        flags=int(Flag.ON_DEVICE | Flag.ASYNC),
+        peer_or_root=issued.peer,
+    )
+
+
+def _of(values: Array, which: Array) -> Array:
+    """A value of the picked rows; -1 where none is picked."""
+    return np.append(values, -1)[which]
+
+
+def _kernels_alone(file: KinetoFile, kernels: Columns, launches: Columns) -> Columns:
+    """Kernels whose call is not in the file."""
+    ops = np.array([int(kernel_operation(name)) for name in file.names] + [0])
+    stated = np.array([_stated(file, index) for index in kernels.args], np.int64)
+    return call_table(
+        op=np.where(stated >= 0, stated, ops[kernels.name]),
+        enter_ns=launches.start_ns,
+        exit_ns=kernels.end_ns,
+        device_enter_ns=kernels.start_ns,
+        device_exit_ns=kernels.end_ns,
+        thread=launches.thread,
+        device=kernels.device,
+        stream=kernels.stream,
+        name=kernels.name,
+        args=kernels.args,
+        flags=int(Flag.ON_DEVICE | Flag.ASYNC),
+    )

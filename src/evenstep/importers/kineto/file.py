@@ -1,0 +1,219 @@
+"""One Kineto file as columns: what ran when, on which thread or stream, launched by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.importers.compression import Stream
+from evenstep.importers.kineto.names import CALL, COMMS, annotation
+from evenstep.importers.trace_events import Args, Event, TraceEvents
+from evenstep.trace.columns import Columns
+
+Array = npt.NDArray[Any]
+
+LATEST_US = 4e15  # the year 2096 in µs: a time beyond it, either way, is damage
+_MASK = (1 << 62) - 1
+
+
+class Row(IntEnum):
+    """What a row is about."""
+
+    KERNEL = 1
+    LAUNCH = 2  # the runtime's or driver's call that started it
+    OPERATOR = 3
+    ANNOTATION = 4
+
+
+_CATEGORIES = {
+    "kernel": Row.KERNEL,
+    "concurrent_kernel": Row.KERNEL,
+    "cpu_op": Row.OPERATOR,
+    "operator": Row.OPERATOR,
+    "user_annotation": Row.ANNOTATION,
+    "runtime": Row.LAUNCH,
+}
+
+
+@dataclass(slots=True)
+class KinetoFile:
+    """What is used of one file.
+
+    `rows` has: row (`Row`), name (index of `names`), start_ns and end_ns (since 1970 where the file
+    says so), thread (index of `threads`), correlation and external (-1: none), device (-1: none),
+    stream (-1: none), args (index of `calls`, -1: none). In order of the file.
+    """
+
+    path: Path
+    header: dict[str, Any]
+    rows: Columns
+    names: list[str]
+    threads: list[tuple[Any, Any]]  # (pid, tid)
+    calls: list[Args]  # arguments of what communicates
+    damaged: int  # events with a time or a duration that cannot be
+    unpaired: int  # events that only begin or only end
+    process: str = ""  # the one that this is of, where the file holds several
+
+    @property
+    def key(self) -> tuple[Path, str]:
+        """What tells it from others: the file, and the process within it."""
+        return self.path, self.process
+
+    def of(self, row: Row) -> Columns:
+        """The rows of one sort."""
+        return self.rows.select(self.rows.row == int(row))
+
+
+def read_file(path: Path, progress: Callable[[int, int], None]) -> KinetoFile:
+    """Read one file. Raises `TraceError` where it cannot be read to its end."""
+    with Stream(path) as stream:
+        events = TraceEvents(stream)
+        gathering = _Gathering()
+        for piece in events:
+            gathering.add(piece)
+            progress(stream.position_bytes, stream.size_bytes)
+    return gathering.file(path, events.header)
+
+
+class _Gathering:
+    """Columns in the making, one piece of the file after the other."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._threads: dict[tuple[Any, Any], int] = {}
+        self._sorts: dict[str | None, int] = {}
+        self._calls: list[Args] = []
+        self._speaking: list[int] = []  # numbers of names whose events tell of a collective
+        self._judged = 0  # names looked at for that
+        self._tables: list[Columns] = []
+        self._damaged = 0
+        self._unpaired = 0
+
+    def add(self, events: list[Event]) -> None:
+        """Take in the events that matter."""
+        sorts = self._sorts
+        for category in {event.cat for event in events}.difference(sorts):
+            sorts[category] = _sort(category)
+        kept = [event for event in events if event.ph == "X" and sorts[event.cat]]
+        self._unpaired += sum(event.ph in ("B", "E") for event in events)
+        if not kept:
+            return
+        start, end, sane = _times(kept)
+        if not sane.all():
+            self._damaged += int(np.count_nonzero(~sane))
+            kept = [event for event, good in zip(kept, sane, strict=True) if good]
+            start, end = start[sane], end[sane]
+        self._tables.append(self._columns(kept, start, end))
+
+    def _columns(self, kept: list[Event], start: Array, end: Array) -> Columns:
+        names, threads, sorts = self._names, self._threads, self._sorts
+        args = [event.args or _NONE for event in kept]
+        name = np.array([names.setdefault(e.name or "", len(names)) for e in kept], np.int32)
+        row = np.array([sorts[event.cat] for event in kept], np.uint8)
+        device = _numbers([item.device for item in args])
+        if (homeless := (row == int(Row.KERNEL)) & (device < 0)).any():
+            process = _numbers([event.pid for event in kept])  # of a kernel, that is its device
+            device = np.where(homeless, process, device)
+        return Columns(
+            {
+                "row": row,
+                "name": name,
+                "start_ns": start,
+                "end_ns": end,
+                "thread": np.array(
+                    [threads.setdefault((e.pid, e.tid), len(threads)) for e in kept], np.int32
+                ),
+                "correlation": _numbers([item.correlation for item in args]),
+                "external": _numbers([item.external for item in args]),
+                "device": np.where(device < 1 << 15, device, -1).astype(np.int16),
+                "stream": _numbers([item.stream for item in args]),
+                "args": self._kept_args(args, name),
+            }
+        )
+
+    def _kept_args(self, args: list[Args], name: Array) -> Array:
+        """Index of the arguments of each row that communicates; -1 for the rest."""
+        new = len(self._names) - self._judged
+        for number, text in enumerate(islice(reversed(self._names), new), start=1):
+            if text == COMMS or text.startswith(CALL) or annotation(text) is not None:
+                self._speaking.append(len(self._names) - number)
+        self._judged = len(self._names)
+        told = np.array([item.collective is not None for item in args], bool)
+        rows = np.flatnonzero(told | np.isin(name, self._speaking))
+        index = np.full(len(args), -1, np.int32)
+        index[rows] = np.arange(len(rows)) + len(self._calls)
+        for row in rows:
+            item = args[row]
+            for part in ("dims", "types", "inputs"):  # let go of the file's text
+                setattr(item, part, getattr(item, part).copy())
+            self._calls.append(item)
+        return index
+
+    def file(self, path: Path, header: dict[str, Any]) -> KinetoFile:
+        """What was gathered."""
+        rows = Columns.concatenate([_EMPTY, *self._tables])
+        base = header.get("baseTimeNanoseconds")
+        if type(base) is int and 0 < base < LATEST_US * 1000:
+            for name in ("start_ns", "end_ns"):
+                rows = rows.with_column(name, rows[name] + base)
+        return KinetoFile(
+            path, header, rows, list(self._names), list(self._threads), self._calls,
+            self._damaged, self._unpaired,
+        )  # fmt: skip
+
+
+_NONE = Args()
+_TYPES = {
+    "row": np.uint8, "name": np.int32, "start_ns": np.int64, "end_ns": np.int64,
+    "thread": np.int32, "correlation": np.int64, "external": np.int64, "device": np.int16,
+    "stream": np.int64, "args": np.int32,
+}  # fmt: skip
+_EMPTY = Columns({name: np.zeros(0, kind) for name, kind in _TYPES.items()})
+
+
+def _sort(category: str | None) -> int:
+    """What events of a category are; 0 for those that are not used."""
+    name = (category or "").lower()
+    if name.endswith(("_runtime", "_driver")):
+        return int(Row.LAUNCH)
+    return int(_CATEGORIES.get(name, 0))
+
+
+def _times(events: list[Event]) -> tuple[Array, Array, Array]:
+    """Start and end in ns, and which of them can be."""
+    length = np.array([event.dur for event in events], np.float64)
+    if isinstance(events[0].ts, float):
+        start = np.array([event.ts for event in events], np.float64)
+        sane = (np.abs(start) < LATEST_US) & (length >= 0) & (length < LATEST_US)
+        start, length = np.where(sane, start, 0), np.where(sane, length, 0)
+        whole = np.floor(start)
+        start_ns = whole.astype(np.int64) * 1000 + np.rint((start - whole) * 1000).astype(np.int64)
+    else:
+        fine = [int(event.ts * 1000) if abs(event.ts) < LATEST_US else None for event in events]
+        sane = np.array([ns is not None for ns in fine]) & (length >= 0) & (length < LATEST_US)
+        length = np.where(sane, length, 0)
+        start_ns = np.array([ns or 0 for ns in fine], np.int64)
+    return start_ns, start_ns + np.rint(length * 1000).astype(np.int64), sane
+
+
+def _numbers(values: list[Any]) -> Array:
+    """Numbers of the file; -1 where there is none."""
+    try:
+        return np.maximum(np.array(values, np.int64), -1)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_number(value) for value in values], np.int64)
+
+
+def _number(value: Any) -> int:
+    if type(value) is int:
+        return value & _MASK if value >= 0 else -1
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value) & _MASK
+    return -1

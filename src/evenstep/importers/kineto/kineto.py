@@ -1,0 +1,182 @@
+"""Kineto traces (torch.profiler, Chrome JSON), one file per rank, as one trace.
+
+Device stamps are on the host's clock: the profiler has converted them. Times are since the first
+event of any file; hosts are compared only where the files name them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.importers.draft import FIRST_NS, Draft
+from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.kineto.calls import Call, addressed, call_of, groups_of
+from evenstep.importers.kineto.device import device_calls
+from evenstep.importers.kineto.file import KinetoFile, read_file
+from evenstep.importers.kineto.host import host_calls
+from evenstep.importers.kineto.names import annotation
+from evenstep.importers.kineto.places import info_of, places_of
+from evenstep.importers.kineto.processes import by_process
+from evenstep.importers.kineto.records import Profile, enter
+from evenstep.importers.kineto.steps import UNMARKED, steps_of
+from evenstep.importers.repetition import with_steps
+from evenstep.trace.columns import Columns
+from evenstep.trace.numbering import renumbered
+from evenstep.trace.ranks import format_ranks
+from evenstep.trace.trace import RankInfo, Trace
+
+Array = npt.NDArray[Any]
+
+NAME = "Kineto trace"
+_MARKS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')
+_PREAMBLE = (b'"schemaVersion"', b'"deviceProperties"')  # a long list of them comes first
+
+
+def recognises(source: Source) -> bool:
+    """Whether a file is Chrome JSON."""
+    head = source.head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if head[:1] not in (b"{", b"["):
+        return False
+    return _MARKS.search(head) is not None or all(mark in head for mark in _PREAMBLE)
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """All files as one trace. Those that cannot be used are named in its limits.
+
+    Raises `TraceError` where none can.
+    """
+    draft = Draft()
+    files = _files(sources, progress, draft.limits)
+    places, left_out = places_of(files)
+    draft.limits += left_out
+    origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)
+    told: dict[str, list[int]] = {}
+    ranks = []
+    for file in files:
+        steps = steps_of(file)
+        if file.key not in places or steps is None:
+            continue
+        place = places[file.key]
+        calls = _calls(file)
+        ranks.append(Profile(file, place, steps, calls, _said(file, calls, place.world)))
+        for text in [*steps.limits, *place.limits, *_damage(file)]:
+            told.setdefault(text, []).append(place.rank)
+    if not ranks:
+        reasons = (line.removeprefix("left out: ") for line in draft.limits)
+        raise TraceError("nothing to read: " + "; ".join(reasons))
+    for each in ranks:
+        draft.rank(_info(each, origin))
+    draft.limits += _spoken(told, len(ranks))
+    enter(draft, ranks, origin)
+    trace = _finished(draft, ranks)
+    return _repeating(trace) if all(each.steps.whole for each in ranks) else trace
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+def _files(sources: Sequence[Source], progress: Progress, limits: list[str]) -> list[KinetoFile]:
+    found = []
+    for source in sources:
+        name = source.path.name
+        try:
+            file = read_file(source.path, lambda done, size, name=name: progress(name, done, size))  # type: ignore[misc]
+            found += by_process(file) if len(file.rows) else []
+        except TraceError as error:
+            limits.append(f"left out: {error}")
+            continue
+        if not len(file.rows):
+            limits.append(
+                f"left out: {source.path} holds no operator, annotation or kernel; record it with "
+                "torch.profiler and activities CPU and CUDA"
+            )
+    return found
+
+
+def _calls(file: KinetoFile) -> Columns:
+    """Every collective and message of a file, in order of being issued."""
+    announced = [annotation(name) for name in file.names]
+    calls = Columns.concatenate([device_calls(file, announced), host_calls(file, announced)])
+    return calls.sorted_by("enter_ns")
+
+
+def _said(file: KinetoFile, calls: Columns, world: int) -> list[Call]:
+    groups = groups_of(file.header)
+    each = [call_of(args, groups, world) for args in file.calls]
+    nothing = Call()
+    said = [each[index] if index >= 0 else nothing for index in calls.args]
+    if len(groups) == 1 and not any(call.group for call in said):  # they can only mean this one
+        only = next(iter(groups.values()))
+        said = [call if call.group else call._replace(group=only) for call in said]
+    for row in np.flatnonzero(calls.asked >= 0):
+        said[row] = addressed(said[row], int(calls.op[row]), file.calls[calls.asked[row]])
+    return said
+
+
+def _damage(file: KinetoFile) -> list[str]:
+    lines = []
+    if file.damaged:
+        lines.append(f"{file.damaged} events have a time or a duration that cannot be: left out")
+    if file.unpaired:
+        lines.append(f"{file.unpaired} events only begin or only end, which is not read: left out")
+    return lines
+
+
+def _spoken(told: dict[str, list[int]], ranks: int) -> list[str]:
+    """Each line once, with the ranks it is true of where these are not all."""
+    return [
+        text if len(where) == ranks else f"rank {format_ranks(where)}: {text}"
+        for text, where in told.items()
+    ]
+
+
+def _info(each: Profile, origin: int) -> RankInfo:
+    place = each.place
+    identity = {
+        "rank": place.rank, "world": place.world, "attempt": 0, "hostname": place.host,
+        "boot_id": f"host {place.host}" if place.host else "", "source": str(each.file.path),
+        "anchor_monotonic_ns": FIRST_NS, "anchor_realtime_ns": origin,
+    }  # fmt: skip
+    return RankInfo(place.rank, identity, {"device_clock": "host"})
+
+
+def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
+    world = max(each.place.world for each in ranks)
+    library = info_of(ranks[0].file).get("nccl_version")
+    run: dict[str, Any] = {"run_id": "", "source": NAME, "world": world}
+    if isinstance(library, str):
+        run["versions"] = {"nccl": library}
+    trace = draft.trace(run, world=world)
+    trace.events, shifts = renumbered(trace.events)
+    trace.limits += [
+        f"rank {rank} began to count {shift} steps after the others; its steps were renumbered"
+        for rank, shift in shifts.items()
+    ]
+    missing = trace.missing_ranks
+    if missing:
+        word = "rank" if len(missing) == 1 else "ranks"
+        trace.limits.append(
+            f"{word} {_few(missing)} of {trace.world} left no file here: give all of them to see "
+            "who waits for whom"
+        )
+    return trace
+
+
+def _repeating(trace: Trace) -> Trace:
+    """A trace of which nothing marks the steps, with those in which its collectives repeat."""
+    trace, inferred = with_steps(trace)
+    if inferred:
+        trace.limits = [text for text in trace.limits if not text.startswith(UNMARKED)]
+        trace.limits.append(f"{UNMARKED}; {inferred}")
+    return trace
+
+
+def _few(ranks: Sequence[int]) -> str:
+    text = format_ranks(ranks)
+    return text if len(text) < 60 else text[:57].rpartition(",")[0] + " …"

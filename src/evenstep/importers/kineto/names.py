@@ -1,0 +1,151 @@
+"""What the names in a profile mean: collectives, kernels that communicate, phases, types."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from evenstep.trace.spool.layout import DType, Op, Phase
+
+#: Longest first where one name contains another.
+_OPS = (
+    ("allreduce", Op.ALL_REDUCE),
+    ("allgather", Op.ALL_GATHER),
+    ("reducescatter", Op.REDUCE_SCATTER),
+    ("alltoall", Op.ALL_TO_ALL),
+    ("broadcast", Op.BROADCAST),
+    ("bcast", Op.BROADCAST),
+    ("barrier", Op.BARRIER),
+    ("gather", Op.GATHER),
+    ("scatter", Op.SCATTER),
+    ("reduce", Op.REDUCE),
+    ("recv", Op.RECV),
+    ("send", Op.SEND),
+)
+MESSAGES = frozenset({Op.SEND, Op.RECV})
+ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
+
+_KERNEL = re.compile(
+    r"^(?:void )?(?:nccl|rccl|mscclpp|msccl)\w*kernel|^(?:void )?[\w:]*(?:cross_device_reduce|"
+    r"(?:one|two)_shot_all_reduce|multimem_all_reduce|multimem_one_shot|multimem_all_gather)",
+    re.IGNORECASE,
+)
+_SEND_AND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
+_ANNOTATION = re.compile(
+    r"^(nccl|rccl|gloo|mpi|ucc|xccl|hccl|mccl):\s*(\w+)(?:\s+\d+\s*(?:->|<-)\s*(\d+))?"
+)
+ON_DEVICE = frozenset({"nccl", "rccl", "xccl", "hccl", "mccl"})  # backends, by where they work
+ON_HOST = frozenset({"gloo", "mpi", "ucc"})
+
+COMMS = "record_param_comms"
+CALL = "c10d::"
+EVALUATE = "autograd::engine::evaluate_function"
+
+_STEP = re.compile(r"^ProfilerStep\*?#(\d{1,9})$")
+OPTIMIZER_STEP = "Optimizer.step#"
+
+
+class Annotation(NamedTuple):
+    """A collective as its process group announces it: `nccl:all_reduce`, `nccl:send 0->1`."""
+
+    backend: str
+    op: Op
+    peer: int  # -1 where the name does not say
+
+
+def operation(name: str) -> Op | None:
+    """The operation a collective's name stands for (`_allgather_base`, `allreduce_coalesced`)."""
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    return next((op for word, op in _OPS if word in letters), None)
+
+
+def communicates(kernel: str) -> bool:
+    """Whether a kernel moves data between ranks: NCCL, RCCL, MSCCL, symmetric memory."""
+    return _KERNEL.search(kernel) is not None
+
+
+def kernel_operation(kernel: str) -> Op:
+    """What a communication kernel does, as far as its name says.
+
+    `SendRecv` serves all-to-all and point to point alike; with nothing else known it is OTHER.
+    """
+    head = kernel.partition("(")[0]
+    if _SEND_AND_RECEIVE.search(head):
+        return Op.OTHER
+    return operation(head) or Op.OTHER
+
+
+def annotation(name: str) -> Annotation | None:
+    """What a process group's annotation says; None for any other name."""
+    found = _ANNOTATION.match(name)
+    op = operation(found[2]) if found else None
+    if found is None or op is None:
+        return None
+    return Annotation(found[1], op, int(found[3] or -1))
+
+
+def step_number(name: str) -> int | None:
+    """The number in `ProfilerStep#7`."""
+    found = _STEP.match(name)
+    return int(found[1]) if found else None
+
+
+# -- phases ----------------------------------------------------------------------------------------
+
+#: In this order, on the name in lower case with everything else than letters made into a space.
+_PHASES = (
+    (Phase.INPUT, r"^enumerate dataloader|\b(?:data ?load(?:er|ing)?|load data|(?:next|get|fetch) "
+                  r"(?:batch|data)|batch fetch|(?:train )?dataloader next)\b"),
+    (Phase.EVALUATION, r"\b(?:eval(?:uation|uate)?|validation|validate|validation step)\b"),
+    (Phase.CHECKPOINT, r"\b(?:save )?checkpoint(?:ing)?\b|\bsave model\b"),
+    (Phase.OPTIMIZER, r"^optimizer (?:step|zero grad)\b|^(?:optimizer|optim|optimizer step)$"
+                      r"|\boptimizer step$"),
+    (Phase.BACKWARD, r"^(?:backward|bwd)(?: (?:pass|step))?$|\bbackward$"),
+    (Phase.FORWARD, r"^(?:forward|fwd)(?: (?:pass|step))?$|\bforward$|\btraining step$"),
+)  # fmt: skip
+_PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASES)
+
+
+def phase(name: str) -> Phase | None:
+    """The phase a host-side annotation marks; None for one that marks none."""
+    words = re.sub(r"[^a-z]+", " ", name.lower()).strip()
+    return next((phase for phase, pattern in _PATTERNS if pattern.search(words)), None)
+
+
+# -- element types ---------------------------------------------------------------------------------
+
+_TYPES: dict[str, tuple[DType, int]] = {
+    "float": (DType.FLOAT32, 4),
+    "float32": (DType.FLOAT32, 4),
+    "half": (DType.FLOAT16, 2),
+    "float16": (DType.FLOAT16, 2),
+    "bfloat16": (DType.BFLOAT16, 2),
+    "double": (DType.FLOAT64, 8),
+    "float64": (DType.FLOAT64, 8),
+    "long": (DType.INT64, 8),
+    "int64": (DType.INT64, 8),
+    "int": (DType.INT32, 4),
+    "int32": (DType.INT32, 4),
+    "short": (DType.INT16, 2),
+    "int16": (DType.INT16, 2),
+    "char": (DType.INT8, 1),
+    "signed char": (DType.INT8, 1),
+    "int8": (DType.INT8, 1),
+    "byte": (DType.UINT8, 1),
+    "unsigned char": (DType.UINT8, 1),
+    "uint8": (DType.UINT8, 1),
+    "bool": (DType.BOOL, 1),
+    "complexfloat": (DType.COMPLEX, 8),
+    "complexdouble": (DType.COMPLEX, 16),
+}
+
+
+def element_type(name: str) -> tuple[DType, int]:
+    """Type and bytes of one element as c10 (`BFloat16`) or C++ (`c10::BFloat16`) spells it.
+
+    Zero bytes where it is not known.
+    """
+    plain = name.lower().removeprefix("c10::").strip()
+    if plain.startswith("float8"):
+        return DType.FLOAT8, 1
+    return _TYPES.get(plain, (DType.OTHER, 0))

@@ -1,0 +1,133 @@
+"""Which rank of which run a file is, and on which host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.importers.file_ranks import natural, ranks_by_paths
+from evenstep.importers.kineto.calls import groups_of, ranks_of
+from evenstep.importers.kineto.file import KinetoFile
+from evenstep.trace.ranks import MOST_RANKS
+
+#: tensorboard_trace_handler: HOST_PID.STAMP.pt.trace.json
+_WORKER = re.compile(r"^(?P<host>.+)_\d+(?:\.\d+)?\.pt\.trace\.json")
+_BY_NAME = "the file does not say which rank it is: its name does"
+_IN_ORDER = (
+    "neither the files nor their names say which rank is which: they are numbered in the order of "
+    "their names"
+)
+_BY_PROCESS = (
+    "the file holds several processes: ranks are numbered in the order of their process numbers"
+)
+APART_NS = 3_600_000_000_000  # profiles of one run that tell of each other begin much closer
+
+
+Key = tuple[Path, str]  # `KinetoFile.key`
+
+
+class Place(NamedTuple):
+    """A file's place in its run."""
+
+    rank: int
+    world: int
+    host: str  # "" unknown
+    limits: list[str]
+
+
+def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, Place], list[str]]:
+    """The place of every file that is used, and why others are left out.
+
+    Files of the run that most belong to are used, one per rank.
+    """
+    known = [world for file in files if (world := _world(file))]
+    main = max(dict.fromkeys(known), key=known.count) if known else 0
+    starts = sorted(_start(file) for file in files)
+    middle = starts[(len(files) - 1) // 2] if files else 0
+    places: dict[Key, Place] = {}
+    taken: dict[int, Path] = {}
+    limits = []
+    named = _named(files)
+    for file in sorted(files, key=lambda file: _order(file, named)):
+        rank, said = _stated(file), list[str]()
+        if rank is None and file.path in named:
+            rank, said = named[file.path], [_BY_NAME]
+        elif rank is None:
+            rank = next(n for n in range(len(files) + 1) if n not in taken)
+            said = [_BY_PROCESS if file.process else _IN_ORDER]
+        reason = _misfit(file, main, middle)
+        if not reason and rank in taken:
+            reason = f"is a second trace of rank {rank}, after {taken[rank]}"
+        if reason:
+            limits.append(f"left out: {file.path} {reason}")
+            continue
+        taken[rank] = file.path
+        places[file.key] = Place(rank, main, _host(file), said)
+    least = [] if main else map(_least_world, files)
+    world = max([main, *(rank + 1 for rank in taken), *least])
+    return {key: place._replace(world=world) for key, place in places.items()}, limits
+
+
+def _named(files: Sequence[KinetoFile]) -> dict[Path, int]:
+    """Ranks that paths tell, of files that do not and that hold one."""
+    return ranks_by_paths(
+        [file.path for file in files if _stated(file) is None and not file.process]
+    )
+
+
+def _misfit(file: KinetoFile, main: int, middle_ns: int) -> str:
+    """Why a file is of another run than most; nothing where it is not."""
+    apart_ns = abs(_start(file) - middle_ns)
+    if apart_ns > APART_NS:
+        return (
+            f"begins {apart_ns / 3.6e12:.0f} h away from most others: it is of another run, or "
+            "that host's clock is wrong"
+        )
+    world = _world(file)
+    return f"is of a run of {world} ranks, not of {main}" if world and world != main else ""
+
+
+def _start(file: KinetoFile) -> int:
+    return int(file.rows.start_ns.min())
+
+
+def _world(file: KinetoFile) -> int:
+    """How many ranks a file says there are; 0 where it does not."""
+    return _number(info_of(file).get("world_size")) or 0
+
+
+def _order(file: KinetoFile, named: Mapping[Path, int]) -> tuple[bool, list[str | int]]:
+    """Files whose rank is told as they were given, then the others as people number files."""
+    silent = _stated(file) is None and file.path not in named
+    return silent, natural(file.path) if silent else []
+
+
+def info_of(file: KinetoFile) -> dict[str, Any]:
+    """What a file says of its job; nothing where it says nothing."""
+    info = file.header.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < MOST_RANKS else None
+
+
+def _least_world(file: KinetoFile) -> int:
+    """How many ranks the groups of a file show there to be."""
+    members = [key.ranks for key in groups_of(file.header).values()]
+    members += [ranks_of(args.group_ranks) for args in file.calls]
+    return max((ranks[-1] + 1 for ranks in members if ranks), default=0)
+
+
+def _stated(file: KinetoFile) -> int | None:
+    return _number(info_of(file).get("rank"))
+
+
+def _host(file: KinetoFile) -> str:
+    stated = file.header.get("host_name")
+    if isinstance(stated, str):
+        return stated
+    worker = _WORKER.match(file.path.name)
+    return worker["host"] if worker else ""

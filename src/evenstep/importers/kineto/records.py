@@ -1,0 +1,207 @@
+"""The records of profiles: what was found in each file, on one line of time, in one draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.importers.completion import Completion
+from evenstep.importers.draft import FIRST_NS, Draft
+from evenstep.importers.kineto.calls import Call, GroupKey
+from evenstep.importers.kineto.device import completion_of, compute_of
+from evenstep.importers.kineto.file import KinetoFile
+from evenstep.importers.kineto.host import host_waits
+from evenstep.importers.kineto.names import MESSAGES, ROOTED
+from evenstep.importers.kineto.places import Place, info_of
+from evenstep.importers.kineto.sequence import in_sequence
+from evenstep.importers.kineto.steps import Steps, phases_of
+from evenstep.importers.kineto.table import UNKNOWN_NS
+from evenstep.importers.merging import united
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op, ReduceOp
+
+Array = npt.NDArray[Any]
+
+COMPUTE = "compute"  # the name of spans in which a device computes
+_REDUCTIONS = (
+    ("sum", ReduceOp.SUM), ("prod", ReduceOp.PRODUCT), ("minmax", ReduceOp.OTHER),
+    ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
+)  # fmt: skip
+
+
+class Profile(NamedTuple):
+    """One file and what was found in it."""
+
+    file: KinetoFile
+    place: Place
+    steps: Steps
+    calls: Columns
+    said: list[Call]  # of each call
+
+
+def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
+    """Enter everything the profiles show; `origin` is when the first event of any begins."""
+    found = [completion_of(each.file) for each in profiles]
+    tables = [
+        _communication(draft, each, origin, done)
+        for each, (done, _) in zip(profiles, found, strict=True)
+    ]
+    numbered, limits = in_sequence(Columns.concatenate(tables))
+    draft.limits += limits
+    numbered = numbered.with_column("enter_ns", numbered.entered)
+    for each, (done, waits) in zip(profiles, found, strict=True):
+        rank = each.place.rank
+        mine = numbered.select(numbered["rank"] == rank)
+        if len(mine):
+            draft.rows(rank, {name: mine[name] for name in mine if name != "rank"})
+        _enter_steps(draft, each, origin, done, waits)
+        _enter_compute(draft, each, origin)
+
+
+def _since(times: Array, origin: int) -> Array:
+    """Times since the origin; 0 where they are not known."""
+    return np.where(times == UNKNOWN_NS, 0, times - (origin - FIRST_NS))
+
+
+def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -> Columns:
+    """A rank's collectives and messages as records, but for their number in the group's order.
+
+    They are entered when issued; `entered` is when the device had come to them.
+    """
+    calls, said = each.calls, each.said
+    message = np.isin(calls.op, [int(op) for op in MESSAGES])
+    groups = _groups(draft, each)
+    return Columns(
+        {
+            "rank": np.full(len(calls), each.place.rank),
+            "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
+            "op": calls.op,
+            "enter_ns": _since(calls.enter_ns, origin),
+            "entered": _since(_entered(calls, done), origin),
+            "exit_ns": _since(calls.exit_ns, origin),
+            "device_enter_ns": _since(calls.device_enter_ns, origin),
+            "device_exit_ns": _since(calls.device_exit_ns, origin),
+            "step": each.steps.at(calls.enter_ns),
+            "group": np.array([groups[call.group] for call in said], np.int64),
+            "assumed": np.array([call.group is None for call in said], bool),
+            "stated": np.array([call.sequence for call in said], np.int64),
+            "bytes_in": np.array([call.bytes_in for call in said], np.int64),
+            "bytes_out": np.array([call.bytes_out for call in said], np.int64),
+            "dtype": np.array([call.dtype for call in said], np.int64),
+            "reduce_op": _reductions(each.file, calls),
+            "peer_or_root": _peers(calls, said),
+            "payload": np.array([call.tag for call in said], np.int64),
+            "thread": _threads(calls.thread, each.steps.thread),
+            "stream": np.clip(calls.stream, 0, np.iinfo(np.uint16).max),
+            "device": calls.device,
+            "name": _names(draft, each.file, calls.name),
+            "flags": calls.flags,
+        }
+    )
+
+
+def _entered(calls: Columns, done: Completion) -> Array:
+    """In the time of the device for those that it carried out, of the host for the others."""
+    began = calls.device_enter_ns
+    known = began != UNKNOWN_NS
+    return np.where(known, done.entered(calls.enter_ns, began), calls.enter_ns)
+
+
+def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
+    """Numbers of the groups; a call that does not say its own is in none where others do.
+
+    Where no call says its group, all are taken to be of the default one.
+    """
+    backend = str(info_of(each.file).get("backend") or "")
+    keys = dict.fromkeys(call.group for call in each.said)
+    numbers: dict[GroupKey | None, int] = {}
+    numbers |= {key: draft.group(*key, backend) for key in keys if key is not None}
+    everybody = range(each.place.world)
+    unsaid = -1 if numbers or None not in keys else draft.group("default_pg", everybody, backend)
+    return {**numbers, None: unsaid}
+
+
+def _peers(calls: Columns, said: list[Call]) -> Array:
+    """Roots of rooted operations and peers of messages, as far as the file has them."""
+    source, destination, root = (
+        np.array([getattr(call, name) for call in said], np.int64)
+        for name in ("source", "destination", "root")
+    )
+    rooted = np.isin(calls.op, [int(op) for op in ROOTED])
+    stated = np.select(
+        [calls.op == int(Op.SEND), calls.op == int(Op.RECV), rooted],
+        [destination, source, root],
+        -1,
+    )
+    return np.where(stated >= 0, stated, calls.peer_or_root)
+
+
+def _reductions(file: KinetoFile, calls: Columns) -> Array:
+    """What a reducing kernel's name says it does to the values."""
+    words = [name.partition("(")[0].lower() for name in file.names]
+    codes = [next((int(op) for word, op in _REDUCTIONS if f"_{word}" in text), 0) for text in words]
+    reducing = np.isin(calls.op, [int(Op.ALL_REDUCE), int(Op.REDUCE), int(Op.REDUCE_SCATTER)])
+    return np.where(reducing, np.array([*codes, 0])[calls.name], 0)
+
+
+def _threads(threads: Array, training: int) -> Array:
+    """0 for the training thread, the others in order of appearance."""
+    found, first, which = np.unique(threads, return_index=True, return_inverse=True)
+    others = [int(index) for index in np.argsort(first) if found[index] != training]
+    number = np.zeros(len(found), np.int64)
+    number[others] = np.arange(1, len(others) + 1)
+    return np.minimum(number[which], np.iinfo(np.uint16).max)
+
+
+def _names(draft: Draft, file: KinetoFile, names: Array) -> Array:
+    """Names without their parameters, in the trace's table."""
+    numbers = np.zeros(len(file.names) + 1, np.int64)
+    for index in np.unique(names[names >= 0]):
+        numbers[index] = draft.name(file.names[index].partition("(")[0])
+    return numbers[names]
+
+
+def _enter_steps(
+    draft: Draft, each: Profile, origin: int, done: Completion, on_device: tuple[Array, Array]
+) -> None:
+    """Steps and their phases, in the time of the device where there is one.
+
+    `on_device`: when it only communicated.
+    """
+    steps = each.steps.on_device(done)
+    draft.rows(
+        each.place.rank,
+        {
+            "kind": int(Kind.STEP),
+            "step": steps.number,
+            "enter_ns": _since(steps.start_ns, origin),
+            "exit_ns": _since(steps.end_ns, origin),
+            "peer_or_root": 0,
+        },
+    )
+    on_host = host_waits(each.file, each.calls)
+    waits = united(*map(np.concatenate, zip(on_host, on_device, strict=True)))
+    phases = phases_of(each.file, each.steps, done, waits)
+    if len(phases):
+        times = {name: _since(phases[name], origin) for name in ("enter_ns", "exit_ns")}
+        columns = {name: phases[name] for name in phases} | times
+        draft.rows(each.place.rank, {"kind": int(Kind.PHASE), **columns})
+
+
+def _enter_compute(draft: Draft, each: Profile, origin: int) -> None:
+    """Spans in which a device computed, on the host's clock and the device's, which are one."""
+    spans = compute_of(each.file, each.steps)
+    if not len(spans):
+        return
+    start, end = _since(spans.enter_ns, origin), _since(spans.exit_ns, origin)
+    draft.rows(
+        each.place.rank,
+        {
+            "kind": int(Kind.SPAN), "name": draft.name(COMPUTE),
+            "enter_ns": start, "exit_ns": end, "device_enter_ns": start, "device_exit_ns": end,
+            "step": spans.step, "device": spans.device, "flags": int(Flag.ON_DEVICE),
+        },
+    )  # fmt: skip

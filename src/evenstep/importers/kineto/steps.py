@@ -1,0 +1,196 @@
+"""The steps of a profile, and the phases within them.
+
+A step is what `ProfilerStep#N` marks; in a profile without them, what lies between the ends of two
+steps of the first optimizer; without those, the whole file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.importers.completion import Completion
+from evenstep.importers.kineto.file import KinetoFile, Row
+from evenstep.importers.kineto.names import EVALUATE, OPTIMIZER_STEP, phase, step_number
+from evenstep.importers.merging import cut, leaf_lengths
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Phase
+
+Array = npt.NDArray[Any]
+
+UNMARKED = "the profile marks neither steps nor optimizers"
+#: Marks of a phase that older profilers write as operators.
+_MARKING_OPERATORS = ("enumerate(DataLoader)", "Optimizer.", "DistributedDataParallel.forward",
+                      "FullyShardedDataParallel.forward")  # fmt: skip
+
+
+@dataclass(slots=True)
+class Steps:
+    """Steps in order of time; they do not overlap."""
+
+    number: Array
+    start_ns: Array
+    end_ns: Array
+    thread: int  # the training thread; -1 where the file shows none
+    limits: list[str] = field(default_factory=list)
+    whole: bool = False  # nothing marks any: all of the file is one
+
+    def at(self, times_ns: Array) -> Array:
+        """The step of each time; one that has no record where the time is in none."""
+        place = np.searchsorted(self.start_ns, times_ns, side="right") - 1
+        ends = np.append(self.start_ns[1:], self.end_ns[-1] + 1)
+        first, last = int(self.number.min()), int(self.number.max())
+        found = self.number[np.maximum(place, 0)]
+        found = np.where(times_ns >= ends[np.maximum(place, 0)], last + 1, found)
+        return np.asarray(np.where(place < 0, first - 1 if first else last + 2, found))
+
+    def on_device(self, done: Completion) -> Steps:
+        """The same steps in the time of the device."""
+        return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
+
+
+def steps_of(file: KinetoFile) -> Steps | None:
+    """The steps of a file; None where nothing happens in it."""
+    if not len(file.rows):
+        return None
+    marks = np.array([_step_number(name) for name in file.names], np.int64)
+    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
+    numbers = marks[host.name]
+    marked = host.select(numbers >= 0).with_column("number", numbers[numbers >= 0])
+    if len(marked):
+        return _marked(marked)
+    return _between_optimizers(file, host) or _whole(file, host)
+
+
+def _step_number(name: str) -> int:
+    number = step_number(name)
+    return -1 if number is None else number
+
+
+def _marked(rows: Columns) -> Steps:
+    thread = _most(rows.thread)
+    rows = rows.select(rows.thread == thread).sorted_by("start_ns")
+    first = np.sort(np.unique(rows.number, return_index=True)[1])
+    rows = rows.select(first)
+    end = np.minimum(rows.end_ns, np.append(rows.start_ns[1:], np.iinfo(np.int64).max))
+    return Steps(rows.number, rows.start_ns, end, thread)
+
+
+def _between_optimizers(file: KinetoFile, host: Columns) -> Steps | None:
+    """Steps from one end of the marking optimizer to the next."""
+    named = np.array([name.startswith(OPTIMIZER_STEP) for name in file.names], bool)
+    rows = host.select(named[host.name]).sorted_by("start_ns")
+    if len(rows) < 2:
+        return None
+    rows = rows.select((rows.name == rows.name[0]) & (rows.thread == rows.thread[0]))
+    ends = np.unique(rows.end_ns)
+    if len(ends) < 2:
+        return None
+    limit = (
+        "the profile marks no steps (profiler.step() was not called): a step is what lies between "
+        f"two ends of {file.names[int(rows.name[0])].removeprefix(OPTIMIZER_STEP)}"
+    )
+    return Steps(np.arange(len(ends) - 1), ends[:-1], ends[1:], int(rows.thread[0]), [limit])
+
+
+def _whole(file: KinetoFile, host: Columns) -> Steps:
+    start, end = file.rows.start_ns.min(), file.rows.end_ns.max()
+    operators = host.select(host.row == int(Row.OPERATOR))
+    thread = _most(operators.thread) if len(operators) else -1
+    whole = np.array([0]), np.array([start]), np.array([end])
+    return Steps(*whole, thread, [f"{UNMARKED}: all of it is taken as one step"], whole=True)
+
+
+def _most(values: Array) -> int:
+    """The value that comes most often."""
+    found, counts = np.unique(values, return_counts=True)
+    return int(found[np.argmax(counts)])
+
+
+# -- phases ----------------------------------------------------------------------------------------
+
+
+def phases_of(
+    file: KinetoFile, steps: Steps, done: Completion, waits: tuple[Array, Array]
+) -> Columns:
+    """Phases of the training thread: op, enter_ns, exit_ns, group_seq (leaf time), step, flags.
+
+    Marked ones as they are; a backward nobody marked from where autograd is at work, and then the
+    forward as what lies before it; all of them when the device has `done` what they launched.
+    `waits` are stretches (start, end) blocked on communication.
+    """
+    marked = _marked_phases(file, steps)
+    table = Columns.concatenate([marked, _backward(file, steps, marked)])
+    table = _on_device(Columns.concatenate([table, _forward(steps, table)]), done)
+    steps = steps.on_device(done)
+    edges = np.concatenate([table.enter_ns, table.exit_ns, steps.start_ns, steps.end_ns])
+    start, end = cut(*waits, edges)
+    sync = _table(np.full(len(start), int(Phase.SYNC)), start, end, steps, inferred=True)
+    table = Columns.concatenate([table, sync]).sorted_by("enter_ns")
+    return table.with_column("group_seq", leaf_lengths(table.enter_ns, table.exit_ns))
+
+
+def _on_device(table: Columns, done: Completion) -> Columns:
+    """Phases in the device's time. What passes behind its back is left out: it takes no time."""
+    enter, leave = done.at(table.enter_ns), done.at(table.exit_ns)
+    table = table.with_column("enter_ns", enter).with_column("exit_ns", leave)
+    return table.select(leave > enter)
+
+
+def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
+    kinds = [phase(name) for name in file.names]
+    codes = np.array([-1 if kind is None else int(kind) for kind in kinds], np.int64)
+    marking = np.array([name.startswith(_MARKING_OPERATORS) for name in file.names], bool)
+    rows = file.rows.select(file.rows.thread == steps.thread)
+    usable = (rows.row == int(Row.ANNOTATION)) | (
+        (rows.row == int(Row.OPERATOR)) & marking[rows.name]
+    )
+    rows = rows.select(usable & (codes[rows.name] >= 0) & (rows.end_ns > rows.start_ns))
+    return _table(codes[rows.name], rows.start_ns, rows.end_ns, steps)
+
+
+def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
+    """Autograd at work, from the first to the last node between two other phases of a step."""
+    named = np.array([name.startswith(EVALUATE) for name in file.names], bool)
+    rows = file.of(Row.OPERATOR)
+    rows = rows.select(named[rows.name]).sorted_by("start_ns")
+    step = steps.at(rows.start_ns)
+    told = marked.step[marked.op == int(Phase.BACKWARD)]
+    rows = rows.select(~np.isin(step, told))
+    step = steps.at(rows.start_ns)
+    if not len(rows):
+        return _table(np.zeros(0, np.int64), rows.start_ns, rows.end_ns, steps)
+    others = np.sort(marked.enter_ns)
+    stretch = np.searchsorted(others, rows.start_ns, side="right")
+    new = np.append(True, (np.diff(stretch) != 0) | (np.diff(step) != 0))
+    first = np.flatnonzero(new)
+    end = np.maximum.reduceat(rows.end_ns, first)
+    return _table(np.full(len(first), int(Phase.BACKWARD)), rows.start_ns[first], end, steps, True)
+
+
+def _forward(steps: Steps, table: Columns) -> Columns:
+    """What lies before a backward, in steps that mark no forward."""
+    told = table.step[table.op == int(Phase.FORWARD)]
+    backward = table.select((table.op == int(Phase.BACKWARD)) & ~np.isin(table.step, told))
+    end = backward.enter_ns
+    before = np.sort(np.concatenate([table.exit_ns, steps.start_ns]))
+    place = np.searchsorted(before, end, side="right") - 1
+    start = before[np.maximum(place, 0)] if len(before) else end
+    usable = (place >= 0) & (start < end) & np.isin(backward.step, steps.number)
+    codes = np.full(int(usable.sum()), int(Phase.FORWARD))
+    return _table(codes, start[usable], end[usable], steps, inferred=True)
+
+
+def _table(op: Array, start: Array, end: Array, steps: Steps, inferred: bool = False) -> Columns:
+    return Columns(
+        {
+            "op": op,
+            "enter_ns": start,
+            "exit_ns": end,
+            "step": steps.at(start),
+            "flags": np.full(len(op), int(Flag.INFERRED) if inferred else 0),
+        }
+    )

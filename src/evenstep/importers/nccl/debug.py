@@ -1,0 +1,302 @@
+"""Logs of `NCCL_DEBUG=INFO`: the rings and trees NCCL built, over what, and what it warned of.
+
+Lines of several ranks may be mixed in one file or lie in several; each line says by itself which
+process wrote it. RCCL prints the same. Where the log is also one of nccl-tests, its floors are read
+as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import Line, lines, reported
+from evenstep.importers.format import CompanionFormat, Progress, Source
+from evenstep.importers.nccl.tests import from_lines
+from evenstep.trace.ranks import MOST_RANKS
+
+NAME = "NCCL_DEBUG log"
+MOST_CHANNELS = 256
+MOST_WARNINGS = 50  # different ones
+MOST_CHOICES = 1_000
+MOST_COMMUNICATORS = 4_096
+
+_LINE = re.compile(
+    r"(?P<host>[\w.\-]+):(?P<pid>\d{1,10}):\d{1,10} \[(?P<device>-?\d{1,4})\] "
+    r"(?P<place>[^\[\]]{0,200}?)NCCL (?P<level>INFO|WARN|VERSION) ?(?P<text>.*)"
+)
+_VERSION = re.compile(r"\b([NR]CCL) version ([\w.+\-]+)")
+_COMM = re.compile(
+    r"comm (0x[0-9a-f]+) rank (\d{1,7}) n[rR]anks (\d{1,7})(?: nNodes (\d+))?"
+    r"(?:.*? cudaDev (\d+))?(?:.*? busId ([0-9a-f]+))?(?:.*? commId (0x[0-9a-f]+))?"
+)
+_RING = re.compile(r"Channel (\d{1,4})(?:/\d{1,4})? :((?:\s+\d{1,7})+)\s*$")
+_TREE = re.compile(r"\[(\d{1,4})\] (-?\d+)(?:/-?\d+)*->(\d{1,7})->(-?\d+)(?:/-?\d+)*")
+_LINK = re.compile(
+    r"(?:Channel|Ring) (\d{1,4})(?:/\d+)? : (\d{1,7})(?:\[\w+\])? -> (\d{1,7})(?:\[\w+\])?"
+    r"(?: \[(?P<way>send|receive)\])? via (?P<via>\S+)"
+)
+_CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels")
+_USING = re.compile(r"NET/(\w+) : Using (.*)")
+_NIC = re.compile(r"\[\d+\](\S+)")
+_SET = re.compile(r"\b((?:[NR]CCL|HSA)_\w+) set by environment to (.*?)\.?$")
+_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled)")
+_CHOICE = re.compile(
+    r"(?:(\w+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+)(?:.*? channel\{Lo\.\.Hi\}=\{(\S+)\})?"
+)
+#: Numbers that older versions print instead of names (nccl's `ncclAlgoStr`, `ncclProtoStr`).
+_ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+_PROTOCOLS = ("LL", "LL128", "Simple")
+
+_Process = tuple[str, str, str]  # host, pid, device
+
+
+@dataclass(slots=True)
+class _Communicator:
+    """One communicator: which process is which of its ranks."""
+
+    size: int
+    ranks: dict[int, dict[str, Any]] = field(default_factory=dict)
+    nodes: int | None = None
+
+
+@dataclass(slots=True)
+class _Log:
+    """What has been heard so far."""
+
+    version: str | None = None
+    communicators: dict[str, _Communicator] = field(default_factory=dict)
+    current: dict[_Process, str] = field(default_factory=dict)  # communicator being set up
+    rings: dict[int, dict[int, list[int]]] = field(default_factory=dict)  # by size, by channel
+    trees: dict[int, dict[int, int]] = field(default_factory=dict)  # by channel: parent of a rank
+    channels: int | None = None
+    transports: Counter[str] = field(default_factory=Counter)
+    direct: Counter[bool] = field(default_factory=Counter)  # network links: by GPU direct RDMA
+    gdr: Counter[str] = field(default_factory=Counter)  # what the plugin says: Enabled, Disabled
+    network: str | None = None
+    nics: dict[str, list[str]] = field(default_factory=dict)  # by host
+    sends: dict[int, set[str]] = field(default_factory=dict)  # by rank: network devices
+    environment: dict[str, str] = field(default_factory=dict)
+    choices: Counter[tuple[str, int, str, str]] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    heard: int = 0
+
+
+def recognises(source: Source) -> bool:
+    """Whether NCCL speaks in its first lines."""
+    return any(_LINE.search(line) for line in source.head.decode("utf-8", "replace").splitlines())
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Mapping[str, Any]:
+    """What all logs say. Raises `TraceError` where NCCL says nothing in them."""
+    log = _Log()
+    floors: list[dict[str, Any]] = []
+    for source in reported(sources, progress):
+        floors += from_lines(_listened(log, source), source.path.name)
+    if not log.heard:
+        names = ", ".join(str(source.path) for source in sources)
+        raise TraceError(f"{names} has no line of NCCL; run with NCCL_DEBUG=INFO")
+    return {"nccl": _facts(log)} | ({"floors": floors} if floors else {})
+
+
+FORMAT = CompanionFormat(NAME, recognises, read)
+
+
+def _listened(log: _Log, source: Source) -> Iterator[Line]:
+    """Take in NCCL's lines of a file and hand on the others, which may be of nccl-tests."""
+    for line in lines(source.path):
+        match = _LINE.search(line.text)
+        if match is not None:
+            log.heard += 1
+            _hear(log, match)
+            continue
+        if version := _VERSION.search(line.text[:200]):
+            log.version = log.version or version[2]
+        yield line
+
+
+def _hear(log: _Log, match: re.Match[str]) -> None:
+    """One line of NCCL."""
+    process = match["host"], match["pid"], match["device"]
+    text = match["text"]
+    if match["level"] == "WARN":
+        if len(log.warnings) < MOST_WARNINGS or text in log.warnings:
+            log.warnings[text[:400]] += 1
+        return
+    for phrase, listener in _LISTENERS:
+        if phrase in text:
+            listener(log, process, text)
+
+
+# -- what each kind of line says -------------------------------------------------------------------
+
+
+def _version(log: _Log, _: _Process, text: str) -> None:
+    if match := _VERSION.search(text):
+        log.version = log.version or match[2]
+
+
+def _communicator(log: _Log, process: _Process, text: str) -> None:
+    match = _COMM.search(text)
+    if match is None or not 0 < int(match[3]) <= MOST_RANKS:
+        return
+    rank, size = int(match[2]), int(match[3])
+    # Only the id is common to all ranks; older versions print none: then the size has to do.
+    known = log.current.get(process, "")
+    name = match[7] or (known if known and _size(log, known) == size else f"of {size} ranks")
+    if name not in log.communicators and len(log.communicators) >= MOST_COMMUNICATORS:
+        return
+    communicator = log.communicators.setdefault(name, _Communicator(size))
+    if rank >= communicator.size:
+        return
+    log.current[process] = name
+    described = communicator.ranks.setdefault(rank, {"host": process[0], "pid": int(process[1])})
+    if match[5]:
+        described["gpu"] = int(match[5][:6])
+    if match[6]:
+        described["bus_id"] = match[6]
+    if match[4]:
+        communicator.nodes = int(match[4][:7])
+
+
+def _size(log: _Log, name: str) -> int:
+    return log.communicators[name].size if name in log.communicators else 0
+
+
+def _ring(log: _Log, _: _Process, text: str) -> None:
+    if match := _RING.search(text):
+        order = [int(rank) for rank in match[2].split()]
+        if int(match[1]) < MOST_CHANNELS:
+            log.rings.setdefault(len(order), {}).setdefault(int(match[1]), order)
+
+
+def _tree(log: _Log, _: _Process, text: str) -> None:
+    for channel, _first, rank, parent in _TREE.findall(text):
+        if int(channel) < MOST_CHANNELS and int(rank) < MOST_RANKS:
+            log.trees.setdefault(int(channel), {}).setdefault(int(rank), int(parent[:8]))
+
+
+def _link(log: _Log, _: _Process, text: str) -> None:
+    match = _LINK.search(text)
+    if match is None:
+        return
+    parts = match["via"].split("/")
+    network = parts[0] == "NET"
+    log.transports["/".join(parts[: 2 if network else 1])] += 1
+    if network:
+        log.direct["GDRDMA" in parts] += 1
+        if match["way"] == "send" and len(parts) > 2 and int(match[2]) < MOST_RANKS:
+            log.sends.setdefault(int(match[2]), set()).add(parts[2][:40])
+
+
+def _using(log: _Log, process: _Process, text: str) -> None:
+    if match := _USING.search(text):
+        named = [nic for nic in _NIC.findall(match[2].partition("; OOB")[0])[:64] if nic != "RO"]
+        log.nics.setdefault(process[0], named)
+        log.network = log.network or match[1]
+
+
+def _network(log: _Log, _: _Process, text: str) -> None:
+    log.network = text.partition("Using network ")[2].strip()[:80] or log.network
+
+
+def _environment(log: _Log, _: _Process, text: str) -> None:
+    if (match := _SET.search(text)) and len(log.environment) < 1_000:
+        log.environment.setdefault(match[1], match[2][:200])
+
+
+def _channels(log: _Log, _: _Process, text: str) -> None:
+    if match := _CHANNELS.search(text):
+        log.channels = max(log.channels or 0, int(match[1][:6]))
+
+
+def _gdr(log: _Log, _: _Process, text: str) -> None:
+    if match := _GDR.search(text):
+        log.gdr[match[1]] += 1
+
+
+def _choice(log: _Log, _: _Process, text: str) -> None:
+    if match := _CHOICE.search(text):
+        names = _named(match[3], _ALGORITHMS), _named(match[4], _PROTOCOLS)
+        choice = (match[1] or "", int(match[2]), *names)
+        if choice in log.choices or len(log.choices) < MOST_CHOICES:
+            log.choices[choice] += 1
+
+
+def _named(text: str, names: Sequence[str]) -> str:
+    """The name a number stands for; any other text is one."""
+    return names[int(text)] if text[:2].isdecimal() and int(text[:2]) < len(names) else text[:40]
+
+
+_LISTENERS: Sequence[tuple[str, Callable[[_Log, _Process, str], None]]] = (
+    ("CCL version", _version),
+    ("comm 0x", _communicator),
+    ("Channel ", _ring),
+    ("Trees ", _tree),
+    (" via ", _link),
+    ("NET/", _using),
+    ("Using network ", _network),
+    ("set by environment", _environment),
+    ("coll channels", _channels),
+    ("GPU Direct RDMA", _gdr),
+    ("Bytes -> Algo", _choice),
+)
+
+
+# -- the whole -------------------------------------------------------------------------------------
+
+
+def _facts(log: _Log) -> dict[str, Any]:
+    """Plain values. Rings and trees are those of the largest communicator; unknown is None."""
+    world = max(log.communicators.values(), key=lambda c: c.size, default=_Communicator(0))
+    rings = log.rings.get(world.size) or log.rings.get(max(log.rings, default=0), {})
+    channels = max((channel + 1 for channel in (*rings, *log.trees)), default=0)
+    for rank, nics in log.sends.items():
+        if rank in world.ranks:
+            world.ranks[rank]["nics"] = sorted(nics)
+    nodes = len({described["host"] for described in world.ranks.values()})
+    return {
+        "version": log.version,
+        "world": world.size or None,
+        "nodes": world.nodes or nodes or None,
+        "ranks": {str(rank): world.ranks[rank] for rank in sorted(world.ranks)},
+        "communicators": [
+            {"id": name, "size": item.size, "ranks_heard": len(item.ranks)}
+            for name, item in log.communicators.items()
+        ],
+        "channels": log.channels or channels or None,
+        "rings": {str(channel): rings[channel] for channel in sorted(rings)},
+        "trees": {str(c): _parents(log.trees[c], world.size) for c in sorted(log.trees)},
+        "transports": dict(log.transports),
+        "network": log.network,
+        "nics": log.nics,
+        "gpu_direct_rdma": _direct(log),
+        "choices": [
+            {
+                "op": op or None,
+                "bytes": size,
+                "algorithm": algorithm,
+                "protocol": protocol,
+                "times": n,
+            }
+            for (op, size, algorithm, protocol), n in sorted(log.choices.items())
+        ],
+        "environment": dict(sorted(log.environment.items())),
+        "warnings": [{"text": text, "times": n} for text, n in log.warnings.most_common()],
+    }
+
+
+def _parents(tree: Mapping[int, int], size: int) -> list[int | None]:
+    """Parent of every rank in a tree: -1 of the root, None of a rank that was not heard."""
+    return [tree.get(rank) for rank in range(max(size, max(tree, default=-1) + 1))]
+
+
+def _direct(log: _Log) -> bool | None:
+    """Whether the network reaches GPU memory by itself: in all links, else as the plugin says."""
+    if log.direct:
+        return not log.direct[False]
+    return "Disabled" not in log.gdr if log.gdr else None

@@ -1,0 +1,309 @@
+"""Logs of nccl-tests (and rccl-tests): how fast each operation is on this fabric with nobody late.
+
+Text of any version is read by its header line, since columns came and went (`root`, `error` or
+`#wrong`, time stamps, per-iteration columns), and so is the JSON that `-J FILE` writes. Sizes are
+those printed: of the larger of the two buffers, all ranks' parts included. Bandwidths are as
+nccl-tests defines them: size by time, and that by the factor of the operation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import Line, content, lines, reported
+from evenstep.importers.format import CompanionFormat, Progress, Source
+from evenstep.trace.spool.layout import Op
+
+NAME = "nccl-tests log"
+MOST_BYTES = 256_000_000
+MOST_FLOORS = 100_000  # rows kept of all files together
+LARGEST = 1e15  # of any number printed: bytes, microseconds, GB/s
+
+_PROGRAM = re.compile(r"\b(\w+)_perf\b")
+_RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)")
+_NAMES: Mapping[str, Op] = {
+    "all_reduce": Op.ALL_REDUCE,
+    "all_gather": Op.ALL_GATHER,
+    "reduce_scatter": Op.REDUCE_SCATTER,
+    "broadcast": Op.BROADCAST,
+    "reduce": Op.REDUCE,
+    "alltoall": Op.ALL_TO_ALL,
+    "alltoallv": Op.ALL_TO_ALL,
+    "gather": Op.GATHER,
+    "scatter": Op.SCATTER,
+    "sendrecv": Op.SEND,
+}
+#: Before a line: by mpirun --tag-output, srun --label, torchrun, and whoever collects logs.
+_TAG = re.compile(
+    r"^\s*(?:\[[\w,]+\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)\s*"
+)
+_UNITS_NS = {"(us)": 1e3, "(ms)": 1e6, "(s)": 1e9}
+_RATIO_ERROR = 0.03  # printed bandwidths have two or three digits
+
+
+@dataclass(slots=True)
+class _Test:
+    """One program's run within a log."""
+
+    op: Op | None = None
+    hosts: dict[tuple[str, str], str] = field(default_factory=dict)  # (group, rank): host
+    columns: tuple[str, ...] = ()
+    in_place: tuple[bool, ...] = (False, True)  # of the two groups of results, in order
+    unit_ns: float | None = None
+    rows: int = 0
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of one communicator; ranks that are split into groups make several."""
+        groups = [group for group, _ in self.hosts]
+        return max((groups.count(group) for group in set(groups)), default=0) or None
+
+    @property
+    def nodes(self) -> int | None:
+        """Hosts in all."""
+        return len(set(self.hosts.values())) or None
+
+
+def recognises(source: Source) -> bool:
+    """Whether its first lines are a table of nccl-tests, or its JSON."""
+    head = source.head
+    if head.lstrip()[:1] == b"{":
+        return b'"nccl_version"' in head and b'"args"' in head
+    table = b"algbw" in head and b"busbw" in head
+    return (table or b"# nThread" in head) and b"NCCL INFO" not in head
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Mapping[str, Any]:
+    """The floors of all files. Raises `TraceError` where there are none."""
+    floors: list[dict[str, Any]] = []
+    for source in reported(sources, progress):
+        if source.head.lstrip()[:1] == b"{":
+            floors += from_json(source.path)
+        else:
+            floors += from_lines(lines(source.path), source.path.name)
+    if not floors:
+        names = ", ".join(str(source.path) for source in sources)
+        raise TraceError(f"{names} has no result of nccl-tests; was the run cut short?")
+    return {"floors": floors[:MOST_FLOORS]}
+
+
+FORMAT = CompanionFormat(NAME, recognises, read)
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def from_lines(text: Iterable[Line], file: str) -> list[dict[str, Any]]:
+    """Floors in the lines of a log, whatever else is in it."""
+    found: list[dict[str, Any]] = []
+    test = _Test(op=_program(file))
+    for line in text:
+        row = _untagged(line.text)
+        if "_perf" in row or row.startswith("#"):
+            test = _heard(test, row)
+        elif test.columns and row[:1].isdecimal() and len(found) < MOST_FLOORS:
+            floors = list(_floors(test, row.split(), file))
+            test.rows += bool(floors)
+            found += floors
+    return found
+
+
+def _untagged(text: str) -> str:
+    """A line without what stands before it, be it several things."""
+    while tag := _TAG.match(text):
+        text = text[tag.end() :]
+    return text.strip()
+
+
+def _heard(test: _Test, row: str) -> _Test:
+    """The test a comment or a command belongs to, with what it says of it."""
+    named, match = _program(row), _RANK.match(row)
+    opens = "nThread" in row or "test starting" in row or match or named
+    if test.rows and opens and "concluded" not in row:
+        test = _Test(op=test.op)  # another run, of another program if it says so
+    test.op = named or test.op
+    if match:
+        test.hosts[match[2] or "", match[1]] = match[3]
+    _table(test, row.lstrip("#").split())
+    return test
+
+
+def _table(test: _Test, words: list[str]) -> None:
+    """What a line of a table's head says: the columns, their units, which results come first."""
+    units = [word for word in words if word in _UNITS_NS]
+    if "algbw" in words and "busbw" in words:
+        test.columns, test.unit_ns = tuple(words), None
+    elif test.columns and units:
+        test.unit_ns = _UNITS_NS[units[0]]
+    elif "out-of-place" in words and "in-place" in words:
+        first = words.index("in-place") < words.index("out-of-place")
+        test.in_place = (first, not first)
+
+
+def _program(text: str) -> Op | None:
+    match = _PROGRAM.search(text)
+    return _NAMES.get(match[1]) if match else None
+
+
+def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]]:
+    """The floors in a row: sizes and type stand at its left, the results at its right.
+
+    What lies between (`redop`, `root`) may be blank, and so may the first group of results.
+    """
+    columns = test.columns
+    if columns[-1] == "timestamp":
+        columns, words = columns[:-1], words[:-2]  # a date and a time
+    starts = [i for i, name in enumerate(columns) if name in ("time", "cputime")]
+    if not starts:
+        return
+    begins = starts[0]
+    groups = [columns[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    places = list(zip(test.in_place, groups, strict=False))
+    if len(words) < len(columns) - len(groups[0]):
+        return
+    if len(words) <= len(columns) - len(groups[0]) and len(groups) == 2:
+        places = places[1:]
+    results = sum(len(names) for _, names in places)
+    left, right = words[: len(words) - results], words[len(words) - results :]
+    if not left or len(left) > begins:
+        return
+    head = dict(zip(columns[:begins], left, strict=False))
+    complete = len(left) == begins
+    for in_place, names in places:
+        values, right = dict(zip(names, right, strict=False)), right[len(names) :]
+        size = _number(left[0])
+        algbw = _number(values.get("algbw"))
+        floor = _floor(
+            test, size=size, algbw=algbw, busbw=_number(values.get("busbw")),
+            time_ns=_time_ns(test, size, algbw, values.get("time", values.get("cputime"))),
+            wrong=_number(values.get("#wrong", values.get("error"))),
+            dtype=head.get("type", ""), redop=head.get("redop") if complete else None,
+            root=_number(head.get("root")) if complete else None, in_place=in_place, file=file,
+        )  # fmt: skip
+        if floor is not None:
+            yield floor
+
+
+def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) -> float | None:
+    """A printed time. Where no unit was printed (the first version used ms), the bandwidth says."""
+    time = _number(text)
+    if not time:
+        return None
+    unit_ns = test.unit_ns
+    if unit_ns is None and size and algbw and time > 0 < algbw:
+        wanted = math.log(size / algbw / time)  # 1 GB/s is a byte per ns
+        unit_ns = min(_UNITS_NS.values(), key=lambda unit: abs(math.log(unit) - wanted))
+    return time * (unit_ns or 1e3)
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def from_json(path: Path) -> list[dict[str, Any]]:
+    """Floors in the file that `-J` wrote. Raises `TraceError` for what is no such file."""
+    try:
+        value = json.loads(content(path, MOST_BYTES))
+    except json.JSONDecodeError as error:
+        raise TraceError(
+            f"{path} is not whole JSON: {error.msg} at byte {error.pos}; was the run cut short?"
+        ) from None
+    except (ValueError, RecursionError):
+        raise TraceError(f"{path} is JSON that no nccl-tests writes; run it again") from None
+    results = value.get("results") if isinstance(value, dict) else None
+    if not isinstance(results, list):
+        raise TraceError(f"{path} has no list of results; was the run cut short?")
+    test = _described(value)
+    found = []
+    for row in results[:MOST_FLOORS]:
+        if isinstance(row, dict):
+            found += [_from_result(test, row, key, path.name) for key in _SIDES]
+    return [floor for floor in found if floor is not None]
+
+
+_SIDES = {"out_of_place": False, "in_place": True}
+
+
+def _described(value: Mapping[str, Any]) -> _Test:
+    """What the file says of its run: the program, and the hosts."""
+    arguments, config = value.get("args"), value.get("config")
+    named = arguments[0] if isinstance(arguments, list) and arguments else ""
+    test = _Test(op=_program(str(named)[:4096]))
+    devices = config.get("devices") if isinstance(config, dict) else None
+    for device in devices if isinstance(devices, list) else ():
+        if isinstance(device, dict):
+            place = str(device.get("group", ""))[:40], str(device.get("rank"))[:40]
+            test.hosts[place] = str(device.get("hostname"))[:256]
+    return test
+
+
+def _from_result(test: _Test, row: dict[str, Any], key: str, file: str) -> dict[str, Any] | None:
+    side = row.get(key)
+    if not isinstance(side, dict):
+        return None
+    time = _number(side.get("time", side.get("cpu_time")))
+    return _floor(
+        test, size=_number(row.get("size")), time_ns=time and time * 1e3,
+        algbw=_number(side.get("alg_bw")), busbw=_number(side.get("bus_bw")),
+        wrong=_number(side.get("nwrong")), dtype=str(row.get("type", ""))[:40],
+        redop=str(row.get("redop", ""))[:40], root=_number(row.get("root")),
+        in_place=_SIDES[key], file=file,
+    )  # fmt: skip
+
+
+# -- a floor ---------------------------------------------------------------------------------------
+
+
+def _floor(
+    test: _Test, *, size: float | None, time_ns: float | None, algbw: float | None,
+    busbw: float | None, wrong: float | None, dtype: str, redop: str | None, root: float | None,
+    in_place: bool, file: str,
+) -> dict[str, Any] | None:  # fmt: skip
+    """One measured time. None where the row gives none."""
+    if size is None or not time_ns or size < 0 or time_ns < 0:
+        return None
+    reduces = redop not in (None, "", "none")
+    op = test.op or _implied(reduces, root, algbw, busbw, test.ranks)
+    return {
+        "op": op.name.lower() if op is not None else None,
+        "bytes": int(size),
+        "time_ns": round(time_ns),
+        "algbw_gBps": algbw,
+        "busbw_gBps": busbw,
+        "ranks": test.ranks,
+        "nodes": test.nodes,
+        "in_place": in_place,
+        "dtype": dtype,
+        "wrong": None if wrong is None else int(wrong),
+        "file": file,
+    }
+
+
+def _implied(
+    reduces: bool, root: float | None, algbw: float | None, busbw: float | None, ranks: int | None
+) -> Op | None:
+    """The operation of a table without a name, from what it reduces and its bandwidths' ratio."""
+    if root is not None and root >= 0:
+        return Op.REDUCE if reduces else Op.BROADCAST
+    if not reduces or not algbw or not busbw or not ranks or ranks < 3:
+        return None  # all-gather, all-to-all and others look alike
+    part = (ranks - 1) / ranks  # of two ranks, both ratios are near what rounding can hide
+    for op, factor in ((Op.ALL_REDUCE, 2 * part), (Op.REDUCE_SCATTER, part)):
+        if abs(busbw / algbw / factor - 1) < _RATIO_ERROR:
+            return op
+    return None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number of sane size; None for "N/A", "nan" and everything else."""
+    try:
+        number = float(value if isinstance(value, int | float) else str(value)[:40])
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and abs(number) < LARGEST else None

@@ -1,0 +1,1 @@
+"""Operation tables: one row for each operation of a rank."""

@@ -1,0 +1,43 @@
+"""A comparison as one HTML file: all runs side by side, no script, no request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evenstep.diagnose.compare.result import Comparison
+from evenstep.report.page import sheet
+from evenstep.report.terminal import comparison as words
+
+TEMPLATE = "comparison.html.j2"
+
+
+def render(baseline: str, comparisons: Sequence[Comparison], *, normalised: bool = False) -> str:
+    """The page as text. Raises `MissingExtra` without jinja2."""
+    known = {change.metric for item in comparisons for change in item.changes}
+    labels = {name: label for name, label in words.LABELS.items() if name in known}
+    template = sheet.template(
+        TEMPLATE,
+        "the page of a comparison",
+        values=words.values,
+        difference=words.difference,
+        change_of=words.change_of,
+        span=words.span,
+    )
+    text: str = template.render(
+        baseline=baseline, comparisons=comparisons, normalised=normalised, labels=labels
+    )
+    return text
+
+
+def write(
+    baseline: str,
+    comparisons: Sequence[Comparison],
+    path: Path,
+    *,
+    normalised: bool = False,
+    force: bool = False,
+) -> None:
+    """Write the page whole or not at all. Raises `UsageError` where it may not be written."""
+    sheet.check_free(path, force=force)
+    sheet.write_whole(render(baseline, comparisons, normalised=normalised), path)

@@ -1,0 +1,185 @@
+"""What a page holds: packed tables, facts beside them, and rows for the tables in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum, IntFlag
+from typing import Any
+
+import numpy as np
+
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.lateness.blame import blame
+from evenstep.diagnose.lateness.case import Case, open_case
+from evenstep.diagnose.measure.step_table import step_table
+from evenstep.report.page.detail import detail
+from evenstep.report.page.distributions import PHASES_IN_ORDER, distributions
+from evenstep.report.page.host_waits import host_waits
+from evenstep.report.page.hosts import hosts
+from evenstep.report.page.places import places
+from evenstep.report.page.sizes import ALGORITHMS, sizes
+from evenstep.report.page.timeline import Timeline, timeline
+from evenstep.report.page.waiting import waiting
+from evenstep.report.quantities import some_ranks
+from evenstep.report.terminal.overview import Bins, bins, curve, grid, per_rank
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from evenstep.trace.trace import Trace
+
+RANKS_IN_TABLE = 32
+CULPRITS_NAMED = 1024
+
+Row = dict[str, float | None]
+
+
+@dataclass(slots=True, frozen=True)
+class Contents:
+    """`tables` are drawn, `facts` name what their numbers mean, the rest is said in words."""
+
+    tables: dict[str, Columns]
+    facts: dict[str, Any]
+    ranks: Sequence[Row]
+    places: dict[int, dict[str, str]]
+    hosts: list[dict[str, Any]]
+    waits_known: bool  # whether waiting is told from transfer at all
+
+    @property
+    def worst(self) -> list[Row]:
+        """All ranks, or of very many the latest, in order of rank."""
+        worst = sorted(self.ranks, key=lambda row: -(row["lateness_ns"] or 0.0))[:RANKS_IN_TABLE]
+        return sorted(worst, key=lambda row: row["rank"] or 0)
+
+    @property
+    def phases(self) -> list[str]:
+        """Columns of the phases that took any time, in the order of a step."""
+        drawn = set(self.tables["dist"].phase.tolist())
+        return [f"phase_{one.name.lower()}_ns" for one in PHASES_IN_ORDER if int(one) in drawn]
+
+
+def contents(
+    diagnosis: Diagnosis, trace: Trace, *, case: Case | None = None, steps: Columns | None = None
+) -> Contents:
+    """Work out what the page shows. `case` and `steps` are made from the trace when not given."""
+    case = case or open_case(trace)
+    table = step_table(trace, case.grid) if steps is None else steps
+    culprits = _culprits(diagnosis)
+    shape = bins(table, trace.world)
+    shown = timeline(trace, table, case.grid.clocks, culprits=culprits)
+    ranks, located = per_rank(table), places(trace)
+    tables = {"curve": curve(table), "records": shown.records, "kept": shown.steps}
+    tables |= {"dist": distributions(table), "places": _means(ranks)}
+    facts: dict[str, Any] = {
+        "grid": _shape(shape),
+        **dict.fromkeys(
+            ("detail", "waiting", "host_waits", "sizes")
+        ),  # where there is nothing to draw
+        "world": trace.world,
+        "compared": _compared(case),
+        "culprits": culprits,
+        "clock_error_us": case.grid.clocks.error_ns / 1e3,
+        "unplaced": case.grid.clocks.unplaced,
+        "places": located,
+        **_names(trace, shown),
+    }
+    parts = (_heat(table, trace, shape), _waiting(trace, case), _sizes(case))
+    for more_tables, more_facts in parts:
+        tables |= more_tables
+        facts |= more_facts
+    told = case.waits_known or trace.world < 2  # a lone rank waits for nobody
+    return Contents(tables, facts, ranks, located, hosts(trace, case.grid.clocks), told)
+
+
+def _compared(case: Case) -> int | None:
+    """Steps whose collectives were compared in full; None where that is all of them."""
+    seen = int(np.count_nonzero(case.grid.sampled))
+    return seen if seen < len(case.grid.steps) else None
+
+
+Part = tuple[dict[str, Columns], dict[str, Any]]
+
+
+def _heat(table: Columns, trace: Trace, shape: Bins | None) -> Part:
+    if shape is None:
+        return {}, {}
+    fine = detail(table, trace.world, shape)
+    if fine is None:
+        return {"grid": grid(table, shape)}, {}
+    facts = {"detail": {"shape": _shape(fine.shape), "scales": fine.scales}}
+    return {"grid": grid(table, shape), "detail": fine.cells}, facts
+
+
+def _waiting(trace: Trace, case: Case) -> Part:
+    if not case.waits_known or not min(case.grid.shape):
+        return {}, {}
+    blamed = blame(case.grid)
+    found = waiting(case, blamed)
+    if found is None:
+        return {}, {}
+    tables = {"matrix": found.matrix, "bounds": found.path}
+    facts: dict[str, Any] = {
+        "waiting": {"ranks": found.ranks, "ranks_per_bin": found.ranks_per_bin}
+    }
+    between = host_waits(trace, case, blamed)
+    if between is not None:
+        tables["host_waits"] = between.pairs
+        facts["host_waits"] = {
+            "places": between.places,
+            "worst": between.worst,
+            "hosts_per_place": between.hosts_per_place,
+        }
+    return tables, facts
+
+
+def _sizes(case: Case) -> Part:
+    found = sizes(case)
+    if found is None:
+        return {}, {}
+    tables = {"points": found.points, "floors": found.floors, "curves": found.curves}
+    return tables, {"sizes": found.shapes, "algorithms": ALGORITHMS}
+
+
+def _means(rows: Sequence[Row]) -> Columns:
+    """Mean wait and lateness of each rank, for the map."""
+
+    def column(name: str) -> Any:
+        return np.array([np.nan if row[name] is None else row[name] for row in rows], float) / 1e3
+
+    return Columns(
+        {
+            "rank": np.array([row["rank"] for row in rows], np.int32),
+            "wait_us": column("wait_ns").astype(np.float32),
+            "lateness_us": column("lateness_ns").astype(np.float32),
+        }
+    )
+
+
+def _shape(shape: Bins | None) -> dict[str, int] | None:
+    if shape is None:
+        return None
+    return {**asdict(shape), "rows": shape.rows, "columns": shape.columns}
+
+
+def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:
+    """A name for every number in the columns."""
+    used = set(shown.records.name.tolist())
+    return {
+        "names": {index: name for index, name in enumerate(trace.names) if index in used},
+        "groups": [
+            {"name": group.name, "ranks": some_ranks(group.ranks)} for group in trace.groups
+        ],
+        "nodes": {rank: info.node for rank, info in trace.ranks.items()},
+        "kinds": _members(Kind),
+        "ops": _members(Op),
+        "phases": _members(Phase),
+        "flags": _members(Flag),
+    }
+
+
+def _members(numbers: type[IntEnum] | type[IntFlag]) -> dict[str, int]:
+    return {name.lower(): int(value) for name, value in numbers.__members__.items()}
+
+
+def _culprits(diagnosis: Diagnosis) -> list[int]:
+    ranks = (rank for finding in diagnosis.findings for rank in finding.where.ranks)
+    return list(dict.fromkeys(int(rank) for rank in ranks))[:CULPRITS_NAMED]

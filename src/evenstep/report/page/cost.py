@@ -1,0 +1,91 @@
+"""What a run and its waiting cost: rank-hours, money where there is a price, measured energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evenstep.diagnose.finding import Diagnosis, Finding, Option
+from evenstep.diagnose.measure.attempts import ENERGY, PRICE
+from evenstep.diagnose.measure.measurements import sampled
+from evenstep.report.quantities import is_known
+from evenstep.trace.trace import Trace
+
+HOURS_A_DAY = 24.0
+
+
+@dataclass(slots=True, frozen=True)
+class Cost:
+    """`rank_hours` of the steps judged, and the part of them spent waiting. Unknown is None."""
+
+    rank_hours: float | None
+    lost_rank_hours: float | None
+    price: float | None  # of a rank-hour, in whatever money was given
+    energy_joules: float | None  # that the GPUs' own counters say
+    ranks: int
+
+    @property
+    def lost_share(self) -> float | None:
+        """Waiting's share of all rank-hours."""
+        if not self.rank_hours or self.lost_rank_hours is None:
+            return None
+        return self.lost_rank_hours / self.rank_hours
+
+    @property
+    def lost_a_day(self) -> float | None:
+        """Rank-hours lost a day if the run goes on like this."""
+        return None if self.lost_share is None else self.lost_share * self.ranks * HOURS_A_DAY
+
+    def money_a_day(self, share: float) -> float | None:
+        """The price of a share of all rank-hours, for each day that the run goes on."""
+        return self.money(share * self.ranks * HOURS_A_DAY)
+
+    def money(self, rank_hours: float | None) -> float | None:
+        """The price of so many rank-hours."""
+        return None if self.price is None or rank_hours is None else self.price * rank_hours
+
+
+def cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> Cost:
+    """What the summary and the run's own facts say of cost; `price` is that of a rank-hour."""
+    summary = diagnosis.summary
+    mean_ns = (summary.get("step_time") or {}).get("mean_ns")
+    price = trace.run.get(PRICE) if price is None else price
+    known = is_known(mean_ns) and "scaling" not in summary  # a joint one has no steps of its own
+    hours = mean_ns * summary["steps"] * summary["ranks"] / 3.6e12 if known else None
+    return Cost(
+        rank_hours=hours,
+        lost_rank_hours=summary.get("rank_hours_wasted"),
+        price=float(price) if isinstance(price, int | float) else None,
+        energy_joules=energy_joules(trace),
+        ranks=int(summary["ranks"]),
+    )
+
+
+def energy_joules(trace: Trace) -> float | None:
+    """Energy between the first and last reading of each rank's counter; None without any."""
+    found = sampled(trace, ENERGY)
+    ranks, place = np.unique(found.rank, return_inverse=True)
+    if not len(ranks):
+        return None
+    low, high = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
+    np.minimum.at(low, place, found.value)
+    np.maximum.at(high, place, found.value)
+    total = float((high - low).sum())
+    return total if total > 0 else None
+
+
+def best_option(diagnosis: Diagnosis) -> tuple[Finding, Option] | None:
+    """The remedy predicted to give back most, and the finding it mends."""
+    pairs: list[tuple[Finding, Option]] = [
+        (finding, option)
+        for finding in diagnosis.findings
+        for option in finding.options
+        if is_known(option.gain) and (option.gain or 0.0) > 0
+    ]
+    return max(pairs, key=lambda pair: _gain(pair[1]), default=None)
+
+
+def _gain(option: Option) -> Any:
+    return option.gain

@@ -1,0 +1,224 @@
+"""A diagnosis and its trace as one HTML file that opens from disk and asks no network.
+
+The words and numbers are in the page itself and read without scripts; the charts are drawn by the
+browser from columns packed into the page. A content policy in the page allows no request and no
+script but our own, so a rank's or a host's name is text whatever it contains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.report import quantities
+from evenstep.report.page import fabric, sheet
+from evenstep.report.page.contents import Contents, contents
+from evenstep.report.page.cost import best_option, cost
+from evenstep.report.page.forest import Forest, forest
+from evenstep.report.page.packing import pack
+from evenstep.report.page.scaling import Drawing, scaling
+from evenstep.report.terminal import terminal
+from evenstep.report.terminal.pacing import pacing
+from evenstep.trace.columns import Columns
+from evenstep.trace.trace import Trace
+
+#: In the order they are joined into the page's one script.
+SCRIPTS = (
+    "quantities.js",
+    "columns.js",
+    "canvas.js",
+    "cells.js",
+    "curve.js",
+    "heat.js",
+    "records.js",
+    "spans.js",
+    "spans_legend.js",
+    "matrix.js",
+    "bounds.js",
+    "boxes.js",
+    "scatter.js",
+    "places.js",
+    "svg.js",
+    "fabric_layout.js",
+    "fabric.js",
+    "host_waits.js",
+    "page.js",
+)
+
+
+def write(
+    diagnosis: Diagnosis,
+    trace: Trace,
+    path: str | Path,
+    *,
+    force: bool = False,
+    steps: Columns | None = None,
+    case: Case | None = None,
+    answers: Sequence[Answer] = (),
+    projection: Mapping[str, Any] | None = None,
+    price_per_rank_hour: float | None = None,
+    links: Sequence[Mapping[str, Any]] = (),
+    link_map: fabric.LinkMap | None = None,
+) -> None:
+    """Write the page; it appears whole or not at all.
+
+    `steps` (the table of `diagnose.measure.step_table`) and `case` are made from the trace
+    when not given; `projection` is what `evenstep project --json` prints, `links` what `evenstep
+    simulate --json` says of a simulation's links, `link_map` the fabric they are in. Raises
+    `UsageError` when `path` exists and `force` is not set, or cannot be written, and `MissingExtra`
+    without jinja2.
+    """
+    target = Path(path)
+    sheet.check_free(target, force=force)
+    text = render(
+        diagnosis,
+        trace,
+        steps=steps,
+        case=case,
+        answers=answers,
+        projection=projection,
+        price_per_rank_hour=price_per_rank_hour,
+        links=links,
+        link_map=link_map,
+    )
+    sheet.write_whole(text, target)
+
+
+def render(
+    diagnosis: Diagnosis,
+    trace: Trace,
+    *,
+    steps: Columns | None = None,
+    case: Case | None = None,
+    answers: Sequence[Answer] = (),
+    projection: Mapping[str, Any] | None = None,
+    price_per_rank_hour: float | None = None,
+    links: Sequence[Mapping[str, Any]] = (),
+    link_map: fabric.LinkMap | None = None,
+) -> str:
+    """The page as text. Raises `MissingExtra` without jinja2."""
+    template = sheet.template(
+        "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect
+    )
+    shown = contents(diagnosis, trace, case=case, steps=steps)
+    mapped = {"links": link_map.bundles} if link_map is not None else {}
+    packed = pack({**shown.tables, **mapped})
+    drawn = scaling(diagnosis, projection)
+    loads = fabric.simulated(links) if links else fabric.loads(trace)
+    script = sheet.script(SCRIPTS)
+    text: str = template.render(
+        diagnosis=diagnosis,
+        summary=diagnosis.summary,
+        run=_run_line(diagnosis),
+        shares=_shares(diagnosis),
+        cost=cost(diagnosis, trace, price_per_rank_hour),
+        best=best_option(diagnosis),
+        shown=shown,
+        answers=answers,
+        scaling=drawn,
+        pacing=_pacing(diagnosis),
+        forest=_paced_effect(diagnosis),
+        loads=loads,
+        simulated=bool(links),
+        link_map=link_map,
+        between=None if link_map is not None else shown.facts["host_waits"],
+        sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
+        columns=_place_columns(shown),
+        style=sheet.style(),
+        script=script,
+        script_hash=sheet.content_hash(script),
+        data=packed.data,
+        facts=sheet.embedded(
+            {
+                "directory": packed.directory,
+                "fabric": link_map.facts if link_map is not None else None,
+                **shown.facts,
+            }
+        ),
+        verdict=sheet.embedded(_document(diagnosis, answers)),
+    )
+    return text
+
+
+def _document(diagnosis: Diagnosis, answers: Sequence[Answer]) -> dict[str, Any]:
+    """What `evenstep diagnose --json` prints, with the answers to what-if questions."""
+    asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
+    return {**diagnosis.to_json(), **asked}
+
+
+def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
+    """(name, what it is called, share) of the parts of a step that are known."""
+    shares = diagnosis.summary.get("shares") or {}
+    return [
+        (name, label, float(shares[name]))
+        for name, label in quantities.SHARES
+        if quantities.is_known(shares.get(name))
+    ]
+
+
+def _run_line(diagnosis: Diagnosis) -> str:
+    summary, run = diagnosis.summary, diagnosis.run
+    parts = [f"run {quantities.printable(run['run_id'])}"] if run.get("run_id") else []
+    if runs := run.get("runs"):
+        parts.append(f"{quantities.plural(len(runs), 'run')} together; charts are of the largest")
+    parts += [
+        quantities.plural(summary["ranks"], "rank"),
+        quantities.plural(summary["steps"], "step"),
+    ]
+    return " · ".join(parts)
+
+
+def _pacing(diagnosis: Diagnosis) -> list[str]:
+    found = diagnosis.summary.get("pacing")
+    return list(pacing(found)) if found else []
+
+
+def _paced_effect(diagnosis: Diagnosis) -> Forest | None:
+    """The change of throughput, where it has an interval."""
+    effect = (diagnosis.summary.get("pacing") or {}).get("effect")
+    if not effect or effect["low"] is None:
+        return None
+    gain = {"value": effect["gain"], "low": effect["low"], "high": effect["high"]}
+    return forest([{"arm": "throughput", "gain": gain, "jobs": []}], {})
+
+
+def _sections(
+    diagnosis: Diagnosis,
+    shown: Contents,
+    drawn: Drawing | None,
+    answers: Sequence[Answer],
+    loads: Sequence[fabric.Load],
+    link_map: fabric.LinkMap | None,
+) -> list[tuple[str, str]]:
+    """(anchor, title) of what this page has, in its order."""
+    waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
+    listed = (
+        ("findings", "findings", True),
+        ("step-time", "step time", measured),
+        ("waiting", "who waits", measured),
+        ("one-step", "one step", True),
+        ("blame", "for whom", waits),
+        ("path", "critical path", waits),
+        ("phases", "phases", len(shown.tables["dist"]) > 0),
+        ("sizes", "collectives", shown.facts["sizes"] is not None),
+        ("places-map", "places", measured),
+        ("host-waits-map", "hosts", shown.facts["host_waits"] is not None and link_map is None),
+        ("fabric-map", "fabric", bool(loads) or link_map is not None),
+        ("pacing", "pacing", bool(diagnosis.summary.get("pacing"))),
+        ("scaling", "scaling", drawn is not None),
+        ("what-if", "what if", bool(answers)),
+        ("clocks", "clocks", True),
+        ("limits", "limits", True),
+    )
+    return [(anchor, title) for anchor, title, there in listed if there]
+
+
+def _place_columns(shown: Contents) -> list[tuple[str, str]]:
+    """Columns of the ranks' places that are known of any of them."""
+    titles = {"gpu": "GPU", "nic": "adapter", "numa": "NUMA"}
+    known = {part for place in shown.places.values() for part in place}
+    return [(part, title) for part, title in titles.items() if part in known]

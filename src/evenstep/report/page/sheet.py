@@ -1,0 +1,99 @@
+"""A page that opens from disk: filled in, allowed its own script and no request, written whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import MissingExtra, UsageError
+from evenstep.report import quantities
+
+PAGE = Path(__file__).parent / "assets"
+
+_FILTERS = ("number", "duration", "percent", "interval", "measured", "plural", "printable")
+
+
+def template(name: str, purpose: str, **known: Any) -> Any:
+    """A template that escapes what it is given; `known` are names it may use.
+
+    Raises `MissingExtra` for `purpose` without jinja2.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtra("jinja2", extra="report", purpose=purpose) from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for each in _FILTERS:
+        environment.filters[each] = getattr(quantities, each)
+    environment.globals.update(known)
+    return environment.get_template(name)
+
+
+def style() -> str:
+    """What all pages look like."""
+    return (PAGE / "page.css").read_text("utf-8")
+
+
+@cache
+def script(names: Sequence[str]) -> str:
+    """Scripts in one function, so that they share names with each other and nobody else."""
+    parts = [(PAGE / name).read_text("utf-8") for name in names]
+    return '(async () => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
+
+
+def content_hash(text: str) -> str:
+    """The source expression that allows exactly this script (CSP level 3, section 2.3.1)."""
+    digest = hashlib.sha256(f"\n{text}".encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def embedded(value: object) -> str:
+    """JSON that stands safely inside a script element: ASCII, without `<`, NaN as null."""
+    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    """Plain values: NaN and infinity become None, numpy's numbers Python's."""
+    scalar = getattr(value, "item", None)
+    if callable(scalar):
+        return _finite(scalar())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_finite(item) for item in value]
+    return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Raise `UsageError` where a page would replace a file without `force`, or has no folder."""
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; give another name, or --force to replace it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a page; it appears whole or not at all. Raises `UsageError` where it cannot be."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8", errors="xmlcharrefreplace")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error

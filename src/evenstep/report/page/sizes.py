@@ -1,0 +1,128 @@
+"""Collectives by size and time, beside their floor and what algorithms would give.
+
+The curves use the latency that the measured floors show (taken as the ring's, so a tree can be
+told from it) and the best bandwidth known: of nccl-tests, of the adapters, else of the run itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.measure.curve import hierarchical_ns, ring_ns, tree_ns
+from evenstep.diagnose.measure.expected import RINGS, Shape, reference
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Op
+
+Array = npt.NDArray[Any]
+
+SHAPES = 6  # those that move longest
+POINTS = 4000  # a shape
+CURVE_POINTS = 48
+MARGIN = 4.0  # curves go on by this factor beyond the sizes measured
+_NO_LATENCY = "no latency, which sizes as alike as these do not show"
+ALGORITHMS = ("ring", "tree", "hierarchical")
+
+
+class Sizes(NamedTuple):
+    """`points`: shape, size_bytes, time_us. `floors`: the same of each size's floor.
+
+    `curves`: shape, algorithm (index into `ALGORITHMS`), size_bytes, time_us. `shapes`: name and
+    what its curves rest on, in words.
+    """
+
+    points: Columns
+    floors: Columns
+    curves: Columns
+    shapes: list[dict[str, str]]
+
+
+def sizes(case: Case) -> Sizes | None:
+    """What the page draws; None where transfer cannot be told from waiting."""
+    if not len(case.grid.steps) or not case.transfers_known:
+        return None
+    shown = [shape for shape in case.shapes if _drawable(case, shape).any()][:SHAPES]
+    if not shown:
+        return None
+    expected = [_curves(case, number, shape) for number, shape in enumerate(shown)]
+    return Sizes(
+        Columns.concatenate([_points(case, *item) for item in enumerate(shown)]),
+        Columns.concatenate([_table(n, s.sizes, s.floors_ns) for n, s in enumerate(shown)]),
+        Columns.concatenate([table for table, _ in expected]),
+        [
+            {"name": shape.name.replace("_", "-"), "rests_on": words}
+            for shape, (_, words) in zip(shown, expected, strict=True)
+        ],
+    )
+
+
+def _drawable(case: Case, shape: Shape) -> Array:
+    """Transfers of the shape that have a place on logarithmic axes."""
+    rows = case.transfers.rows
+    return np.asarray(shape.rows & (rows.size_bytes > 0) & (rows.transfer_ns > 0))
+
+
+def _points(case: Case, number: int, shape: Shape) -> Columns:
+    """All of the shape's transfers, or every n-th of very many."""
+    rows = np.flatnonzero(_drawable(case, shape))
+    rows = rows[:: -(-len(rows) // POINTS)]
+    table = case.transfers.rows
+    return _table(number, table.size_bytes[rows], table.transfer_ns[rows])
+
+
+def _table(number: int, size_bytes: Array, time_ns: Array) -> Columns:
+    return Columns(
+        {
+            "shape": np.full(len(size_bytes), number, np.uint8),
+            "size_bytes": np.asarray(size_bytes, np.float64),
+            "time_us": (np.asarray(time_ns, np.float64) / 1e3).astype(np.float32),
+        }
+    )
+
+
+def _curves(case: Case, number: int, shape: Shape) -> tuple[Columns, str]:
+    """Expected times over the sizes measured and a little beyond, and what they rest on."""
+    measured = case.transfers.rows.size_bytes[_drawable(case, shape)]
+    low, high = float(measured.min()) / MARGIN, float(measured.max()) * MARGIN
+    size = np.geomspace(max(low, 1.0), high, CURVE_POINTS)
+    known = reference(case.trace, shape, case.shapes)
+    if shape.op not in RINGS or shape.members < 2 or max(shape.busbw_gBps, 0) <= 0:
+        return _no_curve(), "no closed form is drawn for this operation"
+    gBps = max(known.gBps, shape.busbw_gBps) if known else shape.busbw_gBps  # noqa: N806
+    passes = 2 if shape.op == int(Op.ALL_REDUCE) else 1
+    latency = shape.line.alpha_ns if shape.line is not None else 0.0
+    alpha = latency / (passes * (shape.members - 1))
+    parts = [
+        _table(number, size, time).with_column("algorithm", np.full(len(size), at, np.uint8))
+        for at, time in enumerate(_expected(case, shape, size, alpha, gBps))
+        if time is not None
+    ]
+    source = known.source if known and known.gBps > shape.busbw_gBps else "the run's own best"
+    delay = f"{alpha / 1e3:.3g} µs a message" if shape.line is not None else _NO_LATENCY
+    return Columns.concatenate(parts), f"{gBps:.3g} GB/s ({source}) and {delay}"
+
+
+def _no_curve() -> Columns:
+    return _table(0, np.zeros(0), np.zeros(0)).with_column("algorithm", np.zeros(0, np.uint8))
+
+
+def _expected(
+    case: Case,
+    shape: Shape,
+    size: Array,
+    alpha_ns: float,
+    gBps: float,  # noqa: N803
+) -> list[Array | None]:
+    """Times of `ALGORITHMS`; None where one does not apply."""
+    n, each = shape.members, max(shape.members // shape.nodes, 1)
+    ring = ring_ns(n, size, alpha_ns, gBps)
+    if shape.op != int(Op.ALL_REDUCE):
+        return [ring / 2, None, None]  # half of an all-reduce; the others are closed for that alone
+    layered = None
+    if shape.nodes > 1 and each > 1:
+        inside = max((one.busbw_gBps for one in case.shapes if one.nodes == 1), default=np.inf)
+        layered = hierarchical_ns(each, shape.nodes, size, alpha_ns, inside, gBps / each)
+    return [ring, tree_ns(n, size, alpha_ns, gBps), layered]

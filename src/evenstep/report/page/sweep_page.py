@@ -1,0 +1,116 @@
+"""A sweep as one HTML file: every combination in a matrix, as curves, and in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.report.page import sheet
+from evenstep.report.quantities import duration, number, percent
+
+SCRIPTS = (
+    *("quantities.js", "canvas.js", "cells.js", "sortable.js"),
+    *("sweep_view.js", "sweep_cells.js", "sweep_lines.js", "sweep.js"),
+)
+
+Document = Mapping[str, Any]
+
+
+class Measure(NamedTuple):
+    """A number that every combination has. `more` is better: 1, worse: -1, neither: 0."""
+
+    name: str
+    label: str
+    kind: str  # number, duration or share
+    more: int
+
+
+MEASURES = (
+    Measure("throughput", "throughput", "number", 1),
+    Measure("efficiency", "efficiency", "share", 1),
+    Measure("step_mean_ns", "step time, mean", "duration", -1),
+    Measure("step_p50_ns", "half of the steps under", "duration", -1),
+    Measure("step_p99_ns", "99 % under", "duration", -1),
+    Measure("step_cv", "variation (CV)", "share", -1),
+    Measure("share_compute", "compute", "share", 0),
+    Measure("share_exposed_communication", "communication", "share", -1),
+    Measure("share_wait", "wait", "share", -1),
+    Measure("share_input", "input", "share", -1),
+    Measure("share_held", "held by pacing", "share", 0),
+    Measure("joules_per_unit", "energy a unit, J", "number", -1),
+    Measure("cost_per_unit", "cost a unit", "number", -1),
+    Measure("goodput", "goodput of weeks", "share", 1),
+)
+THROUGHPUT = MEASURES[0].name
+#: Measures whose best combination is named at the top.
+NAMED = ("throughput", "efficiency", "step_cv", "cost_per_unit")
+
+
+def render(document: Document, name: str) -> str:
+    """The page of what `evenstep sweep --json` prints. Raises `MissingExtra` without jinja2."""
+    combinations = document["combinations"]
+    known = [one for one in MEASURES if any(row[one.name] for row in combinations)]
+    script = sheet.script(SCRIPTS)
+    template = sheet.template("sweep.html.j2", "the page of a sweep", said=said, short=short)
+    text: str = template.render(
+        name=name,
+        document=document,
+        measures=known,
+        unit=combinations[0]["unit"] if combinations else "",
+        verdict=_verdict(combinations, name),
+        swings={field: swing(combinations, field) for field in document["vary"]},
+        best=[(one, row) for one in known if one.name in NAMED for row in _best(one, combinations)],
+        style=sheet.style(),
+        script=script,
+        script_hash=sheet.content_hash(script),
+        sweep=sheet.embedded(document),
+        facts=sheet.embedded([one._asdict() for one in known]),
+    )
+    return text
+
+
+def write(document: Document, name: str, path: Path, *, force: bool = False) -> None:
+    """Write the page whole or not at all. Raises `UsageError` where it may not be written."""
+    sheet.check_free(path, force=force)
+    sheet.write_whole(render(document, name), path)
+
+
+def said(measure: Measure, value: float | None) -> str:
+    """A measure's number as people read it."""
+    words = {"duration": duration, "share": percent, "number": number}
+    return words[measure.kind](value)
+
+
+def short(field: str) -> str:
+    """A field's own name without its table's: cluster.nodes is nodes, noise.1.factor factor."""
+    return field.rpartition(".")[2]
+
+
+def swing(rows: Sequence[Mapping[str, Any]], field: str) -> float | None:
+    """How much higher the highest throughput is than the lowest where only this field differs, at
+    most; None where no two combinations differ in it alone."""
+    alike: dict[str, list[float]] = {}
+    for row in rows:
+        if row[THROUGHPUT] is not None:
+            others = {name: value for name, value in row["varied"].items() if name != field}
+            alike.setdefault(repr(others), []).append(float(row[THROUGHPUT]["value"]))
+    pairs = [max(each) / min(each) - 1 for each in alike.values() if len(each) > 1 and min(each)]
+    return max(pairs, default=None)
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Where throughput is highest, in a sentence; the name where there is nothing to compare."""
+    for row in _best(MEASURES[0], rows):
+        value = number(row[THROUGHPUT]["value"], row["unit"])
+        with_ = ", ".join(f"{short(field)} {at}" for field, at in row["varied"].items())
+        return f"Throughput is highest with {with_}: {value}"
+    return name
+
+
+def _best(measure: Measure, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The best combination, where there is more than one to choose from."""
+    known = [row for row in rows if row[measure.name] is not None]
+    if len(known) < 2:
+        return []
+    return [max(known, key=lambda row: measure.more * float(row[measure.name]["value"]))]

@@ -1,0 +1,166 @@
+"""A comparison as text of at most 80 columns: the verdict first, then what changed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from evenstep.diagnose.compare.findings import Changed
+from evenstep.diagnose.compare.result import NO_EVIDENCE, Change, Comparison, Part
+from evenstep.diagnose.compare.words import signed
+from evenstep.report.quantities import UNKNOWN, duration, number, percent, printable
+from evenstep.report.terminal.terminal import wants_color
+
+WIDTH = 80
+COLUMN = 13  # of a run's numbers, and of its name above them
+CHANGE = 27
+
+LABELS = {
+    "throughput": "throughput",
+    "throughput_per_rank": "per rank",
+    "step_time": "step time",
+    "cv": "CV",
+    "p50": "p50",
+    "p99": "p99",
+    "compute_share": "compute",
+    "exposed_communication_share": "communication",
+    "wait_share": "wait",
+    "input_share": "input",
+    "other_share": "other",
+}
+_COLORS = {"better": "32", "worse": "31", "no evidence": "2"}
+
+
+def render(
+    baseline: str,
+    comparisons: Sequence[Comparison],
+    *,
+    normalised: bool = False,
+    color: bool | None = None,
+) -> str:
+    """The comparison of every run with the baseline, ending in a newline."""
+    painted = wants_color() if color is None else color
+    blocks = [
+        "\n".join(_one(baseline, item, normalised=normalised, color=painted))
+        for item in comparisons
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _one(baseline: str, found: Comparison, *, normalised: bool, color: bool) -> Iterator[str]:
+    sentence = printable(found.sentence)
+    if found.verdict != NO_EVIDENCE:
+        sentence = f"{found.verdict}: {sentence}"
+    for line in textwrap.wrap(sentence[:1].upper() + sentence[1:], WIDTH, break_on_hyphens=False):
+        yield _paint(line, "1", color)
+    if found.changes:
+        yield ""
+        yield from _table(baseline, found, normalised=normalised, color=color)
+    if found.parts and not normalised:
+        yield ""
+        yield from _parts(found)
+    if found.findings:
+        yield ""
+        yield "findings, share of step time"
+        for item in found.findings:
+            yield _finding(item, color=color, normalised=normalised)
+    for limit in found.limits:
+        yield from textwrap.wrap(
+            printable(limit), WIDTH, initial_indent=" - ", subsequent_indent="   "
+        )
+
+
+def _table(baseline: str, found: Comparison, *, normalised: bool, color: bool) -> Iterator[str]:
+    first, second = _short(baseline), _short(found.name)
+    yield f"{'':14}{first:>{COLUMN}}{second:>{COLUMN}}  {'change (95 %)':<{CHANGE}}verdict"
+    for item in found.changes:
+        before, after = values(item, normalised=normalised, units=False)
+        if normalised:
+            before = " " * (COLUMN - len(before)) + struck(before, color=color)
+        label = LABELS[item.metric] if normalised else _label(item)
+        verdict = _paint(item.verdict, _COLORS[item.verdict], color)
+        change = difference(item)
+        if len(change) >= CHANGE:
+            change = change.partition(" (")[0]
+        head = f"{label:14}{before:>{COLUMN}}{after:>{COLUMN}}"
+        yield f"{head}  {change:<{CHANGE}}{verdict}"
+
+
+def _label(item: Change) -> str:
+    """A rate is called by its unit, so that its number has room."""
+    return item.unit if item.metric == "throughput" else LABELS[item.metric]
+
+
+def values(item: Change, *, normalised: bool, units: bool = True) -> tuple[str, str]:
+    """The number in both runs: as it is, or as a ratio to the baseline."""
+    if not normalised:
+        unit = "1" if item.unit.endswith("/s") and not units else item.unit
+        return shown(item.baseline, unit), shown(item.value, unit)
+    if not item.baseline:
+        return "1", UNKNOWN
+    return "1", number(item.value / item.baseline)
+
+
+def shown(value: float, unit: str) -> str:
+    """A number of the comparison in its own unit."""
+    if unit == "ns":
+        return duration(value)
+    if unit == "share":
+        return percent(value)
+    return number(value) if unit == "1" else number(value, unit)
+
+
+def difference(item: Change) -> str:
+    """The change in percent of the baseline, of a share in points of step time, with interval."""
+    if item.relative is None or item.relative_low is None or item.relative_high is None:
+        value, low, high, unit = item.difference, item.low, item.high, "pt"
+        if item.unit == "ns":
+            return f"{duration(value)}"
+    else:
+        value, low, high = item.relative, item.relative_low, item.relative_high
+        unit = "%"
+    return f"{signed(value)} {unit} ({signed(low)} to {signed(high)})"
+
+
+def struck(text: str, *, color: bool) -> str:
+    """Text struck through: by the terminal, or where it is plain by a combining stroke."""
+    return f"\x1b[9m{text}\x1b[0m" if color else "".join(f"{letter}\u0336" for letter in text)
+
+
+def _parts(found: Comparison) -> Iterator[str]:
+    yield f"mean step, all ranks: {change_of(found.difference_ns or 0.0)} a step, of it"
+    for item in found.parts:
+        if max(item.baseline_ns, item.value_ns) >= 1:
+            yield f"  {item.part:12}{change_of(item.difference_ns):>12}  {span(item)}"
+
+
+def change_of(value_ns: float) -> str:
+    """A time with its sign, to the nanosecond."""
+    whole = round(value_ns)
+    return f"{'+' if whole > 0 else ''}{duration(whole)}"
+
+
+def span(item: Part) -> str:
+    """The interval of a part's difference."""
+    return f"({change_of(item.low_ns)} to {change_of(item.high_ns)})"
+
+
+def _finding(item: Changed, *, color: bool, normalised: bool) -> str:
+    name = textwrap.shorten(item.mode.replace("_", " "), 30, placeholder="…")
+    if normalised:
+        ratio = number(item.value / item.baseline) if item.baseline else item.change
+        numbers = f"{ratio:>18}"
+    else:
+        numbers = f"{percent(item.baseline):>8} to {percent(item.value):>6}"
+    verdict = _paint(item.verdict, _COLORS[item.verdict], color)
+    return f"  {printable(name):31}{numbers}  {item.change:5}  {verdict}"
+
+
+def _short(name: str) -> str:
+    """A run's name, its end kept."""
+    text = printable(name)
+    return text if len(text) < COLUMN else "…" + text[-(COLUMN - 2) :]
+
+
+def _paint(text: str, code: str, color: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if color else text

@@ -1,0 +1,152 @@
+"""A decision table as a person reads it, and the settings of the agent that follow from it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from evenstep.report.terminal.simulation import duration
+from evenstep.simulate.study.decision import Row, Table
+from evenstep.simulate.study.decision_options import AGENT
+from evenstep.simulate.study.margin import Margin
+
+WIDTH = 80
+MODE_OFF = "observe"
+SHORT = {"oversubscription": "oversubs."}  # heads of columns
+#: Fields of a scenario's strategy and the agent's settings they are.
+SETTINGS = {
+    "strategy.controller": "controller",
+    "strategy.objective": "objective",
+    "strategy.max_delay": "max_delay",
+    "strategy.imbalance": "threshold",
+    "strategy.sharing": "sharing",
+}
+
+
+def render(table: Table) -> str:
+    """Every option, its margins, what is recommended and why."""
+    return "\n".join(_lines(table)) + "\n"
+
+
+def _lines(table: Table) -> Iterator[str]:
+    scenario, first = table.scenario, table.rows[0]
+    yield f"{scenario.name or 'scenario'}: {scenario.ranks} ranks, {scenario.run.steps} steps each"
+    yield ""
+    unit = first.unit
+    yield (
+        f"  {'':27}{unit:>11}{'gain':>8}{'CV':>7}{'p99':>10}{'stale':>7}"
+        + (f"{'J each':>8}" if first.joules_per_unit else "")
+    )
+    for row in table.rows:
+        mark = "*" if row.option.training else " "
+        energy = f"{row.joules_per_unit:8.3g}" if row.joules_per_unit else ""
+        gain = 100 * (row.throughput / first.throughput - 1)
+        yield (
+            f" {mark}{row.option.name:27}{row.throughput:11.5g}{gain:+7.1f}%{row.cv:7.3f}"
+            f"{duration(row.p99_ns):>10}{row.staleness:7.3g}{energy}"
+        )
+        if broken := table.limits.broken(row):
+            yield f"    breaks {', '.join(broken)}"
+    yield "  * what is trained differs from waiting for every gradient"
+    if any(row.margins for row in table.rows):
+        yield ""
+        yield from _margins(table)
+    yield ""
+    yield from _advice(table)
+
+
+def _margins(table: Table) -> Iterator[str]:
+    edges = table.limits.edges
+    yield f"  stable up to (CV at most {edges.cv:g}, efficiency at least {edges.efficiency:g});"
+    yield "  e: efficiency ends it, c: CV"
+    axes = list(table.rows[0].margins)
+    yield f"  {'':27}" + "".join(f"{SHORT.get(axis, axis):>12}" for axis in axes)
+    for row in table.rows:
+        cells = "".join(f"{_cell(axis, row.margins[axis]):>12}" for axis in axes)
+        yield f"  {row.option.name:27}{cells}"
+    notes = {
+        f"{axis}: {found.note}"
+        for row in table.rows
+        for axis, found in row.margins.items()
+        if found.note and found.crosses is None
+    }
+    for note in sorted(notes):
+        yield from _item(note)
+
+
+def _cell(axis: str, found: Margin) -> str:
+    """Where it ends, or how far was looked."""
+    if found.crosses is None:
+        return "-" if found.note else f"> {_amount(axis, found.tried)}"
+    if found.value == found.now:
+        return f"crossed {found.crosses[0]}"
+    return f"{_amount(axis, found.value or 0.0)} {found.crosses[0]}"
+
+
+def _amount(axis: str, value: float) -> str:
+    if axis == "ranks":
+        return f"{value:.0f}"
+    return f"{value:.3g}:1" if axis == "oversubscription" else f"{100 * value:.3g} %"
+
+
+def _advice(table: Table) -> Iterator[str]:
+    choice = table.choice
+    yield f"recommended: {choice.row.option.name}, applied by {choice.row.option.by}"
+    yield from textwrap.wrap(choice.reason, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    if choice.row.option.sets:
+        yield from _together([f"--set {text}" for text in choice.row.option.sets])
+    for note in table.notes:
+        yield from _item(note)
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _together(words: Sequence[str]) -> Iterator[str]:
+    """Words side by side, as many as a line holds."""
+    line = " "
+    for word in words:
+        if len(f"{line} {word}") > WIDTH:
+            yield line
+            line = " "
+        line += f" {word}"
+    yield line
+
+
+def settings(table: Table) -> str:
+    """`evenstep.toml` with what the live agent can do of the recommendation; the rest as words.
+
+    Pacing is switched on where it is what is recommended. Else the agent only observes.
+    """
+    row = table.choice.row
+    lines = [f"# {row.option.name}: recommended for {table.scenario.name or 'this scenario'}"]
+    lines += [f"# {text}" for text in textwrap.wrap(table.choice.reason, 78)]
+    if row.option.by != AGENT:
+        lines += [
+            f"# To be applied by {row.option.by}, not by the agent, which only observes:",
+            *(f"#   {text}" for text in row.option.sets or ("nothing is changed",)),
+        ]
+    lines += ["", "[pace]", *_pace(row)]
+    return "\n".join(lines) + "\n"
+
+
+def _pace(row: Row) -> Iterator[str]:
+    if row.option.by != AGENT:
+        yield f'mode = "{MODE_OFF}"'
+        return
+    yield 'mode = "on"'
+    for text in row.option.sets:
+        name, _, value = text.partition("=")
+        if name in SETTINGS:
+            plain = value.strip('"')
+            word = value if plain in ("true", "false") or _is_number(plain) else f'"{plain}"'
+            yield f"{SETTINGS[name]} = {word}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""Past runs as a table of 80 columns, and what they tell together in words."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from evenstep.diagnose.compare.history import History, PastRun, Workload
+from evenstep.report.quantities import duration, number, percent, plural, printable
+
+WIDTH = 80
+NAME = 17
+
+
+def render(found: History) -> str:
+    """All runs, then each workload in words; ends in a newline."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: History) -> Iterator[str]:
+    head = f"{'run':<{NAME}}{'started (UTC)':>14}{'ranks':>6}{'tries':>6}{'step':>9}{'CV':>8}"
+    priced = any(run.cost_per_unit is not None for run in found.runs)
+    yield f"{head}{'cost/1000' if priced else 'rank-h/1000':>12}{'J':>8}"
+    yield from (_row(run) for run in found.runs)
+    for workload in found.workloads:
+        yield ""
+        yield from _workload(workload)
+    for limit in found.limits:
+        yield from textwrap.wrap(printable(limit), WIDTH, initial_indent=" - ")
+
+
+def _row(run: PastRun) -> str:
+    started = datetime.fromtimestamp(run.started_s, UTC).strftime("%y%m%d-%H%M%S")
+    energy = "" if run.joules_per_unit is None else number(run.joules_per_unit)
+    cv = "" if run.cv is None else percent(run.cv)
+    hours = run.rank_hours_per_unit if run.cost_per_unit is None else run.cost_per_unit
+    name = printable(run.name)
+    name = name if len(name) < NAME else "…" + name[-(NAME - 2) :]
+    line = f"{name:<{NAME}}{started:>14}{run.ranks:>6}{run.attempts:>6}{duration(run.step_ns):>9}"
+    return f"{line}{cv:>8}{number(1000 * hours):>12}{energy:>8}".rstrip()
+
+
+def _workload(found: Workload) -> Iterator[str]:
+    sentence = printable(found.sentence)
+    yield from textwrap.wrap(sentence, WIDTH, break_on_hyphens=False)
+    spread = found.spread.get("step_ns")
+    text = plural(found.restarts, "restart")
+    if spread is not None:
+        text += f"; step time differs by {percent(spread)} (CV) from run to run"
+    yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")

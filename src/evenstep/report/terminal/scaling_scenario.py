@@ -1,0 +1,113 @@
+"""A scaling study as a person reads it in a terminal, at most 80 columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from evenstep.report.terminal.simulation import duration
+
+WIDEST = 80
+
+
+def page(document: dict[str, Any]) -> Iterator[str]:
+    """Table, verdict, money, limits; at most 80 columns."""
+    points = document["points"]
+    if not points:
+        yield "nothing was finished"
+        return
+    title = document["name"] or "scaling"
+    yield f"{title}: {document['scaling']} scaling, throughput in {points[0]['unit']}"
+    yield ""
+    yield from _table(_rows(document))
+    yield ""
+    yield from textwrap.wrap(verdict(document), WIDEST)
+    if document["control"]:
+        yield ""
+        changes = ", ".join(document["control"])
+        yield from textwrap.wrap(f"With {changes}, over without (below 1 is less):", WIDEST)
+        yield from _table(_ratio_rows(points))
+    if document["outlay"]:
+        yield ""
+        yield from _outlay(document["outlay"], points[0]["unit"])
+    yield ""
+    for limit in document["limits"]:
+        yield from textwrap.wrap(limit, WIDEST, initial_indent=" - ", subsequent_indent="   ")
+
+
+def _rows(document: dict[str, Any]) -> list[list[str]]:
+    rows = [["ranks", "ideal", "bandwidth", "predicted", "per rank", "step", "CV", "p99"]]
+    failing = document["points"][0]["goodput"] is not None
+    if failing:
+        rows[0].append("useful")
+    for point in document["points"]:
+        cells = [
+            f"{point['ranks']:,}",
+            f"{point['ideal']:.4g}",
+            f"{point['bandwidth_only']:.4g}",
+            f"{point['throughput']['value']:.4g}",
+            _percent(point["efficiency"]),
+            duration(point["step_ns"]["value"]),
+            f"{point['cv']['value']:.3f}",
+            duration(point["p99_ns"]["value"]),
+        ]
+        rows.append([*cells, _percent(point["goodput"])] if failing else cells)
+    return rows
+
+
+def verdict(document: dict[str, Any]) -> str:
+    """Where it peaks and why, in words."""
+    points, peak = document["points"], document["peak"]
+    last = points[-1]
+    if peak["inside"]:
+        head = f"Throughput is highest at {peak['ranks']:,} ranks and falls beyond."
+    else:
+        head = (
+            f"Throughput still rises at {last['ranks']:,} ranks, the largest size here; a rank has "
+            f"{_percent(last['effective_efficiency'])} of what it has at {points[0]['ranks']:,}."
+        )
+    grown = peak["grown_ns"]
+    if grown is not None and grown <= 0.001 * last["step_ns"]["value"]:
+        return head
+    reason = f" From {peak['from_ranks']:,} to {peak['to_ranks']:,} ranks: {peak['why']}"
+    if grown is not None and peak["share"] is not None:
+        reason += f", {duration(grown)} a step, {_percent(peak['share'])} of what is lost"
+    missed = last["bandwidth_only"] / last["throughput"]["value"]
+    seen = f" Bandwidth alone promises {missed:.2f} times what is predicted there."
+    return f"{head}{reason}.{seen}"
+
+
+def _ratio_rows(points: list[dict[str, Any]]) -> list[list[str]]:
+    names = [n for n in points[0]["control"] if points[0]["control"][n] is not None]
+    heads = {"joules_per_unit": "energy", "cost_per_unit": "cost"}
+    rows = [["ranks", *(heads.get(name, name) for name in names)]]
+    for point in points:
+        ratios = (point["control"][name] for name in names)
+        cells = ("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
+        rows.append([f"{point['ranks']:,}", *cells])
+    return rows
+
+
+def _outlay(outlay: dict[str, Any], unit: str) -> Iterator[str]:
+    yield f"To {outlay['target']:.4g} {unit.removesuffix('/s')}:"
+    rows = [["ranks", "hours", "GPU hours", "cost", "kWh"]]
+    for size in outlay["sizes"]:
+        numbers = (size[name] for name in ("hours", "rank_hours", "cost", "kilowatt_hours"))
+        rows.append([f"{size['ranks']:,}", *("-" if n is None else f"{n:,.4g}" for n in numbers)])
+    yield from _table(rows)
+    within = f" within {outlay['deadline_hours']:g} hours" if outlay["deadline_hours"] else ""
+    if outlay["cheapest"] is None:
+        yield f"No size is done{within}."
+    else:
+        yield f"Cheapest{within}: {outlay['cheapest']:,} ranks."
+
+
+def _table(rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

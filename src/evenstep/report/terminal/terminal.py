@@ -1,0 +1,268 @@
+"""A diagnosis as text: the verdict on the first line, then what it rests on.
+
+Standard library only, so the verdict is printed wherever the diagnosis could be made. The same
+words with and without colour: a file, a pipe and `NO_COLOR` get the plain text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evenstep.diagnose.finding import Diagnosis, Finding, Option
+from evenstep.report.quantities import (
+    SHARES,
+    UNKNOWN,
+    cells,
+    duration,
+    interval,
+    is_known,
+    measured,
+    number,
+    percent,
+    plural,
+    printable,
+    ranges,
+    some,
+    some_ranks,
+)
+from evenstep.report.terminal import scaling_table
+from evenstep.report.terminal.movement import movement
+from evenstep.report.terminal.pacing import pacing
+
+NARROWEST = 40
+WIDEST = 100
+OPTIONS = 3
+EVIDENCE = 4
+_LABEL = 8
+
+#: Where a line must not break: between a number and its unit.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|MHz)(?!\w))")
+
+_GLYPHS = dict(zip((name for name, _ in SHARES), "█▓▒░·", strict=True))
+_COLORS = dict(zip((name for name, _ in SHARES), ("34", "36", "33", "35", "90"), strict=True))
+
+
+def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
+    """The diagnosis as text of at most `width` columns, ending in a newline.
+
+    Without `width` the terminal's (80 when there is none); without `color` as the terminal and
+    `NO_COLOR` (https://no-color.org) say.
+    """
+    columns = width or shutil.get_terminal_size((80, 24)).columns
+    style = _Style(max(min(columns, WIDEST), NARROWEST), wants_color() if color is None else color)
+    sections = [
+        style.wrap(printable(diagnosis.verdict), code="1"),
+        list(_summary(diagnosis, style)),
+        list(_scaling(diagnosis, style)),
+        *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
+        list(_movement(diagnosis, style)),
+        list(_pacing(diagnosis, style)),
+        list(_limits(diagnosis, style)),
+        list(_agent(diagnosis, style)),
+    ]
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def wants_color() -> bool:
+    """Whether standard output is a terminal that nobody asked to keep plain."""
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stdout is not None and sys.stdout.isatty()
+
+
+@dataclass(slots=True, frozen=True)
+class _Style:
+    width: int
+    color: bool
+
+    def paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color and code and text else text
+
+    def wrap(self, text: str, *, first: str = "", indent: int = 0, code: str = "") -> list[str]:
+        """Lines of at most `width` columns; colour is added after the widths are settled."""
+        lines = textwrap.wrap(
+            _BEFORE_UNIT.sub("\u00a0", text),
+            self.width,
+            initial_indent=first.ljust(indent),
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+        )
+        return [self.paint(line.replace("\u00a0", " "), code) for line in lines]
+
+    def field(self, label: str, text: str, *, code: str = "") -> list[str]:
+        """A labelled paragraph of a finding: the label in its own narrow column."""
+        if not text:
+            return []
+        head = "   " + label.ljust(_LABEL)
+        lines = self.wrap(printable(text), first=head, indent=len(head))
+        head, rest = lines[0][: len(head)], lines[0][len(head) :]
+        tail = [self.paint(rest, code), *(self.paint(line, code) for line in lines[1:])]
+        return [self.paint(head, "2") + tail[0], *tail[1:]]
+
+
+def _summary(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    summary = diagnosis.summary
+    shares = {key: value for key, value in (summary.get("shares") or {}).items() if is_known(value)}
+    if shares:
+        yield _bar(shares, style)
+        yield from _legend(shares, style)
+    yield from style.wrap(_step_time(diagnosis))
+    yield from style.wrap(_communication(diagnosis))
+
+
+def _bar(shares: dict[str, float], style: _Style) -> str:
+    counts = cells(shares, style.width)
+    return "".join(style.paint(_GLYPHS[name] * n, _COLORS[name]) for name, n in counts.items())
+
+
+def _legend(shares: dict[str, float], style: _Style) -> Iterator[str]:
+    parts = [
+        (f"{_GLYPHS[name]} {label} {percent(shares.get(name))}", name) for name, label in SHARES
+    ]
+    line, used = "", 0
+    for text, name in parts:
+        if used and used + 2 + len(text) > style.width:
+            yield line
+            line, used = "", 0
+        line += ("  " if used else "") + style.paint(text[0], _COLORS[name]) + text[1:]
+        used += (2 if used else 0) + len(text)
+    yield line
+
+
+def _step_time(diagnosis: Diagnosis) -> str:
+    summary = diagnosis.summary
+    time = summary.get("step_time") or {}
+    throughput = summary.get("throughput") or {}
+    parts = [f"step {duration(time.get('mean_ns'))} mean"]
+    parts += [f"{duration(time.get(f'{p}_ns'))} {p}" for p in ("p50", "p99")]
+    parts.append(f"CV {percent(time.get('cv'))}")
+    if is_known(throughput.get("value")):
+        parts.append(number(throughput["value"], printable(throughput.get("unit") or "")))
+    parts.append(f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}")
+    return " · ".join(parts)
+
+
+def _communication(diagnosis: Diagnosis) -> str:
+    summary = diagnosis.summary
+    parts = []
+    if is_known(overlapped := summary.get("overlapped_communication")):
+        parts.append(f"{percent(overlapped)} of the time communication is hidden behind compute")
+    if is_known(ratio := summary.get("communication_to_compute")):
+        parts.append(f"communication : compute {number(ratio)}")
+    if is_known(wasted := summary.get("rank_hours_wasted")):
+        parts.append(f"{number(wasted)} rank-hours lost")
+    return " · ".join(parts)
+
+
+def _finding(index: int, finding: Finding, style: _Style) -> Iterator[str]:
+    name = finding.mode.replace("_", " ")
+    head = (
+        f"{printable(name)} ({printable(finding.layer)}): "
+        f"{percent(finding.severity)} of step time recoverable, "
+        f"confidence {percent(finding.confidence)}"
+    )
+    yield from style.wrap(head, first=f"{index}. ", indent=3, code="1")
+    yield from style.field("seen", finding.observation)
+    yield from style.field("cause", finding.cause)
+    yield from style.field("where", where(finding))
+    yield from style.field("costs", effect(finding))
+    for number_, chosen in enumerate(finding.options[:OPTIONS]):
+        yield from style.field("do" if number_ == 0 else "or", option(chosen), code="32")
+    yield from style.field("because", evidence(finding))
+
+
+def where(finding: Finding) -> str:
+    """Culprits and the steps concerned: rank 7 on gpu012, steps 10-500 (chronic)."""
+    place = finding.where
+    parts = []
+    if place.ranks:
+        word = "rank" if len(place.ranks) == 1 else "ranks"
+        parts.append(f"{word} {some_ranks(place.ranks)}")
+    for word, names in (("node", place.nodes), ("link", place.links), ("group", place.groups)):
+        if names:
+            parts.append(f"{word}{'s' if len(names) > 1 else ''} {some(names)}")
+    if finding.when.steps:
+        parts.append(f"steps {ranges(finding.when.steps)}")
+    pattern = f" ({finding.when.pattern})" if finding.when.pattern else ""
+    return ", ".join(parts) + pattern if parts else (finding.when.pattern or "")
+
+
+def effect(finding: Finding) -> str:
+    """What it costs, now and at other sizes: 11 % of step time now; 14 % at 16 ranks."""
+    parts = [f"{percent(finding.effect.now)} of step time now"]
+    for point in finding.effect.projected:
+        text = f"{percent(point.share)} at {point.ranks:,} ranks {interval(point.low, point.high)}"
+        parts.append(text.rstrip())
+    return "; ".join(parts)
+
+
+def option(chosen: Option) -> str:
+    """A remedy and what it is predicted to give back."""
+    gain = f"gives back {percent(chosen.gain)} {interval(chosen.low, chosen.high)}".rstrip()
+    details = [gain if is_known(chosen.gain) else f"gain {UNKNOWN}"]
+    details += [f"cost: {chosen.cost}"] if chosen.cost else []
+    details += [f"predicted by: {chosen.method}"] if chosen.method else []
+    return f"{chosen.action} [{'; '.join(details)}]"
+
+
+def evidence(finding: Finding) -> str:
+    """The numbers most worth checking, each beside what a healthy run has."""
+    parts = []
+    for item in finding.evidence[:EVIDENCE]:
+        text = f"{item.metric.replace('_', ' ')} {measured(item.measured, item.unit)}"
+        if is_known(item.expected):
+            text += f" (expected {measured(item.expected, item.unit)})"
+        parts.append(text)
+    return "; ".join(parts)
+
+
+def _scaling(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    """Of several runs: throughput by number of ranks."""
+    scaling = diagnosis.summary.get("scaling")
+    if not scaling:
+        return
+    kind = f"{scaling['kind']} scaling" if scaling.get("kind") else "scaling"
+    yield style.paint(f"Throughput by ranks, {kind}", "1")
+    yield from (f"  {printable(line)}" for line in scaling_table.table(scaling))
+    for note in scaling_table.notes(scaling):
+        yield from style.wrap(printable(note), first=" - ", indent=3)
+
+
+def _movement(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    sentences = list(movement(diagnosis.summary))
+    if sentences:
+        yield style.paint("How the run moves", "1")
+    for sentence in sentences:
+        yield from style.wrap(printable(sentence), first=" - ", indent=3)
+
+
+def _pacing(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    found = diagnosis.summary.get("pacing")
+    if not found:
+        return
+    yield style.paint("What pacing did", "1")
+    for sentence in pacing(found):
+        yield from style.wrap(printable(sentence), first=" - ", indent=3)
+
+
+def _limits(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    if diagnosis.limits:
+        yield style.paint("What this trace cannot tell", "1")
+    for limit in diagnosis.limits:
+        yield from style.wrap(printable(limit), first=" - ", indent=3)
+
+
+def _agent(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+    agent = diagnosis.summary.get("agent") or {}
+    if not agent.get("ns_per_collective") and not agent.get("share_of_step"):
+        return  # nothing was measured: a simulation, a foreign profile
+    yield from style.wrap(
+        f"evenstep itself cost {duration(agent.get('ns_per_collective'))} a collective, "
+        f"{percent(agent.get('share_of_step'))} of step time.",
+        code="2",
+    )

@@ -1,0 +1,42 @@
+"""Answers to what-if questions as text: one line each, then how they were found."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.report.quantities import duration, interval, percent, printable
+
+WIDEST = 100
+_INDENT = " " * 4
+
+
+def render(answers: Sequence[Answer], *, width: int | None = None) -> str:
+    """A table of the answers, as wide as the terminal; empty where nothing was asked."""
+    if not answers:
+        return ""
+    columns = min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST)
+    widest = max(len(printable(answer.spec)) for answer in answers)
+    lines = ["What if"]
+    for answer in answers:
+        head = f" {printable(answer.spec):<{widest}}  "
+        lines += textwrap.wrap(
+            head + _outcome(answer), columns, subsequent_indent=_INDENT, break_on_hyphens=False
+        )
+    methods = list(dict.fromkeys(answer.method for answer in answers if answer.method))
+    for method in methods:
+        lines += textwrap.wrap(f" by {method}", columns, subsequent_indent=_INDENT)
+    return "\n".join(lines)
+
+
+def _outcome(answer: Answer) -> str:
+    """What is gained or lost, or why nobody can tell."""
+    if answer.gain is None or answer.low is None or answer.high is None:
+        return f"cannot be told: {answer.reason}"
+    gives = answer.gain >= 0
+    low, high = (answer.low, answer.high) if gives else (-answer.high, -answer.low)
+    share = f"{percent(abs(answer.gain))} of step time {interval(low, high)}".rstrip()
+    times = f"{duration(answer.step_ns_before)} becomes {duration(answer.step_ns_after)}"
+    return f"{'gives back' if gives else 'costs'} {share}; {times}"

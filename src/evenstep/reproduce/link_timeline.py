@@ -1,0 +1,100 @@
+"""What the ranks of jobs on a shared link do over a few steps: the spans of a timeline.
+
+The driver that holds a job sees how long each bucket took every rank, what was paused after it, and
+when the step began and ended. From the end backwards that is the whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from evenstep.reproduce.link_pacing import drivers
+from evenstep.reproduce.link_worlds import Driver, Free, LinkWorld, run
+
+HELD, COMPUTE, WAIT, EXCHANGE, PAUSE = "held", "compute", "wait", "exchange", "pause"
+
+
+class Span(NamedTuple):
+    """What one rank does from `begin` to `end`, in the world's time."""
+
+    job: int
+    rank: int
+    kind: str
+    begin: float
+    end: float
+
+
+class Watched:
+    """Passes everything on to a driver and keeps the spans of one job in some steps."""
+
+    def __init__(self, driver: Driver, job: int, steps: range) -> None:
+        self.spans: list[Span] = []
+        self._driver = driver
+        self._job = job
+        self._steps = steps
+        self._delays: Sequence[float] = ()
+        self._took: list[Sequence[float]] = []
+        self._paused: list[Sequence[float]] = []
+
+    def before(self, step: int) -> Sequence[float]:
+        """The driver's delays."""
+        self._delays, self._took, self._paused = self._driver.before(step), [], []
+        return self._delays
+
+    def pauses(self, bucket: int, durations: Sequence[float]) -> Sequence[float]:
+        """The driver's pauses."""
+        found = self._driver.pauses(bucket, durations)
+        self._took.append(durations)
+        self._paused.append(found)
+        return found
+
+    def after(self, step: int, begin: float, end: float) -> None:
+        """Work the step out from its end backwards."""
+        self._driver.after(step, begin, end)
+        if step not in self._steps:
+            return
+        ready = [begin + delay for delay in self._delays]
+        self._keep(HELD, [begin] * len(ready), ready)
+        for bucket in reversed(range(len(self._took))):
+            took = self._took[bucket]
+            entered = [end - duration for duration in took]
+            last = [max(entered)] * len(took)  # who enters last does not wait
+            self._keep(EXCHANGE, last, [end] * len(took))
+            self._keep(WAIT, entered, last)
+            if bucket:
+                paused = self._paused[bucket - 1]
+                end = last[0] - max(paused)
+                self._keep(PAUSE, [end] * len(took), [end + pause for pause in paused])
+            else:
+                self._keep(COMPUTE, ready, entered)
+
+    def _keep(self, kind: str, begins: Sequence[float], ends: Sequence[float]) -> None:
+        self.spans += [
+            Span(self._job, rank, kind, begin, end)
+            for rank, (begin, end) in enumerate(zip(begins, ends, strict=True))
+            if end > begin
+        ]
+
+
+def timeline(world: LinkWorld, *, first_step: int, steps: int, **settings: Any) -> list[Span]:
+    """What all ranks do while the first job makes these steps; without settings nobody paces.
+
+    Times count from the beginning of the first of these steps.
+    """
+    last_step = first_step + steps - 1
+    held = drivers(world, **settings) if settings else [Free(job.ranks) for job in world.jobs]
+    shown = range(first_step, last_step + 1)  # of the first job; the others' are in between
+    watched = [
+        Watched(driver, job, range(last_step * 100) if job else shown)
+        for job, driver in enumerate(held)
+    ]
+    run(world, watched, last_step + 1)
+    begin = min(span.begin for span in watched[0].spans)
+    end = max(span.end for span in watched[0].spans)
+    return [
+        span._replace(begin=max(span.begin, begin) - begin, end=min(span.end, end) - begin)
+        for each in watched
+        for span in each.spans
+        if span.begin < end and span.end > begin
+    ]

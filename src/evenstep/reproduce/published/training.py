@@ -1,0 +1,157 @@
+"""Whole training steps: MegaScale, Llama 3, DDP's overlap, Horovod."""
+
+from __future__ import annotations
+
+from evenstep.reproduce.published.rows import Fitted, Row, System
+from evenstep.simulate.formulas.steps import megatron_flops, overlapped, pipeline, serial
+
+#: Seconds per iteration by GPUs, 175B, batch 768 (Jiang et al. 2024, table 2).
+MEGASCALE = {
+    "Megatron-LM": {256: 40.0, 512: 21.2, 768: 15.2, 1024: 11.9},
+    "MegaScale": {256: 32.0, 512: 16.5, 768: 11.5, 1024: 8.9},
+}
+#: MFU on 12,288 GPUs with batch 6,144: MegaScale's, and ÷ 1.34 (Jiang et al. 2024, abstract).
+MEGASCALE_MFU = {"Megatron-LM": 0.552 / 1.34, "MegaScale": 0.552}
+
+
+def megascale(framework: str) -> System:
+    """175B on A100s with 8-way tensor and 8-way pipeline parallelism, at a fixed batch."""
+    measured = MEGASCALE[framework]
+    slots = {gpus: _slots(768, gpus) for gpus in measured}
+    each = (measured[256] - measured[1024]) / (slots[256] - slots[1024])
+    fixed = measured[256] - each * slots[256]
+    rows = [
+        Row(f"{gpus:,} GPUs, batch 768", time, fixed + each * slots[gpus], "s per iteration",
+            fitted=gpus in (256, 1024))
+        for gpus, time in measured.items()
+    ]  # fmt: skip
+    step = fixed + each * _slots(6144, 12288)
+    flops = megatron_flops(6144 * 2048, layers=96, hidden=12288, sequence=2048, vocabulary=64000)
+    rows.append(Row("12,288 GPUs, batch 6,144: MFU", MEGASCALE_MFU[framework],
+                    flops / (step * 12288 * 312e12), "share"))  # fmt: skip
+    return System(
+        name=f"{framework}, 175B on A100",
+        source="Jiang et al., NSDI 2024, table 2 and abstract",
+        model="T = (m + (p−1)/v)·t + c: m micro-batches a pipeline, everything else in c",
+        inputs=["8-way tensor, 8-way pipeline parallel, v = 6 interleaved stages",
+                "micro-batches of one sequence of 2,048 tokens; 96 layers, hidden size 12,288, "
+                "vocabulary 64,000"],
+        fitted=[Fitted("t, one micro-batch", each, "s"), Fitted("c", fixed, "s")],
+        rows=rows,
+    )  # fmt: skip
+
+
+def _slots(batch: int, gpus: int) -> float:
+    """Micro-batch times an iteration takes."""
+    micro_batches = batch // (gpus // 64)
+    return pipeline(micro_batches, stages=8, interleaved=6, per_micro_batch=1.0)
+
+
+def llama3() -> System:
+    """405B: the same batch on twice the GPUs leaves half the micro-batches to fill the pipeline."""
+    share = {32: 32 / pipeline(32, stages=16, interleaved=8, per_micro_batch=1.0),
+             16: 16 / pipeline(16, stages=16, interleaved=8, per_micro_batch=1.0)}  # fmt: skip
+    full = 0.43 / share[32]
+    return System(
+        name="Llama 3 405B on H100, MFU",
+        source="Grattafiori et al. 2024, table 4",
+        model="MFU = MFU∞ · m/(m + (p−1)/v)",
+        inputs=["16 M tokens a batch in sequences of 8,192; tensor 8, pipeline 16, data 64 and 128",
+                "v = 8: 128 layer slots, 126 layers, on 16 stages, one layer a virtual stage"],
+        fitted=[Fitted("MFU∞", full, "share")],
+        rows=[
+            Row("8,192 GPUs, 32 micro-batches", 0.43, full * share[32], "share", fitted=True),
+            Row("16,384 GPUs, 16 micro-batches", 0.41, full * share[16], "share"),
+        ],
+        limits="One virtual stage per layer is assumed; with two layers it would say 39 %.",
+    )  # fmt: skip
+
+
+#: Speed-up by overlap, and buckets of 25 MB, of 102 MB and 1.34 GB of gradients (Li et al. 2020).
+DDP = {
+    ("ResNet-50", "NCCL"): 0.380, ("BERT", "NCCL"): 0.352,
+    ("ResNet-50", "gloo"): 0.268, ("BERT", "gloo"): 0.215,
+}  # fmt: skip
+DDP_BUCKETS = {"ResNet-50": 5, "BERT": 51}
+
+
+def overlap_gain(ratio: float, buckets: int) -> float:
+    """Speed-up by overlapping, where communication ÷ backward is `ratio`.
+
+    Backward is twice forward, as for every stack of matrix products.
+    """
+    with_overlap = overlapped(forward=0.5, backward=1.0, transfer=ratio, buckets=buckets)
+    return (1.5 + ratio) / with_overlap.time - 1
+
+
+def overlap_ratio(gain: float, buckets: int) -> float:
+    """Communication ÷ backward that gives this speed-up, communication being the longer.
+
+    From (1.5 + ρ)/(.5 + 1/b + ρ) = 1 + g.
+    """
+    return (1.5 - (1 + gain) * (0.5 + 1 / buckets)) / gain
+
+
+def ddp() -> System:
+    """Each row predicted from the three others: gloo ÷ NCCL is the same for both models."""
+    ratios = {key: overlap_ratio(gain, DDP_BUCKETS[key[0]]) for key, gain in DDP.items()}
+    other = {"ResNet-50": "BERT", "BERT": "ResNet-50", "NCCL": "gloo", "gloo": "NCCL"}
+    rows = []
+    for (model, backend), gain in DDP.items():
+        swap = ratios[other[model], backend] / ratios[other[model], other[backend]]
+        ratio = ratios[model, other[backend]] * swap
+        rows.append(Row(f"{model}, {backend}", gain, overlap_gain(ratio, DDP_BUCKETS[model]),
+                        "share", note="left out; predicted from the other three"))  # fmt: skip
+    slower = ratios["ResNet-50", "gloo"] / ratios["ResNet-50", "NCCL"]
+    return System(
+        name="DDP, gain of overlapping, 32 V100",
+        source="Li et al., VLDB 2020",
+        model="gain = (f + b + m)/(f + max(b + m/k, b/k + m)) − 1, k buckets, b = 2f",
+        inputs=["buckets of 25 MB: 5 for ResNet-50 (102 MB), 51 for BERT-large (1.34 GB)",
+                "communication is longer than backward"],
+        fitted=[
+            Fitted("m/b of ResNet-50, NCCL", ratios["ResNet-50", "NCCL"], ""),
+            Fitted("m/b of BERT, NCCL", ratios["BERT", "NCCL"], ""),
+            Fitted("gloo ÷ NCCL", slower, ""),
+        ],
+        rows=rows,
+        limits="Three numbers for four rows: leave-one-out, each row from the three others. The "
+               "fitted numbers shown are those of the last row left out.",
+    )  # fmt: skip
+
+
+#: Bytes of fp32 gradients and seconds of one step of 64 images on a P100 (TensorFlow benchmarks,
+#: 2017: 142, 154, and 219 and 91.8 images/s for ResNet-50 and -152, between which ResNet-101 lies
+#: by its arithmetic: 7.6 of 3.8 and 11.3 GFLOP).
+HOROVOD = {
+    "Inception V3": (95.4e6, 64 / 142.0, 0.90),
+    "ResNet-101": (178e6, 64 * (1 / 219 + (1 / 91.8 - 1 / 219) * (7.6 - 3.8) / (11.3 - 3.8)), 0.90),
+    "VGG-16": (553e6, 64 / 154.0, 0.68),
+}
+_NIC_GBPS = 25 / 8
+
+
+def horovod() -> System:
+    """512 P100 in servers of four, one 25 Gb/s NIC each."""
+
+    def transfer(size_bytes: float) -> float:
+        return 2 * size_bytes * 511 / 512 / (_NIC_GBPS * 1e9)
+
+    size, compute, efficiency = HOROVOD["VGG-16"]
+    exposed = compute * (1 / efficiency - 1) / transfer(size)
+    rows = [
+        Row(name, measured, serial(
+            compute=step, transfer=transfer(bytes_), hidden=1 - exposed).efficiency, "share",
+            fitted=name == "VGG-16")
+        for name, (bytes_, step, measured) in HOROVOD.items()
+    ]  # fmt: skip
+    return System(
+        name="Horovod, 128 servers of 4 P100, 25G RoCE",
+        source="Sergeev and Del Balso 2018",
+        model="efficiency = c/(c + x·2S(n−1)/(nB))",
+        inputs=["gradients 95.4, 178 and 553 MB in fp32",
+                "64 images a step and GPU, images/s of TensorFlow's P100 benchmarks (2017); "
+                "ResNet-101 interpolated by its arithmetic"],
+        fitted=[Fitted("x, share of the exchange not hidden", exposed, "share")],
+        rows=rows,
+    )  # fmt: skip

@@ -1,0 +1,225 @@
+"""Table 1 of "When Scaling Fails", by a model fitted to its baseline columns alone.
+
+The model: a ring in random rank order over racks of 4 nodes crosses the shared core on about n - 4
+hops, so its exchange there grows as κ(n - 4); J jobs of nearly equal periods, 1 % apart, use that
+core. What coordination does is then predicted: no number of those columns enters. In the second
+family a tenth of the time is taken by a flow that does not yield.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from evenstep.reproduce.link_pacing import paced
+from evenstep.reproduce.link_timeline import timeline
+from evenstep.reproduce.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
+
+RACK = 4
+APART = 0.01  # of neighbouring periods
+SOURCE = "When Scaling Fails, table 1"
+FIT_SEED, FIT_STEPS = 1, 1200
+SHOWN_RANKS, SHOWN_STEPS, SHOWN_AFTER = 4, 3, 1000  # of the timeline
+
+
+class Published(NamedTuple):
+    """A row of the paper's table: samples/s and CV without and with coordination."""
+
+    nodes: int
+    baseline: float
+    baseline_cv: float
+    coordinated: float
+    coordinated_cv: float
+
+
+PUBLISHED = (
+    Published(4, 1024, 0.02, 1018, 0.02),
+    Published(8, 1980, 0.04, 1995, 0.03),
+    Published(16, 3600, 0.09, 3720, 0.05),
+    Published(32, 5800, 0.15, 6250, 0.07),
+    Published(64, 8200, 0.22, 9100, 0.09),
+)
+FIRST = PUBLISHED[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What was fitted (`jobs`, `goodput`, `exchange`), and what was given."""
+
+    name: str
+    jobs: int  # J, ours among them
+    goodput: float  # η
+    exchange: float  # on the core at 64 nodes, over compute: 60 κ
+    jitter: float = FIRST.baseline_cv  # σ: the CV at 4 nodes, where nobody else is on the links
+    flows: float = 0.0
+    on: float = 1.0  # mean time, in computes
+    off: float = 9.0
+
+
+#: The best of `GRID` by `distance`; `fit` finds them again.
+QUIET = Family(name="no unresponsive bursts", jobs=2, goodput=0.7, exchange=0.6)
+BURSTS = Family(name="unresponsive bursts", jobs=3, goodput=0.8, exchange=0.4, flows=1.0)
+FAMILIES = (QUIET, BURSTS)
+GRID = {
+    "jobs": (2, 3, 4, 6, 8),
+    "goodput": (0.7, 0.8, 0.9, 1.0),
+    "exchange": (0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7),
+}
+MOST_LOAD = 1.6  # of the core, by all jobs: beyond it nothing is like the table
+
+
+class Figure(NamedTuple):
+    """Throughput of our job in samples/s, its change, and the CV of its steps."""
+
+    throughput: float
+    gain: float
+    cv: float
+
+
+class Row(NamedTuple):
+    """One size: what the paper printed, and what the model says for each arm."""
+
+    published: Published
+    baseline: Figure
+    arms: dict[str, Figure]
+    alone: Figure  # our job without the others: no pacing can reach more
+
+
+#: What is held beside the baseline. The rule as the paper states it has no guard.
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"controller": "paper", "guarded": False},
+    "auto": {"controller": "auto"},
+}
+
+
+def world(family: Family, nodes: int, seed: int) -> LinkWorld:
+    """Our job (the first) and its tenants, with as many nodes each; within one rack it is alone."""
+    exchange = family.exchange * (nodes - RACK) / (64 - RACK)
+    if exchange <= 0:
+        lone = LinkJob(compute=1.0, exchange=1e-6, jitter=family.jitter)
+        return LinkWorld(jobs=(lone,), seed=seed)
+    jobs = [
+        LinkJob(compute=1 + APART * index, exchange=exchange, jitter=family.jitter)
+        for index in range(family.jobs)
+    ]
+    return LinkWorld(
+        jobs=tuple(jobs), goodput=family.goodput, flows=family.flows, on=family.on,
+        off=family.off, seed=seed,
+    )  # fmt: skip
+
+
+def distance(family: Family, *, seed: int = FIT_SEED, steps: int = FIT_STEPS) -> float:
+    """Sum of squared errors of the baseline columns: log throughput, and CV."""
+    means, cvs = zip(*(_measured([unpaced(world(family, row.nodes, seed), steps)])
+                       for row in PUBLISHED), strict=True)  # fmt: skip
+    error = 0.0
+    for row, mean, cv in zip(PUBLISHED, means, cvs, strict=True):
+        error += math.log(_throughput(row.nodes, mean, means[0]) / row.baseline) ** 2
+        error += (cv - row.baseline_cv) ** 2
+    return error
+
+
+def fit(family: Family, grid: Mapping[str, Sequence[float]] = GRID) -> tuple[Family, float]:
+    """The member of the family that is nearest to the baseline columns, and its distance."""
+    found = [
+        (distance(member), index, member) for index, member in enumerate(_members(family, grid))
+    ]
+    best, _, member = min(found)
+    return member, best
+
+
+def _members(family: Family, grid: Mapping[str, Sequence[float]]) -> Iterable[Family]:
+    for values in product(*grid.values()):
+        chosen: dict[str, Any] = dict(zip(grid, values, strict=True))
+        if chosen["jobs"] * chosen["exchange"] <= MOST_LOAD:
+            yield replace(family, **chosen)
+
+
+def predict(family: Family, *, seeds: Sequence[int], steps: int) -> list[Row]:
+    """Baseline and arms at every size, over these seeds."""
+    rows: list[Row] = []
+    first = 0.0
+    for published in PUBLISHED:
+        worlds = [world(family, published.nodes, seed) for seed in seeds]
+        mean, cv = _measured([unpaced(item, steps) for item in worlds])
+        first = first or mean
+        baseline = Figure(_throughput(published.nodes, mean, first), 0.0, cv)
+        arms = {}
+        for name, settings in ARMS.items():
+            held, held_cv = _measured([paced(item, steps, **settings) for item in worlds])
+            throughput = _throughput(published.nodes, held, first)
+            arms[name] = Figure(throughput, mean / held - 1, held_cv)
+        lone, lone_cv = _measured(
+            [unpaced(replace(item, jobs=item.jobs[:1]), steps) for item in worlds]
+        )
+        alone = Figure(_throughput(published.nodes, lone, first), mean / lone - 1, lone_cv)
+        rows.append(Row(published, baseline, arms, alone))
+    return rows
+
+
+def timelines(family: Family, *, seed: int, steps: int) -> dict[str, Any]:
+    """Our job's ranks and its tenants at the largest size, over a few steps before and after."""
+    nodes = PUBLISHED[-1].nodes
+    made = world(family, nodes, seed)
+    made = replace(made, jobs=(replace(made.jobs[0], ranks=SHOWN_RANKS), *made.jobs[1:]))
+    first_step = min(steps, SHOWN_AFTER) - SHOWN_STEPS
+    arms: dict[str, Mapping[str, Any]] = {"before": {}, "after": ARMS["auto"]}
+    return {
+        "nodes": nodes,
+        "controller": "auto",
+        "first_step": first_step,
+        "steps": SHOWN_STEPS,
+        **{
+            name: [
+                span._asdict()
+                for span in timeline(made, first_step=first_step, steps=SHOWN_STEPS, **settings)
+            ]
+            for name, settings in arms.items()
+        },
+    }
+
+
+def _measured(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Mean step time and CV of our job over several runs."""
+    return fmean(found.mean(0) for found in outcomes), fmean(found.cv(0) for found in outcomes)
+
+
+def _throughput(nodes: int, mean: float, first: float) -> float:
+    """Samples/s: the paper's own where everybody is in one rack, scaled by nodes and step time."""
+    return FIRST.baseline * nodes / FIRST.nodes * first / mean
+
+
+def fit_errors(rows: Sequence[Row]) -> dict[str, float]:
+    """How far the fitted columns are off: relative in throughput, absolute in CV."""
+    throughput = [row.baseline.throughput / row.published.baseline - 1 for row in rows]
+    cv = [row.baseline.cv - row.published.baseline_cv for row in rows]
+    return {
+        "throughput_rms": math.sqrt(fmean(e * e for e in throughput)),
+        "throughput_worst": max(throughput, key=abs),
+        "cv_rms": math.sqrt(fmean(e * e for e in cv)),
+        "cv_worst": max(cv, key=abs),
+    }
+
+
+def to_json(family: Family, rows: Sequence[Row]) -> dict[str, Any]:
+    """A family's part of the answer."""
+    return {
+        "family": family.name,
+        "parameters": asdict(family),
+        "fitted_to": "the baseline columns",
+        "fit_error": fit_errors(rows),
+        "rows": [
+            {
+                "nodes": row.published.nodes,
+                "published": row.published._asdict(),
+                "baseline": row.baseline._asdict(),
+                **{name: figure._asdict() for name, figure in row.arms.items()},
+                "alone": row.alone._asdict(),
+            }
+            for row in rows
+        ],
+    }

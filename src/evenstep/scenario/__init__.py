@@ -1,0 +1,1 @@
+"""What is asked of a simulation: dataclasses that mirror one TOML file."""

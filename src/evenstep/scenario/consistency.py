@@ -1,0 +1,169 @@
+"""What a scenario says that contradicts itself, found before anything is built."""
+
+from __future__ import annotations
+
+from evenstep.errors import ConfigError
+from evenstep.scenario import schema
+from evenstep.scenario.hardware import Cluster, NodeKind
+from evenstep.scenario.scenario import Scenario, nodes_in
+
+MOST_NUMA_NODES = 64  # of a machine
+MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
+
+
+def check(scenario: Scenario) -> None:
+    """Raise `ConfigError` naming the field, what it clashes with and how to mend it."""
+    _check_cluster(scenario.cluster)
+    _check_fabric(scenario)
+    _check_job(scenario)
+    _check_work(scenario)
+    _check_noise(scenario)
+    _check_neighbours(scenario)
+    _check_parts(scenario)
+
+
+def _check_cluster(cluster: Cluster) -> None:
+    gpus = cluster.nodes * cluster.gpus_per_node
+    if gpus > MOST_GPUS or cluster.nodes * cluster.nics_per_node > MOST_GPUS:
+        raise ConfigError(
+            f"cluster.nodes is {cluster.nodes} with {cluster.gpus_per_node} GPUs and "
+            f"{cluster.nics_per_node} cards each; a cluster may have {MOST_GPUS:,} of either"
+        )
+    _check_layout(cluster, cluster, "cluster")
+    for index, kind in enumerate(cluster.kinds):
+        place = f"cluster.kinds[{index}]"
+        if not _within(kind.nodes, cluster.nodes, f"{place}.nodes", "nodes"):
+            raise ConfigError(f'{place}.nodes names no node; say which differ, as in "4-7"')
+        if kind.numa_gBps and not cluster.numa_gBps:
+            raise ConfigError(
+                f"{place}.numa_gBps needs cluster.numa_gBps: what the others have there"
+            )
+        _check_layout(kind, cluster, place)
+    _within(cluster.slow_nodes, cluster.nodes, "cluster.slow_nodes", "nodes")
+
+
+def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> None:
+    """A list of a layout has an entry for each part, and names only what there is."""
+    gpus, cards = cluster.gpus_per_node, cluster.nics_per_node
+    for name, parts, what, limit in (
+        ("gpu_nics", gpus, "GPUs", cards),
+        ("gpu_numa", gpus, "GPUs", MOST_NUMA_NODES),
+        ("nic_numa", cards, "cards", MOST_NUMA_NODES),
+        ("core_numa", gpus, "GPUs", MOST_NUMA_NODES),
+    ):
+        given = getattr(layout, name)
+        if given and len(given) != parts:
+            raise ConfigError(
+                f"{place}.{name} has {len(given)} entries for {parts} {what} of a node; give one "
+                "for each"
+            )
+        if any(not 0 <= entry < limit or entry != int(entry) for entry in given):
+            allowed = f"whole numbers from 0 to {limit - 1}"
+            raise schema.refused(f"{place}.{name}", allowed, list(given))
+
+
+def _within(ranges: str, limit: int, place: str, what: str) -> tuple[int, ...]:
+    found = nodes_in(ranges, place)
+    if found and max(found) >= limit:
+        raise ConfigError(f"{place} names {max(found)}, but {what} are 0 to {limit - 1}")
+    return found
+
+
+def _check_fabric(scenario: Scenario) -> None:
+    fabric, nodes = scenario.fabric, scenario.cluster.nodes
+    if fabric.kind == "torus":
+        product = 1
+        for length in fabric.shape:
+            product *= int(length)
+        whole = all(length >= 1 and length == int(length) for length in fabric.shape)
+        if len(fabric.shape) not in (2, 3) or product != nodes or not whole:
+            raise ConfigError(
+                f"fabric.shape must be two or three lengths whose product is cluster.nodes "
+                f"({nodes}), found {list(fabric.shape)}"
+            )
+
+
+def _check_job(scenario: Scenario) -> None:
+    cluster, job = scenario.cluster, scenario.job
+    gpus = cluster.nodes * cluster.gpus_per_node
+    if job.placement == "given" and not job.nodes:
+        raise ConfigError(
+            'job.placement "given" needs job.nodes: which nodes, in order, as in "0-3,8"'
+        )
+    if scenario.ranks > gpus:
+        raise ConfigError(
+            f"job.ranks is {scenario.ranks}, but the cluster has {gpus} GPUs "
+            f"({cluster.nodes} nodes × {cluster.gpus_per_node}); ask for fewer or add nodes"
+        )
+    if scenario.ranks < 1:
+        raise ConfigError("job.ranks: neighbours have all the nodes; add nodes to the cluster")
+    given = _within(job.nodes, cluster.nodes, "job.nodes", "nodes")
+    if job.placement == "given" and len(given) * cluster.gpus_per_node < scenario.ranks:
+        raise ConfigError(
+            f"job.nodes gives {len(given) * cluster.gpus_per_node} GPUs for {scenario.ranks} ranks"
+        )
+
+
+def _check_work(scenario: Scenario) -> None:
+    work = scenario.work
+    split = work.tensor_parallel * work.pipeline_parallel
+    if scenario.ranks % split:
+        raise ConfigError(
+            f"work.tensor_parallel × work.pipeline_parallel is {split}, which does not divide "
+            f"{scenario.ranks} ranks"
+        )
+    if work.sequence_lengths and min(work.sequence_lengths) <= 0:
+        raise schema.refused(
+            "work.sequence_lengths", "lengths above 0", list(work.sequence_lengths)
+        )
+    if work.interleaved > 1 and work.micro_batches % work.pipeline_parallel:
+        raise ConfigError(
+            f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "
+            f"multiple of the {work.pipeline_parallel} stages, found {work.micro_batches}"
+        )
+    if scenario.strategy.kind == "priority" and (
+        work.kind != "ddp" or not work.overlap or work.overlap_slowdown
+    ):
+        raise ConfigError(
+            'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
+            '"ddp" with work.overlap, and work.overlap_slowdown 0'
+        )
+    if scenario.strategy.backups >= scenario.ranks:
+        raise ConfigError(
+            f"strategy.backups is {scenario.strategy.backups}; it must be below the "
+            f"{scenario.ranks} ranks"
+        )
+    if scenario.run.warm_up >= scenario.run.steps:
+        raise ConfigError(
+            f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
+            f"{scenario.run.steps}"
+        )
+
+
+def _check_noise(scenario: Scenario) -> None:
+    for index, noise in enumerate(scenario.noise):
+        place = f"noise[{index}]"
+        _within(noise.ranks, scenario.ranks, f"{place}.ranks", "ranks")
+        if noise.kind == "recorded" and (not noise.values or min(noise.values) <= 0):
+            raise ConfigError(f"{place}.values must be factors above 0, for kind recorded")
+
+
+def _check_neighbours(scenario: Scenario) -> None:
+    for index, other in enumerate(scenario.neighbours):
+        place = f"neighbours[{index}]"
+        nodes = _within(other.nodes, scenario.cluster.nodes, f"{place}.nodes", "nodes")
+        if len(nodes) < 2 and other.node_count < 2:
+            raise ConfigError(
+                f"{place} needs nodes or node_count: at least two nodes that exchange data"
+            )
+        if not other.message_bytes:
+            raise ConfigError(f"{place}.message_bytes must be above 0: it would never be over")
+
+
+def _check_parts(scenario: Scenario) -> None:
+    names = [part.name for part in scenario.reliability.parts]
+    for index, name in enumerate(names):
+        if name == "node" or (name and name in names[:index]):
+            raise ConfigError(
+                f"reliability.parts[{index}].name {name!r} is taken; give every part its own name"
+            )

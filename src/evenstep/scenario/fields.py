@@ -1,0 +1,74 @@
+"""What a scenario may say, generated from the settings themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import Scenario
+
+SCHEMA = "evenstep.fields/1"
+WIDEST = 80
+
+
+def described(settings: Any = Scenario) -> str:
+    """Every field with its default, what it may be and what it means, as commented TOML."""
+    return "".join(f"{line}\n" for line in _lines(settings, ""))
+
+
+def document(settings: Any = Scenario) -> dict[str, Any]:
+    """The same as JSON has it; a table has no default."""
+    return {"schema": SCHEMA, "fields": list(_entries(settings, ""))}
+
+
+def _entries(settings: Any, prefix: str) -> Iterator[dict[str, Any]]:
+    for field in dataclasses.fields(settings):
+        check = field.metadata["check"]
+        name = f"{prefix}{field.name}"
+        nested = check.kind in ("table", "tables")
+        yield {
+            "name": name,
+            "default": None if nested else field.default,
+            "allowed": check.allowed,
+            "meaning": check.meaning,
+        }
+        if nested:
+            yield from _entries(
+                check.settings, f"{name}." if check.kind == "table" else f"{name}[]."
+            )
+
+
+def rows(settings: Any = Scenario) -> Iterator[tuple[str, str, str, str]]:
+    """(name, default, allowed, meaning) of every field, nested ones with dots."""
+    for entry in _entries(settings, ""):
+        default = "" if entry["default"] is None else literal(entry["default"])
+        yield entry["name"], default, entry["allowed"], entry["meaning"]
+
+
+def literal(value: Any) -> str:
+    """A default as TOML would have it."""
+    return schema.to_toml({"x": list(value) if isinstance(value, tuple) else value})[4:-1]
+
+
+def _lines(settings: Any, prefix: str) -> Iterator[str]:
+    later = []
+    for name, check in schema.checks(settings).items():
+        default = next(f.default for f in dataclasses.fields(settings) if f.name == name)
+        if check.kind in ("table", "tables"):
+            later.append((name, check))
+            continue
+        yield from _comment(f"{check.meaning}: {check.allowed}")
+        yield f"{name} = {literal(default)}"
+    for name, check in later:
+        head = f"[{prefix}{name}]" if check.kind == "table" else f"[[{prefix}{name}]]"
+        yield from ("", *_comment(check.meaning), head)
+        yield from _lines(check.settings, f"{prefix}{name}.")
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDEST, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+    )

@@ -1,0 +1,64 @@
+"""Real systems and models as parts of scenarios: TOML files with the origin of every number.
+
+A scenario names one or several in `preset`; what it says itself goes over them. A preset may name
+others in the same way. Its first line says what it is, the comment below it where its numbers are
+from.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from evenstep.errors import ConfigError
+from evenstep.scenario import schema, spelling
+
+
+def names() -> tuple[str, ...]:
+    """The presets there are."""
+    found = (file.name for file in files(__name__).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
+
+
+def merged(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario's plain values over those of the presets it names; `preset` itself is taken out.
+
+    Tables are merged field by field; lists and values replace. Raises `ConfigError` for a preset
+    that does not exist.
+    """
+    own = dict(data)
+    named = own.pop("preset", [])
+    if isinstance(named, str):
+        named = [named]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise schema.refused("preset", "a name or a list of names", named)
+    found: dict[str, Any] = {}
+    for name in named:
+        found = _over(found, merged(tomllib.loads(text(name))))
+    return _over(found, own)
+
+
+def summaries() -> dict[str, str]:
+    """What each preset is, in its own first line."""
+    return {name: text(name).partition("\n")[0].removeprefix("# ") for name in names()}
+
+
+def text(name: str) -> str:
+    """A preset as it stands in its file. Raises `ConfigError` for one that does not exist."""
+    if name not in names():
+        raise ConfigError(spelling.unknown(f"preset {name!r}", name, names()))
+    return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two sets of plain values, the second having the last word."""
+    found = dict(below)
+    for name, value in above.items():
+        old = found.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            found[name] = _over(old, value)
+        else:
+            found[name] = value
+    return found

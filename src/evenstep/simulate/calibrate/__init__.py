@@ -1,0 +1,1 @@
+"""A scenario that behaves like a run."""

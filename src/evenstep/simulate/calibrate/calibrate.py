@@ -1,0 +1,222 @@
+"""A scenario that behaves like a measured run: compute, noise, collectives and links of its trace.
+
+What was seen comes in as plain arrays; a scenario goes out, with the fits behind it and the limits
+of what they can say. The cluster is as flat as the trace: one link for each rank within nodes, one
+between them, with the latency and bandwidth at which a ring takes as long as was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.scenario.hardware import Cluster, Fabric
+from evenstep.scenario.scenario import Collectives, Job, Noise, Run, Scenario, Work
+from evenstep.simulate.calibrate.links import Seen, fit_links, work_of
+from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
+
+Array = npt.NDArray[Any]
+
+FEWEST_STEPS = 8
+PHASES = ("input", "forward", "backward", "optimizer")
+SLOW = 0.01  # ranks that differ by less than this from the usual are not told apart
+UNSEEN = 0.01  # share of the work below which a phase is not there
+MOST_SLOW = 32  # groups of slow ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What a trace shows of some steady steps. Arrays are (steps, ranks), in ns."""
+
+    name: str
+    node: tuple[str, ...]  # of each rank
+    work_ns: Array  # neither blocked by communication nor held
+    phase_ns: Mapping[str, Array]  # leaf times of `PHASES`
+    pause_ns: Array  # garbage collection
+    step_ns: Array  # (steps,) of the job
+    collectives: tuple[Seen, ...]
+    overlapped: bool  # the first gradients leave before backward ends
+    samples: int = 0  # of a rank in a step
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that were traced."""
+        return int(self.work_ns.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A scenario, what was measured, and what neither can tell."""
+
+    scenario: Scenario
+    measured: dict[str, float]
+    fits: dict[str, Any]
+    limits: list[str] = field(default_factory=list)
+
+
+def calibrate(seen: Observed) -> Calibration:
+    """Fit a scenario. Raises `TraceError` where there are too few steps."""
+    steps = len(seen.step_ns)
+    if steps < FEWEST_STEPS:
+        raise TraceError(
+            f"a calibration needs {FEWEST_STEPS} steps that all ranks finished, found {steps}; "
+            "record a longer run"
+        )
+    phases = _phases(seen)
+    compute = sum(phases[name] for name in PHASES[1:]) - seen.pause_ns
+    noises, factor, base = _noises(seen, np.maximum(compute, 1.0))
+    phased = float(phases["backward"].mean()) > UNSEEN * float(seen.work_ns.mean())
+    plan = work_of(seen.collectives, seen.ranks, overlapped=seen.overlapped, phased=phased)
+    links = fit_links(plan.used, _places(seen.node))
+    share = _shares(phases, factor)
+    input_ns = phases["input"]
+    lengths: dict[str, Any] = {f"{name}_ms": _ms(share[name] * base) for name in PHASES[1:]}
+    work = Work(
+        kind=plan.kind,
+        **lengths,
+        input_ms=_ms(float(input_ns.mean())),
+        **plan.fields,
+        samples_per_rank=seen.samples,
+    )
+    noises += fit_noise(input_ns / max(float(input_ns.mean()), 1.0), phase="input").noises
+    nodes, per_node, even = _layout(seen.node)
+    scenario = Scenario(
+        name=f"{seen.name}, calibrated",
+        cluster=Cluster(
+            nodes=nodes, gpus_per_node=per_node, nics_per_node=per_node, **links.cluster
+        ),
+        fabric=Fabric(kind="switch", nodes_per_leaf=nodes),
+        job=Job(ranks=seen.ranks),
+        work=_collective_work(work) if plan.kind == "collective" else work,
+        collectives=Collectives(algorithm=plan.algorithm, channels=1),
+        noise=tuple(noises),
+        run=Run(steps=max(steps, 100)),
+    )
+    fits = {
+        "links": links.described(),
+        "collectives": [one.described() for one in plan.used],
+        "noise": [noise.kind for noise in noises],
+    }
+    limits = [*plan.limits, *links.limits]
+    if not even:
+        limits.append("nodes have different numbers of ranks: each rank has a node of its own here")
+    return Calibration(scenario, step_times(seen.step_ns), fits, limits)
+
+
+def step_times(step_ns: Array) -> dict[str, float]:
+    """Mean, CV (population) and p99 of step times."""
+    mean = float(step_ns.mean())
+    return {
+        "steps": len(step_ns),
+        "mean_ns": mean,
+        "cv": float(step_ns.std()) / mean if mean else 0.0,
+        "p99_ns": float(np.quantile(step_ns, 0.99)),
+    }
+
+
+# -- compute ---------------------------------------------------------------------------------------
+
+
+def _phases(seen: Observed) -> dict[str, Array]:
+    """Leaf times that add up to the work. What no phase claims counts with the optimizer; where
+    leaf times have blocked time in them, they are cut back together."""
+    claimed = sum(seen.phase_ns[name] for name in PHASES)
+    scale = np.minimum(seen.work_ns / np.maximum(claimed, 1.0), 1.0)
+    phases = {name: seen.phase_ns[name] * scale for name in PHASES}
+    phases["optimizer"] = phases["optimizer"] + np.maximum(seen.work_ns - claimed, 0.0)
+    return phases
+
+
+def _shares(phases: Mapping[str, Array], factor: Array) -> dict[str, float]:
+    """Of the compute, in each phase."""
+    totals = {name: float((phases[name] / factor).mean()) for name in PHASES[1:]}
+    whole = sum(totals.values()) or 1.0
+    return {name: total / whole for name, total in totals.items()}
+
+
+def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
+    """Noise of the compute, each rank's own factor, and the usual length behind both."""
+    factor = _rank_factors(compute)
+    steady = compute / factor
+    found = fit_noise(
+        steady / max(float(np.median(steady)), 1.0), length_ns=float(np.median(steady))
+    )
+    base = float(steady.mean()) / mean_of(found.noises, float(np.median(steady)))
+    slow = list(_slow(factor))
+    pauses = _collector(seen.pause_ns)
+    return [*found.noises, *slow, *pauses], factor, base
+
+
+def _rank_factors(compute: Array) -> Array:
+    """How much longer each rank's compute usually takes; 1 where noise could explain it."""
+    usual = np.median(compute, axis=0)
+    middle = max(float(np.median(usual)), 1.0)
+    spread = np.median(np.abs(compute - usual), axis=0) * 1.4826
+    error = 1.2533 * spread / np.sqrt(len(compute))  # of a median of normal values
+    factor = usual / middle
+    apart = np.abs(usual - middle) > np.maximum(4 * error, SLOW * middle)
+    return np.where(apart, factor, 1.0)
+
+
+def _slow(factor: Array) -> Iterator[Noise]:
+    """Ranks that are slower or faster than the others, those alike together."""
+    from evenstep.trace.ranks import format_ranks
+
+    rounded = np.round(factor, 2)
+    values, counts = np.unique(rounded[rounded != 1.0], return_counts=True)
+    effect = np.abs(values - 1) * counts
+    for value in values[np.argsort(-effect, kind="stable")[:MOST_SLOW]]:
+        mine = np.flatnonzero(rounded == value)
+        yield Noise(
+            kind="slow", ranks=format_ranks(mine.tolist()), factor=short(float(factor[mine].mean()))
+        )
+
+
+def _collector(pause_ns: Array) -> list[Noise]:
+    """Garbage collection: how long and how often, and whether all ranks pause together."""
+    paused = pause_ns > 0
+    if not paused.any():
+        return []
+    share = paused.mean(axis=1)
+    aligned = float((share[share > 0] >= 0.8).mean()) > 0.5 and pause_ns.shape[1] > 1
+    return [
+        Noise(
+            kind="collector",
+            delay_ms=_ms(float(pause_ns[paused].mean())),
+            every=max(1, round(1 / float(paused.mean()))),
+            aligned=aligned,
+        )
+    ]
+
+
+def _collective_work(work: Work) -> Work:
+    """A benchmark's step has one phase."""
+    from dataclasses import replace
+
+    whole = work.forward_ms + work.backward_ms + work.optimizer_ms
+    return replace(work, forward_ms=whole, backward_ms=0.0, optimizer_ms=0.0)
+
+
+def _ms(length_ns: float) -> float:
+    return float(f"{length_ns / 1e6:.6g}")
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def _places(node: tuple[str, ...]) -> Array:
+    """Number of each rank's node."""
+    return np.unique(np.array(node), return_inverse=True)[1].reshape(-1)
+
+
+def _layout(node: tuple[str, ...]) -> tuple[int, int, bool]:
+    """Nodes, ranks of each, and whether all have the same number."""
+    counts = np.bincount(_places(node))
+    if (counts == counts[0]).all():
+        return len(counts), int(counts[0]), True
+    return len(node), 1, False

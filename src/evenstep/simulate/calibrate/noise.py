@@ -1,0 +1,228 @@
+"""Which noise makes a table of factors look as it does.
+
+First what ranks have in common in a step, then what of the rest lasts from step to step, then the
+distribution of what is left: normal, lognormal, Pareto or normal with rare hits, by likelihood less
+one for each parameter (Akaike 1974); the values themselves where none of them is near.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.scenario.scenario import Noise
+
+Array = npt.NDArray[Any]
+
+SILENT = 1e-4  # standard deviation below which there is no noise
+COMMON = 0.1  # share of the variance below which nothing is taken as common, or as lasting
+FEWEST = 40  # values, below which only a normal distribution is fitted
+FEWEST_LASTING = 50  # steps, below which nothing is said about what lasts
+OUTLYING = 6.0  # robust standard deviations above which a value is a hit
+MOST_HITS = 0.2
+NEAR = 0.08  # distance of distributions (Kolmogorov) up to which a family stands
+CERTAIN = 5.0  # standard deviations
+KEPT = 256  # values of a recorded distribution
+
+
+class Fit(NamedTuple):
+    """Noises that together make the factors, and how far their distribution is from them."""
+
+    noises: list[Noise]
+    distance: float
+
+
+def fit_noise(factor: Array, *, phase: str = "compute", length_ns: float = 0.0) -> Fit:
+    """Noises of factors (steps, ranks) around 1. `length_ns` is what they multiply: delays are in
+    units of it, and there are none where it is not given."""
+    spread = float(factor.std())
+    if not spread > SILENT:
+        return Fit([], 0.0)
+    noises: list[Noise] = []
+    rest = factor
+    shared = common_part(rest)
+    if shared is not None:
+        noises += _shared(shared, phase)
+        rest = rest / shared[:, None]
+    lasting = lasting_part(rest)
+    if lasting is not None:
+        sigma, steps = lasting
+        noises.append(Noise(kind="drift", phase=phase, sigma=short(sigma), steps=short(steps)))
+    own, distance = _own(rest.reshape(-1), phase, length_ns, sigma=lasting[0] if lasting else 0.0)
+    return Fit([*noises, *own], distance)
+
+
+def common_part(factor: Array) -> Array | None:
+    """Factor of each step that all ranks share; None where they vary independently.
+
+    Judged by the order of each rank's steps, which no outlier and no skew disturbs.
+    """
+    steps, ranks = factor.shape
+    if ranks < 4 or steps < FEWEST:
+        return None
+    place = np.argsort(np.argsort(factor, axis=0, kind="stable"), axis=0) / steps
+    whole, together = float(place.var()), float(place.mean(axis=1).var())
+    chance = whole / ranks * (1 + CERTAIN * math.sqrt(2 / steps))
+    if together < max(chance, whole / ranks + COMMON * whole):
+        return None
+    middle = np.median(factor, axis=1)
+    return np.asarray(middle / float(np.median(middle)))
+
+
+def _shared(shared: Array, phase: str) -> list[Noise]:
+    """One switch is one rack: what a rack has in common, all have."""
+    lasting = lasting_part(shared[:, None])
+    sigma = float(shared.std())
+    if lasting is None:
+        return [Noise(kind="normal", phase=phase, scope="rack", sigma=short(sigma))]
+    steps = short(lasting[1])
+    found = [Noise(kind="drift", phase=phase, scope="rack", sigma=short(lasting[0]), steps=steps)]
+    left = sigma**2 - lasting[0] ** 2
+    if left > COMMON * sigma**2:
+        found.append(Noise(kind="normal", phase=phase, scope="rack", sigma=short(math.sqrt(left))))
+    return found
+
+
+def lasting_part(factor: Array) -> tuple[float, float] | None:
+    """Standard deviation and length in steps of what lasts: autocovariance σ² e^(-k/steps).
+
+    From lags 1 and 2, so that what does not last is left out of it. Outliers are cut off first.
+    """
+    if len(factor) < FEWEST_LASTING:
+        return None
+    centred = factor - np.median(factor, axis=0)
+    limit = 4 * 1.4826 * float(np.median(np.abs(centred)))
+    centred = np.clip(centred, -limit, limit)
+    centred = centred - centred.mean(axis=0)
+    whole, first, second = (
+        float((centred[lag:] * centred[: len(centred) - lag]).mean()) for lag in (0, 1, 2)
+    )
+    noise = 4 / math.sqrt(factor.size)  # of an autocorrelation of independent values, four times
+    if whole <= 0 or first < max(COMMON, noise) * whole or second < noise * whole:
+        return None
+    keep = min(max(second / first, 0.05), 0.999)
+    variance = min(first / keep, whole)
+    return math.sqrt(variance), -1 / math.log(keep)
+
+
+# -- what is left ----------------------------------------------------------------------------------
+
+
+class _Family(NamedTuple):
+    noises: list[Noise]
+    log_likelihood: float
+    parameters: int
+    distance: float
+
+
+def _own(values: Array, phase: str, length_ns: float, *, sigma: float) -> tuple[list[Noise], float]:
+    """Noise of each rank in each step; `sigma` of it is accounted for already."""
+    if len(values) < FEWEST:
+        left = math.sqrt(max(float(values.var()) - sigma**2, 0.0))
+        return _plain(left, phase), 0.0
+    middle = float(np.median(values))
+    families = [_normal(values, phase, sigma)]
+    if sigma == 0.0:
+        families += [_lognormal(values, phase), _pareto(values, phase)]
+    if length_ns:
+        families += _hits(values, phase, sigma, length_ns)
+    best = max(families, key=lambda family: family.log_likelihood - family.parameters)
+    if best.distance <= NEAR or sigma:
+        return best.noises, best.distance
+    kept = np.quantile(values / middle, (np.arange(KEPT) + 0.5) / KEPT)
+    return [Noise(kind="recorded", phase=phase, values=tuple(short(v) for v in kept))], 0.0
+
+
+def _plain(sigma: float, phase: str) -> list[Noise]:
+    return [Noise(kind="normal", phase=phase, sigma=short(sigma))] if sigma > SILENT else []
+
+
+def _normal(values: Array, phase: str, sigma: float) -> _Family:
+    mean, deviation = float(values.mean()), max(float(values.std()), 1e-9)
+    z = (values - mean) / deviation
+    likelihood = float((-(z**2) / 2).sum()) - len(values) * math.log(deviation)
+    left = math.sqrt(max(deviation**2 - sigma**2, 0.0))
+    return _Family(_plain(left / mean, phase), likelihood, 2, _distance(z))
+
+
+def _lognormal(values: Array, phase: str) -> _Family:
+    logs = np.log(np.maximum(values, 1e-6))
+    mean, deviation = float(logs.mean()), max(float(logs.std()), 1e-9)
+    z = (logs - mean) / deviation
+    likelihood = float((-(z**2) / 2 - logs).sum()) - len(values) * math.log(deviation)
+    noise = Noise(kind="lognormal", phase=phase, sigma=short(deviation))
+    return _Family([noise], likelihood, 2, _distance(z))
+
+
+def _pareto(values: Array, phase: str) -> _Family:
+    """Excess over the smallest: Lomax, its index by likelihood on a grid, its scale by the mean."""
+    least = float(values.min())
+    excess = np.maximum(values - least, 1e-12)
+    fits = []
+    for alpha in (1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0):
+        scale = float(excess.mean()) * (alpha - 1)
+        logs = np.log1p(excess / scale)
+        likelihood = len(values) * math.log(alpha / scale) - (alpha + 1) * float(logs.sum())
+        fits.append((likelihood, alpha, logs))
+    likelihood, alpha, logs = max(fits, key=lambda fit: fit[0])
+    ordered = np.sort(-np.expm1(-alpha * logs))
+    steps = (np.arange(len(ordered)) + 0.5) / len(ordered)
+    noise = Noise(
+        kind="pareto", phase=phase, alpha=alpha, scale=short(float(excess.mean()) / least)
+    )
+    return _Family(
+        [noise], likelihood - math.log(len(values)), 3, float(np.abs(ordered - steps).max())
+    )
+
+
+def _hits(values: Array, phase: str, sigma: float, length_ns: float) -> list[_Family]:
+    """Two normal populations: nearly all, and those far above."""
+    middle = float(np.median(values))
+    robust = max(1.4826 * float(np.median(np.abs(values - middle))), 1e-6)
+    above = values > middle + OUTLYING * robust
+    share = float(above.mean())
+    if above.sum() < 3 or share > MOST_HITS:
+        return []
+    low, high = values[~above], values[above]
+    usual = (1 - share, float(low.mean()), max(float(low.std()), 1e-9))
+    rare = (share, float(high.mean()), max(float(high.std()), usual[2]))
+    logs = [
+        math.log(weight / deviation) - ((values - mean) / deviation) ** 2 / 2
+        for weight, mean, deviation in (usual, rare)
+    ]
+    likelihood = float(np.logaddexp(*logs).sum())
+    left = math.sqrt(max(usual[2] ** 2 - sigma**2, 0.0))
+    delay = (rare[1] - usual[1]) * length_ns / 1e6
+    hit = Noise(kind="hits", phase=phase, probability=short(share), delay_ms=short(delay))
+    distance = _distance((low - usual[1]) / usual[2])
+    return [_Family([*_plain(left, phase), hit], likelihood, 5, distance)]
+
+
+def _distance(z: Array) -> float:
+    """Largest difference between the distribution of these values and a standard normal's."""
+    ordered = np.sort(z)
+    table = np.linspace(-6, 6, 1201)
+    normal = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in table])
+    below = np.interp(ordered, table, normal)
+    return float(np.abs(below - (np.arange(len(z)) + 0.5) / len(z)).max())
+
+
+def mean_of(noises: list[Noise], length_ns: float) -> float:
+    """What these noises multiply a length by on average."""
+    factor, delay = 1.0, 0.0
+    for noise in noises:
+        if noise.kind == "pareto":
+            factor *= 1 + noise.scale
+        elif noise.kind == "recorded":
+            factor *= float(np.mean(noise.values))
+        elif noise.kind == "hits":
+            delay += noise.probability * noise.delay_ms * 1e6
+    return factor + delay / length_ns if length_ns else factor
+
+
+def short(value: float) -> float:
+    """To five digits: what a scenario's reader sees."""
+    return float(f"{value:.5g}")

@@ -1,0 +1,1 @@
+"""The fabric: machines, links, routes, and collectives laid on them."""

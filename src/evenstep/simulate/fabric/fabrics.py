@@ -1,0 +1,189 @@
+"""Fabrics of switches above switches, and the one that a scenario asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigError
+from evenstep.scenario.hardware import Cluster, Fabric
+from evenstep.simulate.fabric.core import Block, Core, End, Tier, machines
+from evenstep.simulate.fabric.meshes import Dragonfly, Torus
+
+Array = npt.NDArray[Any]
+
+
+class Switch:
+    """One switch that blocks nobody."""
+
+    choices, by_flow, injects = 1, False, True
+
+    def __init__(self, cluster: Cluster, fabric: Fabric) -> None:
+        self.blocks: list[Block] = []
+        self.tiers = (machines(cluster, fabric.nodes_per_leaf), Tier("switch", "switches", 1))
+        self.above = End("switch", np.zeros_like)
+        self._under = fabric.nodes_per_leaf * cluster.nics_per_node
+
+    def place(self, port: Array) -> Array:
+        """Racks still have a size, for noise that comes by the rack."""
+        return port // self._under
+
+    def paths(self, source: Array, target: Array, choice: Array) -> Array:  # noqa: ARG002
+        """No link but the cards' own."""
+        return np.full((len(source), 0), -1)
+
+
+class LeafSpine:
+    """Leaves below spines: every leaf has one link to every spine.
+
+    With `rails`, a leaf carries the same card of all nodes of a pod (rail-optimised).
+    """
+
+    by_flow, injects = True, True
+
+    def __init__(self, cluster: Cluster, fabric: Fabric, *, rails: bool = False) -> None:
+        self._cards, self._per_leaf, self._rails = (
+            cluster.nics_per_node,
+            fabric.nodes_per_leaf,
+            rails,
+        )
+        pods = -(-cluster.nodes // fabric.nodes_per_leaf)
+        ports = fabric.nodes_per_leaf * (1 if rails else cluster.nics_per_node)
+        self.leaves = pods * (cluster.nics_per_node if rails else 1)
+        self.choices = _uplinks(fabric, ports)
+        spines = self.choices
+        capacity = _uplink_capacity(cluster, fabric, ports, spines)
+        links, latency = self.leaves * spines, fabric.latency_us * 1e3
+        self.tiers = (
+            machines(cluster, fabric.nodes_per_leaf),
+            Tier("leaf", "leaves", self.leaves, cluster.nics_per_node if rails else 1),
+            Tier("spine", "spines", spines),
+        )
+        self.above = End("leaf", self.place)
+        ends = End("leaf", lambda i: i // spines), End("spine", lambda i: i % spines)
+        up, down = (
+            lambda i: f"leaf{i // spines}->spine{i % spines}",
+            lambda i: f"spine{i % spines}->leaf{i // spines}",
+        )
+        self.blocks = [
+            Block(links, up, capacity, latency, *ends),
+            Block(links, down, capacity, latency, *ends[::-1]),
+        ]
+
+    def place(self, port: Array) -> Array:
+        """The leaf of a port."""
+        pod = port // self._cards // self._per_leaf
+        return pod * self._cards + port % self._cards if self._rails else pod
+
+    def paths(self, source: Array, target: Array, choice: Array) -> Array:
+        """Up to the chosen spine and down; nothing within a leaf."""
+        above, below = self.place(source), self.place(target)
+        spine = choice % self.choices
+        path = np.stack([above * self.choices + spine, below * self.choices + spine], axis=1)
+        path[:, 1] += self.leaves * self.choices
+        path[above == below] = -1
+        return path
+
+
+class FatTree:
+    """Leaves, aggregation switches of a pod, cores: an aggregation switch has cores of its own."""
+
+    by_flow, injects = True, True
+
+    def __init__(self, cluster: Cluster, fabric: Fabric) -> None:
+        self._under = fabric.nodes_per_leaf * cluster.nics_per_node
+        self._in_pod = fabric.leaves_per_pod
+        self.leaves = -(-cluster.nodes // fabric.nodes_per_leaf)
+        pods = -(-self.leaves // self._in_pod)
+        aggs = self._aggs = _uplinks(fabric, self._under)
+        cores = self._cores = max(1, round(self._in_pod / fabric.pod_oversubscription))
+        self.choices = aggs * cores
+        low = _uplink_capacity(cluster, fabric, self._under, aggs)
+        high = fabric.link_gBps or low * self._in_pod / (fabric.pod_oversubscription * cores)
+        latency = fabric.latency_us * 1e3
+        self._low, self._high = self.leaves * aggs, pods * aggs * cores
+        self.tiers = (
+            machines(cluster, fabric.nodes_per_leaf),
+            Tier("leaf", "leaves", self.leaves, self._in_pod),
+            Tier("aggregation switch", "aggregation switches", pods * aggs, aggs),
+            Tier("core", "cores", aggs * cores, cores),
+        )
+        self.above = End("leaf", self.place)
+        leaf = End("leaf", lambda i: i // aggs)
+        over = End(self.tiers[2].name, lambda i: i // aggs // self._in_pod * aggs + i % aggs)
+        below = End(self.tiers[2].name, lambda i: i // cores)
+        core = End("core", lambda i: i // cores % aggs * cores + i % cores)
+
+        def agg(i: int) -> str:
+            return f"pod{i // aggs}.agg{i % aggs}"
+
+        def leaf_agg(i: int) -> tuple[str, str]:
+            return f"leaf{i // aggs}", agg(i // aggs // self._in_pod * aggs + i % aggs)
+
+        def agg_core(i: int) -> tuple[str, str]:
+            return agg(i // cores), f"core{i // cores % aggs * cores + i % cores}"
+
+        def back(ends: Callable[[int], tuple[str, str]]) -> Callable[[int], str]:
+            return lambda i: "->".join(ends(i)[::-1])
+
+        self.blocks = [
+            Block(self._low, lambda i: "->".join(leaf_agg(i)), low, latency, leaf, over),
+            Block(self._low, back(leaf_agg), low, latency, over, leaf),
+            Block(self._high, lambda i: "->".join(agg_core(i)), high, latency, below, core),
+            Block(self._high, back(agg_core), high, latency, core, below),
+        ]
+
+    def place(self, port: Array) -> Array:
+        """The leaf of a port."""
+        return port // self._under
+
+    def paths(self, source: Array, target: Array, choice: Array) -> Array:
+        """Up as far as needed and down through the mirrored switches."""
+        above, below = self.place(source), self.place(target)
+        agg, core = choice % self._aggs, choice // self._aggs % self._cores
+        from_pod, to_pod = above // self._in_pod, below // self._in_pod
+        cores, first = self._cores, 2 * self._low
+        path = np.stack(
+            [
+                above * self._aggs + agg,
+                first + (from_pod * self._aggs + agg) * cores + core,
+                first + self._high + (to_pod * self._aggs + agg) * cores + core,
+                self._low + below * self._aggs + agg,
+            ],
+            axis=1,
+        )
+        path[from_pod == to_pod, 1:3] = -1
+        path[above == below] = -1
+        return path
+
+
+def _uplinks(fabric: Fabric, ports: int) -> int:
+    return fabric.spines or max(1, round(ports / fabric.oversubscription))
+
+
+def _uplink_capacity(cluster: Cluster, fabric: Fabric, ports: int, uplinks: int) -> float:
+    """So that all uplinks of a leaf carry what its cards can send over the oversubscription."""
+    total = ports * cluster.nic_gBps / fabric.oversubscription
+    return fabric.link_gBps or total / uplinks
+
+
+BUILDERS: dict[str, Callable[[Cluster, Fabric], Core]] = {
+    "switch": Switch,
+    "leaf_spine": LeafSpine,
+    "rail": lambda cluster, fabric: LeafSpine(cluster, fabric, rails=True),
+    "fat_tree": FatTree,
+    "torus": Torus,
+    "dragonfly": Dragonfly,
+}
+
+
+def build(cluster: Cluster, fabric: Fabric) -> Core:
+    """The fabric of a scenario."""
+    core = BUILDERS[fabric.kind](cluster, fabric)
+    if math.prod([max(block.links, 1) for block in core.blocks[:1]]) > 1 << 26:
+        raise ConfigError(f"fabric.{fabric.kind} of {cluster.nodes} nodes has too many links")
+    return core

@@ -1,0 +1,185 @@
+"""What is where in each machine: cards, NUMA nodes and cores of its GPUs, and how fast these are.
+
+Machines of one kind are alike; what a kind does not say is as in the rest of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.scenario.hardware import Cluster, NodeKind
+from evenstep.scenario.scenario import nodes_in
+from evenstep.simulate.fabric.core import Block, End
+
+Array = npt.NDArray[Any]
+
+CORES = 64  # of a NUMA node, in the facts of a trace
+
+
+class Machines:
+    """The layout of every machine of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.kind = np.zeros(cluster.nodes, np.int64)  # of each node; 0: as the cluster says
+        for number, kind in enumerate(cluster.kinds, 1):
+            self.kind[list(nodes_in(kind.nodes, "cluster.kinds.nodes"))] = number
+        self._kinds = (NodeKind(), *cluster.kinds)
+
+    @property
+    def described(self) -> bool:
+        """Whether anything is said of where parts are."""
+        own = self.cluster
+        return bool(own.gpu_nics or own.gpu_numa or own.nic_numa or own.core_numa or own.kinds)
+
+    @property
+    def maps_cards(self) -> bool:
+        """Whether it is said which card a GPU uses."""
+        return bool(self.cluster.gpu_nics) or any(kind.gpu_nics for kind in self._kinds)
+
+    @cached_property
+    def card(self) -> Array:
+        """(kinds, GPUs): the card of each GPU of a node."""
+        size = self.cluster.gpus_per_node
+        shared = np.arange(size) * self.cluster.nics_per_node // size
+        return self._of_kinds("gpu_nics", shared)
+
+    @cached_property
+    def gpu_numa(self) -> Array:
+        """(kinds, GPUs): NUMA node of each GPU."""
+        return self._of_kinds("gpu_numa", np.zeros(self.cluster.gpus_per_node))
+
+    @cached_property
+    def nic_numa(self) -> Array:
+        """(kinds, cards): NUMA node of each card."""
+        return self._of_kinds("nic_numa", np.zeros(self.cluster.nics_per_node))
+
+    @cached_property
+    def core_numa(self) -> Array:
+        """(kinds, GPUs): NUMA node of the cores each GPU's rank runs on."""
+        rows = [kind.core_numa or self.cluster.core_numa for kind in self._kinds]
+        near = self.gpu_numa
+        return np.array([row or near[i].tolist() for i, row in enumerate(rows)], np.int64)
+
+    def _of_kinds(self, name: str, usual: Array) -> Array:
+        rows: list[Sequence[float]] = [
+            getattr(kind, name) or getattr(self.cluster, name) or usual.tolist()
+            for kind in self._kinds
+        ]
+        return np.array(rows, np.int64)
+
+    @property
+    def numa_nodes(self) -> int:
+        """NUMA nodes of a machine."""
+        return 1 + int(max(self.gpu_numa.max(), self.nic_numa.max(), self.core_numa.max()))
+
+    def factor(self, gpu: Array) -> Array:
+        """How much longer compute takes on these GPUs (node × GPUs + GPU)."""
+        size = self.cluster.gpus_per_node
+        kind, local = self.kind[gpu // size], gpu % size
+        of_kind = np.array([one.factor for one in self._kinds])[kind]
+        far = self.core_numa[kind, local] != self.gpu_numa[kind, local]
+        return np.asarray(of_kind * np.where(far, self.cluster.far_cores_factor, 1.0))
+
+    def capacities(self, name: str) -> Array:
+        """GB/s of each node's links of a kind, `name` being that of the setting."""
+        usual = getattr(self.cluster, name)
+        return np.array([getattr(kind, name) or usual for kind in self._kinds])[self.kind]
+
+    # -- as a rank's agent would describe it ---------------------------------------------------
+
+    def locality(self, gpu: int) -> dict[str, Any]:
+        """Where a rank runs: its GPU, the node's GPUs and cards, and how far these are apart."""
+        node, local = divmod(gpu, self.cluster.gpus_per_node)
+        kind = int(self.kind[node])
+        gpus = range(self.cluster.gpus_per_node)
+        cards = range(self.cluster.nics_per_node)
+        name = self._kinds[kind].gpu or self.cluster.gpu
+        cores = int(self.core_numa[kind, local])
+        return {
+            "hostname": f"node{node:04d}",
+            "cpu": {"model": None, "allowed": _cores(cores)},
+            "numa": [{"node": n, "cpus": _cores(n)} for n in range(self.numa_nodes)],
+            "nics": [
+                {
+                    "name": f"nic{c}",
+                    "pci": _card(c),
+                    "numa_node": int(self.nic_numa[kind, c]),
+                    "speed_gbps": 8 * float(self.capacities("nic_gBps")[node]),
+                }
+                for c in cards
+            ],
+            "gpus": [
+                {"pci": _gpu(g), "numa_node": int(self.gpu_numa[kind, g]), "name": name or None}
+                for g in gpus
+            ],
+            "gpu": _gpu(local),
+            "gpu_nic": {_gpu(g): {f"nic{c}": self._level(kind, g, c) for c in cards} for g in gpus},
+        }
+
+    def _level(self, kind: int, gpu: int, card: int) -> str:
+        """From near to far: on one switch with its own card, on one NUMA node, on another."""
+        if self.gpu_numa[kind, gpu] != self.nic_numa[kind, card]:
+            return "SYS"
+        return "PIX" if self.card[kind, gpu] == card else "NODE"
+
+
+def _cores(numa_node: int) -> str:
+    return f"{numa_node * CORES}-{(numa_node + 1) * CORES - 1}"
+
+
+def _gpu(index: int) -> str:
+    return f"0000:{index + 1:02x}:00.0"
+
+
+def _card(index: int) -> str:
+    return f"0001:{index + 1:02x}:00.0"
+
+
+def pcie_switches(cluster: Cluster) -> int:
+    """PCIe switches of a node."""
+    return -(-cluster.gpus_per_node // cluster.gpus_per_pcie_switch)
+
+
+class Part(NamedTuple):
+    """A kind of part inside machines, so many of each, and the setting that tells its speed."""
+
+    name: str
+    each: int
+    setting: str
+    latency_ns: float
+
+    def blocks(self, nodes: int, above: End) -> list[Block]:
+        """Its links in all machines: what they send, then what they receive. Cards send to what is
+        above them; everything else stays inside its machine."""
+        links, machine = nodes * self.each, End("node", lambda i: i // self.each)
+        other = above if self.name == "nic" else machine
+        send, receive = (_named(self.name, self.each, way) for way in ("send", "receive"))
+        return [
+            Block(links, send, 0.0, self.latency_ns, machine, other),
+            Block(links, receive, 0.0, self.latency_ns, other, machine),
+        ]
+
+
+def parts_of(machines: Machines, *, injects: bool) -> list[Part]:
+    """GPUs, then cards, NUMA nodes and PCIe switches."""
+    cluster, parts = machines.cluster, []
+    if cluster.gpus_per_node > 1:
+        half = cluster.gpu_link_latency_us * 500
+        parts.append(Part("gpu", cluster.gpus_per_node, "gpu_link_gBps", half))
+    if injects:
+        parts.append(Part("nic", cluster.nics_per_node, "nic_gBps", cluster.nic_latency_us * 1e3))
+        if cluster.numa_gBps:
+            parts.append(Part("numa", machines.numa_nodes, "numa_gBps", 0.0))
+        if cluster.gpus_per_pcie_switch:
+            parts.append(Part("pcie", pcie_switches(cluster), "pcie_gBps", 0.0))
+    return parts
+
+
+def _named(kind: str, each: int, way: str) -> Callable[[int], str]:
+    return lambda i: f"node{i // each}.{kind}{i % each}.{way}"

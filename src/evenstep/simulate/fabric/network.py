@@ -1,0 +1,271 @@
+"""The network: every link's capacity and latency as arrays, and the route of every message.
+
+Links within a node come first (what a GPU sends and receives, PCIe switches, cards), then those of
+the fabric. A link carries one direction.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigError
+from evenstep.scenario.hardware import Cluster, Fabric, LinkChange
+from evenstep.simulate.fabric import fabrics
+from evenstep.simulate.fabric.machines import Machines, parts_of, pcie_switches
+
+Array = npt.NDArray[Any]
+
+PACKET_BYTES = 4096  # the largest payload of RoCE and InfiniBand
+
+
+class Routes(NamedTuple):
+    """Links of each message, CSR: message m takes `link[start[m]:start[m + 1]]`."""
+
+    start: Array
+    link: Array
+
+    @property
+    def message(self) -> Array:
+        """The message of each entry of `link`."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    def worst(self, per_link: Array) -> Array:
+        """The largest of a link's values on each route; 0 on one without links."""
+        return self._reduced(np.maximum, per_link)
+
+    def total(self, per_link: Array) -> Array:
+        """The sum of a link's values over each route."""
+        return self._reduced(np.add, per_link)
+
+    def _reduced(self, ufunc: Any, per_link: Array) -> Array:
+        found = np.zeros(len(self.start) - 1)
+        some = np.diff(self.start) > 0
+        if some.any():
+            found[some] = ufunc.reduceat(per_link[self.link], self.start[:-1][some])
+        return found
+
+
+class Network:
+    """Links and routes of a cluster on its fabric."""
+
+    def __init__(self, cluster: Cluster, fabric: Fabric, seed: int = 0) -> None:
+        self.cluster = cluster
+        self.fabric = fabric
+        self.core = fabrics.build(cluster, fabric)
+        self._seed = seed
+        self.machines = Machines(cluster)
+        parts = parts_of(self.machines, injects=self.core.injects)
+        blocks = [block for part in parts for block in part.blocks(cluster.nodes, self.core.above)]
+        blocks += self.core.blocks
+        self.blocks = blocks
+        self._numa = max((part.each for part in parts if part.name == "numa"), default=0)
+        self.first = np.cumsum([0, *(block.links for block in blocks)])
+        self.inside = len(blocks) - len(self.core.blocks)  # blocks of machines, before the fabric's
+        self._core_first = int(self.first[self.inside])
+        self.capacity = np.repeat([b.capacity for b in blocks], [b.links for b in blocks])
+        self.latency_ns = np.repeat([b.latency_ns for b in blocks], [b.links for b in blocks])
+        for index, part in enumerate(parts):
+            first, last = self.first[2 * index], self.first[2 * index + 2]
+            each = np.repeat(self.machines.capacities(part.setting), part.each)
+            self.capacity[first:last] = np.tile(each, 2)
+        for index, change in enumerate(fabric.changes):
+            self._change(change, f"fabric.changes[{index}]")
+
+    @cached_property
+    def names(self) -> list[str]:
+        """A name for every link."""
+        return [block.name(i) for block in self.blocks for i in range(block.links)]
+
+    def name(self, link: int) -> str:
+        """The name of one link."""
+        block = int(np.searchsorted(self.first, link, side="right")) - 1
+        return self.blocks[block].name(link - int(self.first[block]))
+
+    def _change(self, change: LinkChange, place: str) -> None:
+        fits = re.compile(translate(change.links)).match
+        chosen = np.array([i for i, name in enumerate(self.names) if fits(name)], int)
+        if not len(chosen):
+            shown = ", ".join(self.name(int(first)) for first in self.first[:-1][-4:])
+            raise ConfigError(
+                f"{place}.links: no link is called {change.links!r}; there are {shown} …"
+            )
+        if change.gBps:
+            self.capacity[chosen] = change.gBps
+        self.capacity[chosen] *= change.factor
+        if change.latency_us >= 0:
+            self.latency_ns[chosen] = change.latency_us * 1e3
+        if change.loss:
+            self.capacity[chosen] *= go_back_n(
+                change.loss, self.capacity[chosen], self.latency_ns[chosen]
+            )
+        if change.failed or change.factor == 0:
+            self.capacity[chosen] = 0.0
+
+    # -- routes ------------------------------------------------------------------------------------
+
+    def routes(self, source: Array, target: Array, card: Array | None = None) -> Routes:
+        """Routes between GPUs, numbered node × GPUs + GPU.
+
+        `card` says which card of both nodes a message takes; -1, or none given: each GPU's own. A
+        message of a GPU to itself goes to the switch between the GPUs and back.
+        """
+        size = self.cluster.gpus_per_node
+        outside = source // size != target // size
+        parts = self._within(source, target, outside)
+        if outside.any():
+            far = self._between(
+                source[outside], target[outside], None if card is None else card[outside]
+            )
+            wide = np.full((len(source), far.shape[1]), -1)
+            wide[outside] = far
+            parts = np.concatenate([parts, wide], axis=1)
+        used = parts >= 0
+        start = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
+        return Routes(start, parts[used])
+
+    def _within(self, source: Array, target: Array, outside: Array) -> Array:
+        gpus = self.cluster.nodes * self.cluster.gpus_per_node
+        parts = np.full((len(source), 2), -1)
+        if self.cluster.gpus_per_node > 1:
+            parts[~outside, 0] = source[~outside]
+            parts[~outside, 1] = gpus + target[~outside]
+        return parts
+
+    def _between(self, source: Array, target: Array, card: Array | None) -> Array:
+        cluster = self.cluster
+        chosen = [self._card(gpu, card) for gpu in (source, target)]
+        ends = [
+            gpu // cluster.gpus_per_node * cluster.nics_per_node + mine
+            for gpu, mine in zip((source, target), chosen, strict=True)
+        ]
+        middle = self._through(ends[0], ends[1])
+        if not self.core.injects:
+            return middle
+        first = 2 * cluster.nodes * cluster.gpus_per_node if cluster.gpus_per_node > 1 else 0
+        ports = cluster.nodes * cluster.nics_per_node
+        columns = [first + ends[0], middle, first + ports + ends[1]]
+        at = first + 2 * ports
+        if self._numa:
+            links = cluster.nodes * self._numa
+            out, back = self._crossing(source, chosen[0]), self._crossing(target, chosen[1])
+            out[out >= 0] += at
+            back[back >= 0] += at + links
+            columns = [out, *columns, back]
+            at += 2 * links
+        if cluster.gpus_per_pcie_switch:
+            switches = pcie_switches(cluster)
+            near, far = (
+                gpu // cluster.gpus_per_node * switches
+                + gpu % cluster.gpus_per_node // cluster.gpus_per_pcie_switch
+                for gpu in (source, target)
+            )
+            columns = [at + near, *columns, at + cluster.nodes * switches + far]
+        return np.concatenate(
+            [part if part.ndim == 2 else part[:, None] for part in columns], axis=1
+        )
+
+    def _kind(self, gpu: Array) -> Array:
+        return np.asarray(self.machines.kind[gpu // self.cluster.gpus_per_node])
+
+    def _card(self, gpu: Array, asked: Array | None) -> Array:
+        """The card each GPU's message takes: its own, where it is said which that is."""
+        own = np.asarray(self.machines.card[self._kind(gpu), gpu % self.cluster.gpus_per_node])
+        if asked is None or self.machines.maps_cards:
+            return own
+        return np.where(asked >= 0, asked, own)
+
+    def _crossing(self, gpu: Array, card: Array) -> Array:
+        """The NUMA node that a GPU's message to a card leaves, counted over all machines; -1 where
+        both are at the same one."""
+        kind, machines = self._kind(gpu), self.machines
+        here = machines.gpu_numa[kind, gpu % self.cluster.gpus_per_node]
+        place = gpu // self.cluster.gpus_per_node * self._numa + here
+        return np.where(here != machines.nic_numa[kind, card], place, -1)
+
+    def _through(self, source: Array, target: Array) -> Array:
+        """Links of the fabric, around those that failed."""
+        choice = self._choice(source, target)
+        path = self.core.paths(source, target, choice)
+        for _ in range(self.core.choices):
+            dead = self._broken(path)
+            if not dead.any():
+                return np.where(path >= 0, path + self._core_first, -1)
+            choice[dead] = (choice[dead] + 1) % self.core.choices
+            again = self.core.paths(source[dead], target[dead], choice[dead])
+            width = max(path.shape[1], again.shape[1])
+            path = _widened(path, width)
+            path[dead] = _widened(again, width)
+        dead = np.flatnonzero(self._broken(path))
+        one, other = (
+            int(ports[dead[0]]) // self.cluster.nics_per_node for ports in (source, target)
+        )
+        raise ConfigError(
+            f"fabric.changes: the fabric is disconnected, every path from node {one} to node "
+            f"{other} has a failed link; repair one, or keep these nodes out of the job"
+        )
+
+    def _broken(self, path: Array) -> Array:
+        capacity = self.capacity[self._core_first :]
+        if not path.size or (capacity > 0).all():
+            return np.zeros(len(path), bool)
+        return np.asarray(((path >= 0) & (capacity[path] == 0)).any(axis=1))
+
+    def _choice(self, source: Array, target: Array) -> Array:
+        if not self.core.by_flow:
+            return np.zeros(len(source), np.int64)
+        if self.fabric.routing == "destination":
+            return np.asarray(target % self.core.choices)
+        if self.fabric.routing == "adaptive":
+            return _in_turn(self.core.place(source)) % self.core.choices
+        mixed = hashed(self._seed, source, target)
+        return np.asarray(mixed % np.uint64(self.core.choices)).astype(np.int64)
+
+    def check_usable(self, routes: Routes) -> None:
+        """Raise where a card or GPU link on the way carries nothing."""
+        dead = np.flatnonzero(self.capacity[routes.link] == 0)
+        if len(dead):
+            name = self.name(int(routes.link[dead[0]]))
+            raise ConfigError(
+                f"fabric.changes: {name} has failed and the job needs it; keep its node out of "
+                "the job, or repair it"
+            )
+
+
+def hashed(seed: int, *keys: Array) -> Array:
+    """A well-mixed number for each combination of keys (splitmix64, Steele et al. 2014)."""
+    mixed = np.full(len(keys[0]), seed & (2**63 - 1), np.uint64)
+    for key in keys:
+        mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + key.astype(np.uint64) + np.uint64(1)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def go_back_n(loss: float, capacity: Array, latency_ns: Array) -> Array:
+    """Share of a link's capacity that arrives when a lost packet repeats the window after it.
+
+    (1 - p) / (1 - p + p w), w the packets in flight (Bertsekas & Gallager 1992, 2.4.3).
+    """
+    window = 1.0 + 2.0 * capacity * latency_ns / PACKET_BYTES
+    return np.asarray((1 - loss) / (1 - loss + loss * window))
+
+
+def _in_turn(place: Array) -> Array:
+    """0, 1, 2 … among those with the same place."""
+    order = np.argsort(place, kind="stable")
+    first = np.flatnonzero(np.diff(place[order], prepend=-1))
+    counted = np.arange(len(place)) - np.repeat(first, np.diff(np.append(first, len(place))))
+    turn = np.empty(len(place), np.int64)
+    turn[order] = counted
+    return turn
+
+
+def _widened(path: Array, width: int) -> Array:
+    return np.pad(path, ((0, 0), (0, width - path.shape[1])), constant_values=-1)

@@ -1,0 +1,292 @@
+"""What makes steps differ: factors on a rank's phases and delays added to them.
+
+Random numbers are counter-based (Philox, Salmon et al. 2011): a draw is a function of seed, source
+and step alone, so neither the order of evaluation nor the number of threads changes a byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.scenario.scenario import Noise, Scenario, Work, nodes_in
+from evenstep.simulate.fabric.machines import Machines
+from evenstep.simulate.fabric.placement import Placement
+from evenstep.trace.spool.layout import Phase
+
+Array = npt.NDArray[Any]
+
+_FIRST_STREAM = 1000
+_SMALLEST = 0.05  # no noise makes a phase shorter than this share of it
+_AFFECTED = {
+    "compute": (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER),
+    "model": (Phase.FORWARD, Phase.BACKWARD),
+    "input": (Phase.INPUT,),
+    "forward": (Phase.FORWARD,),
+    "backward": (Phase.BACKWARD,),
+    "optimizer": (Phase.OPTIMIZER,),
+}
+
+
+def generator(seed: int, stream: int, step: int) -> np.random.Generator:
+    """The random numbers of one source in one step."""
+    return np.random.Generator(np.random.Philox(key=(seed, stream), counter=(0, 0, 0, step)))
+
+
+@dataclass(slots=True)
+class Disturbance:
+    """Of one step: what each phase is multiplied by and what is added, (ranks,) or a number.
+
+    `pause_ns` is the part of the forward's delay that is garbage collection.
+    """
+
+    factor: dict[Phase, Array | float]
+    delay_ns: dict[Phase, Array | float]
+    pause_ns: Array | None = None
+
+    def of(self, phase: Phase, length_ns: float) -> Array | float:
+        """Length of a phase on every rank."""
+        return length_ns * self.factor.get(phase, 1.0) + self.delay_ns.get(phase, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a source is made from: its settings, its units (ranks, nodes or racks) and the seed."""
+
+    noise: Noise
+    unit: Array  # of each rank
+    mask: Array  # ranks concerned
+    seed: int
+    stream: int
+    ranks: int
+
+    @property
+    def units(self) -> int:
+        """Number of units."""
+        return int(self.unit.max()) + 1
+
+    def random(self, step: int) -> np.random.Generator:
+        """This source's random numbers of a step."""
+        return generator(self.seed, self.stream, step)
+
+
+#: (step, moment in ns of each rank) to a factor or a delay in ns for each unit or rank
+Draw = Callable[[int, Array], Array]
+
+
+def _normal(setting: Setting) -> Draw:
+    sigma = setting.noise.sigma
+    return lambda step, _: 1 + sigma * setting.random(step).standard_normal(setting.units)
+
+
+def _lognormal(setting: Setting) -> Draw:
+    sigma = setting.noise.sigma
+    return lambda step, _: np.exp(
+        sigma * setting.random(step).standard_normal(setting.units) - sigma**2 / 2
+    )
+
+
+def _pareto(setting: Setting) -> Draw:
+    """1 + scale × (X - 1) / E[X - 1], X Pareto: the mean excess is `scale`."""
+    alpha, scale = setting.noise.alpha, setting.noise.scale
+    return lambda step, _: np.asarray(
+        1 + scale * (alpha - 1) * setting.random(step).pareto(alpha, setting.units)
+    )
+
+
+def _hits(setting: Setting) -> Draw:
+    noise = setting.noise
+    return lambda step, _: (
+        (setting.random(step).random(setting.units) < noise.probability) * noise.delay_ms * 1e6
+    )
+
+
+def _daemon(setting: Setting) -> Draw:
+    """Runs every period, at a phase of its own on each unit; a step pays for the runs since the
+    one before."""
+    period = setting.noise.period_ms * 1e6
+    phase = setting.random(0).random(setting.units)
+    before = np.floor(phase[setting.unit])
+
+    def draw(_: int, now: Array) -> Array:
+        nonlocal before
+        runs = np.floor(now / period + phase[setting.unit])
+        length = (runs - before) * setting.noise.delay_ms * 1e6
+        before = runs
+        return np.asarray(length)
+
+    return draw
+
+
+def _drift(setting: Setting) -> Draw:
+    """First-order autoregression: correlation e^(-1/steps) from step to step."""
+    keep = math.exp(-1 / setting.noise.steps)
+    state = setting.random(2**40).standard_normal(setting.units)
+
+    def draw(step: int, _: Array) -> Array:
+        nonlocal state
+        fresh = setting.random(step).standard_normal(setting.units)
+        state = keep * state + math.sqrt(1 - keep**2) * fresh
+        return np.asarray(1 + setting.noise.sigma * state)
+
+    return draw
+
+
+def _thermal(setting: Setting) -> Draw:
+    """Approaches its factor as the device warms up; where no ranks are named, to varying degree."""
+    noise = setting.noise
+    reach = (noise.factor - 1) * (
+        np.ones(setting.units) if noise.ranks else setting.random(0).random(setting.units)
+    )
+
+    def draw(step: int, _: Array) -> Array:
+        warmth = 1 - math.exp(-max(step - noise.first_step, 0) / noise.steps)
+        return np.asarray(1 + reach * warmth)
+
+    return draw
+
+
+def _slow(setting: Setting) -> Draw:
+    factor = np.full(setting.units, setting.noise.factor)
+    return lambda *_: factor
+
+
+def _rotating(setting: Setting) -> Draw:
+    """One unit is slow, another one every so many steps, in an order drawn once."""
+    order = setting.random(0).permutation(setting.units)
+
+    def draw(step: int, _: Array) -> Array:
+        factor = np.ones(setting.units)
+        factor[order[step // setting.noise.every % setting.units]] = setting.noise.factor
+        return factor
+
+    return draw
+
+
+def _collector(setting: Setting) -> Draw:
+    """A pause every so many steps, in steps of its own on each unit unless they are aligned."""
+    noise = setting.noise
+    offset = setting.random(0).integers(0, noise.every, setting.units)
+    if noise.aligned:
+        offset = np.full(setting.units, noise.every - 1)
+    return lambda step, _: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
+
+
+def _recorded(setting: Setting) -> Draw:
+    values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
+    return lambda step, _: np.asarray(
+        values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
+    )
+
+
+SOURCES: dict[str, Callable[[Setting], Draw]] = {
+    "normal": _normal,
+    "lognormal": _lognormal,
+    "pareto": _pareto,
+    "hits": _hits,
+    "daemon": _daemon,
+    "drift": _drift,
+    "thermal": _thermal,
+    "slow": _slow,
+    "rotating": _rotating,
+    "collector": _collector,
+    "recorded": _recorded,
+}
+DELAYS = frozenset({"hits", "daemon", "collector"})  # the others are factors
+
+
+class Weather:
+    """All noises of a scenario; ask for the steps in order."""
+
+    def __init__(self, scenario: Scenario, placement: Placement) -> None:
+        noises = [*scenario.noise, *_implied(scenario)]
+        self._sources = [
+            (setting, SOURCES[setting.noise.kind](setting))
+            for setting in (
+                _setting(noise, placement, scenario.run.seed, _FIRST_STREAM + index)
+                for index, noise in enumerate(noises)
+            )
+        ]
+        self._fixed = _fixed(scenario, placement)
+
+    @property
+    def calm(self) -> bool:
+        """Whether every step is like the other."""
+        return not self._sources
+
+    def at(self, step: int, now: Array) -> Disturbance:
+        """The disturbance of a step that ranks begin at `now`."""
+        found = Disturbance(dict(self._fixed), {})
+        for setting, draw in self._sources:
+            value = draw(step, now)
+            noise = setting.noise
+            if step < noise.first_step or (noise.last_step and step > noise.last_step):
+                continue
+            if len(value) == setting.units:
+                value = value[setting.unit]
+            if noise.kind in DELAYS:
+                _delay(found, noise, np.where(setting.mask, value, 0.0))
+            else:
+                factor = np.maximum(np.where(setting.mask, value, 1.0), _SMALLEST)
+                for phase in _AFFECTED[noise.phase]:
+                    found.factor[phase] = found.factor.get(phase, 1.0) * factor
+        return found
+
+
+def _delay(found: Disturbance, noise: Noise, value: Array) -> None:
+    """Add a delay to the first phase it concerns."""
+    phase = _AFFECTED[noise.phase][0]
+    found.delay_ns[phase] = found.delay_ns.get(phase, 0.0) + value
+    if noise.kind == "collector":
+        found.pause_ns = value if found.pause_ns is None else found.pause_ns + value
+
+
+def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Setting:
+    ranks = len(placement.gpu)
+    unit = {"rank": np.arange(ranks), "node": placement.node, "rack": placement.rack}[noise.scope]
+    unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
+    named = nodes_in(noise.ranks, "noise.ranks")
+    if not named and noise.kind == "slow":
+        named = (0,)
+    mask = np.ones(ranks, bool)
+    if named:
+        mask = np.isin(unit, unit[list(named)])
+    return Setting(noise, unit, mask, seed, stream, ranks)
+
+
+def _implied(scenario: Scenario) -> list[Noise]:
+    """Unequal batches: more work in forward and backward for some, others in every step."""
+    work = scenario.work
+    found = []
+    if work.batch_spread:
+        found.append(Noise(kind="normal", sigma=work.batch_spread, phase="model"))
+    if work.sequence_lengths:
+        values, samples = tuple(_lengthened(work).tolist()), max(work.samples_per_rank, 1)
+        found.append(Noise(kind="recorded", values=values, draws=samples, phase="model"))
+    return found
+
+
+def _lengthened(work: Work) -> Array:
+    """What a sample of each length takes, over the mean of them all: a part with the length, a part
+    with its square."""
+    lengths = np.array(work.sequence_lengths, float)
+    square = lengths**2 / (lengths**2).mean()
+    return np.asarray(
+        (1 - work.attention_share) * lengths / lengths.mean() + work.attention_share * square
+    )
+
+
+def _fixed(scenario: Scenario, placement: Placement) -> dict[Phase, Array | float]:
+    """What ranks are slower by in every step, for the machines they are on."""
+    cluster = scenario.cluster
+    factor = Machines(cluster).factor(placement.gpu)
+    slow = np.isin(placement.node, nodes_in(cluster.slow_nodes, "cluster.slow_nodes"))
+    factor = np.where(slow, factor * cluster.slow_nodes_factor, factor)
+    if bool((factor == 1).all()):
+        return {}
+    return dict.fromkeys(_AFFECTED["compute"], factor)

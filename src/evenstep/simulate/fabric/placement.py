@@ -1,0 +1,89 @@
+"""Which GPU each rank has, and which nodes the neighbours have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigError
+from evenstep.scenario.scenario import Neighbour, Scenario, nodes_in
+from evenstep.simulate.fabric.network import Network
+
+Array = npt.NDArray[Any]
+
+_NEIGHBOURS, _JOB = 101, 102  # streams of the placement's own random numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`gpu` of each rank (node × GPUs + GPU), `node` and `rack` beside it."""
+
+    gpu: Array
+    node: Array
+    rack: Array
+    neighbours: tuple[Array, ...]  # nodes of each neighbour
+
+
+def place(scenario: Scenario, network: Network) -> Placement:
+    """Put neighbours and ranks on nodes."""
+    cluster = scenario.cluster
+    neighbours = _neighbours(scenario)
+    taken = np.concatenate([np.zeros(0, np.int64), *neighbours]).astype(np.int64)
+    need = -(-scenario.ranks // cluster.gpus_per_node)
+    nodes = _nodes(scenario, network, taken, need)
+    gpu = (nodes[:, None] * cluster.gpus_per_node + np.arange(cluster.gpus_per_node)).reshape(-1)
+    gpu = gpu[: scenario.ranks]
+    node = gpu // cluster.gpus_per_node
+    return Placement(gpu, node, network.core.place(node * cluster.nics_per_node), neighbours)
+
+
+def _nodes(scenario: Scenario, network: Network, taken: Array, need: int) -> Array:
+    """The job's nodes in order of its ranks: free ones, and others only where those run out."""
+    job, everything = scenario.job, np.arange(scenario.cluster.nodes)
+    if job.placement == "given":
+        return np.array(nodes_in(job.nodes, "job.nodes"), np.int64)[:need]
+    free = everything[~np.isin(everything, taken)]
+    usable = free if len(free) >= need else everything
+    if job.placement == "random":
+        usable = np.random.Generator(np.random.Philox(key=(scenario.run.seed, _JOB))).permutation(
+            usable
+        )
+    elif job.placement == "scattered":
+        usable = _dealt(usable, network.core.place(usable * scenario.cluster.nics_per_node))
+    return usable[:need]
+
+
+def _dealt(nodes: Array, leaf: Array) -> Array:
+    """One node of each leaf in turn."""
+    order = np.argsort(leaf, kind="stable")
+    first = np.flatnonzero(np.diff(leaf[order], prepend=-1))
+    depth = np.arange(len(nodes)) - np.repeat(first, np.diff(np.append(first, len(nodes))))
+    return nodes[order][np.lexsort([leaf[order], depth])]
+
+
+def _neighbours(scenario: Scenario) -> tuple[Array, ...]:
+    """Nodes of every neighbour: as given, or drawn from those that nobody has."""
+    given = [_given(other) for other in scenario.neighbours]
+    free = np.arange(scenario.cluster.nodes)
+    for nodes in given:
+        free = free[~np.isin(free, nodes)]
+    random = np.random.Generator(np.random.Philox(key=(scenario.run.seed, _NEIGHBOURS)))
+    found = []
+    for index, (other, nodes) in enumerate(zip(scenario.neighbours, given, strict=True)):
+        if not len(nodes):
+            if other.node_count > len(free):
+                raise ConfigError(
+                    f"neighbours[{index}].node_count is {other.node_count}, but only {len(free)} "
+                    "nodes are free; add nodes to the cluster or give fewer"
+                )
+            nodes = np.sort(random.permutation(free)[: other.node_count])
+            free = free[~np.isin(free, nodes)]
+        found.append(nodes)
+    return tuple(found)
+
+
+def _given(other: Neighbour) -> Array:
+    return np.array(nodes_in(other.nodes, "neighbours.nodes"), np.int64)

@@ -1,0 +1,298 @@
+"""Where the blocks of a recording go: a run folder that every command reads, or a `Trace`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.fabric.machines import Machines
+from evenstep.simulate.fabric.placement import Placement
+from evenstep.simulate.job.recording import START_NS, Block, Recorder
+from evenstep.trace.columns import Columns
+from evenstep.trace.ranks import format_ranks, group_uid
+from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.trace.spool import layout
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.summary import FANOUT, LEVELS, level_slots
+from evenstep.trace.trace import Group, RankInfo, Trace
+
+Array = npt.NDArray[Any]
+
+_PAGE = layout.PAGE_BYTES
+_FILE_MODE = "r+b"
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who takes part: the run, its ranks and the groups of their collectives."""
+
+    scenario: Scenario
+    placement: Placement
+    partitions: tuple[tuple[str, Array], ...]
+    names: tuple[str, ...] = ()  # of pacing's reasons; number i + 1 in the tables
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the job."""
+        return len(self.placement.gpu)
+
+    @property
+    def run_id(self) -> str:
+        """The same for the same scenario."""
+        text = json.dumps(schema.plain(self.scenario), sort_keys=True)
+        return f"simulated-{blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+    def facts(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        nodes = np.unique(self.placement.node)
+        return {
+            "run_id": self.run_id,
+            "command": ["evenstep", "simulate"],
+            "world": self.ranks,
+            "nodes": len(nodes),
+            "scenario": schema.plain(self.scenario),
+        }
+
+    def identity(self, rank: int) -> dict[str, Any]:
+        """What a spool's header says of its writer."""
+        node = int(self.placement.node[rank])
+        return {
+            "run_id": self.run_id,
+            "attempt": 0,
+            "rank": rank,
+            "local_rank": int(self.placement.gpu[rank]) % self.scenario.cluster.gpus_per_node,
+            "world": self.ranks,
+            "node": node,
+            "nodes": len(np.unique(self.placement.node)),
+            "launcher": "simulation",
+            "hostname": f"node{node:04d}",
+            "boot_id": self.run_id,
+            "pid": 0,
+            "versions": {},
+            "anchor_monotonic_ns": START_NS,
+            "anchor_realtime_ns": START_NS,
+        }
+
+    @cached_property
+    def _machines(self) -> Machines:
+        return Machines(self.scenario.cluster)
+
+    def closing(self, rank: int) -> dict[str, Any]:
+        """Facts that end a rank's spool: where it ran, as far as the scenario tells, and why it
+        was closed."""
+        facts: dict[str, Any] = {"closed": "simulated"}
+        if self._machines.described:
+            facts["locality"] = self._machines.locality(int(self.placement.gpu[rank]))
+        return facts
+
+    def groups(self) -> list[list[Group]]:
+        """The groups of each partition, in the order of its rows."""
+        found = []
+        for name, members in self.partitions:
+            single = len(members) == 1
+            found.append(
+                [
+                    _group(name if single else f"{name}{index}", tuple(int(r) for r in row))
+                    for index, row in enumerate(members)
+                ]
+            )
+        return found
+
+
+def _group(name: str, ranks: tuple[int, ...]) -> Group:
+    return Group(group_uid(ranks, name), name, ranks, "simulated")
+
+
+# -- on disk -------------------------------------------------------------------------------------
+
+
+class FolderArchive:
+    """A run folder with a spool for each rank, written block by block.
+
+    Whatever was written when a simulation is interrupted can be read: slots not yet written are
+    empty, in files that are as long as they will ever be.
+    """
+
+    def __init__(self, cast: Cast, folder: RunFolder, *, most: int, steps: int) -> None:
+        self._folder = folder
+        self._capacity = most  # records, until it is known how many there are
+        self._first_summary = _PAGE + _tables_room(cast)
+        self._summaries = _summary_capacity(steps)
+        self._first_record = self._first_summary + self._summaries * layout.SUMMARY_BYTES
+        self._records = self._steps = 0
+        self._ends: list[int] = []
+        folder.write(cast.facts())
+        groups = cast.groups()
+        place = [_row_of_rank(members, cast.ranks) for _, members in cast.partitions]
+        for rank in range(cast.ranks):
+            mine = [items[at[rank]] for items, at in zip(groups, place, strict=True)]
+            self._ends.append(self._create(cast, rank, mine))
+
+    def _create(self, cast: Cast, rank: int, groups: list[Group]) -> int:
+        """Write header and tables; returns where the next table entry goes."""
+        path = self._folder.spool_path(0, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        identity = _text(cast.identity(rank))
+        tables = [_entry(layout.TABLE_GROUP, n, _described(g)) for n, g in enumerate(groups, 1)]
+        tables += [
+            _entry(layout.TABLE_NAME, n, name.encode()) for n, name in enumerate(cast.names, 1)
+        ]
+        head = self._header(self._capacity, len(identity))
+        data = head.ljust(layout.HEADER_TEXT_OFFSET, b"\0") + identity
+        data = data.ljust(_PAGE, b"\0") + b"".join(tables)
+        with path.open("wb") as file:
+            file.write(data)
+            file.truncate(self._first_record + self._capacity * layout.RECORD_BYTES)
+        return len(data)
+
+    def _header(self, capacity: int, identity_bytes: int) -> bytes:
+        return layout.HEADER.pack(
+            layout.MAGIC, layout.VERSION, _PAGE, layout.RECORD_BYTES, layout.SUMMARY_BYTES,
+            self._first_record, capacity, self._first_summary, self._summaries, _PAGE,
+            self._first_summary - _PAGE, identity_bytes,
+        )  # fmt: skip
+
+    def keep(self, block: Block) -> None:
+        """Write the block's records and summaries into every spool."""
+        first = self._first_record + self._records * layout.RECORD_BYTES
+        for rank in range(len(block.records)):
+            with self._folder.spool_path(0, rank).open(_FILE_MODE, buffering=0) as file:
+                file.seek(first)
+                file.write(block.records[rank].data)
+                file.seek(self._first_summary + self._steps * layout.SUMMARY_BYTES)
+                file.write(np.ascontiguousarray(block.summaries[rank]).view(np.uint8).data)
+        self._records += block.records.shape[1]
+        self._steps += block.steps
+
+    def close(self, cast: Cast, recorder: Recorder) -> None:
+        """Write records of single ranks and the facts that end a spool; cut files to their length.
+
+        The ring of a spool is then exactly as long as its records.
+        """
+        extras = recorder.extra_records()
+        for rank, end in enumerate(self._ends):
+            with self._folder.spool_path(0, rank).open(_FILE_MODE) as file:
+                file.seek(end)
+                file.write(_facts(cast, rank))
+                file.seek(self._first_record + self._records * layout.RECORD_BYTES)
+                mine = extras.get(rank, np.zeros(0, RECORD))
+                file.write(mine.view(np.uint8).data if len(mine) else b"")
+                file.truncate()
+                file.seek(0)
+                identity_bytes = layout.HEADER.unpack(file.read(layout.HEADER.size))[-1]
+                file.seek(0)
+                file.write(self._header(self._records + len(mine), identity_bytes))
+
+
+def _summary_capacity(steps: int) -> int:
+    """So many slots that level 0 holds every step."""
+    capacity = max(2 * steps, LEVELS * FANOUT)
+    while level_slots(capacity)[0][1] < steps:
+        capacity += FANOUT
+    return capacity
+
+
+def _tables_room(cast: Cast) -> int:
+    longest = sum(max(len(_described(group)) for group in groups) + 32 for groups in cast.groups())
+    names = sum(len(name) + 16 for name in cast.names)
+    return -(-(longest + names + len(_facts(cast, 0)) + 4096) // _PAGE) * _PAGE
+
+
+def _facts(cast: Cast, rank: int) -> bytes:
+    return b"".join(
+        _entry(layout.TABLE_FACT, 0, _text({"key": key, "value": value}))
+        for key, value in cast.closing(rank).items()
+    )
+
+
+def _described(group: Group) -> bytes:
+    ranks = format_ranks(group.ranks)
+    return _text(
+        {"uid": group.uid, "name": group.name, "ranks": ranks, "base": 0, "backend": group.backend}
+    )
+
+
+def _text(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _entry(kind: int, number: int, text: bytes) -> bytes:
+    head = layout.TABLE_ENTRY
+    length = -(-(head.size + len(text)) // 8) * 8
+    padding = length - head.size - len(text)
+    return head.pack(length, kind, padding, number) + text + b"\0" * padding
+
+
+def _row_of_rank(members: Array, ranks: int) -> Array:
+    """Row of each rank in a partition."""
+    row = np.zeros(ranks, np.int64)
+    row[members.reshape(-1)] = np.repeat(np.arange(len(members)), members.shape[1])
+    return row
+
+
+# -- in memory -----------------------------------------------------------------------------------
+
+
+class MemoryArchive:
+    """Keeps all blocks and makes a `Trace` of them."""
+
+    def __init__(self) -> None:
+        self._records: list[Array] = []
+        self._summaries: list[Array] = []
+
+    def keep(self, block: Block) -> None:
+        """Keep a copy."""
+        self._records.append(block.records.copy())
+        self._summaries.append(block.summaries)
+
+    def trace(self, cast: Cast, recorder: Recorder) -> Trace:
+        """Everything kept, as a live job's trace would be."""
+        ranks = cast.ranks
+        rows = [np.concatenate(self._records, axis=1).reshape(-1, layout.RECORD_WORDS)]
+        counts = np.full(ranks, len(rows[0]) // ranks)
+        records = rows[0].view(RECORD).reshape(-1)
+        rank = np.repeat(np.arange(ranks, dtype=np.int32), counts)
+        extras = recorder.extra_records()
+        if extras:
+            records = np.concatenate([records, *extras.values()])
+            rank = np.concatenate(
+                [rank, *(np.full(len(found), r, np.int32) for r, found in extras.items())]
+            )
+            order = np.argsort(rank, kind="stable")
+            records, rank = records[order], rank[order]
+        summaries = np.concatenate(self._summaries, axis=1)
+        return Trace(
+            run=cast.facts(),
+            world=ranks,
+            attempt=0,
+            ranks={r: RankInfo(r, cast.identity(r), cast.closing(r)) for r in range(ranks)},
+            events=_columns(cast, records, rank),
+            groups=tuple(group for groups in cast.groups() for group in groups),
+            names=("", *cast.names),
+            summaries=summaries.reshape(-1).astype(SUMMARY, copy=False),
+            summary_rank=np.repeat(np.arange(ranks, dtype=np.int32), summaries.shape[1]),
+        )
+
+
+def _columns(cast: Cast, records: Array, rank: Array) -> Columns:
+    arrays: dict[str, Array] = {"rank": rank}
+    for name, _ in layout.RECORD_FIELDS:
+        arrays[name] = np.ascontiguousarray(records[name])
+    group = np.full(len(rank), -1, np.int32)
+    first = 0
+    for number, (_, members) in enumerate(cast.partitions, 1):
+        mine = arrays["group"] == number
+        group[mine] = first + _row_of_rank(members, cast.ranks)[rank[mine]]
+        first += len(members)
+    arrays["group"] = group
+    arrays["name"] = arrays["name"].astype(np.int32)
+    return Columns(arrays)

@@ -1,0 +1,231 @@
+"""A fabric with the load of every link, small enough to hand over and to draw.
+
+Machines and switches are places, in tiers. Links between the same two places are one bundle. Of a
+large fabric, neighbouring machines or switches share a place, and their links a bundle.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.simulate.fabric.core import Tier
+from evenstep.simulate.fabric.network import Network
+from evenstep.simulate.fabric.placement import Placement
+from evenstep.simulate.job.link_loads import LinkLoads
+from evenstep.trace.columns import Columns
+from evenstep.trace.ranks import format_ranks
+
+Array = npt.NDArray[Any]
+
+MOST_PLACES = {"spine": 32, "core": 32}  # of a tier …
+MOST_PLACES_ELSE = 64  # … of every other …
+MOST_CELLS = 1024  # … and of a torus
+
+
+@dataclass(frozen=True)
+class FabricMap:
+    """`bundles` has a row for the links of one kind between two places.
+
+    Columns: kind (index into `kinds`), source and target (into `places`), links, failed (of them),
+    capacity_gBps and bytes of all, others_bytes of neighbours, mean (share of the capacity that
+    was used), busiest (mean share of the busiest link), peak (share of the fullest moment).
+    """
+
+    fabric: str
+    shape: tuple[int, ...]  # of a torus, in places
+    elapsed_ns: float
+    kinds: tuple[str, ...]  # patterns of their links' names
+    tiers: tuple[dict[str, Any], ...]  # name, plural, size, places, and how many belong together
+    places: tuple[dict[str, Any], ...]  # tier, name, ranks of the job there, others: nodes of them
+    bundles: Columns
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The links of each kind together, as plain values."""
+        return [
+            _in_short(kind, self.bundles.select(self.bundles.kind == number), self.elapsed_ns)
+            for number, kind in enumerate(self.kinds)
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """Everything but the bundles, as plain values."""
+        return {
+            "fabric": self.fabric,
+            "shape": list(self.shape),
+            "elapsed_ns": self.elapsed_ns,
+            "kinds": list(self.kinds),
+            "tiers": list(self.tiers),
+            "places": list(self.places),
+        }
+
+
+def _in_short(kind: str, rows: Columns, elapsed_ns: float) -> dict[str, Any]:
+    able = float(rows.capacity_gBps.sum(dtype=float)) * elapsed_ns
+    carried = float(rows.bytes.sum())
+    return {
+        "links": kind,
+        "count": int(rows.links.sum()),
+        "failed": int(rows.failed.sum()),
+        "bytes": carried,
+        "others_bytes": float(rows.others_bytes.sum()),
+        "mean": carried / able if able else 0.0,
+        "busiest": float(rows.busiest.max(initial=0.0)),
+        "peak": float(rows.peak.max(initial=0.0)),
+    }
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The places of one tier: `of` is the place of each of its machines or switches."""
+
+    tier: Tier
+    of: Array
+    first: int  # number of its first place among those of all tiers
+    names: tuple[str, ...]
+
+
+def fabric_map(network: Network, placement: Placement, loads: LinkLoads) -> FabricMap:
+    """The map of a run."""
+    nodes = tuple(int(length) for length in network.fabric.shape)
+    shape, cells = _grid(nodes) if network.fabric.kind == "torus" else ((), None)
+    tiers: dict[str, _Places] = {}
+    first = 0
+    for tier in network.core.tiers:
+        of = np.arange(tier.size) // _width(tier) if cells is None else cells
+        tiers[tier.name] = _places(tier, first, of)
+        first += len(tiers[tier.name].names)
+    parts = [_bundles(network, loads, block, tiers) for block in range(len(network.blocks))]
+    kinds = tuple(dict.fromkeys(kind for kind, _ in parts))
+    return FabricMap(
+        network.fabric.kind,
+        shape,
+        loads.elapsed_ns,
+        kinds,
+        tuple(_sizes(places) for places in tiers.values()),
+        tuple(_described(tiers, placement)),
+        Columns.concatenate(
+            [
+                rows.with_column("kind", np.full(len(rows), kinds.index(kind), np.uint8))
+                for kind, rows in parts
+            ]
+        ),
+    )
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def _grid(nodes: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
+    """Of a torus: places in each dimension, and the place of each node."""
+    width = [1] * len(nodes)
+
+    def sides() -> tuple[int, ...]:
+        return tuple(-(-length // each) for length, each in zip(nodes, width, strict=True))
+
+    while math.prod(sides()) > MOST_CELLS:
+        width[sides().index(max(sides()))] *= 2
+    at = np.unravel_index(np.arange(math.prod(nodes)), nodes)
+    inside = tuple(each // one for each, one in zip(at, width, strict=True))
+    return sides(), np.asarray(np.ravel_multi_index(inside, sides()))
+
+
+def _places(tier: Tier, first: int, of: Array) -> _Places:
+    order = np.argsort(of, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
+    return _Places(tier, of, first, tuple(_name(tier, each) for each in members))
+
+
+def _width(tier: Tier) -> int:
+    """Machines or switches that share a place: where they must, those that belong together."""
+    most = MOST_PLACES.get(tier.name, MOST_PLACES_ELSE)
+    if tier.size <= most:
+        return 1
+    groups = -(-tier.size // tier.together)
+    return tier.together * -(-groups // most)
+
+
+def _name(tier: Tier, numbers: Array) -> str:
+    several = len(numbers) > 1
+    return f"{tier.plural if several else tier.name} {format_ranks(numbers.tolist())}"
+
+
+def _sizes(places: _Places) -> dict[str, Any]:
+    tier, drawn = places.tier, len(places.names)
+    together = tier.together if drawn == tier.size else 1
+    return {
+        "name": tier.name,
+        "plural": tier.plural,
+        "size": tier.size,
+        "places": drawn,
+        "together": together,
+    }
+
+
+def _described(tiers: dict[str, _Places], placement: Placement) -> list[dict[str, Any]]:
+    """Every place in words, with who is on it."""
+    others = np.unique(np.concatenate([np.zeros(0, np.int64), *placement.neighbours]))
+    found = []
+    for tier in tiers.values():
+        machines = tier.tier.name == "node"
+        rank_at = tier.of[placement.node] if machines else np.zeros(0, np.int64)
+        other_at = tier.of[others.astype(np.int64)] if machines else np.zeros(0, np.int64)
+        for at, name in enumerate(tier.names):
+            ranks = format_ranks(np.flatnonzero(rank_at == at).tolist())
+            count = int(np.count_nonzero(other_at == at))
+            found.append({"tier": tier.tier.name, "name": name, "ranks": ranks, "others": count})
+    return found
+
+
+# -- bundles ---------------------------------------------------------------------------------------
+
+
+def _bundles(
+    network: Network, loads: LinkLoads, number: int, tiers: dict[str, _Places]
+) -> tuple[str, Columns]:
+    """The kind of a block's links, and the sums and maxima of what lies between two places."""
+    block = network.blocks[number]
+    numbers = np.arange(block.links)
+    one, other = tiers[block.source.tier], tiers[block.target.tier]
+    ends = np.asarray(block.source.of(numbers)), np.asarray(block.target.of(numbers))
+    there = np.ones(len(numbers), bool)
+    if number >= network.inside:  # a switch has no link to itself
+        there = (ends[0] != ends[1]) | (one is not other)
+    source, target = one.first + one.of[ends[0][there]], other.first + other.of[ends[1][there]]
+    pairs, inverse = np.unique(np.stack([source, target]), axis=1, return_inverse=True)
+    link = int(network.first[number]) + numbers[there]
+    return block.pattern, _summed(pairs, inverse.reshape(-1), link, loads)
+
+
+def _summed(pairs: Array, bundle: Array, link: Array, loads: LinkLoads) -> Columns:
+    count = pairs.shape[1]
+    capacity = loads.network.capacity[link]
+
+    def total(values: Array) -> Array:
+        return np.bincount(bundle, weights=values, minlength=count)
+
+    def most(values: Array) -> Array:
+        found = np.zeros(count)
+        np.maximum.at(found, bundle, values)
+        return found.astype(np.float32)
+
+    able, carried = total(capacity), total(loads.bytes[link])
+    whole = able * loads.elapsed_ns
+    mean = np.divide(carried, whole, out=np.zeros(count), where=whole > 0)
+    return Columns(
+        {
+            "source": pairs[0].astype(np.uint16),
+            "target": pairs[1].astype(np.uint16),
+            "links": np.bincount(bundle, minlength=count).astype(np.uint32),
+            "failed": total(capacity == 0).astype(np.uint32),
+            "capacity_gBps": able.astype(np.float32),
+            "bytes": carried,
+            "others_bytes": total(loads.others_bytes[link]),
+            "mean": mean.astype(np.float32),
+            "busiest": most(loads.mean[link]),
+            "peak": most(loads.peak[link]),
+        }
+    )

@@ -1,0 +1,133 @@
+"""Beyond the simulated steps: what they cost, and what failures leave of them over weeks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from evenstep.scenario.scenario import Reliability, Scenario
+from evenstep.simulate.formulas import checkpoints
+from evenstep.simulate.formulas.goodput import Operation, expected
+from evenstep.simulate.formulas.reliability import (
+    DAY_NS,
+    Component,
+    by_cause,
+    failures_per_day,
+    interval_ns,
+)
+from evenstep.simulate.job.account import Account
+from evenstep.simulate.job.energy import Bill, Power, Times, bill
+
+NODE = "node"
+MOST_NS = 36_500.0 * DAY_NS  # a hundred years: what never fails, in numbers
+SECOND_NS = 1e9
+HOUR_NS = 3600 * SECOND_NS
+
+
+def operated(scenario: Scenario) -> dict[str, Any] | None:
+    """Shares of the time over weeks, with failures, checkpoints, restarts and slow nodes.
+
+    None where nothing fails and no node turns slow. Without an interval, that of Daly (2006).
+    """
+    given = scenario.reliability
+    parts = _parts(given)
+    nodes = -(-scenario.ranks // scenario.cluster.gpus_per_node)
+    turns = given.slow_nodes_per_1000_node_days / 1000 * nodes if given.slow_factor > 1 else 0.0
+    broken = failures_per_day(parts, nodes)
+    if not broken and not turns:
+        return None
+    mtbf_ns = min(interval_ns(broken), MOST_NS)
+    write_ns = given.write_s * SECOND_NS
+    job = Operation(
+        interval_ns=given.checkpoint_every_s * SECOND_NS or checkpoints.daly(write_ns, mtbf_ns),
+        write_ns=write_ns,
+        mtbf_ns=mtbf_ns,
+        detect_ns=given.detect_s * SECOND_NS,
+        restart_ns=(given.restart_s + given.restore_s) * SECOND_NS,
+        node_share=_broken_share(parts, given),
+        repair_ns=given.repair_h * HOUR_NS,
+        spares=given.spares,
+        slow_every_ns=interval_ns(turns),
+        slowdown=given.slow_factor if turns else 1.0,
+        notice_ns=given.notice_s * SECOND_NS,
+    )
+    found = expected(job)
+    return {
+        **found._asdict(),
+        "reruns": found.reruns,
+        "lost_hours_per_day": 24 * found.lost,
+        "by_cause": by_cause(parts),
+        "mtbf_ns": job.mtbf_ns,
+        "checkpoint_interval_ns": job.interval_ns,
+    }
+
+
+def _broken_share(parts: tuple[Component, ...], given: Reliability) -> float:
+    """Share of the interruptions that take a node out."""
+    shares = by_cause(parts)
+    return min(1.0, sum(
+        shares[part.name] * (given.node_share if part.name == NODE else part.hardware)
+        for part in parts
+    ))  # fmt: skip
+
+
+def _parts(given: Reliability) -> tuple[Component, ...]:
+    """What fails: whole nodes, at their own rate, and the parts named."""
+    parts = [
+        Component(
+            name=part.name or f"part {index}",
+            per_million_hours=part.failures_per_million_hours,
+            per_node=part.per_node,
+            hardware=part.hardware,
+        )
+        for index, part in enumerate(given.parts)
+    ]
+    rate = given.failures_per_1000_node_days / 1000 / 24e-6
+    return tuple(parts + [Component(name=NODE, per_million_hours=rate)] * bool(rate))
+
+
+def energy(
+    scenario: Scenario, account: Account, amount: float, weeks: dict[str, Any] | None
+) -> dict[str, float | None] | None:
+    """What the counted steps used and cost; None where no power is given.
+
+    A useful unit also carries its part of what failures, checkpoints and restarts use over weeks.
+    """
+    given = scenario.energy
+    power = Power(
+        compute_watts=given.compute_watts,
+        communicate_watts=given.communicate_watts,
+        spin_wait_watts=given.spin_wait_watts,
+        idle_watts=0.0,
+        node_share_watts=given.node_share_watts,
+        pue=given.pue,
+    )
+    if not (given.compute_watts or given.node_share_watts or given.price_per_hour):
+        return None
+    totals = {name: float(total.sum()) for name, total in account.totals.items()}
+    times = Times(
+        compute_ns=totals["work"] + totals["held"],
+        communicate_ns=max(totals["blocked"] - totals["waited"], 0.0),
+        spin_wait_ns=totals["waited"],
+    )
+    steps = account.counted.stop - account.counted.start
+    found = bill(times, power, progress=amount * steps, price_per_hour=given.price_per_hour)
+    idle_watts = given.node_share_watts * given.pue
+    used = found._asdict() | _per_useful_unit(found, weeks, idle_watts)
+    return {name: value if math.isfinite(value) else None for name, value in used.items()}
+
+
+def _per_useful_unit(
+    found: Bill, weeks: dict[str, Any] | None, idle_watts: float
+) -> dict[str, float]:
+    """Down, a rank draws what its node does; at all other times what it does on average."""
+    if weeks is None:
+        return {}
+    useful, down = weeks["useful"], weeks["restarting"] + weeks["waiting"]
+    if not useful:
+        return dict.fromkeys(("joules_per_useful_unit", "cost_per_useful_unit"), math.inf)
+    drawn = (1 - down) + (down * idle_watts / found.mean_watts if found.mean_watts else 0.0)
+    return {
+        "joules_per_useful_unit": found.joules_per_unit * drawn / useful,
+        "cost_per_useful_unit": found.cost_per_unit / useful,
+    }

@@ -1,0 +1,237 @@
+"""What a simulation leaves behind: rows of a step become records of every rank.
+
+Rows of all ranks are collected for a block of steps, in 14 words of 8 bytes a record (see
+`evenstep.trace.spool.layout`), and handed to whoever keeps them: memory, or a run folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.trace.spool import layout, summary
+from evenstep.trace.spool.layout import DType, Flag, Kind, Op, Phase, ReduceOp
+
+Array = npt.NDArray[Any]
+
+START_NS = 1_000_000_000  # the clock of a simulation does not begin at zero
+BLOCK_BYTES = 1 << 28
+_SEQ, _STEP = 0, 9  # words; the second holds the step below the group
+
+OPERATIONS = {
+    "all_reduce": Op.ALL_REDUCE,
+    "reduce_scatter": Op.REDUCE_SCATTER,
+    "all_gather": Op.ALL_GATHER,
+    "all_to_all": Op.ALL_TO_ALL,
+    "broadcast": Op.BROADCAST,
+}
+#: Operations of which each rank puts in or gets out one part, and which it is.
+PARTED: dict[int, str] = {Op.ALL_GATHER: "bytes_in", Op.REDUCE_SCATTER: "bytes_out"}
+
+
+class Row(NamedTuple):
+    """One record of every rank in a step. Times are in ns since the start, (ranks,)."""
+
+    kind: Kind
+    op: int
+    enter_ns: Array
+    exit_ns: Array
+    group_seq: Array | int = 0  # leaf time of a phase, CPU time of a step
+    held_ns: Array | int = 0
+    bytes: int = 0
+    group: int = 0  # number of the partition, from 1
+    flags: int = 0
+    payload: int = 0
+    parts: int = 1  # of the bytes, one on each rank: before a gather, behind a scatter
+
+
+class Extra(NamedTuple):
+    """A record of one rank alone."""
+
+    rank: int
+    kind: Kind
+    op: int
+    enter_ns: float
+    exit_ns: float
+    step: int
+    held_ns: int = 0
+    name: int = 0
+    flags: int = 0
+
+
+class Block(NamedTuple):
+    """Whole steps of all ranks: records as (ranks, records, words), summaries as (ranks, steps)."""
+
+    records: Array
+    summaries: Array
+    steps: int
+
+
+class Keeper(Protocol):
+    """Takes blocks of steps."""
+
+    def keep(self, block: Block) -> None:
+        """Take the next block; its memory is used again afterwards."""
+
+
+class Recorder:
+    """Collects the rows of steps and hands on whole blocks."""
+
+    def __init__(self, ranks: int, keeper: Keeper) -> None:
+        self._ranks = ranks
+        self._keeper = keeper
+        self._templates: dict[tuple[int, ...], Array] = {}
+        self._sequence: dict[int, int] = {}  # collectives of each partition so far
+        self._buffer = np.zeros((ranks, 0, layout.RECORD_WORDS), np.uint64)
+        self._used = self._written = self._steps = 0
+        self._whole = 0  # records of finished steps: an interrupted one is left out
+        self._summaries: list[Array] = []
+        self.extras: list[Extra] = []
+
+    def step(self, number: int, rows: list[Row]) -> None:
+        """Take a step: the first row is the step's own, collectives follow in order of issue."""
+        if self._used + len(rows) > self._buffer.shape[1]:
+            self.flush()
+            if len(rows) > self._buffer.shape[1]:
+                fit = BLOCK_BYTES // (self._ranks * layout.RECORD_BYTES)
+                most = len(rows) * max(1, min(fit // len(rows), 256))
+                self._buffer = np.empty((self._ranks, most, layout.RECORD_WORDS), np.uint64)
+        for row in rows:
+            self._put(number, row)
+        self._summaries.append(_summary(number, rows, self._ranks))
+        self._whole = self._used
+        self._steps += 1
+
+    def _put(self, number: int, row: Row) -> None:
+        words = self._buffer[:, self._used]
+        words[:] = self._template(row)
+        words[:, _SEQ] = self._written + self._used + 1
+        words[:, layout.WORD_ENTER] = _stamp(row.enter_ns)
+        words[:, layout.WORD_EXIT] = _stamp(row.exit_ns)
+        words[:, _STEP] |= np.uint64(number)
+        if row.kind is Kind.COLLECTIVE:
+            sequence = self._sequence.get(row.group, 0)
+            self._sequence[row.group] = sequence + 1
+            words[:, layout.WORD_GROUP_SEQ] = sequence
+        elif isinstance(row.group_seq, np.ndarray) or row.group_seq:
+            words[:, layout.WORD_GROUP_SEQ] = np.rint(row.group_seq).astype(np.uint64)
+        if isinstance(row.held_ns, np.ndarray):
+            words[:, layout.WORD_HELD] = row.held_ns.astype(np.uint64)
+        self._used += 1
+
+    def _template(self, row: Row) -> Array:
+        """What is the same on all ranks and in all steps."""
+        key = (int(row.kind), row.op, row.bytes, row.group, row.flags, row.payload, row.parts)
+        if key not in self._templates:
+            record = np.zeros(1, RECORD)
+            record["kind"], record["op"] = row.kind, row.op
+            record["bytes_in"] = record["bytes_out"] = row.bytes
+            if row.kind is Kind.COLLECTIVE and row.op in PARTED:
+                record[PARTED[row.op]] = row.bytes // row.parts
+            record["group"], record["flags"], record["payload"] = row.group, row.flags, row.payload
+            record["device"] = layout.HOST_DEVICE
+            record["peer_or_root"] = 0 if row.kind is Kind.STEP else layout.NO_PEER
+            if row.kind is Kind.COLLECTIVE:
+                record["dtype"], record["reduce_op"] = DType.BFLOAT16, ReduceOp.SUM
+            self._templates[key] = record.view(np.uint64)
+        return self._templates[key]
+
+    def flush(self) -> None:
+        """Hand on the steps collected so far."""
+        if not self._steps:
+            return
+        self._used = self._whole
+        summaries = np.empty((self._ranks, self._steps), SUMMARY)  # np.stack would drop the padding
+        for index, each in enumerate(self._summaries[: self._steps]):
+            summaries[:, index] = each
+        self._keeper.keep(Block(self._buffer[:, : self._used], summaries, self._steps))
+        self._written += self._used
+        self._used = self._whole = self._steps = 0
+        self._summaries = []
+
+    @property
+    def written(self) -> int:
+        """Records of each rank so far."""
+        return self._written + self._used
+
+    def extra_records(self) -> dict[int, Array]:
+        """Records of single ranks, numbered behind the others."""
+        by_rank: dict[int, list[Extra]] = {}
+        for extra in self.extras:
+            by_rank.setdefault(extra.rank, []).append(extra)
+        return {rank: _extras(items, self.written) for rank, items in by_rank.items()}
+
+
+def _stamp(time_ns: Array) -> Array:
+    return (time_ns + (START_NS + 0.5)).astype(np.uint64)
+
+
+def _extras(items: list[Extra], written: int) -> Array:
+    records = np.zeros(len(items), RECORD)
+    records["seq"] = written + 1 + np.arange(len(items))
+    for name in ("kind", "op", "step", "held_ns", "name", "flags"):
+        records[name] = [getattr(item, name) for item in items]
+    records["enter_ns"] = [round(item.enter_ns) + START_NS for item in items]
+    records["exit_ns"] = [round(item.exit_ns) + START_NS for item in items]
+    records["device"], records["peer_or_root"] = layout.HOST_DEVICE, layout.NO_PEER
+    return records
+
+
+def _summary(number: int, rows: list[Row], ranks: int) -> Array:
+    """The step's summary on every rank."""
+    found = np.zeros(ranks, SUMMARY)
+    step = rows[0]
+    length = np.rint(step.exit_ns - step.enter_ns)
+    found["seq"], found["first_step"], found["last_step"] = number + 1, number, number
+    found["count"] = 1
+    found["start_ns"], found["end_ns"] = _stamp(step.enter_ns), _stamp(step.exit_ns)
+    found["realtime_ns"] = found["end_ns"]
+    for name in ("step_sum_ns", "step_min_ns", "step_max_ns"):
+        found[name] = length
+    found["step_square_sum"] = (length * 1e-9) ** 2
+    found["cpu_ns"], found["samples"] = step.group_seq, step.payload
+    found["held_ns"] = step.held_ns
+    for row in rows[1:]:
+        if row.kind is Kind.PHASE:
+            found["phase_ns"][:, row.op] += np.rint(row.group_seq).astype(np.uint64)
+        elif row.kind is Kind.COLLECTIVE:
+            found["collectives"] += 1
+            found["bytes"] += row.bytes
+    bins = np.log2(np.maximum(length, 1.0) / summary.SKETCH_FLOOR_NS) * summary.SKETCH_PER_OCTAVE
+    place = np.clip(bins, 0, summary.SKETCH_BINS - 1).astype(np.int64)
+    found["sketch"][np.arange(ranks), place] = 1
+    return found
+
+
+def phase_row(phase: Phase, enter_ns: Array, exit_ns: Array, leaf_ns: Array) -> Row:
+    """A phase with its leaf time."""
+    return Row(Kind.PHASE, int(phase), enter_ns, exit_ns, np.maximum(leaf_ns, 0.0))
+
+
+def collective_row(
+    operation: str,
+    size_bytes: float,
+    members: int,
+    group: int,
+    enter_ns: Array,
+    exit_ns: Array,
+    *,
+    waits: bool,
+    synchronizing: bool,
+) -> Row:
+    """A collective; `waits`: the thread that issued it is blocked until its end. One in which
+    ranks do not wait for one another is recorded as an operation of its own kind."""
+    flags = Flag.HOST_BLOCKED if waits else Flag.ASYNC
+    return Row(
+        Kind.COLLECTIVE,
+        int(OPERATIONS[operation] if synchronizing else Op.OTHER),
+        enter_ns,
+        exit_ns,
+        bytes=int(size_bytes),
+        parts=members,
+        group=group,
+        flags=int(flags),
+    )

@@ -1,0 +1,252 @@
+"""How ranks keep together between steps: barriers, bounded lag, pacing.
+
+Gradient collectives are barriers in themselves. A strategy may hold ranks before a step, and may
+keep those that are ahead at its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.job.recording import Extra
+from evenstep.simulate.job.staleness import Staleness, Updates
+from evenstep.trace.spool.layout import Actuator, Flag, Kind
+
+Array = npt.NDArray[Any]
+
+MARGIN = 0.02  # of the first collective's length: what a rank cannot tell from no wait
+REASONS = tuple(str(reason) for reason in Reason)  # names in the trace, from 1
+
+
+class Seen(NamedTuple):
+    """What pacing sees of a step on every rank: its first collective, the end of its last."""
+
+    enter_ns: Array
+    last_ns: Array  # when the last rank entered
+    end_ns: Array
+    floor_ns: float
+    over_ns: Array  # when the step's last collective was over
+    buckets_ns: Array | None = None  # (ranks, collectives): from entry or the end of the one before
+
+
+def with_buckets(seen: Seen, enter_ns: Array, end_ns: Array) -> Seen:
+    """The same with every collective of the step; both arrays are (collectives, ranks)."""
+    begin = enter_ns.copy()
+    np.maximum(begin[1:], end_ns[:-1], out=begin[1:])
+    return seen._replace(buckets_ns=np.maximum(end_ns - begin, 0.0).T)
+
+
+class Pace:
+    """Nobody is held, nobody is kept: collectives alone keep ranks together."""
+
+    sees_buckets = False  # needs every collective of a step, not only the first
+
+    def before(self, step: int) -> Array | None:  # noqa: ARG002
+        """Delay of each rank before a step, in ns."""
+        return None
+
+    def barrier(self, step: int, now: Array) -> Array:  # noqa: ARG002
+        """When each rank may begin its next step."""
+        return now
+
+    def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:
+        """What there was to see of a step, on every rank."""
+
+    def records(self, step: int, start: Array) -> list[Extra]:  # noqa: ARG002
+        """Decisions to be recorded."""
+        return []
+
+    def summary(self) -> dict[str, Any] | None:
+        """What pacing did, for the result."""
+        return None
+
+    def staleness(self) -> Staleness | None:
+        """How old gradients were when applied; None where everybody waits for everybody."""
+        return None
+
+
+class Loose(Pace):
+    """Nobody waits: a rank reads the parameters as its update is applied."""
+
+    def __init__(self, ranks: int) -> None:
+        self._updates = Updates(ranks)
+        self._read = np.zeros(ranks)
+
+    def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:  # noqa: ARG002
+        """Remember when what was read was applied; the next is read then, or behind a barrier."""
+        applied = end if seen is None else np.array(seen.over_ns)
+        self._updates.add(self._read, applied)
+        self._read = np.maximum(applied, self._released(end))
+
+    def _released(self, end: Array) -> Array | float:  # noqa: ARG002
+        """When a barrier let each rank go on; 0 where it did not hold it."""
+        return 0.0
+
+    def staleness(self) -> Staleness | None:
+        """Over all updates."""
+        return self._updates.staleness()
+
+
+class BoundedLag(Loose):
+    """Stale synchronous parallel (Ho et al. 2013): nobody is more than `bound` steps ahead."""
+
+    def __init__(self, bound: int, ranks: int) -> None:
+        super().__init__(ranks)
+        self._ends: deque[float] = deque(maxlen=bound + 1)
+        self._bound = bound
+        self._arrived: Array = np.zeros(ranks)
+
+    def barrier(self, step: int, now: Array) -> Array:
+        """Step k + 1 may begin when all have finished step k - bound."""
+        self._ends.append(float(now.max()))
+        self._arrived = now
+        return np.maximum(now, self._ends[0]) if step >= self._bound else now
+
+    def _released(self, end: Array) -> Array | float:
+        return np.where(end > self._arrived, end, 0.0)
+
+
+class Paced(Pace):
+    """A pacer for each rank, the same object that runs in a live job."""
+
+    sees_buckets = True
+
+    def __init__(self, scenario: Scenario, run_id: str) -> None:
+        settings, ranks = scenario.strategy, scenario.ranks
+        self._pacers = [
+            Pacer(
+                PacerSettings(
+                    mode="on",
+                    controller=settings.controller,
+                    objective=settings.objective,
+                    max_delay=settings.max_delay,
+                    imbalance=settings.imbalance,
+                    sharing=settings.sharing,
+                    ledger="job" if settings.sharing else "rank",
+                    guarded=settings.guarded,
+                    run_id=run_id,
+                    rank=rank,
+                    world=ranks,
+                )
+            )
+            for rank in range(ranks)
+        ]
+        self._sharing = settings.sharing
+        self._samples = scenario.work.samples_per_rank or None
+        self._slowest: Slowest | None = None
+        self._ended = np.zeros(ranks)  # when the last collective of the step before ended
+        self._said: list[tuple[str, int]] = [("", 0)] * ranks
+        self._new: list[tuple[int, str, int]] = []
+
+    def before(self, step: int) -> Array:
+        """Ask every pacer; a plan that the leader publishes reaches all at once."""
+        decisions = [pacer.decide(step) for pacer in self._pacers]
+        for plan in [decision.plan for decision in decisions if decision.plan is not None]:
+            for pacer in self._pacers:
+                pacer.adopt(plan)
+        for rank, decision in enumerate(decisions):
+            said = (str(decision.reason), decision.delay_ns)
+            if said != self._said[rank]:
+                self._said[rank] = said
+                self._new.append((rank, *said))
+        return np.array([float(decision.delay_ns) for decision in decisions])
+
+    def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:
+        """Tell every pacer what its rank could see."""
+        work, table = self._seen(seen, begin, end, held)
+        buckets = _buckets(seen)
+        for rank, pacer in enumerate(self._pacers):
+            wait, margin, flight, floor, spread = table[rank]
+            pacer.observe(
+                StepObservation(
+                    step=step,
+                    step_ns=int(end[rank] - begin[rank]),
+                    work_ns=int(work[rank]),
+                    wait_ns=wait,
+                    margin_ns=margin or 0,
+                    in_flight_ns=flight,
+                    floor_lower_ns=floor,
+                    delay_ns=int(held[rank]),
+                    spread_ns=spread if self._sharing else None,
+                    world=len(self._pacers),
+                    batch=self._samples,
+                    slowest=self._slowest,
+                    buckets_ns=tuple(buckets[rank]) if buckets else (),
+                    serial=0,  # nobody pauses between collectives here
+                )
+            )
+        if self._sharing:  # what is shared arrives a step later
+            most = (work.max(), (work + held).max(), held.max())
+            self._slowest = Slowest(step, step, *(int(value) for value in most))
+
+    def _seen(
+        self, seen: Seen | None, begin: Array, end: Array, held: Array
+    ) -> tuple[Array, list[tuple[int | None, ...]]]:
+        """Own work, and (wait, margin, in flight, floor, spread) of each rank."""
+        if seen is None:
+            return end - begin - held, [(None,) * 5] * len(begin)
+        work = seen.enter_ns - np.maximum(self._ended, 0.0) - held
+        self._ended = seen.over_ns
+        margin = int(MARGIN * seen.floor_ns)
+        spread = int(seen.enter_ns.max() - seen.enter_ns.min())
+        wait = np.maximum(seen.last_ns - seen.enter_ns, 0.0)
+        flight = seen.end_ns - seen.enter_ns
+        return np.maximum(work, 0.0), [
+            (int(w), margin, int(f), int(seen.floor_ns), spread)
+            for w, f in zip(wait, flight, strict=True)
+        ]
+
+    def records(self, step: int, start: Array) -> list[Extra]:
+        """Decisions that differ from the rank's last."""
+        found = [
+            Extra(
+                rank,
+                Kind.PACING,
+                int(Actuator.BEFORE_STEP if held else Actuator.NONE),
+                float(start[rank]),
+                float(start[rank]) + held,
+                step,
+                held,
+                REASONS.index(reason) + 1,
+                int(Flag.APPLIED) if held else 0,
+            )
+            for rank, reason, held in self._new
+        ]
+        self._new = []
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """Sums over ranks, and what the guard of rank 0 concluded."""
+        accounts = [pacer.account for pacer in self._pacers]
+        return {
+            "held_steps": sum(account.held_steps for account in accounts),
+            "held_ns": sum(account.held_ns for account in accounts),
+            "booked_ns": sum(account.booked_ns for account in accounts),
+            "verdict": accounts[0].verdict.word,
+        }
+
+
+def _buckets(seen: Seen | None) -> list[list[int]]:
+    """Durations of the collectives of every rank."""
+    if seen is None or seen.buckets_ns is None:
+        return []
+    durations: list[list[int]] = seen.buckets_ns.astype(np.int64).tolist()
+    return durations
+
+
+def pace_of(scenario: Scenario, run_id: str) -> Pace:
+    """What a strategy holds and keeps."""
+    kind = scenario.strategy.kind
+    if kind == "paced":
+        return Paced(scenario, run_id)
+    if kind == "stale_synchronous":
+        return BoundedLag(scenario.strategy.bound, scenario.ranks)
+    if kind == "asynchronous":
+        return Loose(scenario.ranks)
+    return Pace()

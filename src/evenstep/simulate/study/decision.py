@@ -1,0 +1,300 @@
+"""Which strategy, algorithm and layout to use on a cluster: every one of them run on it.
+
+All options are run with the same noise and the same neighbours, collectives as coflows. The
+recommendation is the most throughput within the limits given; its reason says what was refused and
+what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from evenstep.errors import ConfigError
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.result import Result
+from evenstep.simulate.simulation import simulate
+from evenstep.simulate.study import margin as margins
+from evenstep.simulate.study.decision_options import Option, changed, neutral, options
+from evenstep.simulate.study.margin import Edges, Margin
+from evenstep.workers.engines import Local
+
+SCHEMA = "evenstep.strategies/1"
+EQUAL = 1e-3  # throughput within this share is the same: the simpler option is taken
+CV = 0.10  # the limit where none is given
+
+#: told the number of finished options and of all
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an option must keep to; None: anything. Times in nanoseconds."""
+
+    cv: float | None = None
+    p99_ns: float | None = None
+    efficiency: float | None = None  # at least
+    staleness: float | None = None  # mean updates
+
+    @property
+    def edges(self) -> Edges:
+        """Those that margins look for, at their usual values where not given."""
+        usual = Edges()
+        return Edges(
+            usual.cv if self.cv is None else self.cv,
+            usual.efficiency if self.efficiency is None else self.efficiency,
+        )
+
+    def to_json(self) -> dict[str, float]:
+        """Those that are given."""
+        rows = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
+        return {name: value for name, value in rows if value is not None}
+
+    def broken(self, row: Row) -> tuple[str, ...]:
+        """Names of those that an option does not keep to."""
+        found = {
+            "cv": self.cv is not None and row.cv > self.cv,
+            "p99": self.p99_ns is not None and row.p99_ns > self.p99_ns,
+            "efficiency": self.efficiency is not None and row.efficiency < self.efficiency,
+            "staleness": self.staleness is not None and row.staleness > self.staleness,
+        }
+        return tuple(name for name, broken in found.items() if broken)
+
+
+class Row(NamedTuple):
+    """One option, run."""
+
+    option: Option
+    throughput: float
+    unit: str
+    mean_ns: float
+    cv: float
+    p99_ns: float
+    efficiency: float
+    staleness: float  # mean; 0 where everybody waits for everybody
+    convergence: dict[str, Any] | None
+    joules_per_unit: float | None
+    cost_per_unit: float | None
+    held_share: float  # of the ranks' time, by pacing
+    margins: dict[str, Margin]
+
+    def to_json(self, first: Row, limits: Limits) -> dict[str, Any]:
+        """With its gain over waiting for everybody and the limits it breaks."""
+        option = self.option
+        return {
+            "name": option.name,
+            "family": option.family,
+            "set": list(option.sets),
+            "changes_training": option.training,
+            "applied_by": option.by,
+            "throughput": self.throughput,
+            "unit": self.unit,
+            "gain": self.throughput / first.throughput - 1 if first.throughput else None,
+            "mean_ns": self.mean_ns,
+            "cv": self.cv,
+            "p99_ns": self.p99_ns,
+            "efficiency": self.efficiency,
+            "staleness": self.staleness,
+            "convergence": self.convergence,
+            "joules_per_unit": self.joules_per_unit,
+            "cost_per_unit": self.cost_per_unit,
+            "held_share": self.held_share,
+            "margins": {name: found._asdict() for name, found in self.margins.items()},
+            "breaks": list(limits.broken(self)),
+        }
+
+
+class Choice(NamedTuple):
+    """What is recommended and why. `same_training` is the best that leaves the optimisation as it
+    is, where that is another one."""
+
+    row: Row
+    within: bool  # the limits are kept; if none keeps them, the one nearest to it
+    reason: str
+    same_training: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Every option of a scenario, and what to do."""
+
+    scenario: Scenario
+    limits: Limits
+    rows: tuple[Row, ...]
+    choice: Choice
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One object; unknown is null."""
+        first, choice = self.rows[0], self.choice
+        other = choice.same_training
+        return {
+            "schema": SCHEMA,
+            "name": self.scenario.name,
+            "ranks": self.scenario.ranks,
+            "limits": self.limits.to_json(),
+            "edges": self.limits.edges._asdict(),
+            "strategies": [row.to_json(first, self.limits) for row in self.rows],
+            "recommendation": {
+                "name": choice.row.option.name,
+                "set": list(choice.row.option.sets),
+                "applied_by": choice.row.option.by,
+                "within_limits": choice.within,
+                "reason": choice.reason,
+                "same_training": None if other is None else other.option.name,
+            },
+            "notes": list(self.notes),
+        }
+
+
+def compare(
+    scenario: Scenario,
+    limits: Limits,
+    *,
+    axes: Sequence[str] = tuple(margins.AXES),
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Table:
+    """Run every option. Raises `ConfigError` if not even waiting for everybody can be run."""
+    if not limits.to_json():
+        limits = Limits(cv=CV)
+    data = neutral(scenario)
+    wanted, notes = options(scenario)
+    simulate(
+        changed(data, ("run.steps=1", "run.warm_up=0")), coflows=True
+    )  # what is wrong is said at once
+    units = [Unit(data, option, limits.edges, tuple(axes)) for option in wanted]
+    found = _carried_out(units, workers, progress)
+    rows = [one for one in found if isinstance(one, Row)]
+    notes += [one for one in found if isinstance(one, str)]
+    return Table(scenario, limits, tuple(rows), choose(rows, limits), tuple(notes))
+
+
+class Unit(NamedTuple):
+    """What is done for one option, by itself, in any process."""
+
+    data: dict[str, Any]
+    option: Option
+    edges: Edges
+    axes: tuple[str, ...]
+
+
+def _carried_out(units: Sequence[Unit], workers: int, progress: Progress | None) -> list[Row | str]:
+    """What came of each, in their order, whoever finished first."""
+    found: list[tuple[int, Row | str]] = []
+    with closing(Local(workers).carried(list(enumerate(units)), _numbered)) as finished:
+        for one in finished:
+            found.append(one)
+            if progress is not None:
+                progress(len(found), len(units))
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def _numbered(piece: tuple[int, Unit]) -> tuple[int, Row | str]:
+    return piece[0], run(piece[1])
+
+
+def run(unit: Unit) -> Row | str:
+    """One option, run; a sentence where it cannot be on this cluster."""
+    try:
+        scenario = changed(unit.data, unit.option.sets)
+        result = simulate(scenario, coflows=True)
+        if result.partial:
+            raise KeyboardInterrupt
+        return _row(unit.option, result, margins.margins(scenario, unit.edges, unit.axes))
+    except ConfigError as error:
+        return f"{unit.option.name}: {error}"
+
+
+def _row(option: Option, result: Result, found: dict[str, Margin]) -> Row:
+    convergence, energy = result.convergence or {}, result.energy or {}
+    staleness = convergence.get("staleness") or {}
+    return Row(
+        option=option,
+        throughput=result.throughput,
+        unit=result.unit,
+        mean_ns=result.step_time.mean_ns,
+        cv=result.step_time.cv,
+        p99_ns=result.step_time.p99_ns,
+        efficiency=result.efficiency,
+        staleness=staleness.get("mean", 0.0),
+        convergence=result.convergence,
+        joules_per_unit=energy.get("joules_per_unit") or None,
+        cost_per_unit=energy.get("cost_per_unit") or None,
+        held_share=result.shares.held,
+        margins=found,
+    )
+
+
+# -- what to do ------------------------------------------------------------------------------------
+
+
+def choose(rows: Sequence[Row], limits: Limits) -> Choice:
+    """The most throughput within the limits; among equals the first, which is the simpler."""
+    allowed = [row for row in rows if not limits.broken(row)]
+    if not allowed:
+        nearest = min(rows, key=lambda row: (_excess(row, limits), -row.throughput))
+        return Choice(nearest, False, _nothing_fits(nearest, limits), None)
+    best = most(allowed)
+    same = [row for row in allowed if not row.option.training]
+    other = most(same) if best.option.training and same else None
+    return Choice(best, True, _because(best, rows, limits, other), other)
+
+
+def most(rows: Iterable[Row]) -> Row:
+    """The most throughput; the first of those within `EQUAL` of it."""
+    found = list(rows)
+    enough = max(row.throughput for row in found) * (1 - EQUAL)
+    return next(row for row in found if row.throughput >= enough)
+
+
+def _excess(row: Row, limits: Limits) -> float:
+    """By how much the worst of the broken limits is exceeded, as a share of it."""
+    shares = [0.0]
+    for value, limit in (
+        (row.cv, limits.cv), (row.p99_ns, limits.p99_ns), (row.staleness, limits.staleness),
+    ):  # fmt: skip
+        if limit is not None and value > limit:
+            shares.append(value / limit - 1 if limit else value)
+    if limits.efficiency is not None:
+        shares.append(max(0.0, 1 - row.efficiency / limits.efficiency))
+    return max(shares)
+
+
+def _because(best: Row, rows: Sequence[Row], limits: Limits, other: Row | None) -> str:
+    first = rows[0]
+    text = f"most throughput of {len(rows)} options within {_named(limits)}"
+    if best.option == first.option:
+        text = f"nothing else within {_named(limits)} brings more than {100 * EQUAL:g} % over it"
+    else:
+        text += f": {_gain(best, first)} over waiting for everybody, CV {best.cv:.3g}"
+    faster = [r for r in rows if limits.broken(r) and r.throughput > best.throughput]
+    if faster:
+        top = max(faster, key=lambda row: row.throughput)
+        broken = " and ".join(limits.broken(top))
+        text += f"; {top.option.name} is faster ({_gain(top, best)}) but breaks {broken}"
+    if best.option.training:
+        instead = "nothing else fits" if other is None else f"else {other.option.name}"
+        text += f"; it changes what is trained: if that may not be, {instead}"
+    return text
+
+
+def _nothing_fits(nearest: Row, limits: Limits) -> str:
+    broken = " and ".join(limits.broken(nearest))
+    return f"no option keeps {_named(limits)}; this one is nearest, but breaks {broken}"
+
+
+def _gain(row: Row, first: Row) -> str:
+    return f"{100 * (row.throughput / first.throughput - 1):+.1f} %"
+
+
+def _named(limits: Limits) -> str:
+    words = {
+        "cv": lambda v: f"CV {v:g}",
+        "p99_ns": lambda v: f"p99 {v / 1e6:g} ms",
+        "efficiency": lambda v: f"efficiency {v:g}",
+        "staleness": lambda v: f"staleness {v:g}",
+    }
+    return " and ".join(words[name](value) for name, value in limits.to_json().items())

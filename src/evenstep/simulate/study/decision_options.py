@@ -1,0 +1,238 @@
+"""What could be done instead on a cluster: strategies, algorithms, layouts, as changed fields.
+
+Every option is a list of assignments to the scenario, so that `evenstep simulate --set` repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.pacing import CONTROLLERS
+from evenstep.scenario import scenario as scenarios
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import Scenario
+
+LOCAL_STEPS = (4, 16)
+BOUNDS = (1, 4)
+SPARED_SHARE = 0.05  # of the ranks, at least one: backup workers of Chen et al. (2016)
+MOST_PAIRS = 65_536  # messages of a round of a parameter server or a direct exchange
+RATIO = 0.25  # 8 bits of 32
+#: Reading 32-bit gradients and writing 8 bits, then the reverse: 2.5 times their bytes, at
+#: 500 GB/s, a third of an A100's memory bandwidth (1,555 GB/s, data sheet).
+ENCODE_BYTES, ENCODE_GBPS = 2.5, 500.0
+
+AGENT, LAUNCH, CODE = "the agent", "the launch", "the training code"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing that could be done. `sets` are assignments to the scenario with a synchronous
+    strategy; `training` says whether the optimisation is another one."""
+
+    name: str
+    family: str  # strategy, collective or layout
+    sets: tuple[str, ...]
+    training: bool
+    by: str  # who applies it
+
+
+def neutral(scenario: Scenario) -> dict[str, Any]:
+    """The scenario's plain values with everybody waiting for everybody, nothing compressed."""
+    data = schema.plain(scenario)
+    data.pop("strategy", None)
+    data.setdefault("job", {})["ranks"] = scenario.ranks
+    return data
+
+
+def changed(data: dict[str, Any], sets: tuple[str, ...]) -> Scenario:
+    """A scenario from plain values with assignments carried out; `data` stays as it is."""
+    from copy import deepcopy
+
+    return scenarios.parse(deepcopy(data), sets)
+
+
+def options(scenario: Scenario) -> tuple[list[Option], list[str]]:
+    """All options, waiting for everybody first, and what could not be compared and why."""
+    found = [Option("synchronous", "strategy", (), False, LAUNCH)]
+    found += _as_written(scenario)
+    found += _paced(scenario)
+    found += _looser(scenario)
+    found += _collectives(scenario)
+    layouts, missing = _layouts(scenario)
+    return found + layouts, _left_out(scenario) + missing
+
+
+def _as_written(scenario: Scenario) -> Iterator[Option]:
+    """The scenario's own strategy, unless it is the first."""
+    written = schema.plain(scenario).get("strategy", {})
+    if written.get("kind", "synchronous") == "synchronous" and "compression" not in written:
+        return
+    sets = tuple(f"strategy.{name}={_literal(value)}" for name, value in written.items())
+    training = scenario.strategy.kind != "paced"
+    yield Option("as written", "strategy", sets, training, AGENT if not training else CODE)
+
+
+def _literal(value: Any) -> str:
+    return schema.to_toml({"x": value})[4:-1]
+
+
+def _paced(scenario: Scenario) -> Iterator[Option]:
+    """Every controller, with the scenario's own bounds where it gives any."""
+    written = schema.plain(scenario).get("strategy", {})
+    bounds = ("objective", "max_delay", "imbalance", "sharing")
+    kept = tuple(f"strategy.{n}={_literal(written[n])}" for n in bounds if n in written)
+    for name in CONTROLLERS:
+        sets: tuple[str, ...] = ("strategy.kind=paced", f"strategy.controller={name}", *kept)
+        yield Option(f"paced, {name}", "strategy", sets, False, AGENT)
+
+
+def _looser(scenario: Scenario) -> Iterator[Option]:
+    """Strategies that wait less, for data parallel work."""
+    if scenario.ranks < 2:
+        return
+    if scenario.work.kind in ("ddp", "tensor", "pipeline", "experts"):
+        for every in LOCAL_STEPS:
+            sets: tuple[str, ...] = ("strategy.kind=local_sgd", f"strategy.every={every}")
+            yield Option(f"local SGD, every {every}", "strategy", sets, True, CODE)
+    if scenario.work.gradient_bytes and scenario.work.kind != "collective":
+        yield _compressed(scenario)
+    if scenario.work.kind != "ddp":
+        return
+    served = _served(scenario)
+    for bound in BOUNDS:
+        sets = ("strategy.kind=stale_synchronous", f"strategy.bound={bound}", *served)
+        yield Option(f"stale synchronous, {bound}", "strategy", sets, True, CODE)
+    sets = ("strategy.kind=asynchronous", *served)
+    yield Option("asynchronous", "strategy", sets, True, CODE)
+    spared = max(1, round(SPARED_SHARE * scenario.ranks))
+    for kind in ("backup_workers", "partial_reduce"):
+        sets = (f"strategy.kind={kind}", f"strategy.backups={spared}")
+        yield Option(f"{kind.replace('_', ' ')}, {spared}", "strategy", sets, True, CODE)
+    urgent = scenario.work.overlap and not scenario.work.overlap_slowdown
+    if urgent and scenario.work.buckets > 1:
+        yield Option("priority buckets", "strategy", ("strategy.kind=priority",), False, CODE)
+
+
+def _served(scenario: Scenario) -> tuple[str, ...]:
+    """Parameter servers: the scenario's, else one at every card."""
+    if scenario.collectives.algorithm == "server":
+        return ()
+    cards = -(-scenario.ranks // scenario.cluster.gpus_per_node) * scenario.cluster.nics_per_node
+    servers = max(1, min(cards, scenario.ranks, MOST_PAIRS // scenario.ranks))
+    return ("collectives.algorithm=server", f"collectives.servers={servers}")
+
+
+def _compressed(scenario: Scenario) -> Option:
+    """As the scenario compresses, else to 8 bits."""
+    own = scenario.strategy
+    ratio = own.compression if own.compression < 1 else RATIO
+    encode_ms = own.encode_ms
+    if own.compression == 1:
+        encode_ms = scenario.work.gradient_bytes * ENCODE_BYTES / ENCODE_GBPS / 1e6
+    sets = (f"strategy.compression={ratio:g}", f"strategy.encode_ms={encode_ms:.4g}")
+    return Option(f"compressed to {100 * ratio:g} %", "strategy", sets, True, CODE)
+
+
+def _collectives(scenario: Scenario) -> Iterator[Option]:
+    """Algorithms of the all-reduce, and rings in the order of the nodes' places."""
+    if scenario.ranks < 2 or scenario.work.kind in ("fsdp", "experts"):
+        return
+    for name in _algorithms(scenario):
+        sets = _served(scenario) if name == "server" else (f"collectives.algorithm={name}",)
+        yield Option(f"{name.replace('_', ' ')} all-reduce", "collective", sets, False, LAUNCH)
+    ring = ("collectives.algorithm=ring", "collectives.order=topology")
+    yield Option("ring in order of place", "collective", ring, False, LAUNCH)
+
+
+def _algorithms(scenario: Scenario) -> Iterator[str]:
+    cluster, ranks = scenario.cluster, scenario.ranks
+    several = ranks > cluster.gpus_per_node
+    yield from ("ring", "tree", "halving_doubling")
+    if several and cluster.gpus_per_node > 1:
+        yield "hierarchical"
+    if not several and cluster.gpu_link_reduces:
+        yield "nvls"
+    if ranks * ranks <= MOST_PAIRS:
+        yield "direct"
+    yield "server"
+
+
+# -- layouts ---------------------------------------------------------------------------------------
+
+
+def _layouts(scenario: Scenario) -> tuple[list[Option], list[str]]:
+    """dp × tp × pp with the same global batch: powers of two, tensor parallel within a node."""
+    work = scenario.work
+    if work.kind not in ("ddp", "tensor", "pipeline") or scenario.ranks < 2:
+        return [], []
+    if not work.message_bytes:
+        return [], [
+            "layouts (dp × tp × pp) are not compared: give work.message_bytes, the activations "
+            "between two layers of one rank's batch, and work.layers"
+        ]
+    layers = work.layers or (work.buckets if work.kind == "tensor" else 0)
+    if not layers:
+        return [], ["layouts (dp × tp × pp) are not compared: give work.layers"]
+    own = (work.tensor_parallel, work.pipeline_parallel) if work.kind != "ddp" else (1, 1)
+    pairs = [
+        (tensor, stages)
+        for stages in _powers(min(layers, scenario.ranks))
+        for tensor in _powers(scenario.cluster.gpus_per_node)
+        if scenario.ranks % (tensor * stages) == 0 and (tensor, stages) != own
+    ]
+    return [_layout(scenario, layers, own, *pair) for pair in pairs], [
+        "layouts: memory is not modelled; whether a layout fits is not said"
+    ]
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << k for k in range(most.bit_length()) if 1 << k <= min(most, 16)]
+
+
+def _layout(
+    scenario: Scenario, layers: int, own: tuple[int, int], tensor: int, stages: int
+) -> Option:
+    """The same batch and the same compute for each rank; what is exchanged changes.
+
+    A replica of t·p ranks works on t·p ranks' batches; its parameters are spread over them.
+    """
+    work = scenario.work
+    split, before = tensor * stages, own[0] * own[1]
+    micro = max(1, round(work.micro_batches * split / before)) if stages > 1 else 1
+    batches = (work.micro_batches if work.kind == "pipeline" else 1) * split / before
+    sets = [
+        f"work.tensor_parallel={tensor}",
+        f"work.pipeline_parallel={stages}",
+        f"work.gradient_bytes={round(work.gradient_bytes * before / split)}",
+        f"work.message_bytes={max(1, round(work.message_bytes * batches / micro))}",
+        f"work.layers={layers}",
+        f"work.micro_batches={micro}",
+    ]
+    if stages > 1:
+        sets.append("work.kind=pipeline")
+    elif tensor > 1:
+        sets += ["work.kind=tensor", f"work.buckets={layers}"]
+    else:
+        sets.append("work.kind=ddp")
+    data = scenario.ranks // split
+    return Option(f"dp {data} × tp {tensor} × pp {stages}", "layout", tuple(sets), False, CODE)
+
+
+def _left_out(scenario: Scenario) -> list[str]:
+    """Strategies that make no sense for this work, and what no strategy's row says."""
+    found = []
+    if scenario.work.gradient_bytes and scenario.strategy.compression == 1:
+        found.append(
+            f"compressed: 8 of 32 bits, encoded and decoded at {ENCODE_GBPS:g} GB/s of memory "
+            "traffic, is an assumption; give strategy.compression and strategy.encode_ms"
+        )
+    if scenario.work.kind != "ddp":
+        found.append(
+            f"work.kind {scenario.work.kind!r}: strategies that do not wait for every gradient "
+            "are compared for ddp only"
+        )
+    elif scenario.neighbours:
+        found.append("stale synchronous and asynchronous: neighbours' load is not modelled there")
+    return found

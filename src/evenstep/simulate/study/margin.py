@@ -1,0 +1,218 @@
+"""How far a job is from the edge: where ranks, jitter, oversubscription or load cross a limit.
+
+Each axis grows from what the scenario says, everything else unchanged, until CV or efficiency
+crosses its limit; the place is then found by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.scenario import scenario as scenarios
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.simulation import set_up, simulate
+
+Array = npt.NDArray[Any]
+
+MOST_STEPS = 50  # of a run that only looks for an edge
+MOST_RANKS = 2048  # tried, or twice as many as there are
+MOST_OVERSUBSCRIPTION = 64.0
+MOST_JITTER = 1.0
+MOST_LOAD = 0.95
+MOST_SERVERS = 64  # messages are ranks × servers
+RESOLUTION = 0.05  # of the value found, relative
+ENDLESS_BYTES = 10**15
+
+
+class Edges(NamedTuple):
+    """The job is stable while CV is not above and efficiency not below these."""
+
+    cv: float = 0.10
+    efficiency: float = 0.5
+
+    def crossed(self, cv: float, efficiency: float) -> str | None:
+        """Which of them is crossed, if any."""
+        if cv > self.cv:
+            return "cv"
+        return "efficiency" if efficiency < self.efficiency else None
+
+
+class Margin(NamedTuple):
+    """Where an axis crosses an edge. `value` is None where it does not up to `tried`."""
+
+    now: float
+    value: float | None
+    crosses: str | None
+    tried: float
+    note: str = ""
+
+
+class Axis(NamedTuple):
+    """One thing that may grow: from `now` to `most`, and the plain values with it at a value.
+
+    With a `unit`, only whole multiples of it are tried.
+    """
+
+    now: float
+    most: float
+    at: Callable[[float], dict[str, Any]]
+    unit: float = 0.0
+
+    def place(self, value: float) -> float:
+        """The nearest value that can be."""
+        return round(value / self.unit) * self.unit if self.unit else value
+
+
+def margins(scenario: Scenario, edges: Edges, axes: tuple[str, ...]) -> dict[str, Margin]:
+    """The margin on every axis asked for."""
+    return {name: _margin(scenario, name, edges) for name in axes}
+
+
+def _margin(scenario: Scenario, name: str, edges: Edges) -> Margin:
+    axis = AXES[name](scenario)
+    if isinstance(axis, str):
+        return Margin(0.0, None, None, 0.0, axis)
+    return search(axis, lambda value: _crossed(axis.at(value), edges))
+
+
+def search(axis: Axis, crossed: Callable[[float], str | None]) -> Margin:
+    """The smallest value that crosses, to the resolution: steps that double, then bisection."""
+    found = crossed(axis.now)
+    if found:
+        return Margin(axis.now, axis.now, found, axis.now, "crossed already")
+    low, high = axis.now, axis.now
+    step = axis.now or axis.most / 16
+    while found is None and high < axis.most:
+        low, high = high, axis.place(min(axis.most, high + step))
+        step *= 2
+        found = crossed(high)
+    if found is None:
+        return Margin(axis.now, None, None, high)
+    while high - low > max(axis.unit, RESOLUTION * high):
+        middle = axis.place((low + high) / 2)
+        here = crossed(middle)
+        low, high, found = (low, middle, here) if here else (middle, high, found)
+    return Margin(axis.now, high, found, high)
+
+
+def _crossed(data: dict[str, Any], edges: Edges) -> str | None:
+    result = simulate(scenarios.parse(data), coflows=True)
+    if result.partial:
+        raise KeyboardInterrupt
+    return edges.crossed(result.step_time.cv, result.efficiency)
+
+
+# -- axes ------------------------------------------------------------------------------------------
+
+
+def _plain(scenario: Scenario) -> dict[str, Any]:
+    """Plain values of a shorter run, every table there."""
+    data = schema.plain(scenario)
+    for name in ("cluster", "fabric", "job", "run"):
+        data.setdefault(name, {})
+    data["run"]["steps"] = min(scenario.run.steps, MOST_STEPS + scenario.run.warm_up)
+    data["job"]["ranks"] = scenario.ranks
+    return data
+
+
+def _ranks(scenario: Scenario) -> Axis | str:
+    """More nodes of the same kind, the same work for each rank."""
+    cluster = scenario.cluster
+    if scenario.job.placement == "given":
+        return "the job's nodes are given"
+    if scenario.fabric.kind == "torus":
+        return "a torus has its shape"
+    first = -(-scenario.ranks // cluster.gpus_per_node)
+    unit = _least_nodes(scenario) * cluster.gpus_per_node
+
+    def at(value: float) -> dict[str, Any]:
+        data = _plain(scenario)
+        more = round(value) // cluster.gpus_per_node - first
+        if more > 0:
+            data["cluster"]["nodes"] = cluster.nodes + more
+            data["job"]["ranks"] = (first + more) * cluster.gpus_per_node
+            if "collectives" in data and "servers" in data["collectives"]:
+                servers = scenario.collectives.servers * (first + more) // first
+                data["collectives"]["servers"] = min(servers, MOST_SERVERS)
+        return data
+
+    most = max(MOST_RANKS, 2 * scenario.ranks) // unit * unit
+    return Axis(scenario.ranks, most, at, unit)
+
+
+def _least_nodes(scenario: Scenario) -> int:
+    """Nodes that a replica fills, so that every size tried has whole replicas."""
+    replica = scenario.work.tensor_parallel * scenario.work.pipeline_parallel
+    size = scenario.cluster.gpus_per_node
+    return int(np.lcm(replica, size)) // size
+
+
+def _jitter(scenario: Scenario) -> Axis | str:
+    """Independent normal noise of every rank's compute, beside what there is already."""
+
+    def at(value: float) -> dict[str, Any]:
+        data = _plain(scenario)
+        if value:
+            extra = {"kind": "normal", "sigma": value, "phase": "compute"}
+            data["noise"] = [*data.get("noise", []), extra]
+        return data
+
+    return Axis(0.0, MOST_JITTER, at)
+
+
+def _oversubscription(scenario: Scenario) -> Axis | str:
+    fabric = scenario.fabric
+    if fabric.kind in ("switch", "torus"):
+        return f"a {fabric.kind} has none"
+    if fabric.link_gBps:
+        return "links between switches have a given speed"
+
+    def at(value: float) -> dict[str, Any]:
+        data = _plain(scenario)
+        data["fabric"]["oversubscription"] = value
+        return data
+
+    return Axis(fabric.oversubscription, max(MOST_OVERSUBSCRIPTION, fabric.oversubscription), at)
+
+
+def _load(scenario: Scenario) -> Axis | str:
+    """Traffic that does not yield, in a ring over the job's own nodes: a share of every card."""
+    if scenario.strategy.kind in ("asynchronous", "stale_synchronous"):
+        return "neighbours' load is not modelled for this strategy"
+    placement = set_up(scenario).placement
+    nodes, others = _listed(placement.node), [_listed(other) for other in placement.neighbours]
+    if "," not in nodes:
+        return "the job is on one node"
+
+    def at(value: float) -> dict[str, Any]:
+        data = _plain(scenario)
+        if value:
+            data["job"] |= {"placement": "given", "nodes": nodes}
+            load = {"name": "load", "nodes": nodes, "compute_ms": 0.0, "responsive": False}
+            load |= {"message_bytes": ENDLESS_BYTES, "jitter": 0.0}
+            load["rate_gBps"] = value * scenario.cluster.nic_gBps
+            there = [
+                {name: v for name, v in other.items() if name != "node_count"} | {"nodes": its}
+                for other, its in zip(data.get("neighbours", []), others, strict=True)
+            ]
+            data["neighbours"] = [*there, load]
+        return data
+
+    return Axis(0.0, MOST_LOAD, at)
+
+
+def _listed(nodes: Array) -> str:
+    return ",".join(str(node) for node in dict.fromkeys(nodes.tolist()))
+
+
+AXES: dict[str, Callable[[Scenario], Axis | str]] = {
+    "ranks": _ranks,
+    "jitter": _jitter,
+    "oversubscription": _oversubscription,
+    "load": _load,
+}

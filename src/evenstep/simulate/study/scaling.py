@@ -1,0 +1,263 @@
+"""How far a job scales: throughput over sizes, ideal and predicted, and what ends it.
+
+Efficiency is throughput per rank over that of the smallest size. Each size is simulated as it is
+and, where a control is given, with that control, under the same random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.errors import ConfigError
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.result import SPARING
+from evenstep.simulate.simulation import set_up, simulate_set_up
+from evenstep.simulate.study import sweep as sweeps
+from evenstep.simulate.study.scaling_bandwidth import parts
+from evenstep.simulate.study.scaling_sizes import resized
+from evenstep.simulate.study.sweep import Unit
+from evenstep.simulate.study.sweep_summary import interval
+
+Row = Mapping[str, Any]
+
+BEFORE, AFTER = "before", "after"
+#: What the step's growth is split into, and how it is called.
+CAUSES = {
+    "compute_ns": "compute itself gets slower (noise, heat, input)",
+    "wait_ns": "ranks wait for the slowest of more of them",
+    "bytes_ns": "more bytes a rank go over the same cards",
+    "latency_ns": "the rounds of a collective, and with them its latency, grow with the ranks",
+    "shared_ns": "the job's own messages share links of the fabric",
+    "others_ns": "neighbours and collectives that are out of step take the links",
+}
+_SHARED = "compute_ns"  # what strong scaling divides among the ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is simulated: sizes, weak or strong, with which control, how often."""
+
+    scenario: Scenario
+    sizes: tuple[int, ...]
+    strong: bool
+    control: Scenario | None  # the scenario as it is with the control
+    repeats: int
+
+    def units(self) -> list[Unit]:
+        """Every simulation; raises `ConfigError` for a size that does not fit."""
+        found: list[Unit] = []
+        states = [(BEFORE, self.scenario)]
+        if self.control is not None:
+            states.append((AFTER, self.control))
+        for ranks in self.sizes:
+            for state, scenario in states:
+                asked = resized(scenario, ranks, strong=self.strong)
+                for repeat in range(self.repeats):
+                    varied = (("size", ranks), ("state", state))
+                    plain = sweeps.seeded(asked, repeat)
+                    found.append(Unit(len(found), len(found), repeat, varied, plain))
+        return found
+
+    def amount(self, ranks: int) -> tuple[float, str]:
+        """What a step brings at a size, over what its row counts; and the unit."""
+        samples, strategy = self.scenario.work.samples_per_rank, self.scenario.strategy
+        spared = strategy.backups if strategy.kind in SPARING else 0
+        awaited = (ranks - spared) / ranks
+        if self.strong:
+            batch = samples * self.scenario.ranks * awaited
+            return (batch or 1.0), _unit(samples, "steps/s")
+        return (1.0 if samples else ranks * awaited), _unit(samples, "rank-steps/s")
+
+
+def _unit(samples: int, otherwise: str) -> str:
+    return "samples/s" if samples else otherwise
+
+
+def measured(unit: Unit) -> dict[str, Any] | None:
+    """A row of `sweep.outcome`, and what the step's communication consists of."""
+    setup = set_up(schema.read(Scenario, unit.scenario), coflows=True)
+    row = sweeps.row_of(unit, simulate_set_up(setup))
+    if row is not None:
+        row.update(parts(setup)._asdict())
+    return row
+
+
+# -- the curve -------------------------------------------------------------------------------------
+
+
+def curve(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """One point for each size that is finished, the smallest first."""
+    points = []
+    for ranks in study.sizes:
+        before = _of(rows, ranks, BEFORE)
+        if before:
+            after = _of(rows, ranks, AFTER)
+            points.append(_point(study, ranks, before, after))
+    if points:
+        first = points[0]
+        for point in points:
+            larger = point["ranks"] / first["ranks"]
+            point["ideal"] = first["throughput"]["value"] * larger
+            point["efficiency"] = point["throughput"]["value"] / point["ideal"]
+            point["effective_efficiency"] = point["effective"] / first["effective"] / larger
+    return points
+
+
+def _of(rows: Sequence[Row], ranks: int, state: str) -> list[Row]:
+    return [row for row in rows if row["size"] == ranks and row["state"] == state]
+
+
+def _point(study: Study, ranks: int, rows: list[Row], after: list[Row]) -> dict[str, Any]:
+    amount, unit = study.amount(ranks)
+    rate = interval([row["throughput"] * amount for row in rows])
+    first = rows[0]
+    useful = _mean(rows, "goodput")
+    per_step = first["throughput"] * amount * first["step_mean_ns"]
+    return {
+        "ranks": ranks,
+        "nodes": first["nodes"],
+        "throughput": rate,
+        "unit": unit,
+        "step_ns": interval([row["step_mean_ns"] for row in rows]),
+        "cv": interval([row["step_cv"] for row in rows]),
+        "p99_ns": interval([row["step_p99_ns"] for row in rows]),
+        "goodput": useful,
+        "effective": (rate["value"] or 0.0) * (1.0 if useful is None else useful),
+        "bandwidth_only": per_step / first["bandwidth_only_step_ns"],
+        "parts_ns": split_up(rows),
+        "joules_per_unit": _over(_mean(rows, "joules_per_unit"), amount),
+        "control": _ratios(rows, after) if after else None,
+    }
+
+
+def _mean(rows: list[Row], name: str) -> float | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _over(value: float | None, amount: float) -> float | None:
+    return None if value is None else value / amount
+
+
+def split_up(rows: list[Row]) -> dict[str, float]:
+    """The mean step in parts that add up to it. What is exposed of the communication is shared out
+    as all of it is; what links alone do not explain is others'."""
+    step = _mean(rows, "step_mean_ns") or 0.0
+    busy = sum(_mean(rows, f"share_{name}") or 0.0 for name in ("compute", "input", "held"))
+    wait = (_mean(rows, "share_wait") or 0.0) * step
+    exposed = (_mean(rows, "share_exposed_communication") or 0.0) * step
+    whole = {name: _mean(rows, name) or 0.0 for name in ("bytes_ns", "latency_ns", "shared_ns")}
+    alone = sum(whole.values())
+    shown = min(1.0, exposed / alone) if alone else 0.0
+    found = {"compute_ns": busy * step, "wait_ns": wait}
+    found.update({name: value * shown for name, value in whole.items()})
+    found["others_ns"] = max(exposed - alone, 0.0) if alone else exposed
+    return found
+
+
+def _ratios(rows: list[Row], after: list[Row]) -> dict[str, float | None]:
+    """After the control over before it; below 1 is less."""
+    names = {
+        "throughput": "throughput", "step": "step_mean_ns", "cv": "step_cv", "p99": "step_p99_ns",
+        "wait": "share_wait", "useful": "goodput",
+    }  # fmt: skip
+    found = {key: _ratio(_mean(after, name), _mean(rows, name)) for key, name in names.items()}
+    useful = found["useful"] or 1.0
+    for key in ("joules_per_unit", "cost_per_unit"):
+        found[key] = _over(_ratio(_mean(after, key), _mean(rows, key)), useful)
+    found["effective"] = _ratio(_effective(after), _effective(rows))
+    return found
+
+
+def _effective(rows: list[Row]) -> float:
+    """Throughput with what failures leave of the time."""
+    useful = _mean(rows, "goodput")
+    return (_mean(rows, "throughput") or 0.0) * (1.0 if useful is None else useful)
+
+
+def _ratio(after: float | None, before: float | None) -> float | None:
+    return None if after is None or not before else after / before
+
+
+# -- what it says ----------------------------------------------------------------------------------
+
+
+def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[str, Any]:
+    """Where throughput is highest, whether it still rises there, and what eats the efficiency."""
+    best = max(points, key=lambda point: float(point["effective"]))
+    last = points[-1]
+    inside = best is not last
+    first, compared = (best, last) if inside else (points[0], last)
+    ideal = first["ranks"] / last["ranks"] if strong else 1.0
+    grown = {
+        name: last["parts_ns"][name] - first["parts_ns"][name] * (ideal if name == _SHARED else 1.0)
+        for name in CAUSES
+    }
+    name = max(grown, key=lambda key: grown[key])
+    total = sum(value for value in grown.values() if value > 0)
+    lost = _goodput_lost(first, compared)
+    failing = lost is not None and total <= lost * last["step_ns"]["value"]
+    return {
+        "ranks": best["ranks"],
+        "inside": inside,
+        "from_ranks": first["ranks"],
+        "to_ranks": last["ranks"],
+        "cause": "failures" if failing else name,
+        "why": "failures and restarts take more of the time" if failing else CAUSES[name],
+        "grown_ns": None if failing else grown[name],
+        "share": None if failing or total <= 0 else grown[name] / total,
+    }
+
+
+def _goodput_lost(first: Mapping[str, Any], last: Mapping[str, Any]) -> float | None:
+    if first["goodput"] is None:
+        return None
+    return float(first["goodput"] - last["goodput"])
+
+
+def outlay(
+    points: Sequence[Mapping[str, Any]],
+    *,
+    target: float,
+    price_per_hour: float,
+    deadline_hours: float | None = None,
+) -> dict[str, Any]:
+    """Hours and money to a number of units at each size; the cheapest one that is in time.
+
+    Raises `ConfigError` for a target that is not positive.
+    """
+    if target <= 0:
+        raise ConfigError(f"the target must be above 0, found {target:g}")
+    sizes = []
+    for point in points:
+        hours = target / point["effective"] / 3600 if point["effective"] else None
+        rank_hours = None if hours is None else hours * point["ranks"]
+        sizes.append({
+            "ranks": point["ranks"],
+            "hours": hours,
+            "rank_hours": rank_hours,
+            "cost": None if not price_per_hour or rank_hours is None
+            else rank_hours * price_per_hour,
+            "kilowatt_hours": _kilowatt_hours(point, target),
+        })  # fmt: skip
+    in_time = [
+        size for size in sizes
+        if size["hours"] is not None and (deadline_hours is None or size["hours"] <= deadline_hours)
+    ]  # fmt: skip
+    cheapest = min(in_time, key=lambda size: float(size["rank_hours"] or 0.0), default=None)
+    return {
+        "target": target,
+        "price_per_hour": price_per_hour or None,
+        "deadline_hours": deadline_hours,
+        "sizes": sizes,
+        "cheapest": cheapest["ranks"] if cheapest else None,
+    }
+
+
+def _kilowatt_hours(point: Mapping[str, Any], target: float) -> float | None:
+    joules = point["joules_per_unit"]
+    useful = point["goodput"] if point["goodput"] is not None else 1.0
+    return None if not joules or not useful else joules * target / 3.6e6 / useful

@@ -1,0 +1,79 @@
+"""What a planner would predict from compute, bytes and link speeds alone, and what that leaves out.
+
+The step is compute plus the communication that no compute is left to hide; a collective takes its
+bytes over the speed of the cards. No latency, no link that several use, nobody who is late.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.scenario.hardware import Cluster
+from evenstep.simulate.fabric.flows import Flow
+from evenstep.simulate.job.program import Blocking, Burst, Gathered, Item
+from evenstep.simulate.simulation import Setup
+
+Array = npt.NDArray[Any]
+
+#: Bytes a rank sends ÷ bytes of the collective, without (n-1)/n (nccl-tests, PERFORMANCE.md).
+_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+
+class Parts(NamedTuple):
+    """A step's communication in ns, hidden or not; and the step that bandwidth predicts."""
+
+    bytes_ns: float  # at the speed of the cards
+    latency_ns: float  # of all rounds, and of starting
+    shared_ns: float  # more, because the collective's own messages share links
+    bandwidth_only_step_ns: float
+
+
+def parts(setup: Setup) -> Parts:
+    """Of one step of a scenario that is set up."""
+    flows = setup.program.flows
+    moved = sum(wire_ns(flow, setup) for flow in flows)
+    latency = sum(_latency_ns(flow) for flow in flows)
+    alone = sum(flow.duration_ns for flow in flows)
+    step = setup.program.compute_ns + sum(_exposed_ns(item, setup) for item in setup.program.items)
+    return Parts(moved, latency, max(alone - moved - latency, 0.0), step)
+
+
+def wire_ns(flow: Flow, setup: Setup) -> float:
+    """A ring's bytes over the speed at which this group's ranks of a node can send together."""
+    size = int(flow.members.shape[1])
+    if size < 2:
+        return 0.0
+    factor = _FACTOR.get(flow.operation, 1.0) * (size - 1) / size
+    return factor * flow.bytes / _speed(setup.scenario.cluster, setup.placement.node[flow.members])
+
+
+def _speed(cluster: Cluster, node: Array) -> float:
+    """In GB/s; `node` is that of each member of the groups, of which the first stands for all."""
+    _, counts = np.unique(node[0], return_counts=True)
+    if len(counts) == 1:
+        return cluster.gpu_link_gBps
+    cards = cluster.nic_gBps * cluster.nics_per_node
+    mine = cards * float(counts.max()) / cluster.gpus_per_node
+    return min(mine, cluster.gpu_link_gBps) if counts.max() > 1 else mine
+
+
+def _latency_ns(flow: Flow) -> float:
+    rounds = (float(s.latency_ns.max(initial=0.0)) * s.round.repeats for s in flow.stages)
+    return flow.launch_ns + sum(rounds)
+
+
+def _exposed_ns(item: Item, setup: Setup) -> float:
+    """Communication of an item less the compute that follows its first collective."""
+    if isinstance(item, Blocking):
+        return sum(wire_ns(flow, setup) for flow in item.flows)
+    if isinstance(item, Gathered):
+        moved = sum(wire_ns(flow, setup) for flow in (*item.gathers, *item.scatters))
+        return max(moved - float(item.chunk_ns.sum()), 0.0)
+    if isinstance(item, Burst):
+        issued = [index for index, flow in enumerate(item.flows) if flow is not None]
+        moved = sum(wire_ns(flow, setup) for flow in item.flows if flow is not None)
+        return max(moved - float(item.chunk_ns[issued[0] + 1 :].sum()), 0.0) if issued else 0.0
+    return 0.0

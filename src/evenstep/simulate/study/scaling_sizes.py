@@ -1,0 +1,143 @@
+"""The same scenario at another number of ranks.
+
+Everything around the job grows with it: the cluster, and neighbours that are given by their number
+of nodes. Weak scaling leaves every rank its batch. Strong scaling divides what the batch decides:
+compute of forward and backward, input, activations that are exchanged, and in a pipeline the number
+of micro-batches rather than their size. The optimizer and the gradients stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from evenstep.errors import ConfigError
+from evenstep.scenario.scenario import Neighbour, Noise, Scenario, Work, nodes_in
+from evenstep.trace.ranks import format_ranks
+
+SMALLER, LARGER = 5, 2  # doublings around the scenario's own size, unless sizes are given
+
+
+def default_sizes(scenario: Scenario) -> tuple[int, ...]:
+    """Halves of the scenario's ranks as far as they fit its nodes and layout, and doubles."""
+    ranks, least = scenario.ranks, split(scenario.work)
+    found = [ranks << k for k in range(LARGER + 1)]
+    while len(found) < SMALLER + LARGER + 1 and ranks % 2 == 0 and (ranks // 2) % least == 0:
+        ranks //= 2
+        if ranks < 2:
+            break
+        found.insert(0, ranks)
+    return tuple(found)
+
+
+def split(work: Work) -> int:
+    """Ranks that one copy of the model takes."""
+    return work.tensor_parallel * work.pipeline_parallel
+
+
+def resized(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
+    """The scenario with this number of ranks. Raises `ConfigError` where that is not possible."""
+    if scenario.job.placement == "given":
+        raise ConfigError("job.placement given fits one size; take packed, scattered or random")
+    now = scenario.ranks
+    try:
+        return replace(
+            scenario,
+            cluster=replace(
+                scenario.cluster,
+                nodes=_nodes(scenario, ranks),
+                slow_nodes=_below(scenario.cluster.slow_nodes, _nodes(scenario, ranks), "nodes"),
+            ),
+            fabric=replace(scenario.fabric, shape=_shape(scenario, ranks)),
+            job=replace(scenario.job, ranks=ranks),
+            work=_shared(scenario.work, now, ranks) if strong else scenario.work,
+            noise=_noises(scenario.noise, ranks),
+            neighbours=_neighbours(scenario, ranks),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"at {ranks:,} ranks: {error}") from error
+
+
+def _need(scenario: Scenario, ranks: int) -> int:
+    return math.ceil(ranks / scenario.cluster.gpus_per_node)
+
+
+def _growth(scenario: Scenario, ranks: int) -> float:
+    return _need(scenario, ranks) / _need(scenario, scenario.ranks)
+
+
+def _nodes(scenario: Scenario, ranks: int) -> int:
+    """Nodes of the cluster: as much larger as the job, and enough for its neighbours."""
+    if scenario.fabric.kind == "torus":
+        return _need(scenario, ranks)
+    others = sum(
+        other.node_count if not other.nodes else len(nodes_in(other.nodes, "neighbours.nodes"))
+        for other in _neighbours(scenario, ranks)
+    )
+    grown = math.ceil(scenario.cluster.nodes * _growth(scenario, ranks))
+    return max(_need(scenario, ranks) + others, grown)
+
+
+def _neighbours(scenario: Scenario, ranks: int) -> tuple[Neighbour, ...]:
+    growth = _growth(scenario, ranks)
+    return tuple(
+        replace(other, node_count=max(2, round(other.node_count * growth)))
+        if other.node_count
+        else other
+        for other in scenario.neighbours
+    )
+
+
+def _shape(scenario: Scenario, ranks: int) -> tuple[int, ...]:
+    shape = scenario.fabric.shape
+    return torus_shape(_need(scenario, ranks), len(shape)) if shape else ()
+
+
+def torus_shape(nodes: int, dimensions: int) -> tuple[int, ...]:
+    """Lengths whose product is `nodes`, as equal as they can be."""
+    if dimensions == 1:
+        return (nodes,)
+    ideal = round(nodes ** (1 / dimensions), 9)
+    side = max(length for length in range(1, int(ideal) + 1) if nodes % length == 0)
+    return (side, *torus_shape(nodes // side, dimensions - 1))
+
+
+def _shared(work: Work, now: int, ranks: int) -> Work:
+    """The same batch for another number of ranks."""
+    share = now / ranks
+    micro_batches, message_bytes = work.micro_batches, work.message_bytes
+    if work.kind == "pipeline":
+        micro_batches = round(work.micro_batches * share)
+        if micro_batches * ranks != work.micro_batches * now or not micro_batches:
+            raise ConfigError(
+                f"{work.micro_batches} micro-batches of {now} ranks cannot be divided; take sizes "
+                "whose replicas share them out evenly"
+            )
+    else:
+        message_bytes = round(work.message_bytes * share)
+    return replace(
+        work,
+        input_ms=work.input_ms * share,
+        input_bytes=round(work.input_bytes * share),
+        forward_ms=work.forward_ms * share,
+        backward_ms=work.backward_ms * share,
+        micro_batches=micro_batches,
+        message_bytes=message_bytes,
+        samples_per_rank=0,
+    )
+
+
+def _noises(noises: Sequence[Noise], ranks: int) -> tuple[Noise, ...]:
+    """Noise of those ranks that there are; what only others had is gone."""
+    kept = (
+        (noise, replace(noise, ranks=_below(noise.ranks, ranks, "noise.ranks"))) for noise in noises
+    )
+    return tuple(after for before, after in kept if after.ranks or not before.ranks)
+
+
+def _below(ranges: str, limit: int, place: str) -> str:
+    numbers = nodes_in(ranges, place)
+    if all(number < limit for number in numbers):
+        return ranges
+    return format_ranks([number for number in numbers if number < limit])

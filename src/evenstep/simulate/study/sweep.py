@@ -1,0 +1,220 @@
+"""A sweep: one scenario in every combination of some values, each repeated with other seeds.
+
+The unit of work is a small value that can be pickled: what to simulate as plain data, and what to
+call it. `outcome` turns it into one row of numbers. Repeat r of every combination has the seed of
+the scenario plus r, so that combinations are compared under the same random numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evenstep.errors import ConfigError, UsageError
+from evenstep.scenario import scenario as scenarios
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    from evenstep.simulate.result import Result
+
+#: Short names of fields that are often varied; any other is named in full.
+SHORT = {
+    "nodes": "cluster.nodes",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "ranks": "job.ranks",
+    "placement": "job.placement",
+    "oversubscription": "fabric.oversubscription",
+    "strategy": "strategy.kind",
+    "controller": "strategy.controller",
+    "algorithm": "collectives.algorithm",
+    "buckets": "work.buckets",
+    "seed": "run.seed",
+    "steps": "run.steps",
+}
+MOST_UNITS = 100_000
+VERSION = 1  # of what a row says: rows of another version are simulated again
+_BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+class Axis(NamedTuple):
+    """A field and the values it takes, as text that `schema.assign` reads."""
+
+    field: str
+    values: tuple[str, ...]
+
+
+class Unit(NamedTuple):
+    """One simulation: its place in the sweep, what was varied, and the scenario as plain data."""
+
+    number: int
+    combination: int
+    repeat: int
+    varied: tuple[tuple[str, Any], ...]
+    scenario: dict[str, Any]
+    exact: bool = False
+
+    @property
+    def key(self) -> str:
+        """The same for the same simulation, whatever sweep it is part of."""
+        text = json.dumps([VERSION, self.exact, self.scenario], sort_keys=True)
+        return blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep simulates, in order."""
+
+    axes: tuple[Axis, ...]
+    repeats: int
+    units: tuple[Unit, ...]
+
+    def described(self) -> dict[str, Any]:
+        """What makes it this sweep and no other, as plain data."""
+        first = self.units[0]
+        return {
+            "schema": f"evenstep.sweep/{VERSION}",
+            "vary": {axis.field: list(axis.values) for axis in self.axes},
+            "repeats": self.repeats,
+            "exact": first.exact,
+            "first": first.scenario,
+        }
+
+
+def axis(text: str) -> Axis:
+    """`name=value,value…`; raises `UsageError` where there is no name or no value."""
+    label, equals, values = text.partition("=")
+    label = label.strip()
+    found = tuple(value.strip() for value in _split(values))
+    if not (equals and label and found and all(found)):
+        raise UsageError(f"--vary takes name=value,value… such as nodes=4,8,16; found {text!r}")
+    if len(set(found)) < len(found):
+        raise UsageError(f"--vary {label} names a value twice: {values}")
+    return Axis(SHORT.get(label, label), found)
+
+
+def _split(values: str) -> list[str]:
+    """At commas that are not inside brackets: lists are values too."""
+    parts, depth = [""], 0
+    for letter in values:
+        depth += _BRACKETS.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def plan(
+    data: Mapping[str, Any],
+    axes: Sequence[Axis],
+    *,
+    repeats: int = 1,
+    assignments: Sequence[str] = (),
+    exact: bool = False,
+) -> Plan:
+    """All units of a sweep over a scenario's plain values.
+
+    Raises `ConfigError` for a combination that is no scenario, and says which one it is.
+    """
+    _check(axes, repeats)
+    units: list[Unit] = []
+    for combination, chosen in enumerate(itertools.product(*(axis.values for axis in axes))):
+        fields = [f"{axis.field}={value}" for axis, value in zip(axes, chosen, strict=True)]
+        asked = _asked(data, assignments, fields)
+        pairs = tuple((axis.field, _shown(value)) for axis, value in zip(axes, chosen, strict=True))
+        for repeat in range(repeats):
+            plain = seeded(asked, repeat)
+            units.append(Unit(len(units), combination, repeat, pairs, plain, exact))
+    return Plan(tuple(axes), repeats, tuple(units))
+
+
+def _check(axes: Sequence[Axis], repeats: int) -> None:
+    if repeats < 1:
+        raise UsageError(f"--repeats must be at least 1, found {repeats}")
+    fields = [axis.field for axis in axes]
+    twice = next((field for field in fields if fields.count(field) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--vary names {twice} twice; give all its values in one")
+    total = repeats
+    for one in axes:
+        total *= len(one.values)
+    if total > MOST_UNITS:
+        raise UsageError(f"these are {total:,} simulations; at most {MOST_UNITS:,} are one sweep")
+
+
+def _asked(data: Mapping[str, Any], assignments: Sequence[str], fields: list[str]) -> Scenario:
+    try:
+        return scenarios.parse(deepcopy(dict(data)), [*map(_in_full, assignments), *fields])
+    except ConfigError as error:
+        where = ", ".join(fields)
+        raise ConfigError(f"with {where}: {error}" if where else str(error)) from error
+
+
+def _in_full(assignment: str) -> str:
+    """An assignment whose field is named with its table."""
+    label, equals, value = assignment.partition("=")
+    return f"{SHORT.get(label, label)}{equals}{value}"
+
+
+def _shown(value: str) -> Any:
+    """A number as a number, anything else as it was given."""
+    found = schema.parsed(value)
+    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else value
+
+
+def seeded(asked: Scenario, repeat: int) -> dict[str, Any]:
+    """A scenario as plain data, with the seed of a repeat."""
+    plain = schema.plain(asked)
+    if repeat:
+        plain.setdefault("run", {})["seed"] = asked.run.seed + repeat
+    return plain
+
+
+# -- the work itself -------------------------------------------------------------------------------
+
+
+def outcome(unit: Unit) -> dict[str, Any] | None:
+    """The row of a unit; None where it was interrupted."""
+    from evenstep.simulate.simulation import simulate
+
+    return row_of(unit, simulate(schema.read(Scenario, unit.scenario), exact=unit.exact))
+
+
+def row_of(unit: Unit, result: Result) -> dict[str, Any] | None:
+    """A result as a flat row; None for a partial one."""
+    if result.partial:
+        return None
+    told = result.to_json()
+    row: dict[str, Any] = {
+        "number": unit.number,
+        "combination": unit.combination,
+        "repeat": unit.repeat,
+        "seed": unit.scenario.get("run", {}).get("seed", 0),
+        **dict(unit.varied),
+    }
+    row.update({name: told[name] for name in _TOLD})
+    row.update({f"step_{name}": value for name, value in told["step_time"].items()})
+    row.update({f"share_{name}": value for name, value in told["shares"].items()})
+    row["transfer_alone_ns"] = max((use.alone_ns for use in result.collectives), default=0.0)
+    row["busiest_link"] = result.links[0].link if result.links else None
+    row["busiest_link_utilisation"] = result.links[0].utilisation if result.links else None
+    for name, table in (("joules_per_unit", "energy"), ("cost_per_unit", "energy")):
+        row[name] = (told[table] or {}).get(name)
+    row["goodput"] = (told["goodput"] or {}).get("useful")
+    row["key"] = unit.key
+    return row
+
+
+_TOLD = ("ranks", "nodes", "steps", "throughput", "unit", "efficiency")
+#: Columns that are numbers of their own in every repeat: the others say what was simulated.
+MEASURES = (
+    *("throughput", "efficiency", "step_mean_ns", "step_cv", "step_p50_ns", "step_p99_ns"),
+    *("share_compute", "share_exposed_communication", "share_wait", "share_input", "share_held"),
+    *("joules_per_unit", "cost_per_unit", "goodput"),
+)

@@ -1,0 +1,142 @@
+"""Where a sweep is kept: what was asked, a journal of what is finished, and all rows as one table.
+
+DIR/sweep.json       what is varied; another sweep is not mixed with it
+DIR/journal.jsonl    a line for each finished simulation, in order of their ends
+DIR/results.parquet  one row each, in order of the sweep (results.jsonl where DuckDB is absent)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import UsageError
+from evenstep.simulate.study.sweep import Plan
+
+Row = dict[str, Any]
+
+
+class SweepFolder:
+    """The folder of one sweep."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._plan, self._journal = path / "sweep.json", path / "journal.jsonl"
+
+    def begin(self, plan: Plan, *, force: bool) -> list[Row]:
+        """Make the folder this sweep's; returns the rows that an earlier run has finished.
+
+        Raises `UsageError` where it holds another sweep, unless `force` says to remove that.
+        """
+        asked = plan.described()
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{self.path} is a file; give a folder for the sweep")
+        held = _read(self._plan)
+        if held is not None and held != asked:
+            if not force:
+                raise UsageError(
+                    f"{self.path} has another sweep ({_named(held)}); choose another folder or "
+                    "replace it with --force"
+                )
+            held = None
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot create {self.path}: {error.strerror}") from error
+        if held is None:
+            self._journal.unlink(missing_ok=True)
+            _replace(self._plan, (json.dumps(asked, indent=2) + "\n").encode())
+        return self._finished(plan)
+
+    def _finished(self, plan: Plan) -> list[Row]:
+        """Rows of the journal that belong to the plan; a line that was cut short is left out."""
+        wanted = {(unit.number, unit.key) for unit in plan.units}
+        try:
+            lines = self._journal.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+            _replace(self._journal, b"".join(lines))
+        rows: dict[int, Row] = {}
+        for line in lines:
+            row = _parsed(line)
+            if row is not None and (row.get("number"), row.get("key")) in wanted:
+                rows[row["number"]] = row
+        return list(rows.values())
+
+    def add(self, row: Row) -> None:
+        """Put down one that is finished."""
+        with self._journal.open("a") as journal:
+            journal.write(json.dumps(row) + "\n")
+
+    def write_results(self, rows: Iterable[Row]) -> Path:
+        """All rows as one table, in order of their numbers; the same bytes for the same rows."""
+        ordered = sorted(rows, key=lambda row: int(row["number"]))
+        lines = self.path / "results.jsonl"
+        _replace(lines, "".join(json.dumps(row) + "\n" for row in ordered).encode())
+        try:
+            import duckdb
+        except ModuleNotFoundError:
+            return lines
+        table = self.path / "results.parquet"
+        part = table.with_suffix(".part")
+        columns = ", ".join(f"{_quoted(n)}: '{t}'" for n, t in _columns(ordered).items())
+        with duckdb.connect(config={"threads": 1}) as connection:
+            connection.execute(
+                f"COPY (SELECT * FROM read_json({_quoted(str(lines))}, "
+                f"format='newline_delimited', columns={{{columns}}}) ORDER BY number) "
+                f"TO {_quoted(str(part))} (FORMAT parquet)"
+            )
+        part.replace(table)
+        lines.unlink()
+        return table
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, str]:
+    """Names and types of the table's columns."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if row.get(name) is not None]
+        if all(isinstance(value, int) for value in values) and values:
+            found[name] = "BIGINT"
+        elif any(isinstance(value, str) for value in values):
+            found[name] = "VARCHAR"
+        else:
+            found[name] = "DOUBLE"
+    return found
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _parsed(text) or {}
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that it is either the old or the new one."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+def _named(held: Mapping[str, Any]) -> str:
+    varied = held.get("vary", {})
+    parts = (f"{name}={','.join(values)}" for name, values in varied.items())
+    return " ".join(parts) or "of another kind"

@@ -1,0 +1,1 @@
+"""How messages share links."""

@@ -1,0 +1,1 @@
+"""Estimates with their errors: intervals, trends, spectra, tails."""

@@ -1,0 +1,1 @@
+"""One time line out of many clocks."""

@@ -1,0 +1,152 @@
+"""One time for all hosts, from the operations they take part in together.
+
+Ranks with one boot id read the same clock. For any other the offset is bounded by every operation:
+nobody leaves before those it depends on have entered, so with `o` added to the other clock's times,
+exit >= enter in both directions (see `crossings` beside this module, and `bounds` for
+what follows from many of them). The clock most ranks share is the reference. Clocks that meet it in
+an operation are placed first, then those that meet a placed one, and so on: a bound through another
+clock is looser by that clock's own error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.clocks.bounds import Line, line
+from evenstep.trace.clocks.crossings import Crossings, crossings
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+
+class Offset(Line):
+    """Offset of one clock against the reference at some of its own times, all in ns."""
+
+    __slots__ = ()
+
+    def shift(self, times_ns: Array) -> Array:
+        """These times of the clock, on the reference."""
+        return times_ns + self.offset_at(times_ns).astype(np.int64)
+
+
+class Clocks(NamedTuple):
+    """Every rank's way to the common time; None for a rank that cannot be placed."""
+
+    reference: str
+    by_rank: dict[int, Offset | None]
+
+    @property
+    def error_ns(self) -> float:
+        """The largest error bar of any rank that could be placed."""
+        errors = [float(o.error_ns.max()) for o in self.by_rank.values() if o is not None]
+        return max(errors, default=0.0)
+
+    def common(self, rank: Array, times_ns: Array) -> Array:
+        """These times of these ranks on the reference; those of unplaced ranks as they are."""
+        moved: Array = times_ns.copy()
+        if all(offset is None or not offset.offset_ns.any() for offset in self.by_rank.values()):
+            return moved
+        ascending = bool((rank[1:] >= rank[:-1]).all())
+        order = np.arange(len(rank)) if ascending else np.argsort(rank, kind="stable")
+        numbers = np.array(sorted(self.by_rank), rank.dtype)
+        begins = np.searchsorted(rank[order], numbers, side="left").tolist()
+        ends = np.searchsorted(rank[order], numbers, side="right").tolist()
+        for number, begin, end in zip(numbers.tolist(), begins, ends, strict=True):
+            offset = self.by_rank[number]
+            if offset is not None and begin < end and offset.offset_ns.any():
+                rows = slice(begin, end) if ascending else order[begin:end]
+                moved[rows] = offset.shift(moved[rows])
+        return moved
+
+    @property
+    def unplaced(self) -> tuple[int, ...]:
+        """Ranks whose times cannot be compared with the others'."""
+        return tuple(rank for rank, offset in self.by_rank.items() if offset is None)
+
+
+_EXACT = Offset(np.zeros(1), np.zeros(1), np.zeros(1))
+
+
+def align(trace: Trace) -> Clocks:
+    """Offsets of all ranks against the clock that most of them share."""
+    clocks = {rank: info.clock for rank, info in trace.ranks.items()}
+    names = list(clocks.values())
+    reference = max(dict.fromkeys(names), key=names.count)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys([reference, *names]))}
+    found: list[Offset | None] = [_EXACT, *([None] * (len(numbers) - 1))]
+    if len(numbers) > 1:
+        _place(crossings(trace, {rank: numbers[name] for rank, name in clocks.items()}), found)
+    return Clocks(reference, {rank: found[numbers[name]] for rank, name in clocks.items()})
+
+
+def _place(table: Crossings, found: list[Offset | None]) -> None:
+    """Fill in the offsets, from the reference outwards along common operations."""
+    if not len(table.operation):
+        return
+    tried: set[int] = set()
+    while True:
+        placed = np.array([offset is not None for offset in found])
+        bounds = _Bounds(table, found)
+        reached = np.unique(table.clock[bounds.two_sided & ~placed[table.clock]])
+        new = [int(clock) for clock in reached if int(clock) not in tried]
+        if not new:
+            return
+        for clock in new:
+            tried.add(clock)
+            found[clock] = bounds.offset(clock)
+        tried = tried if all(found[clock] is None for clock in new) else set()
+
+
+class _Bounds:
+    """What the placed clocks say of the others: bounds on the offset of each row's clock."""
+
+    def __init__(self, table: Crossings, found: list[Offset | None]) -> None:
+        self._table = table
+        entry, leave = _on_common_time(table, found)
+        first = np.flatnonzero(np.diff(table.operation, prepend=-1))
+        which = np.cumsum(np.diff(table.operation, prepend=-1) != 0) - 1
+        latest = np.maximum.reduceat(entry, first)[which]
+        earliest = np.minimum.reduceat(leave, first)[which]
+        self._low = latest - table.exit
+        self._high = earliest - table.entry
+        self._when = np.where(np.isfinite(latest), latest, earliest)
+        known = np.isfinite(self._low) | np.isfinite(self._high)
+        clocks = len(found)
+        lows = np.bincount(table.clock[np.isfinite(self._low)], minlength=clocks)
+        highs = np.bincount(table.clock[np.isfinite(self._high)], minlength=clocks)
+        self.two_sided = known & ((lows > 0) & (highs > 0))[table.clock]
+
+    def offset(self, clock: int) -> Offset | None:
+        """The clock's offset from all bounds on it."""
+        table = self._table
+        mine = np.flatnonzero((table.clock == clock) & self.two_sided)
+        own = np.where(np.isfinite(table.entry[mine]), table.entry[mine], table.exit[mine])
+        drawn = line(self._when[mine], own, self._low[mine], self._high[mine])
+        if drawn is None:
+            return None
+        base = int(table.base[clock])
+        return Offset(*drawn.moved(base, int(table.base[0]) - base))
+
+
+def _on_common_time(table: Crossings, found: list[Offset | None]) -> tuple[Array, Array]:
+    """Entries no later, and exits no earlier, than they can have been on the reference.
+
+    Since the reference's base; -inf and inf where the clock has no place yet.
+    """
+    entry, leave = np.full(len(table.clock), -np.inf), np.full(len(table.clock), np.inf)
+    order = np.argsort(table.clock, kind="stable")
+    edges = np.searchsorted(table.clock[order], np.arange(len(found) + 1))
+    for clock, offset in enumerate(found):
+        rows = order[edges[clock] : edges[clock + 1]]
+        if offset is None or not len(rows):
+            continue
+        base = int(table.base[clock])
+        drawn = offset.moved(-base, base - int(table.base[0]))
+        for times, column, sign in ((table.entry, entry, -1), (table.exit, leave, 1)):
+            own = times[rows]
+            at = np.where(np.isfinite(own), own, 0.0)
+            column[rows] = own + drawn.offset_at(at) + sign * drawn.error_at(at)
+    return entry, leave

@@ -1,0 +1,167 @@
+"""Moments that bound clocks: entries that others could not leave without.
+
+Nobody leaves an all-reduce before everybody has entered; nobody leaves a broadcast before its
+root, and the root of a reduce not before everybody, has entered; a message is not received before
+it was sent. Of each operation and clock only the latest entry that counts and the earliest exit
+that waited matter, however many ranks share the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.columns import Columns
+from evenstep.trace.messages import matched
+from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+MOST_ROWS = 3_000_000  # of a larger trace, evenly spread places in the groups' orders
+FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
+TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))
+_SYNCHRONIZING = tuple(int(op) for op in SYNCHRONIZING_OPS)
+
+
+class Crossings(NamedTuple):
+    """Per operation and clock, in order of operation; times in ns on the clock itself.
+
+    `entry` is the latest one that others depend on (-inf: none), `exit` the earliest that depended
+    on others' entries (inf: none), `shortest` the shortest time in flight. Times count from `base`
+    of their clock, so that doubles hold them exactly.
+    """
+
+    operation: Array
+    clock: Array  # number of the clock
+    entry: Array
+    exit: Array
+    shortest: Array
+    base: Array  # (clocks,) int64
+
+
+class _Rows(NamedTuple):
+    """What is known of single ranks' records; `sends` and `waits` tell which of its ends count."""
+
+    operation: Array
+    rank: Array
+    enter: Array
+    exit: Array
+    sends: Array  # others depend on its entry
+    waits: Array  # its exit depends on others
+
+
+def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = False) -> Crossings:
+    """All bounds of a trace. `together`: only of operations that everybody leaves together."""
+    rows = _collectives(trace, together=together)
+    if not together:
+        rows = _joined(rows, _messages(trace, after=_count(rows)))
+    number = np.full(int(max(clock_of, default=0)) + 1, -1)
+    number[list(clock_of)] = list(clock_of.values())
+    clock = own = number[np.minimum(rows.rank, len(number) - 1)]
+    clocks = int(number.max()) + 1
+    base = np.zeros(clocks, np.int64)
+    for one in range(clocks):
+        mine = rows.enter[clock == one]
+        base[one] = mine.min() if len(mine) else 0
+    order = np.lexsort([clock, rows.operation])
+    operation, clock = rows.operation[order], clock[order]
+    opens = np.ones(len(order), bool)
+    opens[1:] = (np.diff(operation) != 0) | (np.diff(clock) != 0)
+    first = np.flatnonzero(opens)
+    entry = np.where(rows.sends, rows.enter - base[own], -np.inf)[order]
+    leave = np.where(rows.waits, rows.exit - base[own], np.inf)[order]
+    if not len(first):
+        empty = np.zeros(0)
+        none = np.zeros(0, np.int64)
+        return Crossings(none, none, empty, empty, empty, base)
+    return Crossings(
+        operation[first],
+        clock[first],
+        np.maximum.reduceat(entry, first),
+        np.minimum.reduceat(leave, first),
+        np.minimum.reduceat((rows.exit - rows.enter)[order].astype(float), first),
+        base,
+    )
+
+
+def _count(rows: _Rows) -> int:
+    return int(rows.operation.max()) + 1 if len(rows.operation) else 0
+
+
+def _joined(one: _Rows, other: _Rows) -> _Rows:
+    return _Rows(*(np.concatenate(pair) for pair in zip(one, other, strict=True)))
+
+
+def _collectives(trace: Trace, *, together: bool) -> _Rows:
+    """Ended collectives whose stamps are those of their entry and end."""
+    events = trace.of_kind(Kind.COLLECTIVE)
+    ops = _SYNCHRONIZING if together else _SYNCHRONIZING + FROM_ROOT + TO_ROOT
+    usable = np.isin(events.op, ops) & (events.group >= 0)
+    if len(events) > MOST_ROWS:
+        usable &= events.group_seq % np.uint64(-(-len(events) // MOST_ROWS)) == 0
+    events = _stamped(trace, events.select(usable), loosely=not together)
+    events = events.sorted_by("group", "group_seq")
+    changes = np.zeros(len(events), bool)
+    changes[1:] = (np.diff(events.group) != 0) | (np.diff(events.group_seq.astype(np.int64)) != 0)
+    is_root = events["rank"] == events.peer_or_root
+    from_root, to_root = np.isin(events.op, FROM_ROOT), np.isin(events.op, TO_ROOT)
+    return _Rows(
+        np.cumsum(changes),
+        events["rank"].astype(np.int64),
+        events.enter_ns,
+        events.exit_ns,
+        ~from_root | is_root,
+        np.where(from_root, ~is_root, ~to_root | is_root),
+    )
+
+
+def _messages(trace: Trace, *, after: int) -> _Rows:
+    """Received messages: the receiver's exit depends on the sender's entry."""
+    events = trace.of_kind(Kind.POINT_TO_POINT)
+    if len(events) > MOST_ROWS:
+        every = np.uint64(-(-len(events) // MOST_ROWS))
+        events = events.select(events.group_seq % every == 0)
+    pairs = matched(events)
+    rows = np.concatenate([pairs.send, pairs.receive])
+    operation = np.tile(np.arange(len(pairs.send)), 2) + after
+    receiving = np.repeat([False, True], len(pairs.send))
+    events = events.select(rows).with_column("operation", operation)
+    events = _stamped(trace, events.with_column("receiving", receiving), ended=receiving)
+    return _Rows(
+        events.operation,
+        events["rank"].astype(np.int64),
+        events.enter_ns,
+        events.exit_ns,
+        ~events.receiving,
+        events.receiving,
+    )
+
+
+def _stamped(
+    trace: Trace, events: Columns, ended: Array | None = None, *, loosely: bool = True
+) -> Columns:
+    """Events with entry and end as the host's clock has them; the rest is left out.
+
+    On a device, the host's stamps are those of issuing: a later end seen by a callback serves
+    (`loosely`), and so do the device's own stamps where they are on the host's clock. Only what
+    must have `ended` must.
+    """
+    flags = events.flags
+    on_device = (flags & int(Flag.ON_DEVICE)) != 0
+    if on_device.any():
+        one_clock = [
+            r for r, info in trace.ranks.items() if info.facts.get("device_clock") == "host"
+        ]
+        own = on_device & np.isin(events["rank"], one_clock) & (events.device_exit_ns > 0)
+        events = events.with_column(
+            "enter_ns", np.where(own, events.device_enter_ns, events.enter_ns)
+        ).with_column("exit_ns", np.where(own, events.device_exit_ns, events.exit_ns))
+        seen = (flags & int(Flag.EXIT_UPPER_BOUND | Flag.HOST_BLOCKED)) != 0
+        on_device &= ~own & ~(seen & loosely)
+    usable = ~on_device & ((flags & int(Flag.FAILED)) == 0)
+    must_end = np.ones(len(events), bool) if ended is None else ended
+    return events.select(usable & ((events.exit_ns > 0) | ~must_end))

@@ -1,0 +1,1 @@
+"""A rank's trace on disk: layout, writer, folder of a run, identity."""

@@ -1,0 +1,326 @@
+"""One rank's trace on disk while it is being written: a mapped ring that survives the process.
+
+A slot is taken by an atomic counter and its sequence number is written last, so a reader in another
+process, at any moment or after `kill -9`, accepts only whole records. Entries are written when
+something starts; the exit is patched in when it ends, and only if the slot still holds the record.
+
+No lock is taken to record: the collector's callbacks run inside the recorder, on any thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import SpoolError
+from evenstep.trace.spool import filesystem, layout
+from evenstep.trace.spool.layout import RECORD_BYTES, RECORD_WORDS
+from evenstep.trace.spool.summary import FEWEST_RECORDS
+from evenstep.trace.spool.writing import Slots, record_closer, record_writer
+
+TABLES_BYTES = 1 << 20
+FACTS_BYTES = 1 << 17  # of the tables, which names and groups leave to what is said at the end
+NAME_LIMIT = 0xFFFF  # a record has two bytes for its name
+SMALLEST_RING_BYTES = 64 * RECORD_BYTES
+_SHRINKS = (1, 4, 16, 64)  # a nearly full disk gets a smaller spool rather than none
+
+_TEXT_ROOM = layout.PAGE_BYTES - layout.HEADER_TEXT_OFFSET
+_ENTRY_BYTES = layout.TABLE_ENTRY.size
+
+
+class Regions:
+    """Where the parts of a spool lie, from the sizes asked for."""
+
+    __slots__ = ("ring_capacity", "ring_offset", "summary_capacity", "summary_offset", "total")
+
+    def __init__(self, *, ring_bytes: int, summary_bytes: int) -> None:
+        self.ring_capacity = max(ring_bytes // RECORD_BYTES, SMALLEST_RING_BYTES // RECORD_BYTES)
+        self.summary_capacity = max(summary_bytes // layout.SUMMARY_BYTES, FEWEST_RECORDS)
+        self.summary_offset = layout.PAGE_BYTES + TABLES_BYTES
+        self.ring_offset = self.summary_offset + self.summary_capacity * layout.SUMMARY_BYTES
+        end = self.ring_offset + self.ring_capacity * RECORD_BYTES
+        self.total = -(-end // layout.PAGE_BYTES) * layout.PAGE_BYTES
+
+
+class Spool:
+    """The open trace file of one rank.
+
+    `put` returns the record's sequence number; `close` patches its exit. `note` says in words what
+    is less than asked for (buffered, smaller), "" otherwise.
+    """
+
+    def __init__(self, path: Path, fd: int, memory: mmap.mmap, regions: Regions) -> None:
+        self.path = path
+        self.note = ""
+        self.regions = regions
+        self.buffered = False
+        self._fd = fd
+        self._memory: mmap.mmap | None = memory
+        self._view = memoryview(memory)
+        ring = self._view[
+            regions.ring_offset : regions.ring_offset + regions.ring_capacity * RECORD_BYTES
+        ]
+        self._ring = ring
+        self.words = ring.cast("Q")
+        self.halves = ring.cast("H")
+        self._numbers = count(1)
+        self._table_end = layout.PAGE_BYTES
+        self._table_lock = threading.Lock()
+        self._names: dict[str, int] = {"": 0}
+        self._group_count = 0
+        self.slots = Slots(self._numbers.__next__, self.words, ring, regions.ring_capacity)
+        self.put = record_writer(self.slots)
+        self.close = record_closer(self.slots)
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        identity: Mapping[str, Any],
+        *,
+        ring_bytes: int,
+        summary_bytes: int,
+        mode: str = "auto",
+        fd: int | None = None,
+    ) -> Spool:
+        """Create the file (or take `fd`, already created exclusively) and write its header.
+
+        `mode` is "auto", "mmap" or "buffered". Raises `SpoolError` in one sentence when the folder
+        cannot be written or the disk has no room even for a small spool.
+        """
+        if fd is None:
+            fd = _create(path)
+        unfit = "" if mode == "mmap" else filesystem.unfit_for_mapping(_fstype(path))
+        buffered = mode == "buffered" or bool(unfit)
+        try:
+            spool = _open_regions(cls, path, fd, ring_bytes, summary_bytes, buffered=buffered)
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        if buffered:
+            why = unfit or "asked for"
+            spool.note = f"buffered writer ({why}): up to a second may be lost in a crash"
+        spool._write_header(identity)
+        return spool
+
+    def _write_header(self, identity: Mapping[str, Any]) -> None:
+        text = json.dumps(dict(identity), separators=(",", ":")).encode()
+        if len(text) > _TEXT_ROOM:
+            raise SpoolError(
+                f"the identity of {self.path} takes {len(text)} bytes, of {_TEXT_ROOM}"
+            )
+        regions = self.regions
+        start = layout.HEADER_TEXT_OFFSET
+        self._view[start : start + len(text)] = text
+        layout.HEADER.pack_into(
+            self._view, 0, layout.MAGIC, layout.VERSION, layout.PAGE_BYTES, RECORD_BYTES,
+            layout.SUMMARY_BYTES, regions.ring_offset, regions.ring_capacity,
+            regions.summary_offset, regions.summary_capacity, layout.PAGE_BYTES, TABLES_BYTES,
+            len(text),
+        )  # fmt: skip
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def word_of(self, seq: int) -> int:
+        """Where a record's words begin in `words`."""
+        return (seq - 1) % self.regions.ring_capacity * RECORD_WORDS
+
+    def holds(self, seq: int) -> bool:
+        """Whether the ring still has this record."""
+        return bool(self.words[self.word_of(seq)] == seq)
+
+    def patch(self, seq: int, word: int, value: int) -> None:
+        """Set one 8-byte field (`layout.WORD_…`) of a record that is still there."""
+        base = self.word_of(seq)
+        if self.words[base] == seq:
+            self.words[base + word] = value
+
+    def add_flags(self, seq: int, flags: int) -> None:
+        """Set bits of a record's flags."""
+        base = self.word_of(seq)
+        if self.words[base] == seq:
+            self.halves[base * 4 + layout.HALF_FLAGS] |= flags
+
+    def times(self, seq: int) -> tuple[int, int] | None:
+        """(enter_ns, exit_ns) of a record, or None where the ring has gone past it."""
+        base = self.word_of(seq)
+        if self.words[base] != seq:
+            return None
+        return self.words[base + layout.WORD_ENTER], self.words[base + layout.WORD_EXIT]
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def name_id(self, name: str) -> int:
+        """Index of a name in the table, entered at first use; 0 where the table is full."""
+        known = self._names.get(name)
+        if known is not None:
+            return known
+        if len(self._names) > NAME_LIMIT:
+            return 0
+        with self._table_lock:
+            if name not in self._names:
+                number = len(self._names)
+                fits = number < NAME_LIMIT and self._append(
+                    layout.TABLE_NAME, number, name.encode()
+                )
+                self._names[name] = number if fits else 0
+            return self._names[name]
+
+    def add_group(self, description: Mapping[str, Any]) -> int:
+        """Enter a process group; returns its index (from 1)."""
+        with self._table_lock:
+            self._group_count += 1
+            text = json.dumps(dict(description), separators=(",", ":")).encode()
+            self._append(layout.TABLE_GROUP, self._group_count, text)
+            return self._group_count
+
+    def add_fact(self, key: str, value: Any) -> bool:
+        """Write a JSON-able fact about the rank; a later one of the same key replaces it."""
+        text = json.dumps({"key": key, "value": value}, separators=(",", ":")).encode()
+        with self._table_lock:
+            return self._append(layout.TABLE_FACT, 0, text)
+
+    def _append(self, kind: int, number: int, text: bytes) -> bool:
+        """Add a table entry, its length last: a reader stops at the first length of zero."""
+        length = -(-(_ENTRY_BYTES + len(text)) // 8) * 8
+        start = self._table_end
+        kept = 0 if kind == layout.TABLE_FACT else FACTS_BYTES
+        if start + length > layout.PAGE_BYTES + TABLES_BYTES - _ENTRY_BYTES - kept:
+            return False
+        body = start + _ENTRY_BYTES
+        self._view[body : body + len(text)] = text
+        padding = length - _ENTRY_BYTES - len(text)
+        layout.TABLE_ENTRY.pack_into(self._view, start, 0, kind, padding, number)
+        struct.pack_into("<I", self._view, start, length)
+        self._table_end = start + length
+        return True
+
+    def summary_view(self) -> memoryview:
+        """The writable bytes of the summary region."""
+        regions = self.regions
+        size = regions.summary_capacity * layout.SUMMARY_BYTES
+        return self._view[regions.summary_offset : regions.summary_offset + size]
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Nothing to do for a mapping: the kernel owns the pages (see `BufferedSpool`)."""
+
+    def shut(self) -> None:
+        """Unmap and close. Recording afterwards raises ValueError; disarm the hooks first."""
+        if self._memory is None:
+            return
+        memory, self._memory = self._memory, None
+        try:
+            self.flush()
+        finally:
+            for view in (self.words, self.halves, self._ring, self._view):
+                view.release()
+            try:
+                memory.close()
+            finally:  # a view that somebody else still has keeps the mapping, not the file
+                os.close(self._fd)
+
+
+class BufferedSpool(Spool):
+    """A spool for filesystems that must not be mapped: anonymous memory, written out by `flush`.
+
+    The file has the same layout, so readers see no difference. `flush` belongs on a background
+    thread; it rewrites the tables and summaries that changed and the part of the ring used since.
+    """
+
+    PATCH_WINDOW = 4096  # records before the last flush whose exit may have come since
+
+    def __init__(self, path: Path, fd: int, memory: mmap.mmap, regions: Regions) -> None:
+        super().__init__(path, fd, memory, regions)
+        self.buffered = True
+        self._flushed = 0  # last sequence number written out
+        self._fixed = b""
+
+    def flush(self) -> None:
+        """Write out what changed. Raises OSError; the caller logs it once and goes on."""
+        head = bytes(self._view[: self.regions.ring_offset])
+        if head != self._fixed:
+            self._write_changed_pages(head)
+            self._fixed = head
+        last = self._last_number()
+        capacity = self.regions.ring_capacity
+        first = max(1, last - capacity + 1, self._flushed - self.PATCH_WINDOW)
+        if last:
+            self._write_slots((first - 1) % capacity, min(last - first + 1, capacity))
+        self._flushed = last
+
+    def _last_number(self) -> int:
+        """The last sequence number handed out, read without taking one."""
+        return int(repr(self._numbers)[6:-1]) - 1
+
+    def _write_changed_pages(self, head: bytes) -> None:
+        page = 1 << 16
+        for start in range(0, len(head), page):
+            if head[start : start + page] != self._fixed[start : start + page]:
+                os.pwrite(self._fd, head[start : start + page], start)
+
+    def _write_slots(self, first: int, number: int) -> None:
+        capacity = self.regions.ring_capacity
+        for start, length in (
+            (first, min(number, capacity - first)),
+            (0, number - capacity + first),
+        ):
+            if length > 0:
+                begin = start * RECORD_BYTES
+                data = bytes(self._ring[begin : begin + length * RECORD_BYTES])
+                os.pwrite(self._fd, data, self.regions.ring_offset + begin)
+
+
+def _create(path: Path) -> int:
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.EEXIST and path.is_file():
+            raise SpoolError(f"{path} exists: another process records this rank, or did") from error
+        raise SpoolError(
+            f"cannot create {path} ({error.strerror}); choose a writable folder with EVENSTEP_OUT"
+        ) from error
+
+
+def _fstype(path: Path) -> str:
+    return filesystem.filesystem_type(path.parent)
+
+
+def _open_regions(
+    cls: type[Spool], path: Path, fd: int, ring_bytes: int, summary_bytes: int, *, buffered: bool
+) -> Spool:
+    """Map a file whose every byte is allocated first: a hole on a full disk would be a SIGBUS."""
+    if buffered:
+        regions = Regions(ring_bytes=ring_bytes, summary_bytes=summary_bytes)
+        return BufferedSpool(path, fd, mmap.mmap(-1, regions.total), regions)
+    for shrink in _SHRINKS:
+        regions = Regions(ring_bytes=ring_bytes // shrink, summary_bytes=summary_bytes // shrink)
+        try:
+            os.posix_fallocate(fd, 0, regions.total)
+        except OSError as error:
+            os.ftruncate(fd, 0)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise SpoolError(f"cannot allocate {path}: {error.strerror}") from error
+            continue
+        spool = cls(path, fd, mmap.mmap(fd, regions.total), regions)
+        if shrink > 1:
+            spool.note = f"the disk was nearly full: the spool is 1/{shrink} of its configured size"
+        return spool
+    raise SpoolError(
+        f"no room for a spool at {path}: {regions.total} bytes are not free; "
+        "free some, or choose another folder with EVENSTEP_OUT"
+    )

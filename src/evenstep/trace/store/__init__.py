@@ -1,0 +1,1 @@
+"""A trace as Parquet files, and SQL over them."""

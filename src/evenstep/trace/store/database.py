@@ -1,0 +1,60 @@
+"""DuckDB as the store uses it: short connections, columns in and out, files of Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import MissingExtra, TraceError
+from evenstep.trace.cores import available
+from evenstep.trace.store.layout import ROW_GROUP
+
+if TYPE_CHECKING:
+    import duckdb
+
+Array = npt.NDArray[Any]
+
+
+def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A database of its own. Close it before processes are forked: its threads do not come along.
+
+    Raises `MissingExtra` without DuckDB.
+    """
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise MissingExtra("duckdb", extra="analyze", purpose="a store") from error
+    return duckdb.connect(config={"threads": threads or available()})
+
+
+def read(query: str, files: Sequence[Path]) -> dict[str, Array]:
+    """Columns of a query whose only `?` is the list of its files. Raises `TraceError`."""
+    with connect() as connection:
+        import duckdb
+
+        try:
+            found = connection.execute(query, [[str(file) for file in files]]).fetchnumpy()
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            reason = str(error).partition("\n")[0]
+            raise TraceError(f"a file of the store cannot be read: {reason}") from error
+    return {name: np.asarray(values) for name, values in found.items()}
+
+
+def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path: Path) -> None:
+    """Columns as one file: deltas and dictionaries where they are short, then zstd."""
+    connection.register("written", dict(table))
+    place = str(path).replace("'", "''")
+    connection.execute(
+        f"copy (select * from written) to '{place}' "
+        f"(format parquet, parquet_version v2, compression zstd, row_group_size {ROW_GROUP})"
+    )
+    connection.unregister("written")
+
+
+def texts(values: Sequence[object]) -> Any:
+    """A column of texts."""
+    return np.array([str(value) for value in values], object)

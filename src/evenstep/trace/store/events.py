@@ -1,0 +1,249 @@
+"""Records of a stored run, left in their Parquet files and read when they are asked for.
+
+The same table as `evenstep.trace.spooled` has, from another place: in order of rank and sequence,
+whatever order the files have. Only the columns and the steps that are wanted are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.columns import Columns
+from evenstep.trace.reader import RECORD
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spooled import (
+    EVENT_COLUMNS,
+    KEPT_BYTES,
+    ByKind,
+    OnDisk,
+    empty,
+    row_numbers,
+)
+from evenstep.trace.store import database as store_database
+from evenstep.trace.store.layout import Part
+
+Array = npt.NDArray[Any]
+
+FEW = 8_000_000  # rows of a view whose columns are kept, one by one, when they are asked for
+
+
+class StoredEvents(OnDisk):
+    """All records of some kinds, of all steps."""
+
+    __slots__ = ("_cache", "_folder", "_kinds", "_oldest", "_parts", "_steps", "_views")
+
+    def __init__(
+        self,
+        folder: Path,
+        parts: Sequence[Part],
+        kinds: Sequence[Kind],
+        oldest: Mapping[int, int],
+        *,
+        steps: int,
+        on_device: bool,
+    ) -> None:
+        super().__init__({})
+        self._folder = folder
+        self._parts = list(parts)
+        self._kinds = tuple(kinds)
+        self._oldest = dict(oldest)
+        self._steps = steps
+        self._cache: dict[str, Array] = {}
+        self._views: dict[tuple[Kind, ...], StoredEvents] = {}
+        self.on_device = on_device
+        self._length = sum(part.counts.get(int(k), 0) for part in self._parts for k in kinds)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EVENT_COLUMNS)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in EVENT_COLUMNS:
+            raise KeyError(name)
+        if name in self._cache:
+            return self._cache[name]
+        found = self._alike(name)
+        if found is None:
+            found = _narrow(self._whole(name))
+        if found.strides == (0,) or found.nbytes <= KEPT_BYTES:
+            self._cache[name] = found
+        return found
+
+    def of_kind(self, *kinds: Kind) -> Columns:
+        """The rows of these kinds, left in the files."""
+        key = tuple(sorted(set(kinds) & set(self._kinds)))
+        if key not in self._views:
+            self._views[key] = StoredEvents(
+                self._folder,
+                [part for part in self._parts if any(part.counts.get(int(k)) for k in key)],
+                key,
+                self._oldest,
+                steps=self._steps,
+                on_device=self.on_device,
+            )
+        return self._views[key]
+
+    def select(self, which: Array | slice) -> Columns:
+        """The rows picked by a mask, an index array or a slice."""
+        rows = row_numbers(which, self._length)
+        if not len(rows):
+            return empty(EVENT_COLUMNS)
+        if self._length <= FEW:
+            return Picked(self, rows)
+        return self._picked(rows)
+
+    def with_column(self, name: str, array: Array) -> Columns:
+        """A table in memory with one column added or replaced."""
+        return Columns({each: self[each] for each in EVENT_COLUMNS} | {name: array})
+
+    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
+        """The records of the steps from `first`, before `last`: of each kind some columns."""
+        parts = [part for part in self._parts if part.has(first, last)]
+        cut = any(part.first_step < first or part.last_step >= last for part in parts)
+        where = f" and step >= {int(first)} and step < {int(last)}" if cut else ""
+        return ByKind(
+            {
+                kind: self._read(parts, [kind], ("rank", *names), where)
+                for kind, names in wanted.items()
+            }
+        )
+
+    def oldest_steps(self) -> dict[int, int]:
+        """Step of the first record that each rank still has."""
+        return dict(self._oldest)
+
+    def per_step(self) -> float:
+        """Records of a step, all ranks together: about how many."""
+        return self._length / max(self._steps, 1)
+
+    def step_numbers(self) -> Array:
+        """Every step there is a record of, ascending."""
+        query = "select distinct step from read_parquet(?) order by step"
+        found = [self._folder / part.file for part in self._parts]
+        return store_database.read(query, found)["step"].astype(np.int64) if found else np.zeros(0)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _alike(self, name: str) -> Array | None:
+        """A column that is known to hold one value; it takes no memory."""
+        values = {
+            part.alike[int(kind)].get(name)
+            for part in self._parts
+            for kind in self._kinds
+            if part.counts.get(int(kind))
+        }
+        if len(values) != 1 or None in values:
+            return None
+        return np.broadcast_to(np.array(values.pop(), _type(name)), self._length)
+
+    def _whole(self, name: str) -> Array:
+        """A whole column, the files of the same nodes together."""
+        found = [self._read(block, self._kinds, [name])[name] for block in self._blocks()]
+        return np.concatenate([empty([name])[name], *found])
+
+    def _blocks(self) -> list[list[Part]]:
+        """Files with the same nodes; all together where their ranks lie between one another."""
+        blocks: dict[int, list[Part]] = {}
+        for part in self._parts:
+            blocks.setdefault(part.block, []).append(part)
+        reach = sorted(
+            (min(p.first_rank for p in block), max(p.last_rank for p in block), number)
+            for number, block in blocks.items()
+        )
+        apart = all(one[1] < other[0] for one, other in pairwise(reach))
+        return [blocks[number] for *_, number in reach] if apart else [self._parts]
+
+    def _read(
+        self, parts: Sequence[Part], kinds: Sequence[Kind], names: Sequence[str], where: str = ""
+    ) -> Columns:
+        """Columns of the records of these kinds in these files, in order of rank and sequence."""
+        parts = [part for part in parts if any(part.counts.get(int(kind)) for kind in kinds)]
+        if not parts:
+            return empty(names)
+        taken = ", ".join(f'"{name}"' for name in dict.fromkeys(("rank", "seq", *names)))
+        among = ", ".join(str(int(kind)) for kind in kinds)
+        query = f"select {taken} from read_parquet(?) where kind in ({among}){where}"
+        found = store_database.read(query, [self._folder / part.file for part in parts])
+        order = _order(found["rank"], found["seq"])
+        return Columns(
+            {
+                name: (found[name] if order is None else found[name][order]).astype(
+                    _type(name), copy=False
+                )
+                for name in names
+            }
+        )
+
+    def _picked(self, rows: Array) -> Columns:
+        """A few of very many rows, found by their rank and sequence."""
+        rows, again = np.unique(rows, return_inverse=True)  # in order of rank and sequence
+        identity = np.stack([self["rank"][rows], self["seq"][rows]]).astype(np.int64)
+        with store_database.connect() as connection:
+            connection.register("wanted", {"rank": identity[0], "seq": identity[1]})
+            taken = ", ".join(f'e."{name}"' for name in EVENT_COLUMNS)
+            files = [str(self._folder / part.file) for part in self._parts]
+            found = connection.execute(
+                f"select {taken} from read_parquet(?) e semi join wanted w "
+                "on w.rank = e.rank and w.seq = e.seq",
+                [files],
+            ).fetchnumpy()
+        order = np.lexsort([found["seq"], found["rank"]])[again]
+        return Columns({name: np.asarray(found[name])[order] for name in EVENT_COLUMNS})
+
+
+class Picked(Columns):
+    """Some rows of a table on disk, column by column as they are asked for."""
+
+    __slots__ = ("_of", "_rows")
+
+    def __init__(self, of: StoredEvents, rows: Array) -> None:
+        super().__init__({})
+        self._of, self._rows = of, rows
+        self._length = len(rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EVENT_COLUMNS)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._arrays:
+            self._arrays[name] = self._of[name][self._rows]
+        return self._arrays[name]
+
+    def select(self, which: Array | slice) -> Columns:
+        """The rows picked by a mask, an index array or a slice."""
+        return Picked(self._of, self._rows[which])
+
+    def with_column(self, name: str, array: Array) -> Columns:
+        """A table in memory with one column added or replaced."""
+        return Columns({each: self[each] for each in EVENT_COLUMNS} | {name: array})
+
+
+def _order(rank: Array, seq: Array) -> Array | None:
+    """The places of the rows in order of rank and sequence; None where they are in it."""
+    if _ascending(rank, seq):
+        return None
+    order = np.argsort(rank, kind="stable")
+    if _ascending(rank[order], seq[order]):
+        return order
+    return np.lexsort([seq, rank])
+
+
+def _ascending(rank: Array, seq: Array) -> bool:
+    same = rank[1:] == rank[:-1]
+    return bool((rank[1:] >= rank[:-1]).all() and (seq[1:] >= seq[:-1])[same].all())
+
+
+def _narrow(values: Array) -> Array:
+    """The same column; one that holds a single value takes no memory."""
+    if len(values) and values[0] == values[-1] and (values == values[0]).all():
+        return np.broadcast_to(values[0], values.shape)
+    return values
+
+
+def _type(name: str) -> Any:
+    return np.int32 if name in ("rank", "group", "name") else RECORD[name]

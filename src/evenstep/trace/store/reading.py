@@ -1,0 +1,85 @@
+"""A store becomes a trace again: small ones in memory, large ones left in their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.trace.ranks import parse_ranks
+from evenstep.trace.reader import SUMMARY
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spools import LARGE_RECORDS
+from evenstep.trace.store import database as store_database
+from evenstep.trace.store.events import StoredEvents
+from evenstep.trace.store.layout import RANKS, SUMMARIES, Manifest, read_manifest
+from evenstep.trace.trace import Group, RankInfo, Trace
+
+Array = npt.NDArray[Any]
+
+
+def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
+    """Read a store. Raises `TraceError` where it is damaged or holds another attempt."""
+    manifest = read_manifest(folder)
+    if attempt not in (None, manifest.attempt):
+        raise TraceError(f"{folder} has no attempt {attempt}; it holds attempt {manifest.attempt}")
+    ranks, oldest = _ranks(folder)
+    events = StoredEvents(
+        folder,
+        manifest.parts,
+        tuple(Kind),
+        oldest,
+        steps=manifest.steps,
+        on_device=manifest.on_device,
+    )
+    summaries, summary_rank = _summaries(folder)
+    few = len(events) <= LARGE_RECORDS
+    return Trace(
+        run=manifest.run,
+        world=manifest.world,
+        attempt=manifest.attempt,
+        ranks=ranks,
+        events=events.held() if few else events,
+        groups=groups_of(manifest),
+        names=tuple(manifest.names),
+        summaries=summaries,
+        summary_rank=summary_rank,
+        limits=list(manifest.limits),
+    )
+
+
+def groups_of(manifest: Manifest) -> tuple[Group, ...]:
+    """The process groups of a store."""
+    return tuple(
+        Group(each["uid"], each["name"], parse_ranks(each["ranks"]), each["backend"])
+        for each in manifest.groups
+    )
+
+
+def _ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
+    """The ranks, and the step of the first record of each that has some."""
+    found = store_database.read("select * from read_parquet(?) order by rank", [folder / RANKS])
+    ranks, oldest = {}, {}
+    for index, rank in enumerate(found["rank"].tolist()):
+        identity, facts = (json.loads(found[name][index]) for name in ("identity", "facts"))
+        closed, dropped = bool(found["closed"][index]), int(found["dropped"][index])
+        ranks[rank] = RankInfo(rank, identity, facts, closed, dropped)
+        if found["oldest_step"][index] >= 0:
+            oldest[rank] = int(found["oldest_step"][index])
+    return ranks, oldest
+
+
+def _summaries(folder: Path) -> tuple[Array, Array]:
+    found = store_database.read("select * from read_parquet(?)", [folder / SUMMARIES])
+    table = np.zeros(len(found["rank"]), SUMMARY)
+    for name in SUMMARY.names or ():
+        if SUMMARY[name].shape:
+            for index in range(SUMMARY[name].shape[0]):
+                table[name][:, index] = found[f"{name}_{index}"]
+        else:
+            table[name] = found[name]
+    return table, found["rank"].astype(np.int32)

@@ -1,0 +1,243 @@
+"""A trace becomes a store: stretch of steps by stretch of steps, never the whole in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import UsageError
+from evenstep.trace.columns import Columns
+from evenstep.trace.cores import each
+from evenstep.trace.ranks import format_ranks
+from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.trace.spool.layout import RECORD_FIELDS, Flag, Kind
+from evenstep.trace.spooled import EVENT_COLUMNS, LIGHT, OnDisk
+from evenstep.trace.store import database as store_database
+from evenstep.trace.store.layout import (
+    EVENTS,
+    RANKS,
+    SUMMARIES,
+    Manifest,
+    Part,
+    is_store,
+)
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+STRETCH_RECORDS = 500_000  # of all nodes: what one question about a step has to look at
+FILE_RECORDS = 250_000  # of some nodes
+
+_EVERYTHING = dict.fromkeys(Kind, EVENT_COLUMNS[1:])
+_OWN = dict.fromkeys(("rank", "group", "name"), np.dtype(np.int32))
+
+
+class Stored(NamedTuple):
+    """What was written."""
+
+    path: Path
+    records: int
+    collectives: int
+    size_bytes: int  # of all files
+
+
+def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
+    """Write a trace as a store; it appears whole or not at all.
+
+    Raises `UsageError` where something is in its place (a store, with `force`, is replaced), or the
+    trace has no records.
+    """
+    _check(trace, folder, force=force)
+    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        parts = _write(_numbered(trace), scratch)
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        scratch.rename(folder)
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error.strerror}; give another place") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Stored(
+        folder,
+        records=sum(sum(part.counts.values()) for part in parts),
+        collectives=sum(part.counts.get(int(Kind.COLLECTIVE), 0) for part in parts),
+        size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+    )
+
+
+def _check(trace: Trace, folder: Path, *, force: bool) -> None:
+    if trace.operations is not None:
+        raise UsageError("an operation table has no records to store; it is a table already")
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not is_store(folder):
+        raise UsageError(f"{folder} is there and is no store; give another folder")
+    if not force:
+        raise UsageError(f"{folder} exists; give another folder, or --force to replace it")
+
+
+def _write(trace: Trace, folder: Path) -> list[Part]:
+    (folder / EVENTS).mkdir(parents=True)
+    steps = trace.step_numbers()
+    blocks = _blocks(trace, len(steps))
+    found = each(lambda edges: _stretch(trace, folder, *edges, blocks), _stretches(trace, steps))
+    parts = [part for stretch in found for part in stretch]
+    with store_database.connect() as connection:
+        store_database.write(connection, rank_arrays(trace), folder / RANKS)
+        store_database.write(connection, summary_arrays(trace), folder / SUMMARIES)
+    groups = [{**asdict(group), "ranks": format_ranks(group.ranks)} for group in trace.groups]
+    Manifest(
+        run=trace.run,
+        world=trace.world,
+        attempt=trace.attempt,
+        groups=groups,
+        names=trace.names,
+        limits=trace.limits,
+        on_device=_on_device(trace),
+        steps=len(steps),
+        parts=parts,
+    ).write(folder)
+    return parts
+
+
+def _stretches(trace: Trace, steps: Array) -> list[tuple[int, int]]:
+    """First and last step of each stretch."""
+    most = max(int(STRETCH_RECORDS / max(trace.records_per_step, 1)), 1)
+    return [
+        (int(steps[first]), int(steps[min(first + most, len(steps)) - 1]))
+        for first in range(0, len(steps), most)
+    ]
+
+
+def _blocks(trace: Trace, steps: int) -> Array:
+    """For each rank the number of the file that its node's records go into."""
+    per_stretch = min(max(STRETCH_RECORDS, trace.records_per_step), len(trace.events))
+    files = min(max(-(-int(per_stretch) // FILE_RECORDS), 1), max(len(trace.nodes), 1))
+    number = {node: index * files // len(trace.nodes) for index, node in enumerate(trace.nodes)}
+    found = np.zeros(max(trace.ranks) + 1, np.int32)
+    for rank, info in trace.ranks.items():
+        found[rank] = number[info.node] if steps else 0
+    return found
+
+
+def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -> list[Part]:
+    """Write the records of these steps."""
+    window = trace.window(first, last + 1, _EVERYTHING)
+    tables = [window.of_kind(kind) for kind in Kind]
+    owner = [blocks[table["rank"]] for table in tables]
+    place = folder / EVENTS / f"steps-{first:08d}-{last:08d}"
+    place.mkdir()
+    found = []
+    with store_database.connect(1) as connection:
+        for block in np.unique(np.concatenate(owner)):
+            mine = [
+                table.select(_where(of == block)) for table, of in zip(tables, owner, strict=True)
+            ]
+            arrays = record_arrays(Columns.concatenate([one.only(*EVENT_COLUMNS) for one in mine]))
+            path = place / f"nodes-{block:05d}.parquet"
+            store_database.write(connection, arrays, path)
+            found.append(
+                Part(
+                    file=str(path.relative_to(folder)),
+                    first_step=first,
+                    last_step=last,
+                    first_rank=int(arrays["rank"].min()),
+                    last_rank=int(arrays["rank"].max()),
+                    block=int(block),
+                    counts={int(k): len(rows) for k, rows in zip(Kind, mine, strict=True)},
+                    alike={int(k): _alike(rows) for k, rows in zip(Kind, mine, strict=True)},
+                )
+            )
+    return found
+
+
+def _alike(rows: Columns) -> dict[str, int]:
+    """Of the columns that are asked for of all records, those with one value; and which it is."""
+    found = {}
+    for name in LIGHT if len(rows) else ():
+        values = rows[name]
+        if (values == values[0]).all():
+            found[name] = int(values[0])
+    return found
+
+
+def _where(mask: Array) -> Array | slice:
+    """The rows of a mask, without a copy where they lie together."""
+    rows = np.flatnonzero(mask)
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def _numbered(trace: Trace) -> Trace:
+    """The trace with records in order, each with a number that no other of its rank has.
+
+    What other tools have recorded may come without.
+    """
+    events = trace.events
+    if isinstance(events, OnDisk) or _distinct(events):
+        return trace
+    ordered = events.sorted_by("rank", "seq")
+    if not _distinct(ordered):
+        ordered = events.sorted_by("rank")
+        begins = np.searchsorted(ordered["rank"], ordered["rank"])
+        ordered = ordered.with_column("seq", (np.arange(len(ordered)) - begins + 1).astype("u8"))
+    return replace(trace, events=ordered)
+
+
+def _distinct(events: Columns) -> bool:
+    """Whether rows are in order of rank and sequence, and no two are the same in both."""
+    rank, seq = events["rank"].astype(np.int64), events.seq.astype(np.int64)
+    return bool(((np.diff(rank) > 0) | ((np.diff(rank) == 0) & (np.diff(seq) > 0))).all())
+
+
+def record_arrays(table: Columns) -> dict[str, Array]:
+    """The columns of records, each with its type."""
+    types = _OWN | {name: RECORD[name] for name, _ in RECORD_FIELDS if name not in _OWN}
+    return {
+        name: np.ascontiguousarray(table[name].astype(types[name], copy=False))
+        for name in EVENT_COLUMNS
+    }
+
+
+def rank_arrays(trace: Trace) -> dict[str, Any]:
+    """What is known of each rank, as columns."""
+    infos = [trace.ranks[rank] for rank in sorted(trace.ranks)]
+    oldest = trace.oldest_steps()
+    return {
+        "rank": np.array([info.rank for info in infos], np.int32),
+        "node": store_database.texts([info.node for info in infos]),
+        "closed": np.array([info.closed for info in infos], bool),
+        "dropped": np.array([info.dropped for info in infos], np.int64),
+        "oldest_step": np.array([oldest.get(info.rank, -1) for info in infos], np.int64),
+        "identity": store_database.texts([json.dumps(info.identity) for info in infos]),
+        "facts": store_database.texts([json.dumps(info.facts) for info in infos]),
+    }
+
+
+def summary_arrays(trace: Trace) -> dict[str, Any]:
+    """A column for each number: those of a phase or a bin have its number behind their name."""
+    found: dict[str, Any] = {"rank": np.ascontiguousarray(trace.summary_rank, np.int32)}
+    for name in SUMMARY.names or ():
+        values = trace.summaries[name]
+        if values.ndim == 1:
+            found[name] = np.ascontiguousarray(values)
+            continue
+        for index in range(values.shape[1]):
+            found[f"{name}_{index}"] = np.ascontiguousarray(values[:, index])
+    return found
+
+
+def _on_device(trace: Trace) -> bool:
+    if isinstance(trace.events, OnDisk):
+        return trace.events.on_device
+    flags = trace.of_kind(Kind.COLLECTIVE).flags
+    return bool(((flags & int(Flag.ON_DEVICE)) != 0).any())

@@ -1,0 +1,1 @@
+"""A running job, watched: terminal, page, alerts."""

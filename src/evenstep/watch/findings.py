@@ -1,0 +1,212 @@
+"""What stands out in the latest steps of a running job, by cheap rules, worst first.
+
+Each rule is a comparison of ranks with each other on durations alone. They say what to look at now;
+`evenstep diagnose` says why, with the evidence of the whole trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.report.quantities import duration, percent, printable
+from evenstep.trace.ranks import format_ranks
+from evenstep.trace.spool.layout import Phase
+from evenstep.watch.frame import LiveFinding, lateness_ns
+from evenstep.watch.run import FollowedRun, SeenRank
+from evenstep.watch.window import WINDOW_STEPS, RankWindow, StepTable
+
+Array = npt.NDArray[Any]
+
+LATE = 0.03  # of a step: the threshold of pacing too
+TURNS = 0.05  # of a step lost because one rank or another is late
+PAUSES = 0.02
+INPUT = 0.10
+CHECKPOINT = 0.05
+FEWEST_STEPS = 8
+RANKS_NAMED = 8
+KEPT = 5  # findings that are over and still shown
+
+
+def live_findings(run: FollowedRun, window: RankWindow) -> list[LiveFinding]:
+    """Everything that stands out now."""
+    found = [*_silent(run.states), *_failed(run.states), *_unheard(run), *_restarts(run)]
+    if len(window.counts) and window.counts.min() >= FEWEST_STEPS:
+        rated = [*_late(run, window), *_pauses(window), *_phases(window)]
+        found += sorted(rated, key=lambda finding: -(finding.share or 0.0))
+    return found
+
+
+def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
+    gone = [state for state in states if state.gone]
+    if gone:
+        ranks = _ranks(gone)
+        verb = "has" if len(gone) == 1 else "have"
+        yield LiveFinding("hang", ranks, None, f"{_named(ranks)} {verb} died: no such process now")
+    silent = [state for state in states if state.silent_s and not state.gone]
+    if not silent:
+        return
+    longest = duration(1e9 * max(state.silent_s for state in silent))
+    waiting = [state for state in silent if state.inside]
+    absent = [state for state in silent if not state.inside]
+    if waiting and absent:
+        ranks = _ranks(absent)
+        others = _named(_ranks(waiting))
+        text = f"{_named(ranks)} never came: no step for {longest}; {others} {_inside(waiting)}"
+        yield LiveFinding("hang", ranks, None, text)
+        return
+    culprits = () if len(silent) == len(states) else _ranks(silent)
+    text = f"{_named(_ranks(silent))}: no step for {longest}"
+    yield LiveFinding("hang", culprits, None, text + (f"; {_inside(waiting)}" if waiting else ""))
+
+
+def _inside(states: Sequence[SeenRank]) -> str:
+    operations = sorted({state.inside.op for state in states if state.inside})
+    return f"{'waits' if len(states) == 1 else 'wait'} in {', '.join(operations)}"
+
+
+def _failed(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
+    failed = [state for state in states if "failure" in state.facts]
+    if failed:
+        ranks = _ranks(failed)
+        why = printable(failed[0].facts["failure"])
+        yield LiveFinding("agent", ranks, None, f"{_named(ranks)} not observed any more: {why}")
+
+
+def _unheard(run: FollowedRun) -> Iterator[LiveFinding]:
+    if run.unheard:
+        nodes = sorted(run.unheard)
+        named = printable(nodes[0]) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
+        text = f"nothing heard of {named} for {duration(1e9 * max(run.unheard.values()))}: "
+        yield LiveFinding("agent", (), None, text + "evenstep watch --aggregate has ended there")
+
+
+def _restarts(run: FollowedRun) -> Iterator[LiveFinding]:
+    if run.attempts > 1:
+        text = f"attempt {run.attempts} of this run: it has been started again"
+        yield LiveFinding("restart_amplification", (), None, text)
+
+
+def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
+    """One rank, or several, above the others all the time; else whoever's turn it is.
+
+    A rank is called late only if it is blocked on the others less than the median rank is: work
+    that is long because it holds somebody else's wait makes no culprit.
+    """
+    if len(window.ranks) < 2:
+        return
+    late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
+    largest = float(late.max())
+    if step_ns <= 0:
+        return
+    least_blocked = window.sync_ns <= np.median(window.sync_ns)
+    chosen = (late >= largest / 2) & (late > LATE * step_ns) & least_blocked
+    if 0 < chosen.sum() <= len(late) / 2:
+        ranks = tuple(int(rank) for rank in window.ranks[chosen])
+        verb = "is" if len(ranks) == 1 else "are"
+        text = f"{_named(ranks)}{_host(run, ranks)} {verb} late by {duration(largest)}, "
+        text += f"{percent(largest / step_ns)} of a step; {_waiting(window, len(ranks))}"
+        yield LiveFinding("straggler", ranks, largest / step_ns, text)
+        return
+    lost = _turns(run.step_table(), window)
+    if lost > TURNS:
+        text = f"ranks take turns in being late: {percent(lost)} of a step is lost to whoever is"
+        yield LiveFinding("synchronization_amplification", (), lost, text)
+
+
+def _turns(table: StepTable, window: RankWindow) -> float:
+    """Share of a step by which the latest rank's work exceeds the median's, step by step."""
+    last = int(window.last_step.min())
+    common = (table.ranks == len(window.ranks)) & (table.step <= last)
+    common &= table.step > last - WINDOW_STEPS
+    if np.count_nonzero(common) < FEWEST_STEPS:
+        return 0.0
+    excess = (table.most_work_ns - table.work_ns)[common]
+    return float(excess.mean() / np.median(window.step_ns))
+
+
+def _waiting(window: RankWindow, late: int) -> str:
+    """What the others make of it."""
+    if float(np.median(window.sync_ns / np.maximum(window.step_ns, 1.0))) <= LATE:
+        return "the others' waits are hidden behind their work"
+    others = len(window.ranks) - late
+    who = "the other waits" if others == 1 else f"the other {others:,} wait"
+    return f"{who} for {'it' if late == 1 else 'them'}"
+
+
+def _pauses(window: RankWindow) -> Iterator[LiveFinding]:
+    share = window.pause_ns / np.maximum(window.step_ns, 1.0)
+    chosen = share > PAUSES
+    if chosen.any():
+        ranks, worst = tuple(map(int, window.ranks[chosen])), float(share.max())
+        text = f"garbage collection takes {percent(worst)} of a step on {_named(ranks)}"
+        yield LiveFinding("runtime_jitter", ranks, worst, text)
+
+
+def _phases(window: RankWindow) -> Iterator[LiveFinding]:
+    for mode, phase, limit, words in (
+        ("input_pipeline", Phase.INPUT, INPUT, "waiting for input"),
+        ("checkpoint_stall", Phase.CHECKPOINT, CHECKPOINT, "checkpoints"),
+    ):
+        share = window.phase_ns[:, int(phase)] / np.maximum(window.step_ns, 1.0)
+        chosen = share > limit
+        if chosen.any():
+            every = chosen.all()
+            ranks = () if every else tuple(map(int, window.ranks[chosen]))
+            where = "every rank" if every else _named(ranks)
+            verb = "takes" if phase is Phase.INPUT else "take"
+            worst = float(share.max())
+            text = f"{words} {verb} {percent(worst)} of a step on {where}"
+            yield LiveFinding(mode, ranks, worst, text)
+
+
+def _ranks(states: Sequence[SeenRank]) -> tuple[int, ...]:
+    return tuple(state.rank for state in states)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """rank 7; ranks 0-3; of very many the first few."""
+    word = "rank" if len(ranks) == 1 else "ranks"
+    text = format_ranks(ranks)
+    if text.count(",") >= RANKS_NAMED:
+        text = ",".join(text.split(",")[:RANKS_NAMED]) + f" and others, {len(ranks):,} in all"
+    return f"{word} {text}"
+
+
+def _host(run: FollowedRun, ranks: Sequence[int]) -> str:
+    if len({state.host for state in run.states}) < 2 or len(ranks) > 1:
+        return ""
+    return next(f" ({printable(state.host)})" for state in run.states if state.rank == ranks[0])
+
+
+@dataclass(slots=True)
+class Journal:
+    """When what was found began, and what of it is over."""
+
+    now: dict[tuple[str, tuple[int, ...]], tuple[int | None, str]] = field(default_factory=dict)
+    past: list[str] = field(default_factory=list)  # the latest KEPT, oldest first
+
+    def note(self, findings: Sequence[LiveFinding], step: int | None) -> list[LiveFinding]:
+        """Take the findings of a moment; those that are new in it."""
+        current = {(finding.mode, finding.ranks): finding for finding in findings}
+        for key in [key for key in self.now if key not in current]:
+            since, text = self.now.pop(key)
+            self.past.append(f"steps {_step(since)}-{_step(step)}: {text}")
+        del self.past[:-KEPT]
+        new = [finding for key, finding in current.items() if key not in self.now]
+        for key, finding in current.items():
+            since = self.now[key][0] if key in self.now else step
+            self.now[key] = (since, finding.text)
+        return new
+
+    def since(self, finding: LiveFinding) -> int | None:
+        """The step at which a finding began."""
+        return self.now.get((finding.mode, finding.ranks), (None, ""))[0]
+
+
+def _step(step: int | None) -> str:
+    return "?" if step is None else f"{step}"

@@ -1,0 +1,251 @@
+"""One moment of a running job as plain values: what a terminal, a page and a program are shown.
+
+Told from the latest steps of every rank alone. Shares are of the step and exposed: `compute` is
+forward, backward and optimizer, `wait` what the agent could tell of waiting, and what else a rank
+was blocked on communication is transfer; where waits cannot be told, all of it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.report.quantities import SHARES
+from evenstep.trace.spool.layout import Phase
+from evenstep.watch.run import FollowedRun, SeenRank
+from evenstep.watch.window import WINDOW_STEPS, RankWindow
+
+Array = npt.NDArray[Any]
+
+SCHEMA = "evenstep.watch/1"
+CURVE_STEPS = 60
+MOST_ROWS = 64
+
+_COMPUTE = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
+_NAMES = tuple(name for name, _ in SHARES)
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """A rank over its latest steps. Unknown is None."""
+
+    rank: int
+    host: str
+    step: int | None
+    step_ns: float | None
+    late_ns: float | None  # its own work above the median rank's, per step
+    shares: Mapping[str, float]  # of its step, by the names of `quantities.SHARES`
+    wait_known: bool
+    held: float | None  # share of the step it was held by pacing
+    state: str  # "", "ended", "gone", "failed" or "silent"
+    silent_s: float
+    inside: str  # of a silent rank: the operation it is in
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFinding:
+    """Something that is so at the moment, by the name of its failure mode."""
+
+    mode: str
+    ranks: tuple[int, ...]  # culprits only
+    share: float | None  # of step time
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The whole picture."""
+
+    run: str
+    state: str  # "waiting" for a first rank, "starting", "running", "silent" or "ended"
+    verdict: str
+    attempt: int | None
+    attempts: int
+    world: int
+    ranks_seen: int
+    hosts: int
+    step: int | None
+    steps_per_s: float | None
+    step_time: Mapping[str, float | None]  # mean_ns, p50_ns, p99_ns, cv of the median rank's steps
+    curve_ns: Sequence[float]  # step times of the latest steps, oldest first
+    shares: Mapping[str, float]  # mean over ranks
+    rows: Sequence[RankRow]  # those who say most first, at most MOST_ROWS
+    findings: Sequence[LiveFinding]
+    pacing: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON knows it, with its schema."""
+        found: dict[str, Any] = _plain({"schema": SCHEMA, **asdict(self)})
+        return found
+
+
+def shares_of(window: RankWindow) -> Array:
+    """Shares of the step, a row a rank, in the order of `quantities.SHARES`; each row sums to 1."""
+    waits = np.nan_to_num(window.wait_ns)
+    phases = window.phase_ns
+    compute, given = phases[:, _COMPUTE].sum(axis=1), phases[:, int(Phase.INPUT)]
+    transfer = window.sync_ns - waits
+    spent = compute + given + window.sync_ns
+    other = np.maximum(window.step_ns - spent, 0.0)
+    parts = np.stack([compute, transfer, waits, given, other], axis=1)
+    total = parts.sum(axis=1, keepdims=True)
+    return np.asarray(np.divide(parts, total, out=np.zeros_like(parts), where=total > 0))
+
+
+def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow) -> Frame:
+    """The picture of a run, given what was found in the window of its ranks."""
+    shares = shares_of(window)
+    curve = run.step_table().time_ns[-CURVE_STEPS:]
+    latest = curve[-WINDOW_STEPS:]
+    state = _state(run, window)
+    return Frame(
+        run=str(run.path),
+        state=state,
+        verdict=_verdict(run, state, findings, window),
+        attempt=run.attempt,
+        attempts=run.attempts,
+        world=run.world,
+        ranks_seen=len(run.states),
+        hosts=len({rank.host for rank in run.states}),
+        step=int(np.median(window.last_step)) if len(window.ranks) else None,
+        steps_per_s=1e9 / float(latest.mean()) if len(latest) and latest.mean() > 0 else None,
+        step_time=_step_time(latest),
+        curve_ns=[float(value) for value in curve],
+        shares=dict(zip(_NAMES, map(float, shares.mean(axis=0)), strict=True))
+        if len(shares)
+        else {},
+        rows=_rows(run, window, shares),
+        findings=list(findings),
+        pacing=pacing(run, window),
+    )
+
+
+def _step_time(latest: Array) -> dict[str, float | None]:
+    if not len(latest):
+        return dict.fromkeys(("mean_ns", "p50_ns", "p99_ns", "cv"))
+    mean = float(latest.mean())
+    return {
+        "mean_ns": mean,
+        "p50_ns": float(np.quantile(latest, 0.5)),
+        "p99_ns": float(np.quantile(latest, 0.99)),
+        "cv": float(latest.std() / mean) if mean > 0 else None,
+    }
+
+
+def lateness_ns(window: RankWindow) -> Array:
+    """How far each rank's own work is above the median rank's (of two, the lesser), per step."""
+    if not len(window.ranks):
+        return np.zeros(0)
+    usual = np.sort(window.work_ns)[(len(window.ranks) - 1) // 2]
+    return np.asarray(window.work_ns - usual)
+
+
+def _rows(run: FollowedRun, window: RankWindow, shares: Array) -> list[RankRow]:
+    place = {int(rank): index for index, rank in enumerate(window.ranks)}
+    late = lateness_ns(window)
+
+    def weight(state: SeenRank) -> tuple[bool, float, int]:
+        index = place.get(state.rank)
+        lateness = float("inf") if index is None else float(late[index])
+        return not (state.silent_s or state.gone), -lateness, state.rank
+
+    shown = sorted(run.states, key=weight)[:MOST_ROWS]
+    return [_row(state, place.get(state.rank), window, late, shares) for state in shown]
+
+
+def _row(
+    state: SeenRank, index: int | None, window: RankWindow, late: Array, shares: Array
+) -> RankRow:
+    inside = state.inside.op if state.inside else ""
+    known = index is not None
+    step_ns = float(window.step_ns[index]) if known else None
+    return RankRow(
+        rank=state.rank,
+        host=state.host,
+        step=int(window.last_step[index]) if known else None,
+        step_ns=step_ns,
+        late_ns=float(late[index]) if known else None,
+        shares=dict(zip(_NAMES, map(float, shares[index]), strict=True)) if known else {},
+        wait_known=known and bool(np.isfinite(window.wait_ns[index])),
+        held=float(window.held_ns[index]) / step_ns if step_ns else None,
+        state=rank_state(state),
+        silent_s=state.silent_s,
+        inside=inside,
+    )
+
+
+def rank_state(state: SeenRank) -> str:
+    """In a word how a rank is doing; "" for one that works."""
+    if state.closed:
+        return "ended"
+    if state.gone:
+        return "gone"
+    if "failure" in state.facts:
+        return "failed"
+    return "silent" if state.silent_s else ""
+
+
+def pacing(run: FollowedRun, window: RankWindow) -> dict[str, Any]:
+    """How pacing stands: what was asked for, what is in force where, what it holds."""
+    facts = [state.facts.get("pace") for state in run.states]
+    known = [fact for fact in facts if isinstance(fact, Mapping)]
+    if not known:
+        return {}
+    modes: dict[str, int] = {}
+    for fact in known:
+        modes[str(fact.get("mode"))] = modes.get(str(fact.get("mode")), 0) + 1
+    asked = run.orders.get("number")
+    return {
+        "modes": modes,  # ranks in each
+        "threshold": known[0].get("threshold"),
+        "max_delay": known[0].get("max_delay"),
+        "held": float(window.held_ns.sum() / window.step_ns.sum()) if window.step_ns.sum() else 0.0,
+        "held_ranks": int((window.held_ns > 0).sum()),
+        "request": asked,
+        "requested_mode": run.orders.get("mode"),
+        "followed_by": sum(fact.get("request") == asked for fact in known) if asked else None,
+        "note": next((str(s.facts["pacing"]) for s in run.states if "pacing" in s.facts), ""),
+    }
+
+
+def _state(run: FollowedRun, window: RankWindow) -> str:
+    if not run.states:
+        return "waiting"
+    if run.ended:
+        return "ended"
+    if all(rank_state(state) in ("silent", "gone", "ended", "failed") for state in run.states):
+        return "silent"
+    return "running" if len(window.ranks) else "starting"
+
+
+def _verdict(
+    run: FollowedRun, state: str, findings: Sequence[LiveFinding], window: RankWindow
+) -> str:
+    if state == "waiting":
+        return f"waiting for {run.path} to begin"
+    if state == "ended":
+        return f"the run has ended; evenstep diagnose {run.path} explains it"
+    told = [finding for finding in findings if finding.mode != "restart_amplification"]
+    if told:
+        return told[0].text[:1].upper() + told[0].text[1:]
+    if state == "starting":
+        return f"{len(run.states)} of {run.world} ranks have begun; none has finished a step yet"
+    if run.world > 1 and not window.sync_ns.any():
+        return "No host is seen to wait; what devices wait for, evenstep diagnose can tell"
+    return "Nobody is late, nothing stands out in the latest steps"
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON has them: what is not finite is unknown."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

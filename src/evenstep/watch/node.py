@@ -1,0 +1,228 @@
+"""What one node tells of its ranks while they run: a file of fixed size, written every second.
+
+    RUN/live/node-HOST.bin     a page of JSON (`Head`), then rows of ranks, then rows of steps
+
+It holds what the live view is told from, worked out already, so that one reader can follow
+thousands of ranks: it reads one file a node instead of every rank's spool.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.spool.layout import Phase
+from evenstep.watch.run import LiveRun, SeenRank
+from evenstep.watch.spool import KEPT_STEPS, Inside
+from evenstep.watch.window import RankWindow, StepTable
+
+Array = npt.NDArray[Any]
+
+SCHEMA = "evenstep.node/1"
+FOLDER = "live"
+HEAD_BYTES = 4096
+RANK_ROWS = 16  # ranks come in so many rows or a multiple: the size does not change while they come
+TOLD = 8  # different facts of a kind that are handed on
+
+CLOSED, GONE, FAILED, INSIDE = 1, 2, 4, 8  # bits of `state`
+
+_MEANS = ("step_ns", "work_ns", "sync_ns", "wait_ns", "held_ns", "pause_ns")
+RANK = np.dtype(
+    [
+        ("rank", "<i4"),  # -1 in a row that is not used
+        ("state", "u1"),
+        ("pace", "i1"),  # index into the head's list; -1 none
+        ("counts", "<u2"),  # steps in the window
+        ("last_step", "<i8"),
+        ("silent_s", "<f4"),
+        ("op", "S20"),  # of the operation a silent rank is in
+        ("group_seq", "<u8"),
+        ("enter_ns", "<i8"),
+        *((name, "<f8") for name in _MEANS),
+        ("phase_ns", "<f8", (len(Phase),)),
+    ]
+)
+STEP = np.dtype(
+    [
+        ("step", "<i8"),  # -1 in a row that is not used
+        ("ranks", "<i4"),
+        ("time_ns", "<f8"),
+        ("work_ns", "<f8"),
+        ("most_work_ns", "<f8"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is said of the node as a whole."""
+
+    node: str
+    attempt: int
+    attempts: int
+    world: int
+    look: int  # counts up: one that stands still has an aggregator that has ended
+    rank_rows: int
+    paces: Sequence[Mapping[str, Any]] = ()  # what its ranks say of pacing, each once
+    note: str = ""  # … in words
+    failure: str = ""  # why evenstep has stopped on a rank
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRank:
+    """A rank as its node tells of it."""
+
+    rank: int
+    host: str
+    facts: Mapping[str, Any]
+    closed: bool
+    gone: bool
+    silent_s: float
+    inside: Inside | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNews:
+    """One node at one moment."""
+
+    head: Head
+    states: Sequence[NodeRank]
+    window: RankWindow
+    steps: StepTable
+
+
+def news_path(folder: Path, node: str) -> Path:
+    """Where a node writes."""
+    return folder / FOLDER / f"node-{re.sub(r'[^A-Za-z0-9._-]', '_', node) or 'unnamed'}.bin"
+
+
+def write_news(path: Path, data: bytes) -> None:
+    """Replace a node's file; a reader sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_bytes(data)
+    scratch.replace(path)
+
+
+def encoded(run: LiveRun, node: str, look: int) -> bytes:
+    """The file of a node whose ranks a run holds."""
+    states = run.states
+    rows = -(-max(len(states), 1) // RANK_ROWS) * RANK_ROWS
+    paces: list[Mapping[str, Any]] = []
+    ranks = np.zeros(rows, RANK)
+    ranks["rank"] = -1
+    for row, state in zip(ranks, states, strict=False):
+        _enter(row, state, _place(paces, state.facts.get("pace")))
+    _enter_window(ranks, run.window())
+    facts = [state.facts for state in states]
+    head = {
+        "schema": SCHEMA,
+        "node": node,
+        "attempt": run.attempt or 0,
+        "attempts": run.attempts,
+        "world": run.world,
+        "look": look,
+        "rank_rows": rows,
+        "paces": paces,
+        "note": _first(facts, "pacing"),
+        "failure": _first(facts, "failure"),
+    }
+    text = json.dumps(head, separators=(",", ":")).encode()
+    if len(text) > HEAD_BYTES:
+        text = json.dumps({**head, "paces": [], "note": "", "failure": ""}).encode()
+    return text.ljust(HEAD_BYTES) + ranks.tobytes() + _step_rows(run.step_table()).tobytes()
+
+
+def decoded(data: bytes) -> NodeNews:
+    """The inverse. Raises `ValueError` for anything else."""
+    values = json.loads(data[:HEAD_BYTES])
+    if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
+        raise ValueError(f"it is not {SCHEMA}")
+    try:
+        head = Head(**values)
+        ranks = np.frombuffer(data, RANK, head.rank_rows, HEAD_BYTES)
+        steps = np.frombuffer(data, STEP, KEPT_STEPS, HEAD_BYTES + ranks.nbytes)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    ranks, steps = ranks[ranks["rank"] >= 0], steps[steps["step"] >= 0]
+    states = [_state(row, head) for row in ranks]
+    stepped = ranks[ranks["counts"] > 0]
+    window = RankWindow(
+        ranks=stepped["rank"].astype(np.int64),
+        phase_ns=stepped["phase_ns"].copy(),
+        last_step=stepped["last_step"].copy(),
+        counts=stepped["counts"].astype(np.int64),
+        **{name: stepped[name].copy() for name in _MEANS},
+    )
+    table = StepTable(*(steps[name].copy() for name in StepTable._fields))
+    return NodeNews(head, states, window, table)
+
+
+def _enter(row: Any, state: SeenRank, pace: int) -> None:
+    row["rank"], row["silent_s"], row["pace"] = state.rank, state.silent_s, pace
+    bits = CLOSED * state.closed | GONE * state.gone | FAILED * ("failure" in state.facts)
+    if state.inside is not None:
+        bits |= INSIDE
+        row["op"] = state.inside.op.encode()
+        row["group_seq"], row["enter_ns"] = state.inside.group_seq, state.inside.enter_ns
+    row["state"] = bits
+
+
+def _place(known: list[Mapping[str, Any]], fact: Any) -> int:
+    """Number of a fact among those known so far; -1 where there is none, or no room."""
+    if not isinstance(fact, Mapping):
+        return -1
+    if fact not in known and len(known) < TOLD:
+        known.append(fact)
+    return known.index(fact) if fact in known else -1
+
+
+def _enter_window(ranks: Array, window: RankWindow) -> None:
+    used = np.flatnonzero(ranks["rank"] >= 0)
+    place = used[np.searchsorted(ranks["rank"][used], window.ranks)]
+    for name in (*_MEANS, "phase_ns", "last_step", "counts"):
+        ranks[name][place] = getattr(window, name)
+
+
+def _step_rows(table: StepTable) -> Array:
+    rows = np.zeros(KEPT_STEPS, STEP)
+    rows["step"] = -1
+    count = min(len(table.step), KEPT_STEPS)
+    for name in StepTable._fields:
+        rows[name][:count] = getattr(table, name)[len(table.step) - count :]
+    return rows
+
+
+def _first(facts: Sequence[Mapping[str, Any]], name: str) -> str:
+    return next((str(each[name])[:512] for each in facts if name in each), "")
+
+
+def _state(row: Any, head: Head) -> NodeRank:
+    bits, pace = int(row["state"]), int(row["pace"])
+    facts: dict[str, Any] = {}
+    if 0 <= pace < len(head.paces):
+        facts["pace"] = head.paces[pace]
+    if head.note:
+        facts["pacing"] = head.note
+    if bits & FAILED:
+        facts["failure"] = head.failure
+    inside = None
+    if bits & INSIDE:
+        inside = Inside(row["op"].decode(), int(row["group_seq"]), int(row["enter_ns"]))
+    return NodeRank(
+        rank=int(row["rank"]),
+        host=head.node,
+        facts=facts,
+        closed=bool(bits & CLOSED),
+        gone=bool(bits & GONE),
+        silent_s=float(row["silent_s"]),
+        inside=inside,
+    )

@@ -1,0 +1,261 @@
+"""A rank's spool, followed while it is written: the latest steps and facts, never the whole file.
+
+Each look reads what came since the last one: a few summary records, the table entries that were
+added, and, only where a rank makes no progress, the last records of its ring. Nothing is written
+and no lock is taken; the rank does not notice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.trace.spool import layout
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.summary import level_slots
+
+Array = npt.NDArray[Any]
+
+KEPT_STEPS = 64  # of each rank: the window everything live is told from
+STRETCH = 32  # summaries read at a time
+LATEST_RECORDS = 64  # looked at for what a silent rank is in
+TABLE_STRETCH = 1 << 16
+_SEQ_BYTES = 8
+
+#: What is kept of a step.
+LIVE_FIELDS = (
+    "first_step", "start_ns", "end_ns", "realtime_ns", "step_sum_ns", "phase_ns",
+    "wait_ns", "wait_known", "held_ns", "pause_ns", "samples",
+)  # fmt: skip
+LIVE = np.dtype([(name, SUMMARY[name].base, SUMMARY[name].shape) for name in LIVE_FIELDS])
+
+
+class Inside(NamedTuple):
+    """The operation a rank has entered and not left."""
+
+    op: str
+    group_seq: int
+    enter_ns: int  # on that rank's clock
+
+
+class SpoolTail:
+    """What is known of one rank. `refresh` may be called at any moment, also after its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._page = b""  # the header of the file that is followed
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin anew: the file is not known, or another has taken its name."""
+        self.identity: dict[str, Any] = {}  # empty until the header has been written
+        self.facts: dict[str, Any] = {}
+        self.steps: Array = np.empty(0, LIVE)  # the latest, at most KEPT_STEPS, oldest first
+        self.steps_seen = 0  # summaries written so far
+        self._slots = self._ring_slots = 0
+        self._summaries_at = self._ring_at = 0
+        self._table_at = self._table_end = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the rank has ended its trace itself."""
+        return "closed" in self.facts
+
+    def refresh(self) -> bool:
+        """Read what is new; whether there was a new step. A file that is gone has nothing new."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            page = os.pread(file, layout.PAGE_BYTES, 0)
+            if page != self._page:
+                self._forget()
+                self._page = page
+            if not self.identity and not self._open_header(page):
+                return False
+            self._read_tables(file)  # before the steps: a trace that has closed has no more
+            return self._read_steps(file)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+
+    def _open_header(self, page: bytes) -> bool:
+        if len(page) < layout.PAGE_BYTES:
+            return False
+        (
+            magic,
+            version,
+            _,
+            record_bytes,
+            _,
+            ring,
+            ring_slots,
+            first,
+            slots,
+            tables,
+            size,
+            length,
+        ) = layout.HEADER.unpack_from(page)
+        if (magic, version, record_bytes) != (layout.MAGIC, layout.VERSION, layout.RECORD_BYTES):
+            return False
+        start = layout.HEADER_TEXT_OFFSET
+        try:
+            identity = json.loads(page[start : start + length])
+            self.identity = {**identity, "rank": int(identity["rank"])}
+        except (ValueError, KeyError, TypeError):
+            return False
+        self._ring_at, self._ring_slots = ring, ring_slots
+        self._summaries_at, self._slots = first, level_slots(slots)[0][1]
+        self._table_at, self._table_end = tables, tables + size
+        return True
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def _read_tables(self, file: int) -> None:
+        """Take the entries that were added; the first length of zero ends them."""
+        while self._table_at + layout.TABLE_ENTRY.size <= self._table_end:
+            length = int.from_bytes(os.pread(file, 4, self._table_at), "little")
+            if length == 0:
+                return
+            want = min(max(TABLE_STRETCH, length), self._table_end - self._table_at)
+            taken = self._take_entries(os.pread(file, want, self._table_at))
+            if not taken:
+                return
+            self._table_at += taken
+
+    def _take_entries(self, data: bytes) -> int:
+        """Bytes of the whole entries at the beginning of `data`."""
+        head, start = layout.TABLE_ENTRY, 0
+        while start + head.size <= len(data):
+            length, kind, padding, _ = head.unpack_from(data, start)
+            if length < head.size or start + length > len(data):
+                break
+            if kind == layout.TABLE_FACT:
+                self._enter(data[start + head.size : start + length - padding])
+            start += length
+        return start
+
+    def _enter(self, text: bytes) -> None:
+        try:
+            fact = json.loads(text)
+            self.facts[fact["key"]] = fact["value"]
+        except (ValueError, KeyError, TypeError):
+            return  # a damaged entry tells nothing
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _read_steps(self, file: int) -> bool:
+        before = self.steps_seen
+        if not before or self._is_behind(file):
+            newest = newest_number(self._number_reader(file), self._slots)
+            self.steps_seen = max(newest - min(KEPT_STEPS, self._slots - 1), before)
+        parts = [self.steps]
+        while len(rows := self._next_steps(file)):
+            parts.append(kept(rows))
+            self.steps_seen += len(rows)
+        if len(parts) > 1:
+            self.steps = np.concatenate(parts)[-KEPT_STEPS:]
+        return self.steps_seen > before
+
+    def _next_steps(self, file: int) -> Array:
+        """The whole summaries that follow those seen, as far as one read reaches."""
+        place = self.steps_seen % self._slots if self._slots else 0
+        count = min(STRETCH, self._slots - place)
+        start = self._summaries_at + place * layout.SUMMARY_BYTES
+        data = os.pread(file, count * layout.SUMMARY_BYTES, start)
+        rows = np.frombuffer(data, SUMMARY, len(data) // layout.SUMMARY_BYTES)
+        expected = np.arange(self.steps_seen + 1, self.steps_seen + 1 + len(rows), dtype=np.uint64)
+        fits = np.append(rows["seq"] == expected, False)
+        rows = rows[: int(np.argmin(fits))]
+        # Slots are overwritten in order: while the first is the same, so are the others.
+        if len(rows) and not self._is_there(file, self.steps_seen + 1):
+            return rows[:0]
+        return rows
+
+    def _number_reader(self, file: int) -> Callable[[int], int]:
+        return lambda slot: _number(file, self._summaries_at + slot * layout.SUMMARY_BYTES)
+
+    def _is_behind(self, file: int) -> bool:
+        """Whether more than the window has been written since, or the next is overwritten."""
+        if not self._slots:
+            return False
+        following = self._number_reader(file)(self.steps_seen % self._slots)
+        return following > self.steps_seen + 1 or self._is_there(file, self.steps_seen + KEPT_STEPS)
+
+    def _is_there(self, file: int, number: int) -> bool:
+        return bool(self._slots) and self._number_reader(file)((number - 1) % self._slots) == number
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def inside(self) -> Inside | None:
+        """The last operation that was entered and not left, from the ring's latest records."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return _open_operation(self._latest_records(file))
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+
+    def _latest_records(self, file: int) -> Array:
+        size, slots = layout.RECORD_BYTES, self._ring_slots
+        newest = newest_number(lambda slot: _number(file, self._ring_at + slot * size), slots)
+        end = (newest - 1) % slots + 1 if newest else 0
+        begin = max(end - LATEST_RECORDS, 0)
+        data = os.pread(file, (end - begin) * size, self._ring_at + begin * size)
+        rows = np.frombuffer(data, RECORD, len(data) // size)
+        return np.asarray(rows[rows["seq"] != 0])
+
+
+def kept(rows: Array) -> Array:
+    """The columns of summaries that the live view keeps."""
+    found = np.empty(len(rows), LIVE)
+    for name in LIVE_FIELDS:
+        found[name] = rows[name]
+    return found
+
+
+def newest_number(number_at: Callable[[int], int], slots: int) -> int:
+    """The highest number in a ring that is filled in order, by bisection; 0 in an empty one.
+
+    Slot i holds the first slot's number plus i up to the newest, and older numbers behind it.
+    """
+    first = number_at(0) if slots else 0
+    if first == 0:
+        return 0
+    low, high = 0, slots  # invariant: slot `low` belongs to the latest round, `high` does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if number_at(middle) == first + middle:
+            low = middle
+        else:
+            high = middle
+    return first + low
+
+
+def _number(file: int, at: int) -> int:
+    return int.from_bytes(os.pread(file, _SEQ_BYTES, at), "little")
+
+
+def _open_operation(records: Array) -> Inside | None:
+    kinds = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
+    on_device = (records["flags"] & int(Flag.ON_DEVICE)) != 0
+    pending = np.isin(records["kind"], kinds) & (records["exit_ns"] == 0) & ~on_device
+    if not pending.any():
+        return None
+    row = records[int(np.flatnonzero(pending)[0])]  # the first of them holds up the others
+    code = int(row["op"])
+    name = Op(code).name.lower().replace("_", "-") if code in set(Op) else "an operation"
+    return Inside(name, int(row["group_seq"]), int(row["enter_ns"]))

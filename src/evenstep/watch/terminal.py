@@ -1,0 +1,194 @@
+"""The live view as lines of text: the verdict, the steps, the ranks that say most, the pacing.
+
+The same words with and without colour, never wider than asked, and no control character of a trace.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evenstep.report.quantities import SHARES, cells, duration, number, percent, plural, printable
+from evenstep.watch.findings import Journal
+from evenstep.watch.frame import Frame, LiveFinding, RankRow
+
+FEWEST_ROWS = 3
+HOST_WIDTH = 12
+_SPARKS = "▁▂▃▄▅▆▇█"
+_NAMES = tuple(name for name, _ in SHARES)
+_GLYPHS = dict(zip(_NAMES, "█▓▒░·", strict=True))
+_COLORS = dict(zip(_NAMES, ("34", "36", "33", "35", "90"), strict=True))
+_LEFT = 4 + 1 + HOST_WIDTH + 1 + 8 + 1 + 8 + 1  # of a row, before its bar
+
+
+@dataclass(slots=True, frozen=True)
+class View:
+    """How much room there is, and whether there is colour."""
+
+    width: int = 80
+    height: int = 24
+    color: bool = False
+
+    def paint(self, text: str, code: str) -> str:
+        """Text in a colour, where there is any."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color and code and text else text
+
+    def wrap(self, text: str, *, first: str = "", code: str = "") -> list[str]:
+        """Lines of at most the width, the further ones indented as the first."""
+        lines = textwrap.wrap(
+            printable(text), self.width, initial_indent=first, subsequent_indent=" " * len(first)
+        )
+        return [self.paint(line, code) for line in lines]
+
+
+def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
+    """The picture, at most `view.height` lines where the ranks leave a choice."""
+    head = [
+        *view.wrap(_where(frame), code="2"),
+        *view.wrap(frame.verdict, code="1"),
+        *_steps(frame, view),
+    ]
+    tail = [*_pacing(frame, view), *_findings(frame, journal, view)]
+    room = max(view.height - len(head) - len(tail) - 3, FEWEST_ROWS)
+    return [*head, *_ranks(frame, view, room), *tail]
+
+
+def status_line(frame: Frame) -> str:
+    """The picture in one line, for a log."""
+    parts = [f"step {frame.step:,}" if frame.step is not None else "no step yet"]
+    parts += [duration(frame.step_time["p50_ns"])] if frame.step is not None else []
+    return printable(" · ".join([*parts, frame.verdict]))
+
+
+def _where(frame: Frame) -> str:
+    parts = [frame.run]
+    if frame.attempts > 1:
+        parts.append(f"attempt {frame.attempt} ({plural(frame.attempts, 'attempt')} so far)")
+    if frame.ranks_seen:
+        of_world = f" of {frame.world:,}" if frame.world != frame.ranks_seen else ""
+        ranks = f"{frame.ranks_seen:,}{of_world} rank{'' if frame.world == 1 else 's'}"
+        parts.append(f"{ranks} on {plural(frame.hosts, 'node')}")
+    if frame.step is not None:
+        parts.append(f"step {frame.step:,}")
+    if frame.steps_per_s is not None and frame.state == "running":
+        parts.append(number(frame.steps_per_s, "steps/s"))
+    return " · ".join(parts)
+
+
+def _steps(frame: Frame, view: View) -> Iterator[str]:
+    """Step time and its curve, then where it goes, over all ranks."""
+    if frame.step is None:
+        return
+    time = frame.step_time
+    text = f"step {duration(time['p50_ns'])} p50 · {duration(time['p99_ns'])} p99"
+    text += f" · CV {percent(time['cv'])}"
+    yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
+    parts = [(f"{_GLYPHS[n]} {label} {percent(frame.shares.get(n))}", n) for n, label in SHARES]
+    used, line = 0, ""
+    for part, name in parts:
+        gap = "  " if used else ""
+        if used and used + 2 + len(part) > view.width:
+            break
+        line += gap + view.paint(part[0], _COLORS[name]) + part[1:]
+        used += len(gap) + len(part)
+    yield line
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The latest values as bars between their least and their greatest."""
+    shown = list(values)[-max(width, 0) :] if width > 0 else []
+    if not shown:
+        return ""
+    low, span = min(shown), max(shown) - min(shown)
+    if span <= 0.02 * max(shown):  # what differs by less is one height: noise is no mountain
+        return _SPARKS[0] * len(shown)
+    return "".join(_SPARKS[int((value - low) / span * (len(_SPARKS) - 1))] for value in shown)
+
+
+def _ranks(frame: Frame, view: View, room: int) -> Iterator[str]:
+    if not frame.rows:
+        return
+    yield ""
+    head = f"{'rank':>4} {'host':<{HOST_WIDTH}} {'step':>8} {'late':>8} its step"
+    yield view.paint(head[: view.width], "2")
+    shown = list(frame.rows)[:room]
+    for row in shown:
+        yield _row(row, view)
+    if len(shown) < frame.ranks_seen:
+        text = f"those that say most of {plural(frame.ranks_seen, 'rank')}"
+        yield view.paint(text[: view.width], "2")
+
+
+def _row(row: RankRow, view: View) -> str:
+    host = printable(row.host)
+    host = host if len(host) <= HOST_WIDTH else host[: HOST_WIDTH - 1] + "…"
+    step = "-" if row.step is None else f"{row.step}"
+    late = "-" if row.late_ns is None else duration(row.late_ns) if row.late_ns > 0 else "0"
+    left = f"{row.rank:>4} {host:<{HOST_WIDTH}} {step:>8} {late:>8} "
+    width = max(view.width - _LEFT, 4)
+    return left + (_state(row, view, width) or _bar(row, view, width))
+
+
+def _state(row: RankRow, view: View, width: int) -> str:
+    """In words, for a rank whose steps say nothing at the moment."""
+    if row.state in ("", "ended"):
+        return ""
+    text = {"gone": "its process is gone", "failed": "not observed any more"}.get(row.state, "")
+    if row.state == "silent":
+        text = f"no step for {duration(row.silent_s * 1e9)}"
+        text += f", in {row.inside}" if row.inside else ""
+    return view.paint(text[:width], "31")
+
+
+def _bar(row: RankRow, view: View, width: int) -> str:
+    counts = cells(row.shares, width)
+    return "".join(view.paint(_GLYPHS[name] * n, _COLORS[name]) for name, n in counts.items())
+
+
+def _pacing(frame: Frame, view: View) -> Iterator[str]:
+    text = pacing_words(frame)
+    if text:
+        yield ""
+        yield from view.wrap(text, first="pacing ")
+
+
+def pacing_words(frame: Frame) -> str:
+    """How pacing stands, in a sentence; "" where no rank says."""
+    pacing = frame.pacing
+    if not pacing:
+        return ""
+    modes = pacing["modes"]
+    if len(modes) == 1:
+        text = str(next(iter(modes)))
+    else:
+        text = ", ".join(f"{mode} on {plural(count, 'rank')}" for mode, count in modes.items())
+    if pacing["threshold"] is not None:
+        text += f" (threshold {percent(pacing['threshold'])},"
+        text += f" max delay {percent(pacing['max_delay'])})"
+    if pacing["held_ranks"]:
+        text += f": holds {plural(pacing['held_ranks'], 'rank')}, {percent(pacing['held'])} of"
+        text += " all step time"
+    if pacing["note"]:
+        text += f"; {pacing['note']}"
+    followed = pacing["followed_by"]
+    if followed is not None and followed < frame.ranks_seen:
+        text += f"; {pacing['requested_mode']} was asked for, {followed} of"
+        text += f" {plural(frame.ranks_seen, 'rank')} follow yet"
+    return text
+
+
+def _findings(frame: Frame, journal: Journal, view: View) -> Iterator[str]:
+    if frame.findings or journal.past:
+        yield ""
+    for finding in frame.findings:
+        yield from view.wrap(finding_words(finding, journal), first=" ! ", code="33")
+    for text in journal.past:
+        yield from view.wrap(text, first="   ", code="2")
+
+
+def finding_words(finding: LiveFinding, journal: Journal) -> str:
+    """A finding with its mode and since when it is so."""
+    since = journal.since(finding)
+    begun = "" if since is None else f" (since step {since})"
+    return f"{finding.mode.replace('_', ' ')}{begun}: {finding.text}"

@@ -1,0 +1,199 @@
+"""The live view as a page of this machine: server-sent events on 127.0.0.1, behind a token.
+
+The page is one file with its script and style inside; its policy lets it speak to this server and
+nobody else. Whoever lacks the token of the address gets nothing, and so does a page of another site
+that has this name resolve to 127.0.0.1: the host of every request is looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from evenstep.errors import UsageError
+
+PAGE = Path(__file__).parent / "assets"
+ADDRESS = "127.0.0.1"
+ALIVE_S = 5.0  # without news a comment is sent, so that both sides notice a broken line
+WAITING_S = 60.0  # a request that does not come is given up
+POLL_S = 0.1
+
+
+class Broadcast:
+    """The latest message, for any number of listeners that may each be slower than the speaker."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._number = 0
+        self._message = b""
+        self.closed = False
+
+    def say(self, message: bytes) -> None:
+        """Replace the message and wake who listens."""
+        with self._changed:
+            self._number += 1
+            self._message = message
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Say nothing more."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def after(self, number: int, timeout_s: float) -> tuple[int, bytes | None]:
+        """The latest message and its number; None where there is none newer than `number`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or self._number > number, timeout_s)
+            return self._number, self._message if self._number > number else None
+
+
+class LiveServer:
+    """Serves the page while it is open. Raises `UsageError` where the port cannot be had."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self._broadcast = Broadcast()
+        try:
+            self._server = _Server((ADDRESS, port), _Handler, self.token, self._broadcast)
+        except OSError as error:
+            raise UsageError(
+                f"cannot serve on {ADDRESS}:{port}: {error.strerror}; choose another --port"
+            ) from error
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(POLL_S,), daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        """The address with its token."""
+        return f"http://{ADDRESS}:{self.port}/?token={self.token}"
+
+    def publish(self, picture: Mapping[str, Any]) -> None:
+        """Send a picture to every open page."""
+        text = json.dumps(picture, allow_nan=False, separators=(",", ":"))
+        self._broadcast.say(text.encode())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._broadcast.close()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def tunnel_command(port: int) -> str:
+    """What to type on one's own machine, so that the address works there too."""
+    return f"ssh -N -L {port}:{ADDRESS}:{port} {socket.gethostname()}"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True  # a page left open must not keep the command from ending
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: type[BaseHTTPRequestHandler],
+        token: str,
+        broadcast: Broadcast,
+    ) -> None:
+        super().__init__(address, handler)
+        self.token = token.encode()
+        self.broadcast = broadcast
+
+    @cached_property
+    def page(self) -> tuple[bytes, str]:
+        """The page and the policy that allows its own script and style alone."""
+        text = (PAGE / "live.html").read_text("utf-8")
+        style, script = ((PAGE / name).read_text("utf-8") for name in ("live.css", "live.js"))
+        policy = (
+            f"default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+            f"frame-ancestors 'none'; script-src {_content_hash(script)}; "
+            f"style-src {_content_hash(style)}; img-src data:"
+        )
+        return text.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script).encode(), policy
+
+    def allows(self, host: str, token: str) -> bool:
+        """Whether a request is for this address and has its token."""
+        port = self.server_address[1]
+        ours = host in (f"{ADDRESS}:{port}", f"localhost:{port}")
+        return hmac.compare_digest(token.encode(), self.token) and ours
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that was closed in the middle of a message is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = WAITING_S
+    server_version = "evenstep"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """The page, or the events; nothing else is here."""
+        parts = urlsplit(self.path)
+        token = parse_qs(parts.query).get("token", [""])[0]
+        if not self.server.allows(self.headers.get("Host", ""), token):
+            self._answer(403, b"the address with its token is what evenstep watch has printed\n")
+        elif parts.path == "/":
+            page, policy = self.server.page
+            self._answer(200, page, "text/html; charset=utf-8", policy)
+        elif parts.path == "/events":
+            self._stream()
+        else:
+            self._answer(404, b"there is nothing here\n")
+
+    def _answer(
+        self, code: int, body: bytes, kind: str = "text/plain; charset=utf-8", policy: str = ""
+    ) -> None:
+        self._begin(code, kind)
+        self.send_header("Content-Length", str(len(body)))
+        if policy:
+            self.send_header("Content-Security-Policy", policy)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _begin(self, code: int, kind: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+
+    def _stream(self) -> None:
+        self._begin(200, "text/event-stream")
+        self.end_headers()
+        number = 0
+        broadcast = self.server.broadcast
+        while not broadcast.closed:
+            number, message = broadcast.after(number, ALIVE_S)
+            self.wfile.write(b": still here\n\n" if message is None else b"data: %b\n\n" % message)
+        self.wfile.write(b"event: ended\ndata: {}\n\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not worth a line."""
+
+
+def _content_hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,164 @@
+"""The latest steps of a running job as numbers: rank by rank, and step by step.
+
+Both are small and add up: those of a job are those of its nodes put together. So a node may work
+them out for its own ranks and hand on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.spool.layout import Phase
+
+Array = npt.NDArray[Any]
+
+WINDOW_STEPS = 32  # of each rank, everything but the curve is told from these
+
+
+class Tail(Protocol):
+    """Where a rank's latest steps are."""
+
+    steps: Array  # as `evenstep.watch.spool` keeps them, oldest first
+
+
+class Stepped(Protocol):
+    """A rank that is followed."""
+
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def rank(self) -> int: ...
+
+
+@dataclass(slots=True)
+class RankWindow:
+    """Sums over the window of every rank that has finished a step, one place a rank."""
+
+    ranks: Array
+    step_ns: Array  # mean
+    work_ns: Array  # mean of the step without waiting, transfer and pacing
+    sync_ns: Array
+    wait_ns: Array  # NaN where it cannot be told
+    held_ns: Array
+    pause_ns: Array
+    phase_ns: Array  # a row a rank
+    last_step: Array
+    counts: Array  # steps there are of each
+
+    @classmethod
+    def together(cls, windows: Sequence[Self]) -> Self:
+        """The ranks of several windows, in order of rank."""
+        columns = {
+            field.name: np.concatenate([getattr(window, field.name) for window in windows])
+            for field in fields(cls)
+        }
+        order = np.argsort(columns["ranks"], kind="stable")
+        return cls(**{name: values[order] for name, values in columns.items()})
+
+
+class StepTable(NamedTuple):
+    """Every step that is still known, ascending: what its ranks took for it."""
+
+    step: Array
+    ranks: Array  # how many have finished it
+    time_ns: Array  # of the median rank
+    work_ns: Array  # the same without waiting, transfer and pacing
+    most_work_ns: Array  # of the rank that worked longest
+
+
+NO_STEPS = StepTable(np.zeros(0, np.int64), np.zeros(0, np.int64), *([np.zeros(0)] * 3))
+
+
+def rank_window(states: Sequence[Stepped]) -> RankWindow:
+    """The latest steps of each rank, as means per step."""
+    stepped = [state for state in states if len(state.tail.steps)]
+    tails = [state.tail.steps[-WINDOW_STEPS:] for state in stepped]
+    counts = np.array([len(rows) for rows in tails], np.int64)
+    rows: Array = np.concatenate(tails) if tails else np.empty(0)
+    begins = np.cumsum(counts) - counts
+
+    def mean(name: str) -> Array:
+        if not tails:
+            return np.zeros((0, len(Phase))) if name == "phase_ns" else np.zeros(0)
+        total = np.add.reduceat(rows[name].astype(np.float64), begins, axis=0)
+        return np.asarray(total / (counts[:, None] if total.ndim > 1 else counts))
+
+    phases, step, held = mean("phase_ns"), mean("step_sum_ns"), mean("held_ns")
+    known, wait = mean("wait_known"), mean("wait_ns")
+    sync = phases[:, int(Phase.SYNC)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        waits = np.where(known > 0, np.minimum(wait / known, sync), np.nan)
+    return RankWindow(
+        ranks=np.array([state.rank for state in stepped], np.int64),
+        step_ns=step,
+        work_ns=np.maximum(step - sync - held, 0.0),
+        sync_ns=sync,
+        wait_ns=waits,
+        held_ns=held,
+        pause_ns=mean("pause_ns"),
+        phase_ns=phases,
+        last_step=np.array([int(rows_["first_step"][-1]) for rows_ in tails], np.int64),
+        counts=counts,
+    )
+
+
+def step_table(states: Sequence[Stepped]) -> StepTable:
+    """The latest steps of these ranks."""
+    tails = [state.tail.steps for state in states if len(state.tail.steps)]
+    if not tails:
+        return NO_STEPS
+    rows = np.concatenate(tails)
+    step, time = rows["first_step"].astype(np.int64), rows["step_sum_ns"].astype(np.float64)
+    blocked = rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"]
+    begins, times = _by_step(step, time)
+    _, works = _by_step(step, time - blocked)
+    sizes = np.diff(np.append(begins, len(step)))
+    return StepTable(
+        np.sort(step)[begins],
+        sizes,
+        times[begins + sizes // 2],
+        (works[begins + sizes // 2] + works[begins + (sizes - 1) // 2]) / 2,
+        works[begins + sizes - 1],
+    )
+
+
+def steps_together(tables: Sequence[StepTable]) -> StepTable:
+    """The steps of several nodes: medians are those of the nodes' medians, by their ranks."""
+    tables = [table for table in tables if len(table.step)]
+    if not tables:
+        return NO_STEPS
+    step, ranks, time, work, most = (
+        np.concatenate(columns) for columns in zip(*tables, strict=True)
+    )
+    begins, _ = _by_step(step, time)
+    numbers = np.sort(step)[begins]
+    order = np.argsort(step, kind="stable")
+    return StepTable(
+        numbers,
+        np.add.reduceat(ranks[order], begins),
+        _weighted_median(step, time, ranks, begins),
+        _weighted_median(step, work, ranks, begins),
+        np.maximum.reduceat(most[order], begins),
+    )
+
+
+def _by_step(step: Array, values: Array) -> tuple[Array, Array]:
+    """Where each step begins once rows are in order of it; the values, ascending in each step."""
+    order = np.lexsort((values, step))
+    begins = np.flatnonzero(np.append(True, np.diff(step[order]) != 0))
+    return begins, values[order]
+
+
+def _weighted_median(step: Array, values: Array, weights: Array, begins: Array) -> Array:
+    """For each step the value that half of the weight lies below."""
+    order = np.lexsort((values, step))
+    reached = np.cumsum(weights[order])
+    before = reached[begins] - weights[order][begins]
+    total = np.add.reduceat(weights[order], begins)
+    return np.asarray(values[order][np.searchsorted(reached, before + total / 2, side="left")])

@@ -1,0 +1,1 @@
+"""Processes or Ray for many independent tasks."""

@@ -1,0 +1,135 @@
+"""Pieces of work on a Ray cluster: one of its own on this machine, or one at an address.
+
+Ray gives a piece whose worker or node has died to another one by itself. Every worker must have
+this very version of evenstep, or results would not be the same bytes: each piece checks that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from evenstep import __version__
+from evenstep.errors import EvenstepError, MissingExtra, UsageError
+from evenstep.workers.engines import MOST_LIVES, Answer, Piece, Result, answered, fatal
+
+AHEAD = 2  # pieces handed out for each core, so that none waits for the next one
+
+
+class RayEngine:
+    """Workers of a Ray cluster, one for each of its cores or at most `workers`."""
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        self.address = address
+        self.workers = workers
+
+    def carried(
+        self, pieces: Sequence[Piece], work: Callable[[Piece], Result]
+    ) -> Generator[Result, None, None]:
+        """See `engines.Engine`. A cluster that was running before goes on running."""
+        if not pieces:
+            return
+        ray = _ray()
+        joined = bool(ray.is_initialized())
+        if not joined:
+            self._join(ray)
+        crowd = Crowd(ray, pieces, work, self._most(ray))
+        try:
+            while crowd.waiting():
+                yield crowd.next_result()
+        finally:
+            if joined:
+                crowd.dismiss()
+            else:
+                ray.shutdown()  # which ends what we have begun on a cluster at an address
+
+    def _join(self, ray: Any) -> None:
+        quiet = {"log_to_driver": False, "logging_level": "error"}
+        try:
+            if self.address is None:
+                ray.init("local", num_cpus=self.workers, include_dashboard=False, **quiet)
+            else:
+                ray.init(self.address, **quiet)
+        except Exception as error:  # of many kinds, bare ones too
+            place = f"at {self.address}" if self.address else "on this machine"
+            reason = (str(error) or type(error).__name__).partition("\n")[0]
+            raise UsageError(
+                f"there is no Ray cluster {place}: {reason}; start one with `ray start --head`, or "
+                "leave --address out for one of our own"
+            ) from error
+
+    def _most(self, ray: Any) -> int:
+        """Pieces in flight at once."""
+        if self.workers is not None and self.address is not None:
+            return self.workers
+        return AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
+
+
+class Crowd:
+    """Pieces in flight on a cluster, and those that are left."""
+
+    def __init__(
+        self, ray: Any, pieces: Sequence[Any], work: Callable[[Any], Any], most: int
+    ) -> None:
+        self._ray = ray
+        self._pieces = pieces
+        self._next = 0
+        self._most = most
+        self._work = work
+        self._flying: dict[Any, int] = {}
+        self._task = ray.remote(num_cpus=1, max_retries=MOST_LIVES - 1)(_checked)
+
+    def waiting(self) -> bool:
+        """Hand out what may be in flight; whether a result is still to come."""
+        while self._next < len(self._pieces) and len(self._flying) < self._most:
+            piece = self._pieces[self._next]
+            self._flying[self._task.remote(__version__, self._work, piece)] = self._next
+            self._next += 1
+        return bool(self._flying)
+
+    def next_result(self) -> Any:
+        """Wait for the next piece that is finished."""
+        ray = self._ray
+        (done,), _ = ray.wait(list(self._flying), num_returns=1)
+        number = self._flying.pop(done)
+        try:
+            answer: Answer = ray.get(done)
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+            raise fatal(self._pieces[number]) from error
+        except ray.exceptions.RayError as error:
+            raise EvenstepError(_unable(str(error))) from error
+        return answer.opened()
+
+    def dismiss(self) -> None:
+        """Drop what is still in flight."""
+        for reference in self._flying:
+            self._ray.cancel(reference)
+        self._flying.clear()
+
+
+def _checked(version: str, work: Callable[[Any], Any], piece: Any) -> Answer:
+    """What a worker does with a piece."""
+    if version != __version__:
+        return Answer(None, UsageError(
+            f"a worker of the Ray cluster has evenstep {__version__}, this machine {version}: "
+            "install the same version on all of its nodes"
+        ))  # fmt: skip
+    return answered(work, piece)
+
+
+def _unable(text: str) -> str:
+    if "No module named 'evenstep" in text:
+        return (
+            "a worker of the Ray cluster cannot import evenstep: install it on all of its nodes "
+            f'with: pip install "evenstep[ray]=={__version__}"'
+        )
+    last = text.strip().splitlines()[-1] if text.strip() else "no reason given"
+    return f"the Ray cluster cannot carry out a piece of work: {last}"
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise MissingExtra("ray", extra="ray", purpose="--engine ray") from error
+    return ray
