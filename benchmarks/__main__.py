@@ -23,6 +23,7 @@ NAMES = (
     "waits",
     "step_time",
     "toggles",
+    "trial",
     "corpus",
     "published",
     "what_if",

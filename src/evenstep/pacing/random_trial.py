@@ -1,0 +1,382 @@
+"""Whether an action pays: a trial in pairs of blocks whose order is drawn by chance.
+
+Steps are cut into blocks; of each pair one block acts and one does not, by a coin that the world
+has not seen. Two facts follow, whatever the job does and however its steps are correlated.
+
+No effect: exchanging the two blocks changes nothing but the sign of their difference D, so given
+|D| its sign is a coin, E[exp(λD) / cosh(λD)] = 1, and the product over pairs is a test martingale.
+It ever exceeds 1/α with probability at most α (Ville 1939). The n-th trial of an action has α /
+(n(n + 1)) of the error, so all of them together say "pays" wrongly with probability at most α.
+
+Loss: over the coin, D is the mean effect of the pair. So what was lost less what was booked is a
+martingale, and as a trial ends when its bookings exceed `CREDIT` steps and `SHARE` of all steps,
+the expected loss is at most that and one pair (optional stopping). One path may lose more: with
+noise σ of a step that is correlated over τ of K steps, none could promise less than about
+σ sqrt(2 τ ln(1/α) / K).
+
+What acting leaves behind is covered by neither. It is measured: of two blocks in a row without, the
+first follows acting and the second does not. Where they surely differ, blocks are lengthened, and
+what the first one costs is taken off the gain. What lasts longer than blocks is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from math import exp, inf, log, log1p, sqrt
+from typing import NamedTuple
+
+BLOCK_STEPS = 8  # short: neighbouring steps are alike, and a pair cannot lose much
+FEWEST_STEPS = 4  # of a block that has settled, or its pair does not count
+PAIR, LONGEST_SPAN = 2, 16  # blocks of which one is left out: on trial, and where it pays
+ALPHA = 0.05  # of saying "pays" wrongly, ever
+ALARM = 0.05  # of ending wrongly, from any pair on, what pays
+CREDIT = 3.0  # steps that a job may lose to trials
+SHARE = 0.0005  # ... and of every step
+LEARNING_STEPS = 64  # before the first trial
+FIRST_REST_STEPS, LONGEST_REST_STEPS = 300, 4000  # after a trial that failed; doubled each time
+MOST_PAIRS = 256  # of a trial that becomes certain of nothing
+OUTLIER = 3.0  # a step longer than so many mean ones is something else, and counts as that long
+FEWEST_LEFT, LEFT_SURE = 3, 2.5  # blocks that show what is left behind, and standard errors
+LONGEST_SCALE = 4  # doublings of a block
+_RATES = (1.0, 4.0, 16.0, 64.0)  # λ: from noisy steps to quiet ones
+_RELEVANT = log(len(_RATES))
+
+
+class Verdict(NamedTuple):
+    """What a trial knows. Gains are shares of the mean step; positive is better."""
+
+    word: str  # "untested", "on trial", "pays", "does not pay", "undecided"
+    pairs: int = 0
+    gain: float = 0.0  # mean over pairs
+    low: float = -inf  # the interval holds at all times (95 %)
+    high: float = inf
+
+
+class Account:
+    """What the trials of one job may lose together, in steps, and whose turn it is."""
+
+    __slots__ = ("_open", "booked", "holder", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.booked = 0.0  # by trials that have ended
+        self.holder: object = None  # the one action on trial
+        self._open: dict[object, float] = {}
+
+    def room(self, trial: object = None) -> float:
+        """Steps that this trial may have lost by now."""
+        others = sum(max(0.0, loss) for each, loss in self._open.items() if each is not trial)
+        return CREDIT + SHARE * self.steps - self.booked - others
+
+    def book(self, trial: object, loss: float) -> None:
+        """Enter what a running trial has lost so far, less what it gained."""
+        self._open[trial] = loss
+
+    def close(self, trial: object) -> None:
+        """The trial is over: what it lost stays booked; what it gained buys nothing."""
+        self.booked += max(0.0, self._open.pop(trial, 0.0))
+        self.release(trial)
+
+    def release(self, trial: object) -> None:
+        """Let another action have its trial."""
+        if self.holder is trial:
+            self.holder = None
+
+
+@lru_cache(maxsize=64)
+def left_out(seed: str, block: int, span: int) -> int:
+    """The block that does not act among the `span` (a power of two) aligned ones around `block`.
+
+    Whoever knows the seed draws the same. A longer span leaves out a block that a shorter one
+    leaves out as well.
+    """
+    first = block - block % span
+    while span > 1:
+        span //= 2
+        drawn = blake2b(f"{seed}\0{span}\0{first}".encode(), digest_size=1).digest()
+        first += span * (drawn[0] & 1)
+    return first
+
+
+class _Block:
+    """One block's steps as they come."""
+
+    __slots__ = ("acted", "aims", "count", "fresh", "index", "settled", "squares", "sums", "total")
+
+    def __init__(self, index: int, *, acted: bool) -> None:
+        self.index = index
+        self.acted = acted
+        self.fresh = False  # the block before was of the other kind
+        self.count, self.total = 0, 0.0  # all steps
+        self.settled, self.sums, self.squares, self.aims = 0, 0.0, 0.0, 0.0  # after the turn
+
+    @property
+    def mean(self) -> float:
+        return self.sums / self.settled
+
+    @property
+    def variation(self) -> float:
+        """Coefficient of variation; steadier than 1e-4 is not told apart."""
+        mean = self.mean
+        return max(1e-4, sqrt(max(0.0, self.squares / self.settled - mean * mean)) / mean)
+
+
+class RandomTrial:
+    """The trial of one action, told of every steady step and asked before the next.
+
+    A step's `loss` is the part of it that the action can change, all of it where nothing else is
+    told. `objective` is what must improve: the mean loss ("throughput"), its steadiness
+    ("stability"), or a mean that is told beside it ("energy"). The stop-loss is of throughput
+    always: `share` of it may go where the objective is another.
+    """
+
+    def __init__(
+        self, account: Account, *, seed: str, objective: str = "throughput", share: float = SHARE
+    ) -> None:
+        self.account = account
+        self.objective = objective
+        self._seed = seed
+        self._grace = share - SHARE  # of every step, what the objective may cost beside
+        self.reset()
+
+    def reset(self) -> None:
+        """Batch or world has changed: what was learned is of another job."""
+        self.account.close(self)
+        self.wanted = True  # there is something to gain: the host's part
+        self.word = "untested"
+        self.span = 0  # 0: not acting; else all but one block of so many
+        self.mean_ns = 0.0  # of a step, outside trials
+        self.scale = 0  # blocks are so often doubled
+        self._learned = 0
+        self._trials = 0
+        self._rest, self._wake = FIRST_REST_STEPS, self.account.steps + LEARNING_STEPS
+        self._asked = (-1, False)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.gains: list[float] = []  # D of each pair
+        self._squares = 0.0  # sum of D²
+        self._for = [0.0] * len(_RATES)  # log of the martingale that grows where it pays …
+        self._against = [0.0] * len(_RATES)  # … and of the one that grows where it costs
+        self._loss = 0.0  # steps, less what was gained
+        self._steps = self.account.steps
+        self._acted = [0, 0.0]  # steps acted in since the last pair, and their loss
+        self._leaves_anew()
+
+    def _leaves_anew(self) -> None:
+        self._left: list[float] = []  # what the first block after acting takes above the second
+        self._block: _Block | None = None
+        self._partner: _Block | None = None
+
+    @property
+    def turn(self) -> int:
+        """Steps of a block that do not count: all of a longer one that may be left behind."""
+        return BLOCK_STEPS << self.scale - 1 if self.scale else 1
+
+    def acts(self, block: int) -> bool:
+        """Whether a step of this block (a step's number over `BLOCK_STEPS`) is to be acted in."""
+        if not self.span:
+            return False
+        block >>= self.scale
+        if block != self._asked[0]:
+            self._asked = (block, left_out(self._seed, block, self.span) != block)
+        return self._asked[1]
+
+    def learn(
+        self,
+        block: int,
+        step: float,
+        acted: bool,
+        loss: float | None = None,
+        aim: float | None = None,
+    ) -> None:
+        """Take a finished steady step, and what of it is `loss` where that is not all of it."""
+        if not self.span:
+            self._rest_on(step)
+            return
+        now = self._block
+        if now is None or now.index != block >> self.scale:
+            if now is not None:
+                self._close(now)
+                if not self.span:
+                    return
+            now = self._block = _Block(block >> self.scale, acted=acted)
+        if acted is not now.acted:
+            return
+        loss = min((step if loss is None else loss) / self.mean_ns, OUTLIER)
+        now.count += 1
+        now.total += loss
+        if now.count <= self.turn:
+            return
+        now.settled += 1
+        now.sums += loss
+        now.squares += loss * loss
+        now.aims += loss if aim is None else aim
+
+    def _rest_on(self, step: float) -> None:
+        """Learn how long a step is while nothing is done; begin when it is time."""
+        self._learned = learned = min(LEARNING_STEPS, self._learned + 1)
+        self.mean_ns += (step - self.mean_ns) / learned
+        account = self.account
+        if not self.wanted or learned < LEARNING_STEPS or account.steps < self._wake:
+            return
+        if account.holder is None and account.room() > 1.0:
+            account.holder = self
+            self._trials += 1
+            self.word, self.span, self._asked = "on trial", PAIR, (-1, False)
+            self._begin()
+
+    def _close(self, block: _Block) -> None:
+        other, self._partner = self._partner, block
+        before = other if other is not None and other.index == block.index - 1 else None
+        if block.acted:
+            self._acted[0] += block.count
+            self._acted[1] += block.total
+        if before is None or min(block.settled, before.settled) < FEWEST_STEPS:
+            return
+        block.fresh = block.acted is not before.acted
+        if before.fresh and not (block.fresh or block.acted):
+            self._left.append(before.mean - block.mean)
+        if block.index % 2 and block.fresh:
+            self._pair(*((before, block) if block.acted else (block, before)))
+
+    def _pair(self, off: _Block, on: _Block) -> None:
+        """Enter the difference of a pair, and book what acting has cost since the last one."""
+        gain = self._gain(off, on)
+        if len(self.gains) < 8 * MOST_PAIRS:
+            self.gains.append(gain)
+            self._squares += gain * gain
+        for index, rate in enumerate(_RATES):
+            grown = rate * gain
+            self._for[index] += grown - _log_cosh(grown)
+            self._against[index] -= grown + _log_cosh(grown)
+        count, total = self._acted
+        self._loss += total - count * off.mean
+        self._acted = [0, 0.0]
+        left, error = self._left_behind
+        if abs(left) > LEFT_SURE * error:
+            self._lengthen(self.scale + 1)
+            # Three in four blocks without follow acting: they look worse, and are worse, by it.
+            self._loss += 1.75 * left * (BLOCK_STEPS << self.scale)
+        self.account.book(self, self._loss)
+        self._judge(gain)
+
+    @property
+    def _left_behind(self) -> tuple[float, float]:
+        """What acting adds to a step of the next block, and the standard error of that."""
+        left, count = self._left, len(self._left)
+        if count < FEWEST_LEFT:
+            return 0.0, inf
+        mean = sum(left) / count
+        return mean, sqrt(sum((each - mean) ** 2 for each in left) / (count * (count - 1)))
+
+    def _gain(self, off: _Block, on: _Block) -> float:
+        if self.objective == "stability":
+            return (off.variation - on.variation) / (off.variation + on.variation)
+        if self.objective == "energy":
+            without, within = off.aims / off.settled, on.aims / on.settled
+            return (without - within) / max(without, 1e-9)
+        return off.mean - on.mean
+
+    def _judge(self, gain: float) -> None:
+        account = self.account
+        allowed = account.room(self) + self._grace * (account.steps - self._steps)
+        if self._loss > allowed:
+            self._stop("does not pay")
+        elif self.word == "pays":
+            self._go_on(gain)
+        elif self._left_behind[1] < inf and _mixed(self._for) > self._needed:
+            self.word, self._rest = "pays", FIRST_REST_STEPS
+            self._against = [0.0] * len(_RATES)
+            account.release(self)
+        elif len(self.gains) >= MOST_PAIRS:
+            self._stop("undecided")
+
+    def _lengthen(self, scale: int) -> None:
+        if self.scale < scale <= LONGEST_SCALE:
+            self.scale, self._asked = scale, (-1, False)
+            self._leaves_anew()
+
+    @property
+    def _needed(self) -> float:
+        """Log of the evidence at which this trial says that acting pays."""
+        return log(self._trials * (self._trials + 1) / ALPHA)
+
+    def _go_on(self, gain: float) -> None:
+        """Watch for a change, and leave out less where the gains so far cover the error of that."""
+        harms = _mixed(self._against)
+        if harms > -log(ALARM):
+            self._stop("does not pay")
+            return
+        if harms < 0.0:
+            self._against = [0.0] * len(_RATES)
+        error = 2.0 * sqrt(self._squares / len(self.gains))  # of the mean of a block
+        at_stake = error * 2 * self.span * (BLOCK_STEPS << self.scale)
+        if gain < 0.0:
+            self.span, self._asked = max(PAIR, self.span // 2), (-1, False)
+        elif self.span < LONGEST_SPAN and -self._loss > at_stake:
+            self.span, self._asked = 2 * self.span, (-1, False)
+        elif -self._loss > at_stake:
+            self._lengthen(1)
+
+    def _stop(self, word: str) -> None:
+        self.account.close(self)
+        self.word, self.span, self._learned = word, 0, 0
+        self._wake = self.account.steps + self._rest
+        self._rest = min(LONGEST_REST_STEPS, 2 * self._rest)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Where the comparison stands."""
+        return Verdict(self.word, len(self.gains), *interval(self.gains))
+
+
+def interval(gains: Sequence[float], alpha: float = ALPHA) -> tuple[float, float, float]:
+    """Mean of paired differences in random order, and the effects that they do not refute.
+
+    The test inverted: with a constant effect of m, the signs of D - m are coins. Valid at all
+    times, at level 1 - alpha.
+    """
+    if not gains:
+        return 0.0, -inf, inf
+    mean = sum(gains) / len(gains)
+    reach = max(abs(gain - mean) for gain in gains) + 1e-9
+    below = _refuted(gains, alpha, mean, -reach)
+    above = _refuted(gains, alpha, mean, reach)
+    return mean, mean + below, mean + above
+
+
+def _refuted(gains: Sequence[float], alpha: float, mean: float, reach: float) -> float:
+    """How far from the mean an effect must be to be refuted; infinite where none is."""
+    sign = 1.0 if reach > 0 else -1.0
+    far, near = 16 * reach, 0.0
+    limit = log(2 / alpha)
+
+    def evidence(effect: float) -> float:
+        grown = [sum(_grown(sign * rate * (effect - gain)) for gain in gains) for rate in _RATES]
+        return _mixed(grown)
+
+    if evidence(mean + far) < limit:
+        return sign * inf
+    for _ in range(40):
+        middle = (near + far) / 2
+        near, far = (near, middle) if evidence(mean + middle) >= limit else (middle, far)
+    return far
+
+
+def _grown(value: float) -> float:
+    return value - _log_cosh(value)
+
+
+def _log_cosh(value: float) -> float:
+    """log cosh, without overflow."""
+    value = abs(value)
+    return value + log1p(exp(-2 * value)) - log(2)
+
+
+def _mixed(logs: Sequence[float]) -> float:
+    """Log of the mean of what these are the logs of."""
+    most = max(logs)
+    return most + log(sum(exp(each - most) for each in logs)) - _RELEVANT

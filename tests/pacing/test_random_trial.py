@@ -1,0 +1,219 @@
+"""The trial of an action: its order, its proof, its stop-loss."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.pacing.random_trial import (
+    ALPHA,
+    BLOCK_STEPS,
+    CREDIT,
+    LEARNING_STEPS,
+    SHARE,
+    Account,
+    RandomTrial,
+    interval,
+    left_out,
+)
+
+BLOCKS = st.integers(0, 2**40)
+SPANS = st.sampled_from([2, 4, 8, 16])
+
+
+class Job:
+    """A job whose steps are 1, with noise, less what acting gains."""
+
+    def __init__(self, seed: int, gain: float = 0.0, sd: float = 0.03, correlation: int = 1):
+        self.account = Account()
+        self.trial = RandomTrial(self.account, seed=f"job-{seed}")
+        self.gain, self.sd = gain, sd
+        self.kept = math.exp(-1 / correlation) if correlation > 1 else 0.0
+        self.draw = random.Random(seed)
+        self.noise = self.draw.gauss(0, 1)
+        self.lost = 0.0
+        self.words: set[str] = set()
+
+    def go(self, steps: int) -> "Job":
+        for _ in range(steps):
+            step = self.account.steps
+            self.account.steps += 1
+            acted = self.trial.acts(step // BLOCK_STEPS)
+            fresh = math.sqrt(1 - self.kept**2) * self.draw.gauss(0, 1)
+            self.noise = self.kept * self.noise + fresh
+            gained = self.gain if acted else 0.0
+            self.lost -= gained
+            self.trial.learn(step // BLOCK_STEPS, 1 - gained + self.sd * self.noise, acted)
+            self.words.add(self.trial.word)
+        return self
+
+
+@given(BLOCKS, SPANS)
+def test_of_a_span_one_block_is_left_out(group: int, span: int) -> None:
+    drawn = {left_out("run", group * span + n, span) for n in range(span)}
+    assert len(drawn) == 1
+    assert group * span <= drawn.pop() < (group + 1) * span
+
+
+@given(BLOCKS, SPANS)
+def test_who_leaves_out_one_of_a_span_leaves_it_out_of_its_pair_too(block: int, span: int) -> None:
+    found = left_out("run", block, span)
+    assert left_out("run", found, 2) == found
+
+
+def test_two_runs_do_not_draw_the_same_order() -> None:
+    orders = [[left_out(run, 2 * n, 2) % 2 for n in range(64)] for run in ("a", "b")]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("correlation", [1, 10, 100])
+def test_without_effect_pays_is_said_no_more_often_than_promised(correlation: int) -> None:
+    said = sum("pays" in Job(n, correlation=correlation).go(2000).words for n in range(40))
+    # 40 runs at 5 %: more than 6 would come by chance once in 300.
+    assert said <= 6
+
+
+def test_the_evidence_is_a_martingale_whatever_the_differences_are() -> None:
+    # One more pair, its sign a coin: E[exp(λD) / cosh(λD)] = 1 for each |D| and λ.
+    for size in (1e-3, 0.05, 3.0):
+        for rate in (1.0, 16.0, 64.0):
+            mean = sum(math.exp(s * rate * size) / math.cosh(rate * size) for s in (1, -1)) / 2
+            assert mean == pytest.approx(1.0)
+
+
+def test_the_interval_covers_a_constant_effect_at_all_times() -> None:
+    missed = 0
+    for seed in range(60):
+        draw = random.Random(seed)
+        gains: list[float] = []
+        bad = False
+        for _ in range(30):
+            gains.append(0.02 + draw.gauss(0, 0.05))
+            _, low, high = interval(gains)
+            bad |= not low <= 0.02 <= high
+        missed += bad
+    assert missed <= 60 * ALPHA * 2.5  # 3 expected at most; 8 is three deviations more
+
+
+def test_an_interval_of_nothing_is_everything() -> None:
+    assert interval([]) == (0.0, -math.inf, math.inf)
+
+
+@pytest.mark.parametrize("gain", [-0.01, -0.03, -0.10])
+def test_what_harms_is_stopped_within_its_allowance(gain: float) -> None:
+    jobs = [Job(n, gain).go(3000) for n in range(12)]
+    pair = 2 * BLOCK_STEPS * max(0.03, -gain)
+    allowed = CREDIT + SHARE * 3000 + pair + 1.0  # the last: of the mean over 12 noisy ends
+    assert sum(job.lost for job in jobs) / len(jobs) <= allowed
+    assert all("pays" not in job.words for job in jobs)
+
+
+def test_what_helps_is_kept() -> None:
+    job = Job(3, gain=0.05).go(4000)
+    assert job.trial.word == "pays"
+    assert -job.lost >= 0.8 * 0.05 * 4000
+    assert job.trial.verdict.low <= 0.05 <= job.trial.verdict.high
+
+
+def test_what_has_begun_to_harm_is_given_up() -> None:
+    job = Job(5, gain=0.05).go(2000)
+    assert job.trial.word == "pays"
+    gained = -job.lost
+    job.gain = -0.05
+    job.go(3000)
+    assert job.trial.word != "pays"
+    assert -job.lost > gained / 2
+
+
+def test_a_debt_paid_in_the_next_block_is_seen() -> None:
+    """Acting gains 2 % now and costs 3 % over the next few steps."""
+    job, debt = Job(1, gain=0.02, sd=0.02), 0.0
+    for _ in range(4000):
+        step = job.account.steps
+        job.account.steps += 1
+        acted = job.trial.acts(step // BLOCK_STEPS)
+        debt += 0.03 if acted else 0.0
+        paid, debt = debt / 2, debt / 2
+        job.lost += paid - (0.02 if acted else 0.0)
+        took = 1 + paid - (0.02 if acted else 0.0) + 0.02 * job.draw.gauss(0, 1)
+        job.trial.learn(step // BLOCK_STEPS, took, acted)
+    assert job.trial.word == "does not pay"
+    assert job.lost < 12  # a quarter of what acting always would cost
+
+
+def test_two_actions_take_turns_and_share_one_account() -> None:
+    account = Account()
+    trials = [RandomTrial(account, seed=name) for name in ("gc", "token")]
+    draw, on_trial, lost = random.Random(2), 0, 0.0
+    for step in range(4000):
+        account.steps += 1
+        block = step // BLOCK_STEPS
+        acts = [trial.acts(block) for trial in trials]
+        lost += 0.02 * sum(acts)
+        took = 1 + 0.02 * sum(acts) + 0.02 * draw.gauss(0, 1)
+        for trial, acted in zip(trials, acts, strict=True):
+            trial.learn(block, took, acted)
+        on_trial = max(on_trial, sum(trial.span > 0 for trial in trials))
+    assert on_trial == 1
+    assert lost <= CREDIT + SHARE * 4000 + 2
+
+
+def test_nothing_is_tried_while_there_is_nothing_to_gain() -> None:
+    job = Job(1, gain=-0.5)
+    job.trial.wanted = False
+    job.go(1000)
+    assert job.lost == 0.0
+    job.trial.wanted = True
+    job.go(1 + BLOCK_STEPS * 8)
+    assert job.lost > 0.0
+
+
+def test_a_change_of_the_job_is_learned_anew() -> None:
+    job = Job(3, gain=0.05).go(2000)
+    job.trial.reset()
+    assert (job.trial.word, job.account.holder) == ("untested", None)
+    assert not job.trial.acts(250)
+    job.go(LEARNING_STEPS + 2)
+    assert job.trial.word == "on trial"
+
+
+def test_steadiness_may_cost_throughput_where_it_is_the_objective() -> None:
+    words = []
+    for objective in ("throughput", "stability"):
+        account = Account()
+        trial = RandomTrial(account, seed="s", objective=objective, share=0.006)
+        draw = random.Random(4)
+        for step in range(3000):
+            account.steps += 1
+            acted = trial.acts(step // BLOCK_STEPS)
+            took = 1.002 + 0.01 * draw.random() if acted else 1 + 0.2 * draw.random() - 0.1
+            trial.learn(step // BLOCK_STEPS, took, acted)
+        words.append(trial.word)
+    assert words[1] == "pays"
+
+
+def test_energy_is_compared_where_it_is_told() -> None:
+    account = Account()
+    trial = RandomTrial(account, seed="e", objective="energy", share=0.006)
+    draw = random.Random(4)
+    for step in range(2000):
+        account.steps += 1
+        acted = trial.acts(step // BLOCK_STEPS)
+        energy = (80 if acted else 100) * draw.uniform(0.9, 1.1)
+        trial.learn(step // BLOCK_STEPS, draw.uniform(0.95, 1.05), acted, None, energy)
+    assert trial.word == "pays"
+    assert trial.verdict.gain == pytest.approx(0.2, abs=0.05)  # 80 for 100
+
+
+def test_part_of_a_step_is_compared_as_a_share_of_all_of_it() -> None:
+    account = Account()
+    trial = RandomTrial(account, seed="p")
+    draw = random.Random(4)
+    for step in range(2000):
+        account.steps += 1
+        acted = trial.acts(step // BLOCK_STEPS)
+        exchange = 0.2 if acted else 0.3
+        trial.learn(step // BLOCK_STEPS, 1 + draw.gauss(0, 0.3), acted, exchange)
+    assert trial.verdict.gain == pytest.approx(0.1, rel=0.1)  # (.3 - .2) of a step of 1
