@@ -53,6 +53,20 @@ def test_entries_become_collectives_with_their_sizes_and_times(tmp_path, as_json
     assert rows.exit_ns[0] == START_NS + MS // 2
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_more_entries_than_a_ring_holds_are_not_read(tmp_path, as_json):
+    paths = write(tmp_path, {0: {"version": "2.10", "entries": [0] * 65_537}}, as_json=as_json)
+    with pytest.raises(TraceError, match="65537 entries, more than any ring"):
+        read(paths)
+
+
+def test_json_of_more_lists_than_a_ring_has_is_not_decoded(tmp_path):
+    path = tmp_path / "dump_0"
+    path.write_bytes(b'{"pg_config":{},"entries":[' + b"[]," * 2_000_001 + b"0]}")
+    with pytest.raises(TraceError, match="more lists and objects"):
+        read([path])
+
+
 def test_dumps_may_be_compressed(both):
     for path in both:
         path.write_bytes(gzip.compress(path.read_bytes()))

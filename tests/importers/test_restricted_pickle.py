@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import TraceError
+from evenstep.importers.flight_recorder import restricted_pickle
 from evenstep.importers.flight_recorder.restricted_pickle import loads
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -72,6 +73,41 @@ def test_a_claimed_size_is_not_believed(claim):
         loads(b"\x80\x02" + claim + b".", "here")
 
 
-def test_a_huge_place_in_memory_takes_no_memory():
-    data = b"\x80\x02K\x01" + pickle.LONG_BINPUT + struct.pack("<I", 2**32 - 1) + b"."
-    assert loads(data, "here") == 1
+def test_a_place_in_memory_that_no_pickler_would_choose_is_damage():
+    with pytest.raises(TraceError, match="damaged"):
+        loads(b"\x80\x02K\x01" + pickle.LONG_BINPUT + struct.pack("<I", 2**32 - 1) + b".", "here")
+
+
+def _colliding(number):
+    """An integer that hashes to 0: a table of such keys is filled in quadratic time."""
+    return b"\x8a\x0a" + (number * (2**61 - 1)).to_bytes(10, "little") + b"N"
+
+
+HOSTILE = {
+    "a key 200,000 tuples deep": b"})" + b"\x85" * 200_000 + b"Ns.",
+    "a key of 2^40 parts": b"})" + b"q\x01h\x01\x86" * 40 + b"Ns.",
+    "a value 200,000 tuples deep": b")" + b"\x85" * 200_000 + b".",
+    "a value of 2^40 parts": b")" + b"q\x01h\x01\x86" * 40 + b".",
+    "a list in itself": b"]q\x00h\x00a.",
+    "keys of one hash": b"}(" + b"".join(map(_colliding, range(1, 20_000))) + b"u.",
+    "a list as a key": b"}]Ns.",
+}
+
+
+@pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE)
+def test_a_shape_that_harms_whoever_walks_it_is_called_damaged(program):
+    with pytest.raises(TraceError, match="damaged"):
+        loads(b"\x80\x02" + program, "here")
+
+
+def test_more_lists_than_any_ring_has_are_not_built(monkeypatch):
+    monkeypatch.setattr(restricted_pickle, "MOST_CONTAINERS", 1_000)
+    with pytest.raises(TraceError, match="more than a flight recorder's ring ever does"):
+        loads(b"\x80\x02" + b"]" * 1_001 + b".", "here")
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_shared_parts_come_back_shared(frames, entries):
+    stack = [{"name": f"f{n}", "line": n} for n in range(frames)]
+    ring = {"entries": [{"record_id": n, "frames": stack} for n in range(entries)]}
+    assert loads(pickle.dumps(ring, 2), "here") == ring

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
 from evenstep.importers.format import Progress, Source
 
 PIECE_BYTES = 1 << 20
+MOST_CONTAINERS = 2_000_000  # of a JSON text: each takes 64 bytes of memory and two of the file
 _COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
 LONGEST_LINE = 1 << 20  # bytes; the rest of such a line is left out
 
@@ -53,6 +55,27 @@ def content(path: Path, most_bytes: int) -> bytes:
                     "does; it was not read"
                 )
     return b"".join(pieces)
+
+
+def whole_json(path: Path, most_bytes: int) -> Any:
+    """What a JSON file says. Raises `TraceError` where it is damaged, or larger or more finely
+    divided than a file of its kind can be."""
+    return parsed_json(content(path, most_bytes), path)
+
+
+def parsed_json(data: bytes, path: Path) -> Any:
+    """What a JSON text of a file says, as `whole_json`."""
+    if data.count(b"[") + data.count(b"{") > MOST_CONTAINERS:
+        raise TraceError(f"{path} holds more lists and objects than a file of its kind can")
+    try:
+        return json.loads(data)
+    except json.JSONDecodeError as error:
+        raise TraceError(
+            f"{path} is not whole JSON: {error.msg} at byte {error.pos}; was it cut short? copy or "
+            "write it again"
+        ) from None
+    except (ValueError, RecursionError):
+        raise TraceError(f"{path} is JSON that no tool writes; copy or write it again") from None
 
 
 def lines(path: Path) -> Iterator[Line]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import content
+from evenstep.importers.content import content, parsed_json
 from evenstep.importers.file_ranks import last_number
 from evenstep.importers.flight_recorder.entries import Entry, entry, folded
 from evenstep.importers.flight_recorder.restricted_pickle import loads
 from evenstep.trace.ranks import MOST_RANKS
 
 MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
+MOST_ENTRIES = 65_536  # of a ring; the default is 2,000
 KNOWN_VERSIONS = ("1", "2")
 COARSE_NS = 10_000_000  # what a filesystem's stamps may be behind the clock: a tick of the kernel
 LATE_WRITE_NS = 600_000_000_000  # a file changed later than this was copied, not written
@@ -70,6 +71,8 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: int | None = None) -
     raw = value.get("entries") or []
     if not isinstance(raw, list | tuple):
         raise TraceError(f"{path}: entries is a {type(raw).__name__}, expected a list")
+    if len(raw) > MOST_ENTRIES:
+        raise TraceError(f"{path} has {len(raw)} entries, more than any ring ({MOST_ENTRIES})")
     limits: list[str] = []
     entries = _entries(path, raw, limits)
     config = _config(value.get("pg_config"))
@@ -111,14 +114,7 @@ def _value(path: Path) -> Any:
         raise TraceError(f"{path} is empty; the process may have died while it wrote it")
     if PICKLE.match(data):
         return loads(data, str(path))
-    try:
-        return json.loads(data)
-    except json.JSONDecodeError as error:
-        raise TraceError(
-            f"{path} is not whole JSON: {error.msg} at byte {error.pos}; copy it again"
-        ) from None
-    except (ValueError, RecursionError):
-        raise TraceError(f"{path} is JSON that no flight recorder writes; copy it again") from None
+    return parsed_json(data, path)
 
 
 def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:

@@ -5,21 +5,29 @@ call whatever they name. This machine knows only the instructions that build pla
 text, lists, tuples, dictionaries. There is no instruction here that could import or call anything,
 so there is nothing to escape from. Sizes that a pickle claims are checked against the bytes that
 are there, and nothing is allocated on a claim.
+
+A value can also do harm by its shape: a key that takes for ever to hash, a depth that overflows the
+stack of whoever walks it, shared parts that unfold to more than there are atoms. So keys are text,
+numbers or None, and what has been built is weighed before it is handed out.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from evenstep.errors import TraceError
 
-MOST_INSTRUCTIONS = 50_000_000  # minutes of reading; a ring of 2,000 entries takes 200,000
+MOST_INSTRUCTIONS = 16_000_000  # a ring of 20,000 entries with their stacks takes 6,000,000
+MOST_CONTAINERS = 2_000_000  # 65,536 entries of 30 lists and dictionaries each
+MOST_NESTED = 32  # a ring nests 6 deep: file, entries, entry, frames, frame, text
+MOST_SHARED = 64  # times what a pickle unfolds to, shared parts counted wherever they stand
 
 _NEWEST = 5
 _LONGEST_INTEGER = 64  # bytes
+_KEY_BELOW = 1 << 63  # longer integers can be made to have one hash and so to take quadratic time
 _Step = Callable[["_Machine"], None]
 
 
@@ -30,7 +38,9 @@ def loads(data: bytes, place: str) -> Any:
     """
     machine = _Machine(data, place)
     try:
-        return machine.run()
+        value = machine.run()
+        _weigh(value, MOST_SHARED * len(data))
+        return value
     except (IndexError, struct.error, UnicodeDecodeError, ValueError, TypeError, KeyError):
         raise machine.damaged() from None
 
@@ -48,7 +58,8 @@ class _Machine:
         self.at = 0
         self.stack: list[Any] = []
         self.marks: list[int] = []  # heights of the stack, ascending
-        self.memory: dict[int, Any] = {}
+        self.memory: list[Any] = []  # picklers number what they remember from 0 (or 1), one by one
+        self.containers = 0
 
     def run(self) -> Any:
         data, steps = self.data, _STEPS
@@ -62,7 +73,14 @@ class _Machine:
                 step(self)
             except _Stop:
                 return self.stack.pop()
-        raise TraceError(f"{self.place} is too long for a pickle of data; it was not read further")
+        raise self.too_much()
+
+    def too_much(self) -> TraceError:
+        """What is said of a pickle that no ring fills."""
+        return TraceError(
+            f"{self.place} holds more than a flight recorder's ring ever does; it was not read "
+            f"beyond byte {self.at}"
+        )
 
     def damaged(self) -> TraceError:
         """What is said of a pickle that does not add up."""
@@ -128,14 +146,29 @@ class _Machine:
         self.stack.append(self.take(size).decode("utf-8", "surrogatepass"))
 
     def put(self, index: int) -> None:
-        self.memory[index] = self.stack[-1]
+        if index == 1 and not self.memory:
+            self.memory.append(None)
+        if not 0 <= index <= len(self.memory):
+            raise ValueError
+        self.memory[index : index + 1] = [self.stack[-1]]
+
+    def get(self, index: int) -> None:
+        if index < 0:
+            raise ValueError
+        self.stack.append(self.memory[index])
+
+    def build(self, container: Any) -> None:
+        self.containers += 1
+        if self.containers > MOST_CONTAINERS:
+            raise self.too_much()
+        self.stack.append(container)
 
     def tuple(self, size: int) -> None:
         if len(self.stack) < size:
             raise ValueError
         taken = self.stack[len(self.stack) - size :]
         del self.stack[len(self.stack) - size :]
-        self.stack.append(tuple(taken))
+        self.build(tuple(taken))
 
     def extend(self, taken: list[Any]) -> None:
         target = self.stack[-1]
@@ -145,9 +178,53 @@ class _Machine:
 
     def set_items(self, taken: list[Any]) -> None:
         target = self.stack[-1]
-        if not isinstance(target, dict) or len(taken) % 2:
+        keys = taken[::2]
+        if not isinstance(target, dict) or not all(map(_is_key, keys)):
             raise TypeError
-        target.update(zip(taken[::2], taken[1::2], strict=True))
+        target.update(zip(keys, taken[1::2], strict=True))
+
+
+def _is_key(value: Any) -> bool:
+    """Whether it is what a ring's dictionaries are keyed by, and quickly hashed."""
+    if isinstance(value, int):
+        return -_KEY_BELOW <= value < _KEY_BELOW
+    return value is None or isinstance(value, (str, float, bytes))
+
+
+def _weigh(value: Any, most: int) -> None:
+    """Walk what was built, each container once. Raises ValueError where it contains itself, nests
+    deeper than `MOST_NESTED`, or unfolds to more than `most` values."""
+    known: dict[int, tuple[int, int]] = {}  # by id: values it unfolds to, and how deep; 0, 0: open
+    path = [(value, iter(_parts(value)))]
+    known[id(value)] = 0, 0
+    while path:
+        container, rest = path[-1]
+        for part in rest:
+            if not isinstance(part, (list, tuple, dict)) or not part:
+                continue
+            if id(part) not in known:
+                known[id(part)] = 0, 0
+                path.append((part, iter(_parts(part))))
+                break
+            if not known[id(part)][0]:
+                raise ValueError
+        else:
+            known[id(container)] = _weight(container, known)
+            if known[id(container)][0] > most or known[id(container)][1] > MOST_NESTED:
+                raise ValueError
+            path.pop()
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _weight(container: Any, known: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    """Values that a container unfolds to and its depth, those of its parts being known."""
+    parts = [known.get(id(part), (1, 0)) for part in _parts(container)]
+    return 1 + sum(size for size, _ in parts), 1 + max((depth for _, depth in parts), default=0)
 
 
 def _protocol(machine: _Machine) -> None:
@@ -192,7 +269,7 @@ def _put(size: int) -> _Step:
 
 
 def _get(size: int) -> _Step:
-    return lambda machine: machine.stack.append(machine.memory[machine.unsigned(size)])
+    return lambda machine: machine.get(machine.unsigned(size))
 
 
 def _popped(machine: _Machine) -> None:
@@ -201,7 +278,7 @@ def _popped(machine: _Machine) -> None:
 
 def _dictionary(machine: _Machine) -> None:
     taken = machine.items()
-    machine.stack.append({})
+    machine.build({})
     machine.set_items(taken)
 
 
@@ -235,11 +312,11 @@ _STEPS: dict[int, _Step] = {
         (pickle.SHORT_BINBYTES, _bytes(1)),
         (pickle.BINBYTES, _bytes(4)),
         (pickle.BINBYTES8, _bytes(8)),
-        (pickle.EMPTY_LIST, lambda m: m.stack.append([])),
-        (pickle.EMPTY_DICT, lambda m: m.stack.append({})),
+        (pickle.EMPTY_LIST, lambda m: m.build([])),
+        (pickle.EMPTY_DICT, lambda m: m.build({})),
         (pickle.EMPTY_TUPLE, _pushing(())),
-        (pickle.LIST, lambda m: m.stack.append(m.items())),
-        (pickle.TUPLE, lambda m: m.stack.append(tuple(m.items()))),
+        (pickle.LIST, lambda m: m.build(m.items())),
+        (pickle.TUPLE, lambda m: m.build(tuple(m.items()))),
         (pickle.DICT, _dictionary),
         (pickle.TUPLE1, lambda m: m.tuple(1)),
         (pickle.TUPLE2, lambda m: m.tuple(2)),
@@ -252,7 +329,7 @@ _STEPS: dict[int, _Step] = {
         (pickle.BINPUT, _put(1)),
         (pickle.LONG_BINPUT, _put(4)),
         (pickle.MEMOIZE, lambda m: m.put(len(m.memory))),
-        (pickle.GET, lambda m: m.stack.append(m.memory[int(m.line()[:20])])),
+        (pickle.GET, lambda m: m.get(int(m.line()[:20]))),
         (pickle.BINGET, _get(1)),
         (pickle.LONG_BINGET, _get(4)),
     )

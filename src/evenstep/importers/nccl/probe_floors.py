@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import content, reported
+from evenstep.importers.content import reported, whole_json
 from evenstep.importers.format import CompanionFormat, Progress, Source
 
 NAME = "floors file of evenstep probe"
@@ -36,10 +35,7 @@ FORMAT = CompanionFormat(NAME, recognises, read)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        value = json.loads(content(path, MOST_BYTES))
-    except (ValueError, RecursionError):
-        raise TraceError(f"{path} is not whole JSON; write it again with evenstep probe") from None
+    value = whole_json(path, MOST_BYTES)
     rows = value.get("floors") if isinstance(value, dict) else None
     if not isinstance(rows, list) or not all(map(_is_floor, rows)):
         raise TraceError(f"{path} has no list of floors; write it again with evenstep probe")

@@ -8,7 +8,6 @@ nccl-tests defines them: size by time, and that by the factor of the operation.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Line, content, lines, reported
+from evenstep.importers.content import Line, lines, reported, whole_json
 from evenstep.importers.format import CompanionFormat, Progress, Source
 from evenstep.trace.spool.layout import Op
 
@@ -208,14 +207,7 @@ def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) ->
 
 def from_json(path: Path) -> list[dict[str, Any]]:
     """Floors in the file that `-J` wrote. Raises `TraceError` for what is no such file."""
-    try:
-        value = json.loads(content(path, MOST_BYTES))
-    except json.JSONDecodeError as error:
-        raise TraceError(
-            f"{path} is not whole JSON: {error.msg} at byte {error.pos}; was the run cut short?"
-        ) from None
-    except (ValueError, RecursionError):
-        raise TraceError(f"{path} is JSON that no nccl-tests writes; run it again") from None
+    value = whole_json(path, MOST_BYTES)
     results = value.get("results") if isinstance(value, dict) else None
     if not isinstance(results, list):
         raise TraceError(f"{path} has no list of results; was the run cut short?")
