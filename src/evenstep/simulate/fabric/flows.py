@@ -61,7 +61,7 @@ class Flow:
         """From the last entry to the end, where all enter together."""
         return float(self.tail_ns.max(initial=0.0))
 
-    @property
+    @cached_property
     def pace(self) -> float:
         """Share of the rounds' own lengths that it takes behind another: ranks need not be in
         step."""

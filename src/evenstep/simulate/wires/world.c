@@ -1,0 +1,1199 @@
+/* Jobs as graphs of operations, on links that are shared max-min fairly.
+
+   Two parts. The data flow: every rank works through the streams of its graph as far as it can,
+   whatever the clock says, and stops where an operation waits for others. The network: messages
+   that may share a link are a fluid whose rates change only where something came or went, from
+   event to event. A collective none of whose links anybody else can use at the same time needs no
+   events: when the last rank of a group is there, all its ends follow from one recurrence.
+
+   Times are ns and rates bytes per ns (GB/s), both double. Compiled without contraction of
+   multiplications and additions, so that the same world gives the same bytes everywhere.
+   `world_python.py` is the same in Python; tests hold them equal. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int64_t i64;
+typedef int32_t i32;
+
+enum { COMPUTE, UNTIL, COLLECTIVE, SLOWED, DROP };
+enum { STUCK = -1, PAUSED = -2 };
+
+static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than this are one */
+static const double EQUAL = 1e-10;                      /* of rates */
+static const double LEAST_SHARE = 0.05; /* of a link, left by what does not yield */
+
+static void *some(i64 count, size_t size) {
+    void *found = calloc(count > 0 ? (size_t)count : 1, size);
+    if (!found) abort();
+    return found;
+}
+static void *more(void *old, i64 count, size_t size) {
+    void *found = realloc(old, (size_t)count * size);
+    if (!found) abort();
+    return found;
+}
+static void *copied(const void *from, i64 count, size_t size) {
+    void *found = some(count, size);
+    if (count > 0) memcpy(found, from, (size_t)count * size);
+    return found;
+}
+
+/* -- what does not change ----------------------------------------------------------------------- */
+
+typedef struct { /* entries of item i are entry[start[i]] to entry[start[i + 1] - 1] */
+    i32 *start, *entry;
+} Lists;
+
+typedef struct { /* messages that are under way together */
+    i32 count, ring; /* ring: length of each row, 0 where it is none */
+    int posted;
+    i32 *gate, *other; /* participant that sends it; that waits for it too, -1 none */
+    double *bytes, *latency, *hop, *narrow; /* hop: how long it takes by itself, closed */
+    i64 *route;                             /* count + 1 */
+    i32 *link, *delay;                      /* delay: number of its latency */
+    Lists by_gate, by_other, by_group;      /* messages; by_group: rows of a ring */
+    i32 *need;                              /* of each participant: messages to wait for */
+} Stage;
+
+typedef struct {
+    i32 participants, groups, rounds, spared;
+    int closed;
+    i32 *rank, *of_rank;   /* rank of each participant; first participant of each rank, ranks + 1 */
+    i32 *group;            /* of each rank, -1: no member */
+    Lists members, inside; /* ranks and participants of each group */
+    Stage **stages;        /* distinct ones, in order */
+    i32 *repeats, *stage_of;
+    i32 stage_count;
+    double launch, steady;
+} Flow;
+
+typedef struct {
+    i32 roles, streams, instances, widest;
+    i32 *role; /* of each rank of the job */
+    i32 *start; /* operations of each role */
+    i32 *kind, *instance, *soft;
+    i32 *lane_start, *lane; /* operations of (role, stream) in order */
+    i32 *need_start, *need, *back; /* operations needed, and of how many steps before */
+    i32 *flow;              /* of each instance */
+} Graph;
+
+/* -- what changes ------------------------------------------------------------------------------- */
+
+typedef struct Step Step;
+
+typedef struct { /* one collective of one step */
+    Flow *flow;
+    Step *step;
+    i32 job, open; /* ranks that are not through */
+    double scale;
+    double *entry; /* of each participant */
+    i32 *operation, *inside, *count, *at, **need, *left;
+} Instance;
+
+struct Step {
+    Graph *graph;
+    double *value, *enter, *end;
+    Instance **instance;
+    double *scale;
+    i64 open; /* operations that have no end */
+};
+
+typedef struct {
+    i32 first, ranks, fed, taken, lag, hungry;
+    int eager, final;
+    double slowdown, soonest;
+    Step **steps; /* by number; NULL once taken */
+} Job;
+
+typedef struct { /* a message under way */
+    Instance *of;
+    Stage *stage;
+    i32 message, round, place, bottleneck;
+    double left, rate, since, finish;
+} Active;
+
+typedef struct {
+    i32 *active, count, room, stopped; /* stopped: those it is the bottleneck of */
+    double capacity, load, steady, peak;
+    int dirty, all;
+} Link;
+
+typedef struct {
+    double time;
+    Instance *of;
+    i32 round, message;
+} Delivery;
+typedef struct {
+    double latency;
+    Delivery *queue;
+    i64 head, tail, room;
+} Delay;
+
+typedef struct {
+    double time;
+    i64 number;
+    Instance *of;
+    i32 rank;
+} Timed;
+
+typedef struct {
+    i32 links, ranks, jobs, hops;
+    double goodput, now;
+    Job *job;
+    i32 *job_of;
+    Link *link;
+    i32 *present; /* messages of each job on each link, where goodput is lost */
+    Flow **flows;
+    Graph **graphs;
+    i32 flow_count, graph_count;
+    /* ranks */
+    i32 streams;
+    i32 *at_step, *at; /* of each stream */
+    double *until;
+    char *queued, *is_hungry;
+    i32 *queue;
+    i32 queue_count;
+    double *begun; /* when each rank began its step */
+    /* network */
+    Active *active;
+    i32 *slot, *free_list, active_room, free_count;
+    i32 *heap, heap_count;
+    Timed *timed;
+    i64 timed_count, timed_room, timed_number;
+    Delay *delays;
+    i32 delay_count;
+    i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
+    i64 messages;
+    /* work space of the solver */
+    i32 *member, member_room, *mark, stamp, *seen, *touched, *head, *next, *unfrozen;
+    double *rest, *rate, *level, *top;
+    i32 *stop, *level_heap;
+    /* and of recurrences */
+    double *here, *there, *sum;
+    i32 *deque, space;
+} World;
+
+static void lists_free(Lists *lists) { free(lists->start); free(lists->entry); }
+
+static Lists lists_of(i32 items, i32 count, const i32 *key) {
+    Lists found = {some(items + 1, sizeof(i32)), some(count, sizeof(i32))};
+    for (i32 i = 0; i < count; i++) if (key[i] >= 0) found.start[key[i] + 1]++;
+    for (i32 i = 0; i < items; i++) found.start[i + 1] += found.start[i];
+    i32 *fill = copied(found.start, items + 1, sizeof(i32));
+    for (i32 i = 0; i < count; i++) if (key[i] >= 0) found.entry[fill[key[i]]++] = i;
+    free(fill);
+    return found;
+}
+
+/* -- building ----------------------------------------------------------------------------------- */
+
+World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, const i64 *job_ranks,
+                 i64 streams, i64 hops) {
+    World *w = some(1, sizeof(World));
+    w->links = (i32)links, w->jobs = (i32)jobs, w->goodput = goodput;
+    w->hops = (i32)(hops > 0 ? hops : 1), w->streams = (i32)streams;
+    w->link = some(links, sizeof(Link));
+    for (i64 l = 0; l < links; l++) w->link[l].capacity = capacity[l];
+    w->job = some(jobs, sizeof(Job));
+    for (i64 j = 0; j < jobs; j++) {
+        w->job[j].first = w->ranks, w->job[j].ranks = (i32)job_ranks[j];
+        w->job[j].soonest = INFINITY;
+        w->ranks += (i32)job_ranks[j];
+    }
+    w->job_of = some(w->ranks, sizeof(i32));
+    for (i32 j = 0; j < w->jobs; j++)
+        for (i32 r = 0; r < w->job[j].ranks; r++) w->job_of[w->job[j].first + r] = j;
+    if (goodput < 1) w->present = some(links * jobs, sizeof(i32));
+    i64 lanes = (i64)w->ranks * streams;
+    w->at_step = some(lanes, sizeof(i32)), w->at = some(lanes, sizeof(i32));
+    w->until = some(lanes, sizeof(double)), w->begun = some(w->ranks, sizeof(double));
+    w->queued = some(w->ranks, 1), w->is_hungry = some(w->ranks, 1);
+    w->queue = some(w->ranks, sizeof(i32));
+    w->dirty = some(links, sizeof(i32)), w->mark = some(links, sizeof(i32));
+    w->touched = some(links, sizeof(i32)), w->head = some(links, sizeof(i32));
+    w->unfrozen = some(links, sizeof(i32)), w->rest = some(links, sizeof(double));
+    w->level = some(links, sizeof(double)), w->top = some(links, sizeof(double));
+    w->level_heap = some(links, sizeof(i32));
+    return w;
+}
+
+static i32 delay_number(World *w, double latency) {
+    for (i32 d = 0; d < w->delay_count; d++) if (w->delays[d].latency == latency) return d;
+    w->delays = more(w->delays, w->delay_count + 1, sizeof(Delay));
+    w->delays[w->delay_count] = (Delay){latency, some(64, sizeof(Delivery)), 0, 0, 64};
+    return w->delay_count++;
+}
+
+i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i32 *group,
+               i64 closed, i64 spared, double launch, double steady) {
+    Flow *f = some(1, sizeof(Flow));
+    f->participants = (i32)participants, f->groups = (i32)groups;
+    f->closed = (int)closed, f->spared = (i32)spared, f->launch = launch, f->steady = steady;
+    f->rank = copied(rank, participants, sizeof(i32));
+    f->group = copied(group, w->ranks, sizeof(i32));
+    f->of_rank = some(w->ranks + 1, sizeof(i32));
+    for (i64 p = 0; p < participants; p++) f->of_rank[rank[p] + 1]++;
+    for (i32 r = 0; r < w->ranks; r++) f->of_rank[r + 1] += f->of_rank[r];
+    f->members = lists_of(f->groups, w->ranks, group);
+    i32 *of = some(participants, sizeof(i32));
+    for (i64 p = 0; p < participants; p++) of[p] = group[rank[p]];
+    f->inside = lists_of(f->groups, f->participants, of);
+    free(of);
+    w->flows = more(w->flows, w->flow_count + 1, sizeof(Flow *));
+    w->flows[w->flow_count] = f;
+    return w->flow_count++;
+}
+
+void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *other,
+                 const double *bytes, const double *latency, const double *hop, const i64 *route,
+                 const i32 *link, i64 ring, i64 posted, i64 repeats) {
+    Flow *f = w->flows[flow];
+    Stage *s = some(1, sizeof(Stage));
+    s->count = (i32)count, s->ring = (i32)ring, s->posted = (int)posted;
+    s->gate = copied(gate, count, sizeof(i32)), s->other = copied(other, count, sizeof(i32));
+    s->bytes = copied(bytes, count, sizeof(double)), s->hop = copied(hop, count, sizeof(double));
+    s->latency = copied(latency, count, sizeof(double));
+    s->route = copied(route, count + 1, sizeof(i64));
+    s->link = copied(link, route[count], sizeof(i32));
+    s->delay = some(count, sizeof(i32)), s->narrow = some(count, sizeof(double));
+    s->need = some(f->participants, sizeof(i32));
+    for (i64 m = 0; m < count; m++) {
+        s->need[gate[m]]++;
+        if (other[m] >= 0) s->need[other[m]]++;
+        s->narrow[m] = INFINITY;
+        for (i64 h = route[m]; h < route[m + 1]; h++)
+            s->narrow[m] = fmin(s->narrow[m], w->link[link[h]].capacity);
+        if (!f->closed) s->delay[m] = delay_number(w, latency[m]);
+    }
+    s->by_gate = lists_of(f->participants, s->count, gate);
+    s->by_other = lists_of(f->participants, s->count, other);
+    i32 rows = s->ring ? s->count / s->ring : s->count;
+    i32 *of = some(rows, sizeof(i32));
+    for (i32 row = 0; row < rows; row++) of[row] = f->group[f->rank[gate[s->ring ? row * s->ring : row]]];
+    s->by_group = lists_of(f->groups, rows, of);
+    free(of);
+    i32 n = f->stage_count++;
+    f->stages = more(f->stages, n + 1, sizeof(Stage *));
+    f->repeats = more(f->repeats, n + 1, sizeof(i32));
+    f->stages[n] = s, f->repeats[n] = (i32)repeats;
+    if (!f->closed) {
+        f->stage_of = more(f->stage_of, f->rounds + repeats, sizeof(i32));
+        for (i64 k = 0; k < repeats; k++) f->stage_of[f->rounds + k] = n;
+    }
+    f->rounds += (i32)repeats;
+}
+
+i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *start, const i32 *kind,
+                const i32 *stream, const i32 *instance, const i32 *soft, const i32 *need_start,
+                const i32 *need, const i32 *back, i64 instances, const i32 *flow) {
+    Graph *g = some(1, sizeof(Graph));
+    i32 total = start[roles];
+    g->roles = (i32)roles, g->streams = w->streams, g->instances = (i32)instances;
+    g->role = copied(role, ranks, sizeof(i32)), g->start = copied(start, roles + 1, sizeof(i32));
+    g->kind = copied(kind, total, sizeof(i32)), g->soft = copied(soft, total, sizeof(i32));
+    g->instance = copied(instance, total, sizeof(i32));
+    g->need_start = copied(need_start, total + 1, sizeof(i32));
+    g->need = copied(need, need_start[total], sizeof(i32));
+    g->back = copied(back, need_start[total], sizeof(i32));
+    g->flow = copied(flow, instances, sizeof(i32));
+    i32 *key = some(total, sizeof(i32));
+    for (i32 r = 0; r < g->roles; r++) {
+        if (start[r + 1] - start[r] > g->widest) g->widest = start[r + 1] - start[r];
+        for (i32 o = start[r]; o < start[r + 1]; o++) key[o] = r * g->streams + stream[o];
+    }
+    Lists lanes = lists_of(g->roles * g->streams, total, key);
+    g->lane_start = lanes.start, g->lane = lanes.entry;
+    free(key);
+    w->graphs = more(w->graphs, w->graph_count + 1, sizeof(Graph *));
+    w->graphs[w->graph_count] = g;
+    return w->graph_count++;
+}
+
+void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const double *begin) {
+    Job *j = &w->job[job];
+    j->eager = (int)eager, j->lag = (i32)lag, j->slowdown = slowdown;
+    for (i32 r = 0; r < j->ranks; r++)
+        for (i32 s = 0; s < w->streams; s++) w->until[(j->first + r) * w->streams + s] = begin[r];
+}
+
+static void wake(World *w, i32 rank) {
+    if (w->queued[rank]) return;
+    w->queued[rank] = 1;
+    w->queue[w->queue_count++] = rank;
+}
+
+/* `value` is (widest role, ranks): what each operation takes; `scale` is of each collective. */
+void world_feed(World *w, i64 job, i64 graph, const double *value, const double *scale) {
+    Job *j = &w->job[job];
+    Step *s = some(1, sizeof(Step));
+    Graph *g = s->graph = w->graphs[graph];
+    i64 cells = (i64)g->widest * j->ranks;
+    s->value = copied(value, cells, sizeof(double));
+    s->enter = some(cells, sizeof(double)), s->end = some(cells, sizeof(double));
+    for (i64 i = 0; i < cells; i++) s->enter[i] = s->end[i] = NAN;
+    s->instance = some(g->instances, sizeof(Instance *));
+    s->scale = copied(scale, g->instances, sizeof(double));
+    for (i32 r = 0; r < j->ranks; r++) s->open += g->start[g->role[r] + 1] - g->start[g->role[r]];
+    j->steps = more(j->steps, j->fed + 1, sizeof(Step *));
+    j->steps[j->fed++] = s;
+    j->hungry = 0, j->soonest = INFINITY;
+    for (i32 r = 0; r < j->ranks; r++) w->is_hungry[j->first + r] = 0, wake(w, j->first + r);
+}
+
+void world_final(World *w, i64 job) { w->job[job].final = 1; }
+
+/* -- the network: heaps ------------------------------------------------------------------------- */
+
+static int sooner(const World *w, i32 a, i32 b) {
+    const Active *x = &w->active[a], *y = &w->active[b];
+    return x->finish < y->finish || (x->finish == y->finish && a < b);
+}
+static void heap_up(World *w, i32 place) {
+    i32 item = w->heap[place];
+    while (place) {
+        i32 above = (place - 1) / 4;
+        if (!sooner(w, item, w->heap[above])) break;
+        w->heap[place] = w->heap[above], w->active[w->heap[place]].place = place;
+        place = above;
+    }
+    w->heap[place] = item, w->active[item].place = place;
+}
+static void heap_down(World *w, i32 place) {
+    i32 item = w->heap[place];
+    for (;;) {
+        i32 first = 4 * place + 1, best = -1;
+        for (i32 c = first; c < first + 4 && c < w->heap_count; c++)
+            if (best < 0 || sooner(w, w->heap[c], w->heap[best])) best = c;
+        if (best < 0 || !sooner(w, w->heap[best], item)) break;
+        w->heap[place] = w->heap[best], w->active[w->heap[place]].place = place;
+        place = best;
+    }
+    w->heap[place] = item, w->active[item].place = place;
+}
+static void heap_remove(World *w, i32 item) {
+    i32 place = w->active[item].place, last = w->heap[--w->heap_count];
+    if (place == w->heap_count) return;
+    w->heap[place] = last, w->active[last].place = place;
+    heap_up(w, place);
+    heap_down(w, w->active[last].place);
+}
+
+static int earlier(const Timed *a, const Timed *b) {
+    return a->time < b->time || (a->time == b->time && a->number < b->number);
+}
+static void at_time(World *w, double time, Instance *of, i32 rank) {
+    if (w->timed_count == w->timed_room)
+        w->timed = more(w->timed, w->timed_room = 2 * w->timed_room + 64, sizeof(Timed));
+    Timed item = {time, w->timed_number++, of, rank};
+    i64 place = w->timed_count++;
+    while (place && earlier(&item, &w->timed[(place - 1) / 2]))
+        w->timed[place] = w->timed[(place - 1) / 2], place = (place - 1) / 2;
+    w->timed[place] = item;
+}
+static Timed timed_pop(World *w) {
+    Timed found = w->timed[0], item = w->timed[--w->timed_count];
+    i64 place = 0;
+    for (;;) {
+        i64 child = 2 * place + 1;
+        if (child >= w->timed_count) break;
+        if (child + 1 < w->timed_count && earlier(&w->timed[child + 1], &w->timed[child])) child++;
+        if (!earlier(&w->timed[child], &item)) break;
+        w->timed[place] = w->timed[child], place = child;
+    }
+    if (w->timed_count) w->timed[place] = item;
+    return found;
+}
+
+/* -- the network: max-min fair rates ------------------------------------------------------------ */
+
+static double available(const World *w, i32 l) {
+    const Link *link = &w->link[l];
+    double capacity = link->capacity;
+    if (w->present) {
+        i32 present = 0;
+        for (i32 j = 0; j < w->jobs; j++) present += w->present[(i64)l * w->jobs + j] > 0;
+        if (present > 1) capacity *= pow(w->goodput, present - 1);
+    }
+    return link->steady > 0 ? fmax(capacity - link->steady, LEAST_SHARE * capacity) : capacity;
+}
+static void soil(World *w, i32 l, int all) {
+    Link *link = &w->link[l];
+    if (!link->dirty) link->dirty = 1, w->dirty[w->dirty_count++] = l;
+    link->all |= all;
+}
+static void include(World *w, i32 *count, i32 a) {
+    if (w->seen[a] == w->stamp) return;
+    w->seen[a] = w->stamp;
+    w->member[(*count)++] = a;
+}
+
+static int lower(const World *w, i32 a, i32 b) {
+    return w->level[a] < w->level[b] || (w->level[a] == w->level[b] && a < b);
+}
+static void level_down(World *w, i32 *heap, i32 count, i32 place) {
+    i32 item = heap[place];
+    for (;;) {
+        i32 child = 2 * place + 1;
+        if (child >= count) break;
+        if (child + 1 < count && lower(w, heap[child + 1], heap[child])) child++;
+        if (!lower(w, heap[child], item)) break;
+        heap[place] = heap[child], place = child;
+    }
+    heap[place] = item;
+}
+
+/* The links of the members, what the others leave of them, and who is on each. */
+static i32 gather(World *w, i32 count) {
+    i32 touched = 0, cell = 0;
+    i32 stamp = w->stamp;
+    for (i32 i = 0; i < count; i++) {
+        i32 a = w->member[i];
+        Active *x = &w->active[a];
+        w->rate[i] = -1;
+        for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++, cell++) {
+            i32 l = x->stage->link[h];
+            if (w->mark[l] != stamp) {
+                w->mark[l] = stamp, w->touched[touched++] = l;
+                w->rest[l] = available(w, l) - w->link[l].load;
+                w->unfrozen[l] = 0, w->head[l] = -1, w->top[l] = 0;
+            }
+            w->rest[l] += x->rate;
+            w->unfrozen[l]++;
+            w->next[i * w->hops + (i32)(h - x->stage->route[x->message])] = w->head[l];
+            w->head[l] = i * w->hops + (i32)(h - x->stage->route[x->message]);
+        }
+    }
+    return touched;
+}
+
+/* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what the others leave. */
+static void fill(World *w, i32 touched) {
+    i32 *heap = w->level_heap, count = touched;
+    for (i32 i = 0; i < touched; i++) {
+        i32 l = heap[i] = w->touched[i];
+        w->level[l] = fmax(w->rest[l], 0) / w->unfrozen[l];
+    }
+    for (i32 i = count / 2; i-- > 0;) level_down(w, heap, count, i);
+    while (count) {
+        i32 l = heap[0];
+        if (!w->unfrozen[l]) {
+            heap[0] = heap[--count];
+            if (count) level_down(w, heap, count, 0);
+            continue;
+        }
+        double level = fmax(w->rest[l], 0) / w->unfrozen[l];
+        if (level > w->level[l]) { /* what was frozen since has left more to each */
+            w->level[l] = level;
+            level_down(w, heap, count, 0);
+            if (heap[0] != l) continue;
+        }
+        for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
+            i32 i = cell / w->hops;
+            if (w->rate[i] >= 0) continue;
+            w->rate[i] = level, w->stop[i] = l;
+            Active *x = &w->active[w->member[i]];
+            for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
+                i32 other = x->stage->link[h];
+                w->rest[other] -= level, w->unfrozen[other]--;
+                if (level > w->top[other]) w->top[other] = level;
+            }
+        }
+    }
+}
+
+/* Takes in those whose bottleneck is none any more; returns how many members there are then. */
+static i32 widen(World *w, i32 touched, i32 count) {
+    i32 before = count;
+    for (i32 t = 0; t < touched; t++) {
+        i32 l = w->touched[t], mine = 0;
+        Link *link = &w->link[l];
+        double level = -1;
+        i32 stopped = link->stopped;
+        for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
+            i32 i = cell / w->hops;
+            mine++;
+            if (w->stop[i] == l) level = w->rate[i];
+            stopped -= w->active[w->member[i]].bottleneck == l;
+        }
+        if (mine == link->count || (level < 0 && !stopped)) continue;
+        double whole = available(w, l);
+        int full = w->rest[l] <= EQUAL * whole;
+        for (i32 k = 0; k < link->count; k++) {
+            i32 a = link->active[k];
+            const Active *x = &w->active[a];
+            if (w->seen[a] == w->stamp || x->of->flow->steady > 0) continue;
+            if (level >= 0 && x->rate > level * (1 + EQUAL)) include(w, &count, a);
+            else if (x->bottleneck == l && (!full || w->top[l] > x->rate * (1 + EQUAL)))
+                include(w, &count, a);
+        }
+    }
+    return before == count ? -1 : count;
+}
+
+static void set_rate(World *w, i32 a, double rate) {
+    Active *x = &w->active[a];
+    x->left -= x->rate * (w->now - x->since);
+    x->since = w->now, x->rate = rate;
+    x->finish = w->now + fmax(x->left, 0) / rate;
+    if (x->place < 0) {
+        w->heap[w->heap_count] = a, x->place = w->heap_count++;
+        heap_up(w, x->place);
+    } else {
+        heap_up(w, x->place);
+        heap_down(w, x->place);
+    }
+}
+
+static void settle(World *w, i32 count, i32 touched) {
+    for (i32 i = 0; i < count; i++) {
+        i32 a = w->member[i], l = w->stop[i];
+        Active *x = &w->active[a];
+        if (x->bottleneck >= 0) w->link[x->bottleneck].stopped--;
+        x->bottleneck = l, w->link[l].stopped++;
+        double change = w->rate[i] - x->rate;
+        if (x->place >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
+        for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++)
+            w->link[x->stage->link[h]].load += change;
+        set_rate(w, a, w->rate[i]);
+    }
+    for (i32 t = 0; t < touched; t++) {
+        Link *link = &w->link[w->touched[t]];
+        link->peak = fmax(link->peak, link->load + link->steady);
+    }
+}
+
+/* A message that has all its links to itself needs no filling. */
+static int alone(World *w, i32 a) {
+    Active *x = &w->active[a];
+    Stage *s = x->stage;
+    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++)
+        if (w->link[s->link[h]].count > 1) return 0;
+    double rate = s->narrow[x->message];
+    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
+        Link *link = &w->link[s->link[h]];
+        link->load = rate, link->peak = fmax(link->peak, rate);
+        if (x->bottleneck < 0 && link->capacity == rate)
+            x->bottleneck = s->link[h], link->stopped = 1;
+    }
+    set_rate(w, a, rate);
+    return 1;
+}
+
+static void share(World *w) {
+    i32 count = 0;
+    w->stamp++;
+    for (i32 i = 0; i < w->fresh_count; i++) {
+        i32 a = w->fresh[i];
+        if (!alone(w, a)) include(w, &count, a);
+    }
+    for (i32 d = 0; d < w->dirty_count; d++) {
+        i32 l = w->dirty[d];
+        Link *link = &w->link[l];
+        for (i32 k = 0; k < link->count; k++) {
+            Active *x = &w->active[link->active[k]];
+            if (x->of->flow->steady > 0) continue;
+            if (link->all || x->bottleneck == l) include(w, &count, link->active[k]);
+        }
+        link->dirty = link->all = 0;
+    }
+    w->fresh_count = w->dirty_count = 0;
+    if (!count) return;
+    for (;;) {
+        i32 touched = gather(w, count);
+        fill(w, touched);
+        i32 wider = widen(w, touched, count);
+        if (wider < 0) {
+            settle(w, count, touched);
+            return;
+        }
+        count = wider;
+        /* links are gathered anew, members keep their mark */
+        for (i32 t = 0; t < touched; t++) w->mark[w->touched[t]] = 0;
+    }
+}
+
+/* -- the network: messages ---------------------------------------------------------------------- */
+
+static void make_room(World *w) {
+    i32 old = w->active_room, room = w->active_room = old ? 2 * old : 256;
+    w->active = more(w->active, room, sizeof(Active));
+    w->slot = more(w->slot, (i64)room * w->hops, sizeof(i32));
+    w->free_list = more(w->free_list, room, sizeof(i32));
+    w->heap = more(w->heap, room, sizeof(i32));
+    w->seen = more(w->seen, room, sizeof(i32));
+    w->member = more(w->member, room, sizeof(i32));
+    w->rate = more(w->rate, room, sizeof(double));
+    w->stop = more(w->stop, room, sizeof(i32));
+    w->next = more(w->next, (i64)room * w->hops, sizeof(i32));
+    w->fresh = more(w->fresh, room, sizeof(i32));
+    memset(w->seen + old, 0, (size_t)(room - old) * sizeof(i32));
+    for (i32 a = room; a-- > old;) w->free_list[w->free_count++] = a;
+}
+
+static void join(World *w, i32 a, int job) {
+    Active *x = &w->active[a];
+    Stage *s = x->stage;
+    double steady = x->of->flow->steady;
+    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
+        i32 l = s->link[h];
+        Link *link = &w->link[l];
+        if (link->count == link->room)
+            link->active = more(link->active, link->room = 2 * link->room + 4, sizeof(i32));
+        w->slot[(i64)a * w->hops + (h - s->route[x->message])] = link->count;
+        link->active[link->count++] = a;
+        if (w->present && w->present[(i64)l * w->jobs + job]++ == 0) soil(w, l, 1);
+        if (steady > 0) link->steady += steady, soil(w, l, 1);
+    }
+}
+
+static void part(World *w, i32 a, int job) {
+    Active *x = &w->active[a];
+    Stage *s = x->stage;
+    double steady = x->of->flow->steady;
+    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
+        i32 l = s->link[h];
+        Link *link = &w->link[l];
+        i32 place = w->slot[(i64)a * w->hops + (h - s->route[x->message])];
+        i32 moved = link->active[--link->count];
+        if (moved != a) {
+            link->active[place] = moved;
+            Stage *t = w->active[moved].stage;
+            i64 first = t->route[w->active[moved].message];
+            for (i64 k = 0;; k++)
+                if (t->link[first + k] == l && w->slot[(i64)moved * w->hops + k] == link->count) {
+                    w->slot[(i64)moved * w->hops + k] = place;
+                    break;
+                }
+        }
+        if (steady > 0) link->steady = link->count ? link->steady - steady : 0, soil(w, l, 1);
+        else link->load -= x->rate;
+        if (x->bottleneck == l) link->stopped--;
+        if (!link->count) link->load = link->stopped = 0;
+        else if (link->stopped) soil(w, l, 0);
+        if (w->present && --w->present[(i64)l * w->jobs + job] == 0) soil(w, l, 1);
+    }
+}
+
+static void deliver_later(World *w, Instance *of, i32 round, i32 message) {
+    Delay *d = &w->delays[of->flow->stages[of->flow->stage_of[round]]->delay[message]];
+    if (d->tail == d->room) {
+        if (d->head > d->room / 2) {
+            memmove(d->queue, d->queue + d->head, (size_t)(d->tail - d->head) * sizeof(Delivery));
+            d->tail -= d->head, d->head = 0;
+        } else
+            d->queue = more(d->queue, d->room *= 2, sizeof(Delivery));
+    }
+    d->queue[d->tail++] = (Delivery){w->now + d->latency, of, round, message};
+}
+
+static void send(World *w, Instance *of, i32 round, i32 message) {
+    Flow *f = of->flow;
+    Stage *s = f->stages[f->stage_of[round]];
+    double bytes = s->bytes[message] * of->scale;
+    w->messages++;
+    if (bytes <= 0 || s->route[message] == s->route[message + 1]) {
+        deliver_later(w, of, round, message);
+        return;
+    }
+    if (!w->free_count) make_room(w);
+    i32 a = w->free_list[--w->free_count];
+    w->active[a] = (Active){of, s, message, round, -1, -1, bytes, 0, w->now, INFINITY};
+    join(w, a, of->job);
+    if (f->steady > 0) {
+        for (i64 h = s->route[message]; h < s->route[message + 1]; h++) {
+            Link *link = &w->link[s->link[h]];
+            link->peak = fmax(link->peak, link->load + link->steady);
+        }
+        set_rate(w, a, f->steady);
+    } else
+        w->fresh[w->fresh_count++] = a;
+}
+
+static void sent(World *w, i32 a) {
+    Active *x = &w->active[a];
+    heap_remove(w, a);
+    part(w, a, x->of->job);
+    w->free_list[w->free_count++] = a;
+    deliver_later(w, x->of, x->round, x->message);
+}
+
+/* -- the network: ranks of a collective --------------------------------------------------------- */
+
+static void instance_free(Instance *of) {
+    if (of->need) for (i32 k = 0; k < of->flow->rounds; k++) free(of->need[k]);
+    free(of->entry), free(of->operation), free(of->inside), free(of->count), free(of->at);
+    free(of->need), free(of->left), free(of);
+}
+
+static i32 *needs(Instance *of, i32 round) {
+    Flow *f = of->flow;
+    if (!of->need[round])
+        of->need[round] = copied(f->stages[f->stage_of[round]]->need, f->participants, sizeof(i32));
+    return of->need[round];
+}
+
+static void through(World *w, Instance *of, i32 rank, double end) {
+    Job *j = &w->job[of->job];
+    of->step->end[(i64)of->operation[of->flow->of_rank[rank]] * j->ranks + rank - j->first] = end;
+    of->step->open--;
+    of->open--;
+    wake(w, rank);
+}
+
+static void begin_round(World *w, Instance *of, i32 p, i32 round);
+
+static void passed(World *w, Instance *of, i32 p) {
+    Flow *f = of->flow;
+    i32 round = of->at[p];
+    if (round >= 0 && --of->left[round] == 0) free(of->need[round]), of->need[round] = NULL;
+    if (round + 1 < f->rounds) {
+        begin_round(w, of, p, round + 1);
+        return;
+    }
+    of->at[p] = f->rounds;
+    i32 rank = f->rank[p];
+    if (--of->inside[f->of_rank[rank]] == 0) through(w, of, rank, w->now);
+}
+
+static void begin_round(World *w, Instance *of, i32 p, i32 round) {
+    Flow *f = of->flow;
+    for (;; round++) {
+        Stage *s = f->stages[f->stage_of[round]];
+        of->at[p] = round;
+        for (i32 k = s->by_gate.start[p]; k < s->by_gate.start[p + 1]; k++) {
+            i32 m = s->by_gate.entry[k];
+            if (!s->posted || s->other[m] < 0 || of->at[s->other[m]] == round)
+                send(w, of, round, m);
+        }
+        if (s->posted)
+            for (i32 k = s->by_other.start[p]; k < s->by_other.start[p + 1]; k++) {
+                i32 m = s->by_other.entry[k];
+                if (s->gate[m] != p && of->at[s->gate[m]] == round) send(w, of, round, m);
+            }
+        if (needs(of, round)[p]) return;
+        if (round + 1 == f->rounds) break;
+        if (--of->left[round] == 0) free(of->need[round]), of->need[round] = NULL;
+    }
+    passed(w, of, p);
+}
+
+static void deliver(World *w, Delivery *d) {
+    Instance *of = d->of;
+    Stage *s = of->flow->stages[of->flow->stage_of[d->round]];
+    i32 ends[2] = {s->gate[d->message], s->other[d->message]};
+    i32 *need = needs(of, d->round), done = 0;
+    for (int e = 0; e < 2; e++)
+        if (ends[e] >= 0 && --need[ends[e]] == 0 && of->at[ends[e]] == d->round) done |= 1 << e;
+    if (done == 3 && ends[0] == ends[1]) done = 1;
+    for (int e = 0; e < 2; e++)
+        if (done & 1 << e) passed(w, of, ends[e]);
+}
+
+static void enter_network(World *w, Instance *of, i32 rank) {
+    Flow *f = of->flow;
+    if (!f->rounds || f->of_rank[rank] == f->of_rank[rank + 1]) {
+        through(w, of, rank, w->now);
+        return;
+    }
+    for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++) begin_round(w, of, p, 0);
+}
+
+/* -- collectives that share nothing ------------------------------------------------------------- */
+
+/* One row of a ring: chains stay at a position, or move on with a message. Of all chains between
+   two positions the longest stays at one place only, where hops take longest, so that each distinct
+   length of a hop has one best start, found by a sliding maximum. */
+static void row_through(World *w, const double *x, double *out, const double *hop, i32 n, i32 k) {
+    double lengths[32];
+    i32 kinds = 0;
+    for (i32 i = 0; i < n && kinds <= 32; i++) {
+        i32 c = 0;
+        while (c < kinds && fabs(hop[i] - lengths[c]) > 1e-13 * hop[i]) c++;
+        if (c == kinds && kinds < 32) lengths[kinds] = hop[i];
+        if (c == kinds) kinds++;
+    }
+    double longest = 0, latest = -INFINITY;
+    for (i32 i = 0; i < n; i++) longest = fmax(longest, hop[i]), latest = fmax(latest, x[i]);
+    if (kinds == 1 && k >= n - 1) {
+        for (i32 i = 0; i < n; i++) out[i] = latest + k * longest;
+        return;
+    }
+    if (kinds > 32 || (i64)kinds * (k + n) * 6 > (i64)n * k) {
+        double *sent = w->there;
+        memcpy(out, x, (size_t)n * sizeof(double));
+        for (i32 round = 0; round < k; round++) {
+            for (i32 i = 0; i < n; i++) sent[i] = out[i] + hop[i];
+            for (i32 i = 1; i < n; i++) out[i] = fmax(sent[i], sent[i - 1]);
+            out[0] = fmax(sent[0], sent[n - 1]);
+        }
+        return;
+    }
+    i32 laps = k / n + 2, size = laps * n;
+    double *sum = w->sum; /* of the hops before each place of the unrolled ring */
+    sum[0] = 0;
+    for (i32 u = 0; u < size; u++) sum[u + 1] = sum[u] + hop[u % n];
+    for (i32 i = 0; i < n; i++) out[i] = -INFINITY;
+    for (i32 c = 0; c < kinds; c++) {
+        double length = lengths[c];
+        i32 window = length >= longest * (1 - 1e-13) || k < n ? k : n - 1;
+        i32 first = 0, last = 0, added = 0;
+        double *key = w->there;
+        i32 *place = w->deque;
+        for (i32 u = 0; u < size; u++) {
+            if (fabs(hop[u % n] - length) <= 1e-13 * length)
+                for (; added <= u; added++) {
+                    double value = x[added % n] - sum[added] + added * length;
+                    while (last > first && key[last - 1] <= value) last--;
+                    key[last] = value, place[last++] = added;
+                }
+            while (first < last && place[first] < u - window) first++;
+            if (u >= size - n && first < last) {
+                double end = key[first] + sum[u] + (double)(k - u) * length;
+                out[u % n] = fmax(out[u % n], end);
+            }
+        }
+    }
+}
+
+static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, double scale) {
+    double *x = w->here;
+    if (s->ring) {
+        double *entry = w->sum + w->space - 3 * (i64)s->ring, *out = entry + s->ring,
+               *hop = out + s->ring;
+        for (i32 k = s->by_group.start[group]; k < s->by_group.start[group + 1]; k++) {
+            i32 first = s->by_group.entry[k] * s->ring;
+            for (i32 i = 0; i < s->ring; i++) {
+                i32 m = first + i;
+                entry[i] = x[s->gate[m]];
+                hop[i] = scale == 1 ? s->hop[m] : s->latency[m] + (s->hop[m] - s->latency[m]) * scale;
+            }
+            row_through(w, entry, out, hop, s->ring, repeats);
+            for (i32 i = 0; i < s->ring; i++) x[s->gate[first + i]] = out[i];
+        }
+        return;
+    }
+    double *next = w->there;
+    for (i32 round = 0; round < repeats; round++) {
+        for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
+            next[f->inside.entry[k]] = s->need[f->inside.entry[k]] ? -INFINITY : x[f->inside.entry[k]];
+        for (i32 k = s->by_group.start[group]; k < s->by_group.start[group + 1]; k++) {
+            i32 m = s->by_group.entry[k], gate = s->gate[m], other = s->other[m];
+            double hop = s->latency[m] + (s->hop[m] - s->latency[m]) * scale;
+            double begin = s->posted && other >= 0 ? fmax(x[gate], x[other]) : x[gate];
+            next[gate] = fmax(fmax(next[gate], x[gate]), begin + hop);
+            if (other >= 0) next[other] = fmax(fmax(next[other], x[other]), begin + hop);
+        }
+        for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
+            x[f->inside.entry[k]] = next[f->inside.entry[k]];
+    }
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Those that are spared are not waited for: a group ends as if they had come with its last. */
+static double spare(World *w, Instance *of, i32 group) {
+    Flow *f = of->flow;
+    i32 first = f->members.start[group], size = f->members.start[group + 1] - first;
+    for (i32 k = 0; k < size; k++)
+        w->there[k] = of->entry[f->of_rank[f->members.entry[first + k]]];
+    qsort(w->there, (size_t)size, sizeof(double), ascending);
+    i32 last = size - 1 - f->spared;
+    return w->there[last > 0 ? last : 0];
+}
+
+static void close_group(World *w, Instance *of, i32 group) {
+    Flow *f = of->flow;
+    double awaited = f->spared ? spare(w, of, group) : INFINITY, latest = -INFINITY;
+    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++) {
+        i32 p = f->inside.entry[k];
+        w->here[p] = f->spared ? awaited : of->entry[p];
+        latest = fmax(latest, w->here[p]);
+    }
+    for (i32 n = 0; n < f->stage_count; n++)
+        stage_through(w, f, f->stages[n], f->repeats[n], group, of->scale);
+    for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++) {
+        i32 rank = f->members.entry[k];
+        double end = f->stage_count ? -INFINITY : latest; /* without messages: a barrier */
+        if (f->stage_count)
+            for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++) end = fmax(end, w->here[p]);
+        through(w, of, rank, end);
+    }
+}
+
+/* -- the data flow ------------------------------------------------------------------------------ */
+
+static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
+    Instance *of = step->instance[number];
+    if (of) return of;
+    Flow *f = w->flows[step->graph->flow[number]];
+    of = step->instance[number] = some(1, sizeof(Instance));
+    of->flow = f, of->step = step, of->job = job, of->scale = step->scale[number];
+    of->open = f->members.start[f->groups];
+    of->operation = some(f->participants, sizeof(i32));
+    if (f->closed) {
+        of->entry = some(f->participants, sizeof(double));
+        of->count = some(f->groups, sizeof(i32));
+        return of;
+    }
+    of->inside = some(f->participants, sizeof(i32)), of->at = some(f->participants, sizeof(i32));
+    of->need = some(f->rounds, sizeof(i32 *)), of->left = some(f->rounds, sizeof(i32));
+    for (i32 p = 0; p < f->participants; p++) of->at[p] = -1;
+    for (i32 r = 0; r < f->rounds; r++) of->left[r] = f->participants;
+    return of;
+}
+
+static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 number, double begin) {
+    Instance *of = instance_of(w, job, step, number);
+    Flow *f = of->flow;
+    i32 first = f->of_rank[rank];
+    of->operation[first] = operation;
+    if (!f->closed) {
+        of->inside[first] = f->of_rank[rank + 1] - first;
+        if (begin <= w->now + SAME_NS + SAME_SHARE * w->now) enter_network(w, of, rank);
+        else at_time(w, begin, of, rank);
+        return;
+    }
+    for (i32 p = first; p < f->of_rank[rank + 1]; p++) of->entry[p] = begin;
+    i32 group = f->group[rank];
+    if (++of->count[group] == f->members.start[group + 1] - f->members.start[group])
+        close_group(w, of, group);
+}
+
+/* End of a computation that is slower while a collective is in flight; NAN while that is open. */
+static double slowed(World *w, Job *j, double begin, double length, double busy, i32 rank) {
+    double whole = begin + length * (1 + j->slowdown);
+    if (isnan(busy)) {
+        if (w->now >= whole - SAME_NS) return whole;
+        at_time(w, whole, NULL, rank);
+        return NAN;
+    }
+    double under = fmin(length * (1 + j->slowdown), fmax(busy - begin, 0));
+    return begin + under + length - under / (1 + j->slowdown);
+}
+
+/* The next operation of a stream; 0 where it has to wait. */
+static int proceed(World *w, i32 rank, i32 stream) {
+    i32 job = w->job_of[rank];
+    Job *j = &w->job[job];
+    i64 lane = (i64)rank * w->streams + stream;
+    i32 number = w->at_step[lane];
+    if (number >= j->fed) return 0;
+    Step *step = j->steps[number];
+    Graph *g = step->graph;
+    i32 local = rank - j->first, role = g->role[local], place = role * g->streams + stream;
+    if (w->at[lane] == g->lane_start[place + 1] - g->lane_start[place]) {
+        w->at_step[lane]++, w->at[lane] = 0;
+        return 1;
+    }
+    i32 o = g->lane[g->lane_start[place] + w->at[lane]], operation = o - g->start[role];
+    i64 cell = (i64)operation * j->ranks + local;
+    if (stream == 0 && w->at[lane] == 0) w->begun[rank] = w->until[lane];
+    if (!isnan(step->enter[cell]) && g->kind[o] == COLLECTIVE) { /* in flight, or over */
+        if (isnan(step->end[cell])) return 0;
+        w->until[lane] = step->end[cell], w->at[lane]++;
+        return 1;
+    }
+    double ready = -INFINITY;
+    for (i32 k = g->need_start[o]; k < g->need_start[o + 1]; k++) {
+        i32 of = number - g->back[k];
+        if (of < 0) continue;
+        Step *past = j->steps[of];
+        if (!past) continue; /* taken: over long ago */
+        double end = past->end[(i64)g->need[k] * j->ranks + local];
+        if (isnan(end)) return 0;
+        ready = fmax(ready, end);
+    }
+    double begin = fmax(ready, w->until[lane]), value = step->value[cell], end = begin;
+    switch (g->kind[o]) {
+    case COMPUTE: end = begin + value; break;
+    case UNTIL: end = fmax(begin, value); break;
+    case DROP: end = fmax(fmin(ready, begin), w->begun[rank]); break;
+    case SLOWED: {
+        double busy = step->end[(i64)g->soft[o] * j->ranks + local];
+        end = slowed(w, j, begin, value, busy, rank);
+        if (isnan(end)) return 0;
+        break;
+    }
+    case COLLECTIVE: {
+        step->enter[cell] = ready == -INFINITY ? begin : ready;
+        Flow *f = w->flows[g->flow[g->instance[o]]];
+        if (f->group[rank] < 0) {
+            step->end[cell] = begin, step->open--;
+            return 1;
+        }
+        issue(w, job, step, rank, operation, g->instance[o], begin + value + f->launch);
+        return 1;
+    }
+    }
+    step->enter[cell] = begin, step->end[cell] = end, step->open--;
+    w->until[lane] = end, w->at[lane]++;
+    return 1;
+}
+
+static void advance(World *w, i32 rank) {
+    int moved = 1;
+    while (moved) {
+        moved = 0;
+        for (i32 s = 0; s < w->streams; s++)
+            while (proceed(w, rank, s)) moved = 1;
+    }
+    Job *j = &w->job[w->job_of[rank]];
+    i64 lane = (i64)rank * w->streams;
+    if (!j->final && !w->is_hungry[rank] && w->at_step[lane] >= j->fed) {
+        w->is_hungry[rank] = 1, j->hungry++;
+        j->soonest = fmin(j->soonest, w->until[lane]);
+    }
+}
+
+static void flow_on(World *w) {
+    while (w->queue_count) {
+        i32 rank = w->queue[--w->queue_count];
+        w->queued[rank] = 0;
+        advance(w, rank);
+    }
+}
+
+/* -- running ------------------------------------------------------------------------------------ */
+
+static double upcoming(World *w) {
+    double soonest = w->heap_count ? w->active[w->heap[0]].finish : INFINITY;
+    if (w->timed_count) soonest = fmin(soonest, w->timed[0].time);
+    for (i32 d = 0; d < w->delay_count; d++)
+        if (w->delays[d].head < w->delays[d].tail)
+            soonest = fmin(soonest, w->delays[d].queue[w->delays[d].head].time);
+    return soonest;
+}
+
+static void pass(World *w, double now) {
+    if (now > w->now) w->now = now;
+    double until = w->now + SAME_NS + SAME_SHARE * w->now;
+    int more_now = 1;
+    while (more_now) {
+        more_now = 0;
+        while (w->heap_count && w->active[w->heap[0]].finish <= until) sent(w, w->heap[0]);
+        for (i32 d = 0; d < w->delay_count; d++)
+            while (w->delays[d].head < w->delays[d].tail
+                   && w->delays[d].queue[w->delays[d].head].time <= until) {
+                Delivery item = w->delays[d].queue[w->delays[d].head++];
+                if (w->delays[d].head == w->delays[d].tail) w->delays[d].head = w->delays[d].tail = 0;
+                deliver(w, &item);
+                more_now = 1;
+            }
+        while (w->timed_count && w->timed[0].time <= until) {
+            Timed item = timed_pop(w);
+            if (item.of) enter_network(w, item.of, item.rank);
+            else wake(w, item.rank);
+            more_now = 1;
+        }
+        flow_on(w);
+    }
+    share(w);
+}
+
+/* Whether every job that has an end has reached it; those without are neighbours. */
+static int all_over(const World *w) {
+    for (i32 n = 0; n < w->jobs; n++) {
+        const Job *j = &w->job[n];
+        for (i32 k = j->taken; j->final && k < j->fed; k++) if (j->steps[k]->open) return 0;
+    }
+    return w->job[0].final;
+}
+
+/* Runs until a job wants its next step (its number), nothing is left to do, or so many messages
+   have been sent. */
+i64 world_run(World *w, i64 most) {
+    i64 last = w->messages + most;
+    for (;;) {
+        flow_on(w);
+        if (w->fresh_count || w->dirty_count) share(w);
+        double next = upcoming(w);
+        double limit = next + SAME_NS + SAME_SHARE * w->now;
+        for (i32 j = 0; j < w->jobs; j++) {
+            Job *job = &w->job[j];
+            if (!job->final && job->hungry
+                && (job->hungry == job->ranks || (job->eager && job->soonest <= limit)))
+                return j;
+        }
+        if (next == INFINITY || all_over(w)) return STUCK;
+        if (w->messages >= last) return PAUSED;
+        pass(w, next);
+    }
+}
+
+i64 world_is_over(World *w, i64 job) {
+    Job *j = &w->job[job];
+    return j->taken < j->fed && !j->steps[j->taken]->open;
+}
+
+static void step_free(Step *s) {
+    for (i32 k = 0; k < s->graph->instances; k++)
+        if (s->instance[k]) instance_free(s->instance[k]);
+    free(s->instance), free(s->scale), free(s->value), free(s->enter), free(s->end), free(s);
+}
+
+/* When each operation of the oldest step was entered and was over, (widest role, ranks). */
+void world_take(World *w, i64 job, double *enter, double *end) {
+    Job *j = &w->job[job];
+    Step *s = j->steps[j->taken];
+    i64 cells = (i64)s->graph->widest * j->ranks;
+    memcpy(enter, s->enter, (size_t)cells * sizeof(double));
+    memcpy(end, s->end, (size_t)cells * sizeof(double));
+    i32 old = j->taken++ - j->lag;
+    if (old >= 0) step_free(j->steps[old]), j->steps[old] = NULL;
+}
+
+void world_space(World *w, i64 ring, i64 rounds, i64 participants) {
+    i64 size = (rounds / (ring > 0 ? ring : 1) + 3) * ring + 3 * ring + participants + w->ranks + 8;
+    if (size <= w->space) return;
+    w->space = (i32)size;
+    w->sum = more(w->sum, size, sizeof(double)), w->there = more(w->there, size, sizeof(double));
+    w->here = more(w->here, size, sizeof(double)), w->deque = more(w->deque, size, sizeof(i32));
+}
+
+i64 world_messages(World *w) { return w->messages; }
+double world_now(World *w) { return w->now; }
+void world_peaks(World *w, double *peak) {
+    for (i32 l = 0; l < w->links; l++) peak[l] = w->link[l].peak;
+}
+
+static void flow_free(Flow *f) {
+    for (i32 n = 0; n < f->stage_count; n++) {
+        Stage *s = f->stages[n];
+        lists_free(&s->by_gate), lists_free(&s->by_other), lists_free(&s->by_group);
+        free(s->gate), free(s->other), free(s->bytes), free(s->latency), free(s->hop);
+        free(s->narrow), free(s->route), free(s->link), free(s->delay), free(s->need), free(s);
+    }
+    lists_free(&f->members), lists_free(&f->inside);
+    free(f->rank), free(f->of_rank), free(f->group), free(f->stages), free(f->repeats);
+    free(f->stage_of), free(f);
+}
+
+void world_free(World *w) {
+    for (i32 j = 0; j < w->jobs; j++) {
+        for (i32 k = 0; k < w->job[j].fed; k++)
+            if (w->job[j].steps[k]) step_free(w->job[j].steps[k]);
+        free(w->job[j].steps);
+    }
+    for (i32 k = 0; k < w->flow_count; k++) flow_free(w->flows[k]);
+    for (i32 k = 0; k < w->graph_count; k++) {
+        Graph *g = w->graphs[k];
+        free(g->role), free(g->start), free(g->kind), free(g->instance), free(g->soft);
+        free(g->lane_start), free(g->lane), free(g->need_start), free(g->need), free(g->back);
+        free(g->flow), free(g);
+    }
+    for (i32 l = 0; l < w->links; l++) free(w->link[l].active);
+    for (i32 d = 0; d < w->delay_count; d++) free(w->delays[d].queue);
+    void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
+        w->until, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
+        w->heap, w->timed, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
+        w->head, w->next, w->unfrozen, w->rest, w->rate, w->level, w->top, w->stop, w->level_heap,
+        w->here, w->there, w->sum, w->deque};
+    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
+    free(w);
+}

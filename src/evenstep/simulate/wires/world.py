@@ -1,0 +1,280 @@
+"""The wire and everything on it: jobs whose operations wait for each other and share links.
+
+`World` is told its links once, then flows (collectives laid on the links), graphs (what the ranks
+of a job do in a step), and is fed step by step. It carries out what `world.c` says; without a
+compiler `world_python` does the same, slowly. Times are ns, rates GB/s.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.compiled import Source, build
+
+Array = npt.NDArray[Any]
+
+STUCK, PAUSED = -1, -2  # what `run` says besides the number of a job
+STREAMS = 4  # of a rank: compute, and three of communication
+_SOURCE = Source(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
+
+
+class Messages(NamedTuple):
+    """Messages that are under way together, `repeats` times one after the other.
+
+    `gate` is the participant that sends, `other` one that waits for it too (-1: none). Message m
+    takes `link[route[m]:route[m + 1]]`. `hop_ns` is how long each takes where no link is shared
+    with anybody else; of a `ring`, rows of that length, message i is sent by position i. Messages
+    of one that is `posted` leave when both ends are there.
+    """
+
+    gate: Array
+    other: Array
+    bytes: Array
+    latency_ns: Array
+    hop_ns: Array
+    route: Array
+    link: Array
+    ring: int = 0
+    posted: bool = False
+    repeats: int = 1
+
+
+class Carriage(NamedTuple):
+    """A collective of groups of ranks. `rank` of each participant, ascending: a rank may take part
+    several times at once, as with several channels; `group` of each rank of the world, -1: none.
+
+    `closed` says that nobody else can use its links while it does. `spared` ranks of a group are
+    not waited for. Messages take `steady` GB/s whatever others do; 0: their fair share.
+    """
+
+    rank: Array
+    group: Array
+    stages: tuple[Messages, ...]
+    closed: bool = False
+    spared: int = 0
+    launch_ns: float = 0.0
+    steady: float = 0.0
+
+
+class Plan(NamedTuple):
+    """What ranks of a job do in a step. Operations of role i are those from `start[i]` on.
+
+    An operation needs others of its rank, `need[need_start[o]:need_start[o + 1]]` by their place in
+    the role, each of `back` steps before. `flow` is the number of each instance's carriage.
+    """
+
+    role: Array
+    start: Array
+    kind: Array
+    stream: Array
+    instance: Array
+    soft: Array
+    need_start: Array
+    need: Array
+    back: Array
+    flow: Array
+
+    @property
+    def widest(self) -> int:
+        """Most operations of a role."""
+        return int(np.diff(self.start).max(initial=0))
+
+
+class World(Protocol):
+    """Jobs on links."""
+
+    def flow(self, carriage: Carriage) -> int:
+        """Make a collective known; returns its number."""
+
+    def graph(self, plan: Plan) -> int:
+        """Make a step known; returns its number."""
+
+    def job(
+        self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
+    ) -> None:
+        """How a job is fed: `eager` as soon as one rank wants it, else when all do. `lag` steps are
+        kept for those that need them; `slowdown` is what a collective in flight costs compute."""
+
+    def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
+        """The next step: what each operation takes, (widest, ranks), and each instance's scale."""
+
+    def final(self, job: int) -> None:
+        """There are no more steps."""
+
+    def run(self, most: int) -> int:
+        """Until a job wants a step (its number), so many messages were sent, or all is over."""
+
+    def take(self, job: int) -> tuple[Array, Array] | None:
+        """(entered, over) of the oldest step's operations, (widest, ranks), once all are over."""
+
+    @property
+    def now_ns(self) -> float:
+        """The network's clock."""
+
+    @property
+    def messages(self) -> int:
+        """Sent so far."""
+
+    @property
+    def peak_gBps(self) -> Array:  # noqa: N802
+        """What each link carried at most."""
+
+
+class CompiledWorld:
+    """`World` in C."""
+
+    def __init__(
+        self, capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0
+    ) -> None:
+        library = _library()
+        assert library is not None
+        self._c = library
+        self._ranks = sum(ranks)
+        self._links = len(capacity)
+        self._widest: list[list[int]] = [[] for _ in ranks]
+        self._of_job = ranks
+        self._plans: list[Plan] = []
+        self._world = ctypes.c_void_p(
+            library.world_new(
+                len(capacity), _doubles(capacity), goodput, len(ranks),
+                _pointer(np.array(ranks, np.int64)), STREAMS, hops,
+            )
+        )  # fmt: skip
+
+    def __del__(self) -> None:
+        if getattr(self, "_world", None) is not None:
+            self._c.world_free(self._world)
+
+    def flow(self, carriage: Carriage) -> int:
+        """Make a collective known."""
+        groups = int(carriage.group.max(initial=-1)) + 1
+        number = int(
+            self._c.world_flow(
+                self._world, len(carriage.rank), _ints(carriage.rank), groups,
+                _ints(carriage.group), carriage.closed, carriage.spared, carriage.launch_ns,
+                carriage.steady,
+            )
+        )  # fmt: skip
+        for stage in carriage.stages:
+            self._c.world_stage(
+                self._world, number, len(stage.gate), _ints(stage.gate), _ints(stage.other),
+                _doubles(stage.bytes), _doubles(stage.latency_ns), _doubles(stage.hop_ns),
+                _pointer(np.ascontiguousarray(stage.route, np.int64)), _ints(stage.link),
+                stage.ring, stage.posted, stage.repeats,
+            )  # fmt: skip
+            self._c.world_space(self._world, stage.ring, stage.repeats, len(carriage.rank))
+        if not carriage.stages:
+            self._c.world_space(self._world, 0, 0, len(carriage.rank))
+        return number
+
+    def graph(self, plan: Plan) -> int:
+        """Make a step known."""
+        columns = (plan.start, plan.kind, plan.stream, plan.instance, plan.soft, plan.need_start)
+        self._plans.append(plan)
+        return int(
+            self._c.world_graph(
+                self._world, len(plan.role), _ints(plan.role), len(plan.start) - 1,
+                *(_ints(column) for column in columns), _ints(plan.need), _ints(plan.back),
+                len(plan.flow), _ints(plan.flow),
+            )
+        )  # fmt: skip
+
+    def job(
+        self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
+    ) -> None:
+        """How a job is fed."""
+        self._c.world_job(self._world, number, eager, lag, slowdown, _doubles(begin_ns))
+
+    def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
+        """The next step."""
+        widest = self._plans[graph].widest
+        assert value.shape == (widest, self._of_job[job])
+        self._widest[job].append(widest)
+        self._c.world_feed(self._world, job, graph, _doubles(value), _doubles(scale))
+
+    def final(self, job: int) -> None:
+        """There are no more steps."""
+        self._c.world_final(self._world, job)
+
+    def run(self, most: int) -> int:
+        """Go on."""
+        return int(self._c.world_run(self._world, most))
+
+    def take(self, job: int) -> tuple[Array, Array] | None:
+        """The oldest step, once it is over."""
+        if not self._c.world_is_over(self._world, job):
+            return None
+        shape = (self._widest[job].pop(0), self._of_job[job])
+        enter, end = np.empty(shape), np.empty(shape)
+        self._c.world_take(self._world, job, _pointer(enter), _pointer(end))
+        return enter, end
+
+    @property
+    def now_ns(self) -> float:
+        """The network's clock."""
+        return float(self._c.world_now(self._world))
+
+    @property
+    def messages(self) -> int:
+        """Sent so far."""
+        return int(self._c.world_messages(self._world))
+
+    @property
+    def peak_gBps(self) -> Array:  # noqa: N802
+        """What each link carried at most."""
+        peak = np.empty(self._links)
+        self._c.world_peaks(self._world, _pointer(peak))
+        return peak
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    found = build(_SOURCE)
+    if found.path is None:
+        return None
+    library = ctypes.CDLL(str(found.path))
+    whole, real, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+    for name, result, arguments in (
+        ("new", pointer, (whole, pointer, real, whole, pointer, whole, whole)),
+        ("flow", whole, (pointer, whole, pointer, whole, pointer, whole, whole, real, real)),
+        ("stage", None, (pointer, whole, whole, *(pointer,) * 7, whole, whole, whole)),
+        ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
+        ("job", None, (pointer, whole, whole, whole, real, pointer)),
+        ("feed", None, (pointer, whole, whole, pointer, pointer)),
+        ("final", None, (pointer, whole)),
+        ("run", whole, (pointer, whole)),
+        ("is_over", whole, (pointer, whole)),
+        ("take", None, (pointer, whole, pointer, pointer)),
+        ("space", None, (pointer, whole, whole, whole)),
+        ("messages", whole, (pointer,)),
+        ("now", real, (pointer,)),
+        ("peaks", None, (pointer, pointer)),
+        ("free", None, (pointer,)),
+    ):
+        function = getattr(library, f"world_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class _Kept(ctypes.c_void_p):
+    """A pointer that keeps the array it points into."""
+
+
+def _pointer(array: Array) -> ctypes.c_void_p:
+    pointer = _Kept(array.ctypes.data)
+    pointer.array = array  # type: ignore[attr-defined]
+    return pointer
+
+
+def _ints(array: Array) -> ctypes.c_void_p:
+    return _pointer(np.ascontiguousarray(array, np.int32))
+
+
+def _doubles(array: Array) -> ctypes.c_void_p:
+    return _pointer(np.ascontiguousarray(array, np.float64))
