@@ -25,6 +25,7 @@ NAMES = (
     "toggles",
     "trial",
     "corpus",
+    "independent_corpus",
     "published",
     "what_if",
     "kineto_loading",

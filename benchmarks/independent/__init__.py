@@ -1,0 +1,35 @@
+"""A second labelled corpus by another hand: shares no code with what it judges, nor with tests.
+
+A case is a training job with a fault in it, run in max-plus arithmetic (`machine`), and the same
+job and seed without the fault. The faulty run is left as a real trace folder and diagnosed through
+`evenstep diagnose --json`; the two lengths of the run are the truth.
+
+The rules by which cases are labelled and judged. They were written before any score was seen:
+
+- *Loss* of a fault: (T with − T without) ÷ T with, T being the mean over ranks of when each has
+  done everything. Of two faults each is worth its Shapley value. Cases that lose less than 5 % are
+  dropped, not judged.
+- *Mode first*: the first finding is of one of the modes that an honest reader may call the fault.
+  Several are accepted only where no record could tell them apart: a slow node is a straggler or
+  locality; a rank that is a whole stage is a straggler or an imbalance; lengths on a device whose
+  forward and backward are not seen apart are noise as well; a link that is slow for everybody is
+  the fabric's, whatever it is called; a single rank that feeds its device slowly is late as well.
+- *Culprits*: `where.ranks` of that finding are exactly the ranks at fault; of a node, its ranks or
+  its name. They are not asked for where everybody is at fault, or where nobody could tell who:
+  links, rotations, lengths, loaders or collectors of all ranks.
+- *Cost*: severities of the findings of accepted modes that name the culprits, summed, within 10 %
+  of the loss. For a narrow fabric there is no one truth: anything between what the rated bandwidth
+  and what infinite bandwidth would give back is right, with the same tolerance.
+- *False finding*: for each mode, the sum of its severities less what removing its structure truly
+  gives back in this very job is 5 % or more; with the fault in place or once it is mended,
+  whichever is more, since parts may be booked in either order. The structure of noise
+  (amplification; imbalance too, where a rank's noise is shared by forward and backward) is removed
+  by giving every rank its mean; that of constant differences (straggler, locality, imbalance) by
+  giving all ranks the same mean; bandwidth by transfers of no time; latency by α of no time;
+  congestion by transfers without noise. Nothing else is in a job that was not put there. The
+  accepted modes have their loss on top.
+- *Two causes*: each is found in some finding of its modes with its culprits, its severity within 25
+  % of the Shapley value. Causes worth less than 5 % are not asked for.
+- *Terminal* cases (hang, death, restarts, staleness, several sizes): the mode first, the culprits
+  where there are any, no cost unless the case states one.
+"""

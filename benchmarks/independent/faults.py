@@ -1,0 +1,284 @@
+"""What goes wrong: each fault changes how long some work or some transfers of a job take.
+
+A fault says what an honest reader of the trace may call it (`modes`), and who is to blame
+(`culprits`, None where nobody in particular is, or where no trace could tell).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.independent.machine import (
+    BACKWARD,
+    CHECKPOINT,
+    FORWARD,
+    INPUT,
+    PAUSE,
+    SAMPLE,
+    Communicator,
+)
+
+if TYPE_CHECKING:
+    from benchmarks.independent.job import Job, Spec
+
+Array = np.ndarray
+
+
+@dataclass
+class Piece:
+    """Some work of some ranks; a fault changes its seconds in place."""
+
+    label: str
+    phase: int
+    ranks: Array
+    own: Array  # seconds of the work itself, (ranks,)
+    host: Array | None  # seconds to hand it to a device; None where the host does it itself
+
+    def stall(self, seconds: Array) -> None:
+        """The host thread stands still for so long meanwhile."""
+        if self.host is None:
+            self.own = self.own + seconds
+        else:
+            self.host = self.host + seconds
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Changes nothing. `strength` is what is scaled until the fault costs what it shall cost."""
+
+    modes: tuple[str, ...]
+    culprits: tuple[int, ...] | None = None
+    strength: float = 1.0
+    nodes: tuple[int, ...] = ()  # whose ranks the culprits are, where whole nodes are
+
+    def work(self, job: Job, piece: Piece) -> None:
+        """A piece of work begins."""
+
+    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
+        """Seconds of a collective's or a message's transfer in each group."""
+        return seconds
+
+    def begins(self, job: Job) -> None:
+        """A step begins."""
+
+    def ends(self, job: Job) -> None:
+        """A step is about to end."""
+
+    def mended(self, spec: Spec) -> Spec:
+        """The job without it, where the fault is part of what the job is."""
+        return spec
+
+
+def _opens_step(label: str) -> bool:
+    """Whether this is the first piece of forward, of a stage's first micro-batch in a pipeline."""
+    firsts = ("forward", "forward 0", "forward 0a", "forward attention 0")
+    return label in firsts or (label.startswith("F ") and label.endswith(" 0"))
+
+
+def _among(ranks: Array, some: tuple[int, ...]) -> Array:
+    return np.isin(ranks, some)
+
+
+@dataclass(frozen=True)
+class SlowRanks(Fault):
+    """These ranks compute slower by `strength`: always, now and then, in bursts, or in turns."""
+
+    ranks: tuple[int, ...] = ()
+    pattern: str = "chronic"
+    share: float = 1.0  # of the steps, where it is not always
+    length: int = 1  # of a burst or a turn, in steps
+
+    def active(self, job: Job) -> tuple[int, ...]:
+        """Which ranks are slow in this step."""
+        if self.pattern == "chronic":
+            return self.ranks
+        if self.pattern == "rotating":
+            return (self.ranks[job.step // self.length % len(self.ranks)],)
+        block = job.step // self.length
+        return self.ranks if job.rng(f"slow {block}").random() < self.share else ()
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.phase != INPUT:
+            piece.own = piece.own * (1 + self.strength * _among(piece.ranks, self.active(job)))
+
+
+@dataclass(frozen=True)
+class Drift(Fault):
+    """These ranks slow down over the run, from nothing to `strength`; with sensors or without."""
+
+    ranks: tuple[int, ...] = ()
+    sensors: bool = False
+
+    def heat(self, job: Job) -> float:
+        """From 0 at the beginning to 1 at the end."""
+        return (job.step + 0.5) / job.spec.steps
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.phase != INPUT:
+            hot = self.heat(job) * _among(piece.ranks, self.ranks)
+            piece.own = piece.own * (1 + self.strength * hot)
+
+    def ends(self, job: Job) -> None:
+        if not self.sensors or job.machine.tape is None:
+            return
+        hot = _among(job.ranks, self.ranks) * self.heat(job)
+        noise = job.rng(f"sensors {job.step}").normal(0, 0.5, (2, len(hot)))
+        celsius = np.round(61 + 26 * hot + noise[0])
+        mhz = np.round(1980 / (1 + self.strength * hot) + 8 * noise[1])
+        for metric, values in (("gpu.temperature_celsius", celsius), ("gpu.sm_clock_mhz", mhz)):
+            job.machine.note(
+                job.ranks, SAMPLE, name=job.name(metric), device=0, enter=job.machine.host.copy(),
+                exit=job.machine.host.copy(), bytes_in=values.astype("<f8").view("<u8"),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pauses(Fault):
+    """The collector stops a rank's host for `strength` seconds, at steps of its own."""
+
+    ranks: tuple[int, ...] = ()
+    every: int = 8
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.phase != FORWARD or not _opens_step(piece.label):
+            return
+        ranks = piece.ranks
+        offsets = job.rng("pauses").integers(0, self.every, job.spec.world)
+        due = _among(ranks, self.ranks) & ((job.step + offsets[ranks]) % self.every == 0)
+        long = job.rng(f"pause {job.step}").gamma(16, 1 / 16, job.spec.world)[ranks]
+        took = due * self.strength * long
+        if due.any() and job.machine.tape is not None:
+            at = job.machine.host[ranks] + 0.4 * (piece.own if piece.host is None else piece.host)
+            job.machine.note(
+                ranks[due], PAUSE, op=2, payload=20_000, enter=at[due], exit=(at + took)[due],
+            )  # fmt: skip
+        piece.stall(took)
+
+
+@dataclass(frozen=True)
+class SlowInput(Fault):
+    """The loader of these ranks makes them wait `strength` seconds a step, unevenly."""
+
+    ranks: tuple[int, ...] = ()
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.phase == INPUT:
+            uneven = job.rng(f"loader {job.step}").gamma(9, 1 / 9, job.spec.world)[piece.ranks]
+            piece.stall(self.strength * uneven * _among(piece.ranks, self.ranks))
+
+
+@dataclass(frozen=True)
+class Checkpoint(Fault):
+    """Every so many steps these ranks write for `strength` seconds."""
+
+    ranks: tuple[int, ...] = ()
+    every: int = 10
+
+    def ends(self, job: Job) -> None:
+        if (job.step + 1) % self.every:
+            return
+        who = np.array(self.ranks)
+        machine = job.machine
+        machine.synchronize(who)
+        with machine.phase(CHECKPOINT, who):
+            uneven = job.rng(f"write {job.step}").gamma(100, 1 / 100, job.spec.world)[who]
+            machine.host[who] += self.strength * uneven
+        if job.spec.on_device:
+            machine.device[who] = np.maximum(machine.device[who], machine.host[who])
+
+
+@dataclass(frozen=True)
+class Periodic(Fault):
+    """Every `every` steps the work of these ranks takes `strength` longer."""
+
+    ranks: tuple[int, ...] = ()
+    every: int = 4
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.phase != INPUT and job.step % self.every == 0:
+            piece.own = piece.own * (1 + self.strength * _among(piece.ranks, self.ranks))
+
+
+@dataclass(frozen=True)
+class Congestion(Fault):
+    """In stretches of steps every transfer between nodes takes 1 + `strength` times as long."""
+
+    length: int = 5
+    share: float = 0.35
+
+    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
+        busy = job.rng(f"congested {job.step // self.length}").random() < self.share
+        return seconds * (1 + self.strength) if busy and comm.link == "net" else seconds
+
+
+@dataclass(frozen=True)
+class SlowLink(Fault):
+    """Transfers in groups with a rank of this node take 1 + `strength` times as long, always."""
+
+    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
+        if comm.link != "net":
+            return seconds
+        touched = np.isin(job.node[comm.members], self.nodes).any(axis=1)
+        return seconds * (1 + self.strength * touched)
+
+
+@dataclass(frozen=True)
+class ManySmall(Fault):
+    """Gradients go out in many tiny collectives; without the fault as one."""
+
+    def mended(self, spec: Spec) -> Spec:
+        return replace(spec, shape={**spec.shape, "fused": 1})
+
+
+@dataclass(frozen=True)
+class NarrowFabric(Fault):
+    """Links have 1 / (1 + `strength`) of what the adapters are rated at."""
+
+    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
+        return seconds * (1 + self.strength) if comm.link == "net" else seconds
+
+
+@dataclass(frozen=True)
+class Lengths(Fault):
+    """Each rank's batch of a step has its own amount of work; without it all have the mean."""
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.phase not in (FORWARD, BACKWARD):
+            return
+        sigma = 0.18 * self.strength
+        drawn = job.rng(f"lengths {job.step}").normal(0, 1, job.spec.world)
+        amount = np.exp(sigma * np.clip(drawn, -3, 3))
+        piece.own = piece.own * (amount / amount.mean())[piece.ranks]
+
+
+@dataclass(frozen=True)
+class SlowIssue(Fault):
+    """Hosts that take 1 + `strength` times a piece's own time to hand it to their device."""
+
+    ranks: tuple[int, ...] = ()
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.host is None or piece.phase not in (FORWARD, BACKWARD):
+            return
+        slow = np.maximum(piece.host, piece.own * (1 + self.strength))
+        piece.host = np.where(_among(piece.ranks, self.ranks), slow, piece.host)
+
+
+@dataclass(frozen=True)
+class NoCore(Fault):
+    """The training threads of these ranks wait for a core, `strength` seconds a step on average."""
+
+    ranks: tuple[int, ...] = ()
+
+    def work(self, job: Job, piece: Piece) -> None:
+        if piece.phase not in (FORWARD, BACKWARD):
+            return
+        ranks, rng = piece.ranks, job.rng(f"core {piece.label} {job.step}")
+        weight = piece.own / job.spec.step_s  # longer pieces lose the core more often
+        took = _among(ranks, self.ranks) * self.strength * weight
+        took = took * rng.gamma(1.5, 1 / 1.5, job.spec.world)[ranks]
+        job.waiting_us[ranks] += took * 1e6
+        piece.stall(took)

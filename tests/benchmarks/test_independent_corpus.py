@@ -1,0 +1,100 @@
+"""The laws of the independent corpus's own generator: closed forms and hand-worked runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import evenstep
+from benchmarks.independent.cases import Case, build, run
+from benchmarks.independent.faults import SlowRanks
+from benchmarks.independent.job import Spec, World, shapley
+from benchmarks.independent.machine import ALL_REDUCE, Communicator, Machine
+from benchmarks.independent.pipelines import bubble, schedule
+
+QUIET = Spec(seed=1, world=2, per_node=2, steps=4, noise_cv=0, spread=0, transfer_cv=0)
+
+
+def test_two_ranks_meet_when_the_later_has_entered():
+    machine = Machine(2, on_device=False)
+    both = Communicator(0, "default_pg", np.array([[0, 1]]), link="node")
+    machine.work(machine.everyone, np.array([1.0, 3.0]), None)
+    machine.collective(both, ALL_REDUCE, 8, np.array([0.5]), np.zeros(2), blocking=True)
+    assert machine.host.tolist() == [3.5, 3.5]
+    assert machine.blocked.tolist() == [2.5, 0.5]
+
+
+def test_a_collective_queues_behind_the_one_before_it():
+    machine = Machine(2, on_device=False)
+    both = Communicator(0, "default_pg", np.array([[0, 1]]), link="node")
+    first = machine.collective(both, ALL_REDUCE, 8, np.array([2.0]), np.zeros(2), blocking=False)
+    machine.work(machine.everyone, np.array([1.0, 1.0]), None)
+    second = machine.collective(both, ALL_REDUCE, 8, np.array([2.0]), np.zeros(2), blocking=False)
+    machine.wait([first, second], np.zeros(2))
+    assert machine.host.tolist() == [4.0, 4.0]
+
+
+def test_a_device_works_behind_its_host_and_no_faster():
+    machine = Machine(1, on_device=True)
+    for _ in range(3):
+        machine.work(machine.everyone, np.array([1.0]), np.array([2.0]))
+    assert machine.host[0] == 3.0
+    assert machine.device[0] == pytest.approx(6.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("stack", ["ddp", "fsdp", "tensor", "hierarchical", "moe"])
+def test_without_a_fault_nothing_is_lost(stack, on_device):
+    shape = {"tp": 2, "experts": 2}
+    spec = Spec(seed=3, world=4, per_node=2, steps=5, on_device=on_device, shape=shape)
+    case = Case(0, "hosts", stack, "none", spec, (SlowRanks((), ranks=(1,), strength=0.0),))
+    assert case.loss == 0.0
+
+
+def test_a_blocking_job_pays_all_that_its_slow_rank_works_more():
+    spec = replace(QUIET, blocking=True, shape={"buckets": 1})
+    slow = SlowRanks(("straggler",), (1,), ranks=(1,), strength=0.5)
+    longer = run("ddp", spec, World((slow,))).took_s - run("ddp", spec, World()).took_s
+    assert longer == pytest.approx(4 * 0.5 * spec.step_s, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("stages", "micro"), [(2, 4), (4, 4), (4, 12)])
+def test_an_even_pipeline_idles_as_its_closed_form_says(kind, stages, micro):
+    shape = {"stages": stages, "micro": micro, "schedule": kind}
+    spec = replace(QUIET, world=stages, per_node=stages, steps=1, step_s=10.0, shape=shape)
+    job = run("pipeline", spec, World(no_transfer=True))
+    busy = 0.95 * spec.step_s
+    idle = 1 - busy / (job.took_s - (0.004 + 0.03) * spec.step_s)
+    assert idle == pytest.approx(bubble(stages, micro), abs=1e-3)
+
+
+def test_a_stage_runs_every_micro_batch_once_each_way():
+    for stage in range(4):
+        order = schedule("1f1b", stage, 4, 6)
+        assert sorted(order) == sorted([(way, i) for way in "FB" for i in range(6)])
+        assert all(order.index(("F", i)) < order.index(("B", i)) for i in range(6))
+
+
+def test_values_of_two_causes_add_up_to_the_loss():
+    a, b = shapley((10.0, 12.0, 13.0, 14.0))
+    assert a + b == 4.0
+    assert (a, b) == (1.5, 2.5)
+
+
+@pytest.mark.parametrize("number", [5, 15, 29])
+def test_a_case_is_a_trace_that_loads_whole(tmp_path, number):
+    case = build(number)
+    case.write(tmp_path)
+    trace = evenstep.load(tmp_path)
+    assert trace.limits == []
+    assert trace.world == len(trace.ranks) == case.spec.world
+    assert len(trace.events) == sum(len(row["ranks"]) for row in case.recorded.machine.tape)
+    assert len(trace.summaries) == case.spec.world * case.spec.steps
+
+
+def test_the_same_number_is_the_same_case(tmp_path):
+    for name in ("a", "b"):
+        build(12).write(tmp_path / name)
+    files = [sorted((tmp_path / name).rglob("*.spool")) for name in ("a", "b")]
+    assert [one.read_bytes() for one in files[0]] == [one.read_bytes() for one in files[1]]
