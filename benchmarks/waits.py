@@ -122,8 +122,8 @@ def own_wait(run: Path) -> OwnWait:
     import numpy as np
 
     from evenstep.diagnose.measure.grid import step_grid
+    from evenstep.trace.loading import load
     from evenstep.trace.spool.layout import Kind
-    from evenstep.trace.trace import load
 
     trace = load(run)
     grid = step_grid(trace)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.trace import load
+from evenstep.trace.loading import load
 from lab import tier as tiers
 from lab.arms import Schedule, arm
 from lab.page import columns, known

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.trace import load
 from lab.arms import Schedule
 from lab.run import INTERRUPTED, Record
 from lab.scenario import Run, Scenario

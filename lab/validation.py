@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.trace import load
 from lab.arms import Schedule, arm
 from lab.fair.jobs import ring_bytes
 from lab.page import columns, known

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.trace import load
+from evenstep.trace.loading import load
 
 SAMPLED_S = 0.1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.report.page.html import write
-from evenstep.trace.trace import load
+from evenstep.trace.loading import load
 
 
 def main() -> None:

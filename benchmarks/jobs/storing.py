@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from benchmarks.jobs.diagnosing import Memory
+from evenstep.trace.loading import load
 from evenstep.trace.store.writing import write_store
-from evenstep.trace.trace import load
 
 
 def main() -> None:

@@ -93,7 +93,7 @@ def restarted(random: Random, severity: float) -> Made:
     starts = [Start(number * (ran_s + gap_s), steps, saved) for number in range(3)]
 
     def trace() -> Trace:
-        from evenstep.trace.trace import load
+        from evenstep.trace.loading import load
 
         with tempfile.TemporaryDirectory() as folder:
             root = write(Path(folder) / "run", starts)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm_when_asked as _arm_when_asked
+from evenstep.attachment import arm as _arm
+from evenstep.version import __version__
 
 if TYPE_CHECKING:
     from evenstep.importers.opening import load
     from evenstep.trace.trace import Trace
-
-__version__ = "0.1.0"
 
 __all__ = ["Trace", "__version__", "attach", "detach", "load", "log", "span", "step"]
 
@@ -76,4 +76,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'evenstep' has no attribute {name!r}")
 
 
-_arm_when_asked()
+_arm_when_asked(_arm)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from evenstep import attachment
 from evenstep.agent import arming
 
 USAGE = "usage: python -m evenstep.run (SCRIPT | -m MODULE) [ARGUMENTS…]"
@@ -20,7 +21,7 @@ USAGE = "usage: python -m evenstep.run (SCRIPT | -m MODULE) [ARGUMENTS…]"
 def main(argv: Sequence[str]) -> int:
     """Arm evenstep in this process and become the script."""
     os.environ.setdefault("EVENSTEP", "1")
-    arming.arm_when_asked()
+    arming.arm_when_asked(attachment.arm)
     if argv and argv[0] == "-m" and len(argv) > 1:
         sys.argv[:] = argv[1:]  # runpy puts the module's path in the first place
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)

@@ -26,9 +26,12 @@ def place(tmp_path):
     agent = tmp_path / "package/evenstep/agent"
     agent.mkdir(parents=True)
     write(
-        agent.parent / "__init__.py", "from evenstep.agent import arming\narming.arm_when_asked()"
+        agent.parent / "__init__.py",
+        "from evenstep.agent import arming\n"
+        "def arm(stack):\n    from evenstep.attachment import agent\n    agent.arm(stack)\n"
+        "arming.arm_when_asked(arm)",
     )
-    write(agent.parent / "attachment/agent.py", "def arm():\n    print('armed')\n")
+    write(agent.parent / "attachment/agent.py", "def arm(stack):\n    print('armed')\n")
     shutil.copy(SOURCE / "arming.py", agent)
     (agent / "bootstrap").mkdir()
     shutil.copy(SOURCE / "bootstrap/sitecustomize.py", agent / "bootstrap")
@@ -89,7 +92,8 @@ def test_an_import_that_failed_may_be_tried_again(place):
 
 
 def test_an_agent_that_fails_costs_one_line_and_not_the_job(place):
-    write(place / "package/evenstep/attachment/agent.py", "def arm(): raise OSError('no disk')")
+    agent = place / "package/evenstep/attachment/agent.py"
+    write(agent, "def arm(stack): raise OSError('no disk')")
     lines, error = python(place, "-c", TRAIN)
     assert lines == ["executed", "trains True"]
     assert error == "evenstep: not attached: OSError: no disk\n"

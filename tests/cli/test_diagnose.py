@@ -30,7 +30,7 @@ def severities():
 def fakes(monkeypatch, severities):
     """Stand-ins for reading, diagnosing and rendering; a trace knows its path."""
     parts = {
-        "evenstep.trace.trace.load": lambda path, *, attempt: SimpleNamespace(
+        "evenstep.trace.loading.load": lambda path, *, attempt: SimpleNamespace(
             path=path, operations=None, world=2, attempt=0
         ),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),

@@ -8,10 +8,10 @@ import struct
 import pytest
 
 from evenstep.cli.main import main
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.store.tables import TABLES
-from evenstep.trace.trace import load
 from tests.cli.simulated import simulate
 from tests.trace.small_run import identity
 

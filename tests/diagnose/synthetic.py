@@ -15,7 +15,8 @@ import numpy as np
 
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import RECORD_FIELDS, Flag, Kind, Op, Phase
-from evenstep.trace.trace import EVENT_COLUMNS, Group, RankInfo, Trace
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import Group, RankInfo, Trace
 
 MS = 1_000_000
 BOOT_NS = 7_000_000 * MS  # the monotonic clock does not begin at zero

@@ -11,7 +11,8 @@ from evenstep.diagnose.modes.asynchrony import rounds, staleness
 from evenstep.statistics.association import association
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
-from evenstep.trace.trace import EVENT_COLUMNS, RankInfo, Trace
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import RankInfo, Trace
 from tests.diagnose.synthetic import MS, TYPES, World, with_rows
 
 

@@ -12,7 +12,7 @@ from evenstep.diagnose.measure.restarts import (
     waste,
     young,
 )
-from evenstep.trace.trace import load
+from evenstep.trace.loading import load
 from tests.diagnose.attempts_run import Start, write
 
 

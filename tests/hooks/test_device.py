@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from evenstep.agent.entries import GroupState
 from evenstep.hooks.torch import device
-from evenstep.hooks.torch.device import CaptureGate, DeviceTimer
+from evenstep.hooks.torch.capture import CaptureGate
+from evenstep.hooks.torch.device import DeviceTimer
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.observer import Observer
 from evenstep.trace.spool.layout import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind, Phase
-from evenstep.trace.trace import load
 from lab import run
 from lab.arms import Schedule, arm
 from lab.scenario import parse

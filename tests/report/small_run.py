@@ -6,7 +6,7 @@ import numpy as np
 
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import RECORD_FIELDS, Flag, Kind, Op, Phase
-from evenstep.trace.trace import EVENT_COLUMNS
+from evenstep.trace.spooled import EVENT_COLUMNS
 
 RANKS, STEPS, LATE_RANK, FIRST_STEP = 4, 60, 3, 100
 MS = 1_000_000

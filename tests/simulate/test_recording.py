@@ -8,8 +8,8 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.simulate.job.recording import Recorder, Row
 from evenstep.simulate.simulation import simulate, simulate_to, simulate_trace
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind, Phase
-from evenstep.trace.trace import load
 from tests.simulate.worlds import scenario
 
 JOB = (

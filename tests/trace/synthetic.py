@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import RECORD_FIELDS, Kind, Op
-from evenstep.trace.trace import EVENT_COLUMNS, RankInfo, Trace
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import RankInfo, Trace
 
 Times = npt.NDArray[np.int64]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import evenstep
 from evenstep.errors import TraceError
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spool.summary import FEWEST_RECORDS
-from evenstep.trace.trace import load
 from tests.trace.small_run import STEPS, WORLD, write_rank, write_run
 
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.trace import loading as trace_module
 from evenstep.trace import spools
-from evenstep.trace import trace as trace_module
+from evenstep.trace.loading import load
 from evenstep.trace.reader import SUMMARY, coarsened
 from evenstep.trace.spool.layout import RECORD_BYTES, Kind, Op
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spooled import EVENT_COLUMNS, Spooled
 from evenstep.trace.survey import step_index
-from evenstep.trace.trace import load
 from tests.trace.small_run import identity
 
 STEPS = 40

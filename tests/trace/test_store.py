@@ -10,6 +10,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure import stretches
 from evenstep.errors import LayoutError, TraceError, UsageError
 from evenstep.trace.columns import Columns
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.store import reading as store_reading
@@ -17,7 +18,6 @@ from evenstep.trace.store import writing as store_writing
 from evenstep.trace.store.events import StoredEvents
 from evenstep.trace.store.layout import MANIFEST, read_manifest
 from evenstep.trace.store.writing import write_store
-from evenstep.trace.trace import load
 from tests.diagnose.synthetic import MS, Phase, World
 from tests.trace.small_run import write_run
 

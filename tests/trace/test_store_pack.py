@@ -8,13 +8,13 @@ import pytest
 
 from evenstep.cli.main import main
 from evenstep.errors import SpoolError
+from evenstep.trace.loading import load
 from evenstep.trace.pack import extents, look, write_pack
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import PAGE_BYTES, RECORD_BYTES, Kind
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spooled import EVENT_COLUMNS
-from evenstep.trace.trace import load
 from tests.trace.small_run import WORLD, identity, write_run
 
 

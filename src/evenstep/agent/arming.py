@@ -1,8 +1,8 @@
 """Waiting for torch.distributed, mpi4py or JAX: all evenstep does in a process it did not start.
 
 `arm()` puts one finder in front of the import system. When its target has been imported it takes
-itself out again and calls the agent, which opens nothing before the ranks are known: before
-`init_process_group`, `MPI_Init` or `jax.distributed.initialize`.
+itself out again and calls what it was given, which is to open nothing before the ranks are known:
+before `init_process_group`, `MPI_Init` or `jax.distributed.initialize`.
 
 Most processes that carry the environment (a launcher, a resource tracker, a loader's worker, any
 subprocess) never get that far. So this file imports only what the interpreter has already loaded,
@@ -25,23 +25,23 @@ OTHERS = {"mpi4py.MPI": "mpi", "jax.distributed": "jax"}
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 
 
-def arm_when_asked() -> None:
+def arm_when_asked(attach: Callable[[str], object]) -> None:
     """Arm where the environment says EVENSTEP=1 (or true, yes, on)."""
     if os.environ.get("EVENSTEP", "").strip().lower() in ("1", "true", "yes", "on"):
-        arm_all()
+        arm_all(attach)
 
 
-def arm_all() -> None:
-    """Call the agent for everything that makes a process a rank, each when it is imported."""
-    arm()
-    arm_others()
+def arm_all(attach: Callable[[str], object]) -> None:
+    """Call `attach` with the name of everything that makes a process a rank, once imported."""
+    arm(lambda: attach("torch"))
+    arm_others(attach)
 
 
-def arm_others() -> None:
+def arm_others(attach: Callable[[str], object]) -> None:
     """The same for what has not been imported yet, but for torch."""
     for target, stack in OTHERS.items():
         if target not in sys.modules:
-            arm(_caller(stack), target=target)
+            arm(_caller(attach, stack), target=target)
 
 
 def disarm_all() -> None:
@@ -50,12 +50,11 @@ def disarm_all() -> None:
         disarm(target)
 
 
-def arm(action: Callable[[], object] | None = None, *, target: str = TARGET) -> None:
-    """Call `action` (by default, the agent) once `target` is imported, or now if it has been.
+def arm(action: Callable[[], object], *, target: str = TARGET) -> None:
+    """Call `action` once `target` is imported, or now if it has been.
 
     A second call changes nothing while the first still waits.
     """
-    action = action or call_agent
     module = sys.modules.get(target)
     if module is not None and not _initializing(module):
         _quietly(action)
@@ -68,17 +67,8 @@ def disarm(target: str) -> None:
     _withdraw(lambda finder: getattr(finder, "awaited", None) == target)
 
 
-def call_agent(*stack: str) -> None:
-    """Hand over to the agent, of this very package whatever else `evenstep` could name."""
-    if "evenstep" not in sys.modules:
-        _load_package()
-    from evenstep.attachment import agent
-
-    agent.arm(*stack)
-
-
-def _caller(stack: str) -> Callable[[], object]:
-    return lambda: call_agent(stack)
+def _caller(attach: Callable[[str], object], stack: str) -> Callable[[], object]:
+    return lambda: attach(stack)
 
 
 class Waiting:
@@ -153,8 +143,10 @@ def _initializing(module: Any) -> bool:
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
-def _load_package() -> None:
+def load_package() -> None:
     """Make `evenstep` importable from where this file lies, without touching `sys.path`."""
+    if "evenstep" in sys.modules:
+        return
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(

@@ -6,12 +6,14 @@ first that knows its rank, and takes the hooks of the others in when they come.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from evenstep.agent.rank import Agent
+    from evenstep.agent.recorder import Recorder
+    from evenstep.host.resources import Lap
+    from evenstep.trace.spool.identity import Identity
+    from evenstep.trace.spool.spool import Spool
 
 
 class Place(NamedTuple):
@@ -19,6 +21,30 @@ class Place(NamedTuple):
 
     rank: int
     world: int
+
+
+class ObservedRank(Protocol):
+    """The rank as hooks know it: where they write, and what they tell."""
+
+    identity: Identity
+    spool: Spool
+    recorder: Recorder
+
+    @property
+    def gate(self) -> Callable[[], None] | None:
+        """Called before each collective is issued; it may sleep."""
+
+    def end_step(self, now_ns: int) -> None:
+        """A step has ended, on the training thread."""
+
+    def end_past_step(self, end_ns: int, used: tuple[Lap, int]) -> None:
+        """A step ended at `end_ns`, as is known only now; `used` is its `lap`."""
+
+    def lap(self) -> tuple[Lap, int]:
+        """What was used since the last lap, and for how long the thread had no core (ns)."""
+
+    def give_up(self, error: Exception) -> None:
+        """Our own code failed: observe nothing from here on."""
 
 
 class Hooks(Protocol):
@@ -71,50 +97,8 @@ class Stack(Protocol):
     def place(self) -> Place | None:
         """This process among the ranks; None while they are not known."""
 
-    def hooks(self, agent: Agent) -> Hooks:
+    def hooks(self, agent: ObservedRank) -> Hooks:
         """What watches it, feeding the agent's recorder."""
-
-
-def imported(known: dict[str, Stack], just: str = "") -> None:
-    """Add to `known` the stacks that this process has imported by now, and the one it just did."""
-    for name, module, make in _MAKERS:
-        if name in known or module not in sys.modules:
-            continue
-        if name == just or not _initializing(module):
-            known[name] = make()
-
-
-def torch_stack() -> Stack:
-    """Torch's, importing torch where nobody has yet. Raises ImportError where there is none."""
-    import torch
-
-    from evenstep.hooks.torch.torch_stack import TorchStack
-
-    return TorchStack(torch)
-
-
-def _mpi_stack() -> Stack:
-    from evenstep.hooks.mpi.stack import MpiStack
-
-    return MpiStack(sys.modules["mpi4py.MPI"])
-
-
-def _jax_stack() -> Stack:
-    from evenstep.hooks.jax.stack import JaxStack
-
-    return JaxStack(sys.modules["jax"])
-
-
-#: In the order in which they are asked who this process is.
-_MAKERS: tuple[tuple[str, str, Callable[[], Stack]], ...] = (
-    ("torch", "torch.distributed", torch_stack),
-    ("mpi", "mpi4py.MPI", _mpi_stack),
-    ("jax", "jax.distributed", _jax_stack),
-)
-
-
-def _initializing(module: str) -> bool:
-    return bool(getattr(getattr(sys.modules[module], "__spec__", None), "_initializing", False))
 
 
 def combined(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,13 +20,15 @@ from evenstep.agent import config as configuration
 from evenstep.agent.config import Config
 from evenstep.agent.rank import Agent, pacer_settings
 from evenstep.agent.selection import whereabouts
-from evenstep.agent.stacks import Place, Stack, imported, torch_stack
+from evenstep.agent.stacks import Place, Stack
 from evenstep.attachment.attempts import renumbered, started_ticks
+from evenstep.attachment.stacks import imported, torch_stack
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.facts import loaded_versions, run_facts
 from evenstep.trace.spool.folder import RunFolder, default_path, starter_pid
 from evenstep.trace.spool.identity import Identity, from_environment
 from evenstep.trace.spool.spool import Spool
+from evenstep.version import __version__
 
 log = logging.getLogger("evenstep")
 
@@ -59,9 +61,9 @@ def attach(**settings: object) -> bool:
         if not config.enabled:
             return False
         imported(_stacks)
-        arming.arm_others()  # for what the script has yet to import
+        arming.arm_others(arm)  # for what the script has yet to import
         if not _stacks:
-            arming.arm_all()
+            arming.arm_all(arm)
             if not _torch_found():
                 return True
         if not _any_usable():
@@ -100,7 +102,7 @@ def at_detach(undo: Callable[[], None]) -> None:
         _at_detach.append(undo)
 
 
-def arm(stack: str = "torch") -> None:
+def arm(stack: str) -> None:
     """A stack was imported: attach once it knows the ranks. Raises nothing the stack does not."""
     imported(_stacks, just=stack)
     if stack not in _stacks:
@@ -198,7 +200,7 @@ def _make_spool(config: Config, identity: Identity, folder: RunFolder, descripto
         "started_ticks": started_ticks(os.getpid()),
         "anchor_monotonic_ns": time.monotonic_ns(),
         "anchor_realtime_ns": time.time_ns(),
-        "versions": loaded_versions(_version()),
+        "versions": loaded_versions(__version__),
     }
     return Spool.create(
         folder.spool_path(identity.attempt, identity.rank),
@@ -216,7 +218,7 @@ def _write_run(folder: RunFolder, identity: Identity) -> None:
         run_id=identity.run_id,
         command=sys.orig_argv,
         environ=os.environ,
-        versions=loaded_versions(_version()),
+        versions=loaded_versions(__version__),
         world=identity.world,
         nodes=identity.nodes,
         python=sys.executable,
@@ -226,12 +228,6 @@ def _write_run(folder: RunFolder, identity: Identity) -> None:
             folder.complete(facts)
     except (EvenstepError, OSError) as error:
         log.warning("evenstep: %s", error)
-
-
-def _version() -> str:
-    from evenstep import __version__
-
-    return __version__
 
 
 def _on_exit(agent: Agent) -> None:

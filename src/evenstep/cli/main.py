@@ -156,7 +156,7 @@ def _dispatch(argv: list[str]) -> int:
         print(overview())
         return FINE
     if first in ("-V", "--version"):
-        from evenstep import __version__
+        from evenstep.version import __version__
 
         print(f"evenstep {__version__}")
         return FINE

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from evenstep import __version__
 from evenstep.agent import config
 from evenstep.cli import child, env, files, preemption
 from evenstep.cli.admission import Admission, admit
@@ -19,6 +18,7 @@ from evenstep.errors import UsageError
 from evenstep.trace.spool import facts, identity
 from evenstep.trace.spool.folder import RunFolder, default_path, starter_pid
 from evenstep.trace.spool.layout import PAGE_BYTES
+from evenstep.version import __version__
 
 HELP = """Run a training command and observe every rank of it; the script stays as it is.
 

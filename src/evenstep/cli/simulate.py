@@ -120,7 +120,7 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     from evenstep.diagnose.engine import diagnose
     from evenstep.report.page import html
     from evenstep.report.page.fabric import LinkMap
-    from evenstep.trace.trace import load
+    from evenstep.trace.loading import load
 
     trace, mapped = load(folder), result.fabric_map()
     html.write(

@@ -82,7 +82,7 @@ def open_bundle(
     """Read one of the traces that were given."""
     report = progress or _silent
     if bundle.format is None:
-        from evenstep.trace.trace import load as load_run
+        from evenstep.trace.loading import load as load_run
 
         trace = load_run(bundle.path, attempt=attempt)
     else:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from evenstep import __version__
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
+from evenstep.version import __version__
 from evenstep.workers.engines import MOST_LIVES, Answer, Piece, Result, answered, fatal
 
 AHEAD = 2  # pieces handed out for each core, so that none waits for the next one

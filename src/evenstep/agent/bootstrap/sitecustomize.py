@@ -38,7 +38,15 @@ def _arm() -> None:
         # Our own loader is a SourceFileLoader; importing the class by its name would take .4 ms.
         loader: type = type(_OURS.__loader__)
         loader("evenstep_arming", path).exec_module(arming)
-        arming.arm_when_asked()
+
+        def attach(stack: str) -> None:
+            """Hand over to the agent of this very package, whatever else `evenstep` could name."""
+            arming.load_package()
+            from evenstep.attachment import agent
+
+            agent.arm(stack)
+
+        arming.arm_when_asked(attach)
     except Exception as error:
         print(f"evenstep: cannot start: {error}", file=sys.stderr)
 

@@ -21,7 +21,7 @@ from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 
 if TYPE_CHECKING:
-    from evenstep.agent.rank import Agent
+    from evenstep.agent.stacks import ObservedRank
 
 MEETINGS = {
     "sync_global_devices": Op.BARRIER,
@@ -48,7 +48,7 @@ class JaxHooks:
     on_device = False
     device_index: int | None = None
 
-    def __init__(self, jax: Any, agent: Agent) -> None:
+    def __init__(self, jax: Any, agent: ObservedRank) -> None:
         self.armed = True
         self._jax = jax
         self._agent = agent

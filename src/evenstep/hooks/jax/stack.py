@@ -12,7 +12,7 @@ from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped
 
 if TYPE_CHECKING:
-    from evenstep.agent.rank import Agent
+    from evenstep.agent.stacks import ObservedRank
 
 log = logging.getLogger("evenstep")
 
@@ -47,7 +47,7 @@ class JaxStack:
             return None
         return Place(int(state.process_id), int(state.num_processes))
 
-    def hooks(self, agent: Agent) -> Hooks:
+    def hooks(self, agent: ObservedRank) -> Hooks:
         """What the host can see."""
         from evenstep.hooks.jax.jax import JaxHooks
 

@@ -20,7 +20,7 @@ from evenstep.trace.spool.layout import NO_PEER, Flag, Op, Phase
 
 if TYPE_CHECKING:
     from evenstep.hooks.mpi.methods import Enter
-    from evenstep.hooks.mpi.mpi import MpiHooks
+    from evenstep.hooks.mpi.watch import Watch
 
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
 _BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
@@ -39,7 +39,7 @@ class MpiCollectives:
     """Records of collectives. `watch` is told of our own failures, and asked whether to look."""
 
     def __init__(
-        self, watch: MpiHooks, recorder: Recorder, groups: MpiGroups, steps: MpiSteps
+        self, watch: Watch, recorder: Recorder, groups: MpiGroups, steps: MpiSteps
     ) -> None:
         self._watch = watch
         self._recorder = recorder

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep.hooks.mpi.requests import Ticket
 
 if TYPE_CHECKING:
-    from evenstep.hooks.mpi.mpi import MpiHooks
+    from evenstep.hooks.mpi.watch import Watch
 
 #: What enters a call: communicator, arguments by place and by name -> what it began.
 Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Ticket | None]
@@ -22,7 +22,7 @@ Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Ticket | None]
 class Methods:
     """Makes the replacements; `watch` is told, as long as it is armed."""
 
-    def __init__(self, watch: MpiHooks) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def blocking(self, original: Any, enter: Enter) -> Callable[..., Any]:

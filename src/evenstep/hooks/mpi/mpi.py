@@ -27,7 +27,7 @@ from evenstep.hooks.mpi.steps import MpiSteps
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
-    from evenstep.agent.rank import Agent
+    from evenstep.agent.stacks import ObservedRank
 
 _get_ident = threading.get_ident
 
@@ -38,7 +38,7 @@ class MpiHooks:
     on_device = False
     device_index: int | None = None
 
-    def __init__(self, mpi: Any, agent: Agent) -> None:
+    def __init__(self, mpi: Any, agent: ObservedRank) -> None:
         self.armed = True
         self.gate: Callable[[], None] | None = agent.gate
         self._mpi = mpi

@@ -11,7 +11,7 @@ from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped
 
 if TYPE_CHECKING:
-    from evenstep.agent.rank import Agent
+    from evenstep.agent.stacks import ObservedRank
 
 log = logging.getLogger("evenstep")
 
@@ -46,14 +46,14 @@ class MpiStack:
             return None
         return Place(mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
 
-    def hooks(self, agent: Agent) -> Hooks:
+    def hooks(self, agent: ObservedRank) -> Hooks:
         """Everything that communicators and requests do."""
         from evenstep.hooks.mpi.mpi import MpiHooks
 
         self._say_version(agent)
         return MpiHooks(self._mpi, agent)
 
-    def _say_version(self, agent: Agent) -> None:
+    def _say_version(self, agent: ObservedRank) -> None:
         import mpi4py
 
         found = str(mpi4py.__version__)

@@ -14,7 +14,7 @@ from evenstep.hooks.mpi.cycle import Cycle
 from evenstep.host.resources import Lap
 
 if TYPE_CHECKING:
-    from evenstep.agent.rank import Agent
+    from evenstep.agent.stacks import ObservedRank
 
 _WORD_STEP = 9  # of a record: the step in its low half, the group in its high one
 
@@ -35,7 +35,7 @@ class Call:
 class MpiSteps:
     """Tells the agent where steps end. Lives on the training thread."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ObservedRank) -> None:
         self._agent = agent
         self._recorder = agent.recorder
         self._cycle = Cycle()

@@ -7,7 +7,8 @@ from typing import Any
 
 from evenstep.agent.recorder import Recorder
 from evenstep.hooks.torch import dynamo, process_groups
-from evenstep.hooks.torch.device import CaptureGate, DeviceTimer
+from evenstep.hooks.torch.capture import CaptureGate
+from evenstep.hooks.torch.device import DeviceTimer
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
 from evenstep.hooks.torch.functional import FunctionalWaits
 from evenstep.hooks.torch.groups import Groups, watch_groups

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.trace.spool.layout import WORD_HELD
 from evenstep.trace.spool.spool import Spool
-
-if TYPE_CHECKING:
-    from evenstep.hooks.torch.device import CaptureGate
 
 FIRST_CYCLES = 200_000  # of the calibration: about .1 ms at 2 GHz
 CALIBRATIONS = 3  # a first launch loads the kernel and is left out

@@ -12,7 +12,7 @@ from evenstep.hooks.torch.install import TorchHooks
 from evenstep.hooks.wrapping import Wrapped
 
 if TYPE_CHECKING:
-    from evenstep.agent.rank import Agent
+    from evenstep.agent.stacks import ObservedRank
 
 
 class TorchStack:
@@ -62,7 +62,7 @@ class TorchStack:
             return None
         return Place(distributed.get_rank(), distributed.get_world_size())
 
-    def hooks(self, agent: Agent) -> Hooks:
+    def hooks(self, agent: ObservedRank) -> Hooks:
         """Collectives, phases and steps of torch."""
         self.groups = Groups(agent.spool, _distributed())
         return TorchHooks(

@@ -1,0 +1,50 @@
+"""The stacks that this process has imported, each made when it is there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from evenstep.agent.stacks import Stack
+
+
+def imported(known: dict[str, Stack], just: str = "") -> None:
+    """Add to `known` the stacks that this process has imported by now, and the one it just did."""
+    for name, module, make in _MAKERS:
+        if name in known or module not in sys.modules:
+            continue
+        if name == just or not _initializing(module):
+            known[name] = make()
+
+
+def torch_stack() -> Stack:
+    """Torch's, importing torch where nobody has yet. Raises ImportError where there is none."""
+    import torch
+
+    from evenstep.hooks.torch.torch_stack import TorchStack
+
+    return TorchStack(torch)
+
+
+def _mpi_stack() -> Stack:
+    from evenstep.hooks.mpi.stack import MpiStack
+
+    return MpiStack(sys.modules["mpi4py.MPI"])
+
+
+def _jax_stack() -> Stack:
+    from evenstep.hooks.jax.stack import JaxStack
+
+    return JaxStack(sys.modules["jax"])
+
+
+#: In the order in which they are asked who this process is.
+_MAKERS: tuple[tuple[str, str, Callable[[], Stack]], ...] = (
+    ("torch", "torch.distributed", torch_stack),
+    ("mpi", "mpi4py.MPI", _mpi_stack),
+    ("jax", "jax.distributed", _jax_stack),
+)
+
+
+def _initializing(module: str) -> bool:
+    return bool(getattr(getattr(sys.modules[module], "__spec__", None), "_initializing", False))

@@ -1,0 +1,179 @@
+"""Reading a run of ours as a trace: a folder of spools, a single spool, or a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.trace.columns import Columns
+from evenstep.trace.numbering import renumbered, step_shifts
+from evenstep.trace.ranks import parse_ranks
+from evenstep.trace.reader import RECORD, SpoolContents
+from evenstep.trace.spool import layout
+from evenstep.trace.spooled import EVENT_COLUMNS, Part, Spooled, empty, mapped
+from evenstep.trace.spools import LARGE_RECORDS, Spools, read_spools
+from evenstep.trace.store.layout import is_store
+from evenstep.trace.store.reading import load_store
+from evenstep.trace.survey import Survey
+from evenstep.trace.trace import Group, RankInfo, Trace
+
+Array = npt.NDArray[Any]
+
+MESH = "mesh_"  # what torch puts before the name of a mesh's dimension
+
+
+def load(path: str | Path, *, attempt: int | None = None) -> Trace:
+    """Read a run folder, an attempt folder, a single spool or a store.
+
+    Of a folder with several attempts the last one is read unless `attempt` names another. Ranks
+    that are missing, damaged or foreign are left out and named in `limits`; raises `TraceError`
+    when nothing usable is left.
+    """
+    root = Path(path)
+    if not root.exists():
+        raise TraceError(f"{root} does not exist; give a run folder or a .spool file")
+    if is_store(root):
+        return load_store(root, attempt=attempt)
+    return _assemble(read_spools(root, attempt))
+
+
+def _assemble(spools: Spools) -> Trace:
+    contents, surveys = spools.contents, spools.surveys
+    groups, group_maps = _shared_groups(contents)
+    names, name_maps = _shared_names(contents)
+    ranks = {
+        int(item.identity["rank"]): RankInfo(
+            int(item.identity["rank"]), item.identity, item.facts, item.closed, item.dropped
+        )
+        for item in contents
+    }
+    world = max([int(item.identity.get("world", 1)) for item in contents] + [max(ranks) + 1])
+    maps = list(zip(group_maps, name_maps, strict=True))
+    events, shifts = _left_on_disk(surveys, maps) if surveys else _in_memory(contents, maps)
+    trace = Trace(
+        run=spools.run or _run_from_identity(contents[0].identity),
+        world=world,
+        attempt=spools.attempt,
+        ranks=ranks,
+        events=events,
+        groups=groups,
+        names=names,
+        summaries=np.concatenate([_shifted(item, shifts) for item in contents]),
+        summary_rank=np.concatenate(
+            [np.full(len(item.summaries), item.identity["rank"], np.int32) for item in contents]
+        ),
+        limits=spools.limits,
+    )
+    trace.limits += _missing(trace) + [item.damage for item in contents if item.damage]
+    trace.limits += [
+        f"rank {rank} began to count {shift} steps after the others; its steps were renumbered"
+        for rank, shift in shifts.items()
+    ]
+    return trace
+
+
+def _in_memory(
+    contents: list[SpoolContents], maps: list[tuple[Array, Array]]
+) -> tuple[Columns, dict[int, int]]:
+    """All records, and what was added to the ranks' step numbers."""
+    tables = [_columns(item, *both) for item, both in zip(contents, maps, strict=True)]
+    return renumbered(Columns.concatenate(tables))
+
+
+def _left_on_disk(
+    surveys: list[Survey], maps: list[tuple[Array, Array]]
+) -> tuple[Columns, dict[int, int]]:
+    """The same without the bulk of the records, unless they turn out to be few."""
+    parts = [
+        Part(int(item.contents.identity["rank"]), item.ring, item.index, item.counts, *both, 0)
+        for item, both in zip(surveys, maps, strict=True)
+    ]
+    shifts: dict[int, int] = {}
+    if sum(int(item.counts.sum()) for item in surveys) > LARGE_RECORDS:
+        evidence = [
+            part.table(item.matched, EVENT_COLUMNS)
+            for part, item in zip(parts, surveys, strict=True)
+        ]
+        shifts = {rank: by for rank, by in step_shifts(Columns.concatenate(evidence)).items() if by}
+        parts = [part._replace(shift=shifts.get(part.rank, 0)) for part in parts]
+    rare = []
+    for part, item in zip(parts, surveys, strict=True):
+        rare.append(part.table(item.contents.records, EVENT_COLUMNS))
+        item.contents.records = item.matched = np.empty(0, RECORD)  # both are in tables now
+    held = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
+    on_device = any(item.on_device for item in surveys)
+    table = Spooled(parts, held, np.ones(256, bool), on_device=on_device)
+    if len(table) > LARGE_RECORDS:
+        return table, shifts
+    return renumbered(table.select(slice(None)))
+
+
+def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
+    """A rank's summaries in the common numbering of steps."""
+    shift = shifts.get(int(item.identity["rank"]), 0)
+    for column in ("first_step", "last_step"):
+        item.summaries[column] += np.uint32(shift)
+    return item.summaries
+
+
+def _run_from_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {"run_id": identity.get("run_id", ""), "world": identity.get("world")}
+
+
+def _missing(trace: Trace) -> list[str]:
+    missing = trace.missing_ranks
+    if not missing:
+        return []
+    shown = ", ".join(str(rank) for rank in missing[:8]) + (" …" if len(missing) > 8 else "")
+    word = "rank" if len(missing) == 1 else "ranks"
+    return [f"{word} {shown} of {trace.world} left no trace here: not attached, or on another node"]
+
+
+def _shared_groups(contents: Iterable[SpoolContents]) -> tuple[tuple[Group, ...], list[Array]]:
+    """One table of groups for all ranks, and each rank's index into it (index 0 is none: -1)."""
+    numbers: dict[str, int] = {}
+    groups: list[Group] = []
+    maps = []
+    for item in contents:
+        mapping = np.full(max(item.groups, default=0) + 1, -1, np.int32)
+        for index, described in item.groups.items():
+            uid = str(described["uid"])
+            if uid not in numbers:
+                numbers[uid] = len(groups)
+                groups.append(
+                    Group(
+                        uid,
+                        str(described.get("name", "")).removeprefix(MESH),
+                        parse_ranks(str(described.get("ranks", ""))),
+                        str(described.get("backend", "")),
+                    )
+                )
+            mapping[index] = numbers[uid]
+        maps.append(mapping)
+    return tuple(groups), maps
+
+
+def _shared_names(contents: Iterable[SpoolContents]) -> tuple[tuple[str, ...], list[Array]]:
+    numbers: dict[str, int] = {"": 0}
+    maps = []
+    for item in contents:
+        mapping = np.zeros(max(item.names, default=0) + 1, np.int32)
+        for index, name in item.names.items():
+            mapping[index] = numbers.setdefault(name, len(numbers))
+        maps.append(mapping)
+    return tuple(numbers), maps
+
+
+def _columns(item: SpoolContents, group_map: Array, name_map: Array) -> Columns:
+    records = item.records
+    arrays: dict[str, Array] = {"rank": np.full(records.size, int(item.identity["rank"]), np.int32)}
+    for name, _ in layout.RECORD_FIELDS:
+        arrays[name] = np.ascontiguousarray(records[name])
+    arrays["group"] = mapped(group_map, arrays["group"], missing=-1)
+    arrays["name"] = mapped(name_map, arrays["name"], missing=0)
+    return Columns(arrays)
