@@ -96,7 +96,7 @@ def test_steps_that_touch_by_a_rounding_are_steps_all_the_same(tmp_path):
 def test_optimizer_ranges_stand_in_for_steps(tmp_path):
     session = Session()
     for step in range(5):
-        session.kernel("gemm", 10 * step, 10 * step, 10 * step + 1)
+        session.kernel("gemm", 10 * step + 1, 10 * step + 1, 10 * step + 2)
         session.range("Optimizer.step#SGD.step", 10 * step + 8, 10 * step + 9)
     trace = read(session.write(tmp_path / "export"))
     steps = trace.of_kind(Kind.STEP)

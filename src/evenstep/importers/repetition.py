@@ -88,7 +88,7 @@ def _common(trace: Trace) -> Columns | None:
     ]
     if len(rows) == 0 or not whole:
         return None
-    counts = np.bincount(rows.group, minlength=len(trace.groups))
+    counts = np.bincount(rows.group[rows.group >= 0], minlength=len(trace.groups))
     rows = rows.select(rows.group == max(whole, key=lambda number: counts[number]))
     first = max((_bound(rows, rank, np.min) for rank in trace.ranks), default=0)
     last = min((_bound(rows, rank, np.max) for rank in trace.ranks), default=-1)

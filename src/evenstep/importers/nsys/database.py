@@ -130,6 +130,11 @@ def whole(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < LATEST_NS else -1
 
 
+def stamp(value: Any) -> int:
+    """A time that was taken; -1 for anything else. CUPTI leaves 0 where it could take none."""
+    return whole(value) or -1
+
+
 def key(value: Any) -> int:
     """A value that can be an id; -1 for anything else."""
     return value if isinstance(value, int) else -1

@@ -66,10 +66,10 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     _enter(draft, ranks)
     draft.limits += _overall(ranks)
     trace = draft.trace({"source": NAME})
-    if any(len(each.steps.number) for each in ranks):
+    if not all(each.steps.whole for each in ranks):
         return trace
     trace, inferred = with_steps(trace)
-    trace.limits += [inferred] if inferred else []
+    trace.limits.append(inferred or "all of the session is taken as one step")
     return trace
 
 
@@ -97,7 +97,7 @@ def _enter(draft: Draft, ranks: Sequence[Rank]) -> None:
     tables = []
     for each in ranks:
         shift = origins[each.clock]
-        done, waits = completion_of(each.export, each.kernels)
+        done, waits = completion_of(each.kernels)
         tables.append(_communication(draft, each, groups, shift, done))
         _enter_steps(draft, each, shift, done, waits)
     if not tables:
@@ -221,7 +221,7 @@ def _enter_steps(
                 "group_seq": phases.leaf,
             },
         )  # fmt: skip
-    spans = compute_of(each.export, each.kernels, each.steps)
+    spans = compute_of(each.kernels, each.steps)
     if len(spans):
         start, end = spans.start + shift, spans.end + shift
         draft.rows(
@@ -237,7 +237,7 @@ def _enter_steps(
 def _overall(ranks: Sequence[Rank]) -> list[str]:
     """What these exports as a whole cannot tell."""
     limits = []
-    without = [each.rank for each in ranks if not len(each.steps.number)]
+    without = [each.rank for each in ranks if each.steps.whole]
     if without:
         limits.append(
             f"ranks {format_ranks(without)} have no NVTX range that names a step or the optimizer: "

@@ -56,12 +56,13 @@ class Membership:
 
 @dataclass(slots=True, frozen=True)
 class Steps:
-    """Steps of a process, in order; empty where it has none."""
+    """Steps of a device's process, in order."""
 
     number: Array
     start_ns: Array
     end_ns: Array
-    counted: bool  # from optimizer ranges, not named
+    counted: bool = False  # from optimizer ranges, not named
+    whole: bool = False  # nothing marks any: all of the session is one
 
     def at(self, times: Array) -> Array:
         """Number of the step at each time; -1 outside all of them."""
@@ -93,8 +94,11 @@ def memberships(export: Export, process: int) -> list[Membership]:
     return found
 
 
-def steps_of(export: Export, process: int) -> Steps:
-    """Steps by their ranges ("iteration 7", "ProfilerStep#7"), else by those of the optimizer."""
+def steps_of(export: Export, process: int, kernels: Columns) -> Steps:
+    """Steps by their ranges ("iteration 7", "ProfilerStep#7"), else by those of the optimizer.
+
+    Else all that a device did, from its first launch to its last end, is one.
+    """
     ranges = _of_process(export, process)
     numbers = {
         index: int(match[1])
@@ -105,22 +109,21 @@ def steps_of(export: Export, process: int) -> Steps:
     if len(named) >= _FEWEST_STEPS:
         number = np.array([numbers[name] for name in named.name], np.int64)
         keep = _disjoint(named.start, named.end, number)
-        return Steps(number[keep], named.start[keep], named.end[keep], counted=False)
+        return Steps(number[keep], named.start[keep], named.end[keep])
     optimizing = [i for i, name in enumerate(export.names) if phase(name) is Phase.OPTIMIZER]
     ends = ranges.select(np.isin(ranges.name, optimizing))
     ends = ends.select(_outermost(ends.start, ends.end))
     if len(ends) < _FEWEST_STEPS:
-        nothing = np.zeros(0, np.int64)
-        return Steps(nothing, nothing, nothing, counted=False)
+        begin, end = kernels.issued.min(), kernels.end.max() + 1
+        return Steps(np.zeros(1, np.int64), np.array([begin]), np.array([end]), whole=True)
     return Steps(np.arange(len(ends) - 1), ends.end[:-1], ends.end[1:], counted=True)
 
 
-def completion_of(export: Export, kernels: Columns) -> tuple[Completion, tuple[Array, Array]]:
+def completion_of(kernels: Columns) -> tuple[Completion, tuple[Array, Array]]:
     """When a device had done what it was asked, and when it only communicated."""
-    moving = np.array([communicates(name) for name in export.names], bool)[kernels.name]
-    issued = _issued(export, kernels)
-    times = {"launched_ns": issued.issued, "start_ns": issued.start, "end_ns": issued.end}
-    return completion(Columns(times), moving), exposed(Columns(times), moving)
+    times = {"launched_ns": kernels.issued, "start_ns": kernels.start, "end_ns": kernels.end}
+    table = Columns(times)
+    return completion(table, kernels.moving), exposed(table, kernels.moving)
 
 
 def phases_of(
@@ -150,12 +153,8 @@ def phases_of(
 
 
 def collectives_of(export: Export, kernels: Columns) -> tuple[Columns, list[Call]]:
-    """NCCL's kernels in order of being issued, and what was said of each.
-
-    Columns: start, end, issued, thread, device, stream, name.
-    """
-    moving = np.array([communicates(name) for name in export.names])
-    found = _issued(export, kernels.select(moving[kernels.name])).sorted_by("issued", "start")
+    """NCCL's kernels in order of being issued, and what was said of each."""
+    found = kernels.select(kernels.moving).sorted_by("issued", "start")
     ops = [kernel_operation(name) for name in export.names]
     calls: list[Call] = [Call(ops[name], 0, -1, -1, 0) for name in found.name]
     for thread in np.unique(found.thread[found.thread >= 0]):
@@ -163,13 +162,12 @@ def collectives_of(export: Export, kernels: Columns) -> tuple[Columns, list[Call
     return found, calls
 
 
-def compute_of(export: Export, kernels: Columns, steps: Steps) -> Columns:
+def compute_of(kernels: Columns, steps: Steps) -> Columns:
     """When the device computed: the union of all other kernels, step by step.
 
     Columns: start, end, step.
     """
-    moving = np.array([communicates(name) for name in export.names])
-    work = _issued(export, kernels.select(~moving[kernels.name]))
+    work = kernels.select(~kernels.moving)
     step = steps.at(work.issued)
     parts = []
     for number in np.unique(step):
@@ -205,19 +203,28 @@ def _disjoint(start: Array, end: Array, number: Array) -> Array:
 # -- launches --------------------------------------------------------------------------------------
 
 
-def _issued(export: Export, kernels: Columns) -> Columns:
-    """The kernels with the thread and the time of their launch; of the kernel itself if unknown."""
-    launches = export.launches
-    order = np.argsort(launches.correlation, kind="stable")
-    key = launches.correlation[order]
+def kernels_of(export: Export, process: int, device: int) -> Columns:
+    """The kernels of a device of a process, with how they were launched.
+
+    Columns besides those of the export: issued and thread (of the launch; where it is not known,
+    of the kernel itself and -1) and moving (whether it carries data between ranks). A process
+    counts its correlations by itself: several of one file have the same.
+    """
+    kernels, launches = export.kernels, export.launches
+    kernels = kernels.select((kernels.process == process) & (kernels.device == device))
+    if process >= 0:
+        launches = launches.select((launches.thread >> 24) == process)
+    launches = launches.sorted_by("correlation")
     issued, thread = kernels.start.copy(), np.full(len(kernels), -1)
-    if len(key):
-        place = np.minimum(np.searchsorted(key, kernels.correlation), len(key) - 1)
-        row = order[place]
-        known = (key[place] == kernels.correlation) & (kernels.correlation >= 0)
+    if len(launches):
+        place = np.searchsorted(launches.correlation, kernels.correlation)
+        row = np.minimum(place, len(launches) - 1)
+        known = (launches.correlation[row] == kernels.correlation) & (kernels.correlation >= 0)
         known &= launches.start[row] <= kernels.start
         issued[known], thread[known] = launches.start[row][known], launches.thread[row][known]
-    return kernels.with_column("issued", issued).with_column("thread", thread)
+    moving = np.array([communicates(name) for name in export.names], bool)[kernels.name]
+    kernels = kernels.with_column("issued", issued).with_column("thread", thread)
+    return kernels.with_column("moving", moving)
 
 
 def _listen(export: Export, thread: int, found: Columns, calls: list[Call]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
-from evenstep.importers.nsys.process import Membership, Steps, memberships, steps_of
+from evenstep.importers.nsys.process import Membership, Steps, kernels_of, memberships, steps_of
 from evenstep.importers.nsys.tables import Export
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
@@ -23,6 +23,7 @@ class Rank:
     export: Export
     process: int
     device: int
+    kernels: Columns  # of this device, as `kernels_of` gives them
     members: list[Membership]
     steps: Steps
     rank: int = -1
@@ -33,13 +34,6 @@ class Rank:
         if self.export.host and self.export.began_ns:
             return f"clock of {self.export.host}"
         return f"session {self.export.path}"
-
-    @property
-    def kernels(self) -> Columns:
-        """All kernels of this device."""
-        kernels = self.export.kernels
-        mine = (kernels.process == self.process) & (kernels.device == self.device)
-        return kernels.select(mine)
 
 
 def ranks_of(exports: Sequence[Export], limits: list[str]) -> list[Rank]:
@@ -57,8 +51,10 @@ def _devices(export: Export, limits: list[str]) -> list[Rank]:
         return []
     found = []
     for process, device in pairs.tolist():
+        kernels = kernels_of(export, process, device)
         joined = memberships(export, process)
-        found.append(Rank(export, process, device, joined, steps_of(export, process)))
+        steps = steps_of(export, process, kernels)
+        found.append(Rank(export, process, device, kernels, joined, steps))
     return found
 
 

@@ -24,6 +24,7 @@ from evenstep.importers.nsys.database import (
     key,
     opened,
     pieces,
+    stamp,
     table_of,
     tables_of,
     whole,
@@ -104,7 +105,7 @@ def _kernels(
     text = "shortName" if "shortName" in tables[KERNELS] else "demangledName"
     parts = [
         table_of(
-            [[*map(whole, row[:2]), *map(key, row[2:-1]), names.number(row[-1])] for row in rows]
+            [[*map(stamp, row[:2]), *map(key, row[2:-1]), names.number(row[-1])] for row in rows]
         )
         for rows in pieces(database, tables, KERNELS, (*wanted, text))
     ]
@@ -120,7 +121,7 @@ def _launches(database: sqlite3.Connection, tables: Tables, limits: list[str]) -
     parts: list[Array] = []
     if set(wanted) <= tables.get(RUNTIME, frozenset()):
         parts = [
-            table_of([[*map(whole, row[:2]), *map(key, row[2:])] for row in rows])
+            table_of([[*map(stamp, row[:2]), *map(key, row[2:])] for row in rows])
             for rows in pieces(database, tables, RUNTIME, wanted)
         ]
     else:
