@@ -1,7 +1,9 @@
 import gzip
 import sqlite3
 from contextlib import closing, suppress
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -231,3 +233,91 @@ def test_a_damaged_file_gives_a_trace_or_a_sentence(tmp_path_factory, place, noi
     path.write_bytes(data[:place] + noise + tail)
     with suppress(EvenstepError):
         diagnose(read(path)).to_json()
+
+
+# -- what is easily got wrong in an export -----------------------------------------------------------
+
+
+def test_processes_of_a_file_that_count_their_launches_alike_keep_their_own(tmp_path):
+    both, other = training(0), training(1)  # each counts its correlations from 1
+    for table in ("kernels", "launches", "ranges"):
+        getattr(both, table).extend(getattr(other, table))
+    trace = read(both.write(tmp_path / "node.sqlite"))
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    assert set(rows.bytes_in.tolist()) == {4096}  # of NCCL's ranges on the launching threads
+    assert trace.groups[int(rows.group[0])].ranks == (0, 1)
+
+
+def test_a_kernel_without_a_time_is_left_out(tmp_path):
+    session = training(0)
+    session.kernel("gemm", 0, 0, 50)  # CUPTI leaves 0 where it could take no time
+    trace = read(session.write(tmp_path / "export"))
+    assert any("1 kernels have no times that make sense" in limit for limit in trace.limits)
+
+
+def test_a_kernel_that_computes_and_speaks_of_nccl_is_no_collective(tmp_path):
+    session = Session()
+    session.range("iteration 1", 0, 10)
+    session.range("iteration 2", 10, 20)
+    session.kernel("gemm_allreduce_fused_with_ncclDevComm(args)", 11, 11, 12)
+    trace = read(session.write(tmp_path / "export"))
+    assert not len(trace.of_kind(Kind.COLLECTIVE))
+    assert len(trace.of_kind(Kind.SPAN)) == 1
+
+
+def test_the_same_kernel_on_two_streams_computes_once(tmp_path):
+    session = Session()
+    session.range("iteration 1", 0, 10)
+    session.range("iteration 2", 10, 20)
+    session.kernel("gemm", 11, 11, 14)
+    session.kernel("gemm", 11, 12, 15)
+    spans = read(session.write(tmp_path / "export")).of_kind(Kind.SPAN)
+    assert (spans.exit_ns - spans.enter_ns).tolist() == [4 * MS]
+
+
+def test_calls_of_nccl_without_a_communicator_are_of_all_ranks(tmp_path):
+    paths = []
+    for rank in (0, 1):
+        session = Session(rank=rank)
+        for call in range(30):
+            begin = 5 + 10 * call
+            session.kernel("gemm", begin, begin, begin + 5 + 2 * rank)
+            session.kernel("ncclDevKernel_SendRecv(args)", begin, begin + 5 + 2 * rank, begin + 8)
+        paths.append(session.write(tmp_path / f"rank_{rank}.sqlite"))
+    trace = read(*paths)
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    assert trace.groups[int(rows.group[0])].ranks == (0, 1)
+    assert diagnose(trace).findings[0].where.ranks == [1]  # 2 of 10 ms, in each repetition
+
+
+def test_a_session_without_any_mark_is_one_step(tmp_path):
+    session = Session()
+    session.kernel("gemm", 5, 10, 20)
+    trace = read(session.write(tmp_path / "export"))
+    (step,) = trace.of_kind(Kind.STEP).step.tolist()
+    spans = trace.of_kind(Kind.SPAN)
+    assert (spans.step.tolist(), (spans.exit_ns - spans.enter_ns).tolist()) == ([step], [10 * MS])
+    assert any("taken as one step" in limit for limit in trace.limits)
+
+
+PUBLIC = Path(__file__).parents[2] / ".." / "shared" / "data" / "nsys" / "mfu_2gpu_before.sqlite"
+
+
+@pytest.mark.skipif(not PUBLIC.is_file(), reason="../shared/data/nsys is not here")
+def test_a_public_export_waits_as_an_independent_count_says():
+    query = """SELECT k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k
+        JOIN StringIds s ON s.id = k.shortName
+        WHERE s.value LIKE 'nccl%' AND deviceId = ? ORDER BY k.start"""
+    with closing(sqlite3.connect(f"file:{PUBLIC}?mode=ro", uri=True)) as database:
+        pairs = list(zip(*(database.execute(query, (d,)).fetchall() for d in (0, 1)), strict=True))
+    waits = [sum(max(b[0] - a[0], 0) for a, b in pairs), sum(max(a[0] - b[0], 0) for a, b in pairs)]
+    assert (len(pairs), sum(b[0] > a[0] for a, b in pairs)) == (33, 22)  # as the data's README says
+    trace = read(PUBLIC)
+    rows = trace.of_kind(Kind.COLLECTIVE).sorted_by("group_seq", "rank")
+    starts = rows.device_enter_ns.reshape(-1, 2)
+    late = np.diff(starts, axis=1)[:, 0]
+    assert [late[late > 0].sum(), -late[late < 0].sum()] == waits
+    assert {int(Op.ALL_TO_ALL)} == set(rows.op[2:].tolist())  # each of two sends and two receives
+    diagnosis = diagnose(trace)
+    assert diagnosis.findings[0].where.ranks == [1]
+    assert diagnosis.summary["steps"] > 1

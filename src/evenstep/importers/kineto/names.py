@@ -97,18 +97,20 @@ _PHASES = (
     (Phase.INPUT, r"^enumerate dataloader|\b(?:data ?load(?:er|ing)?|load data|(?:next|get|fetch) "
                   r"(?:batch|data)|batch fetch|(?:train )?dataloader next)\b"),
     (Phase.EVALUATION, r"\b(?:eval(?:uation|uate)?|validation|validate|validation step)\b"),
-    (Phase.CHECKPOINT, r"\b(?:save )?checkpoint(?:ing)?\b|\bsave model\b"),
+    (Phase.CHECKPOINT, r"^checkpoint(?:ing)?(?: (?:save|write|step))?$"
+                       r"|\b(?:save|saving|write|writing) (?:model|checkpoint)\b"),
     (Phase.OPTIMIZER, r"^optimizer (?:step|zero grad)\b|^(?:optimizer|optim|optimizer step)$"
                       r"|\boptimizer step$"),
     (Phase.BACKWARD, r"^(?:backward|bwd)(?: (?:pass|step))?$|\bbackward$"),
     (Phase.FORWARD, r"^(?:forward|fwd)(?: (?:pass|step))?$|\bforward$|\btraining step$"),
 )  # fmt: skip
+_EMITTED = re.compile(r", (?:seq|op_id|sizes) = .*")  # what torch's emit_nvtx adds to a name
 _PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASES)
 
 
 def phase(name: str) -> Phase | None:
     """The phase a host-side annotation marks; None for one that marks none."""
-    words = re.sub(r"[^a-z]+", " ", name.lower()).strip()
+    words = re.sub(r"[^a-z]+", " ", _EMITTED.sub("", name).lower()).strip()
     return next((phase for phase, pattern in _PATTERNS if pattern.search(words)), None)
 
 
