@@ -235,7 +235,7 @@ def test_a_damaged_file_gives_a_trace_or_a_sentence(tmp_path_factory, place, noi
         diagnose(read(path)).to_json()
 
 
-# -- what is easily got wrong in an export -----------------------------------------------------------
+# -- what is easily got wrong in an export ---------------------------------------------------------
 
 
 def test_processes_of_a_file_that_count_their_launches_alike_keep_their_own(tmp_path):
