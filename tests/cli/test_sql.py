@@ -131,6 +131,14 @@ def test_a_time_with_a_zone_needs_a_module_and_is_refused_at_once(run, capsys, m
         ("copy steps to 'out.csv'", "only SELECT"),
         ("attach 'x.db'", "only SELECT"),
         ("install httpfs", "only SELECT"),
+        ("explain analyze copy (select 1) to 'out.csv'", "only SELECT"),
+        ("set memory_limit = '9GB'", "only SELECT"),
+        ("select * from read_text('/etc/hostname')", "disabled by configuration"),
+        ("select * from read_csv('/etc/passwd')", "disabled by configuration"),
+        ("select * from glob('/etc/*')", "disabled by configuration"),
+        ("select * from '/etc/passwd'", "does not exist"),
+        ("select * from read_parquet('https://example.org/x')", "disabled by configuration"),
+        ("select * from sys", "does not exist"),
         ("select cast('x' as integer) from steps", "Could not convert"),
     ],
 )
@@ -139,6 +147,30 @@ def test_what_cannot_be_answered_is_one_sentence(run, capsys, query, said):
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("source", ["run", "store"])
+def test_a_question_writes_and_reads_no_file(request, source, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = request.getfixturevalue(source)
+    stored = sorted(place.rglob("*")) if source == "store" else []
+    for query in (
+        f"explain analyze copy (select 1) to '{tmp_path / 'out.csv'}'",
+        *(f"explain analyze copy (select 1) to '{file}' (use_tmp_file false)" for file in stored),
+        f"select * from read_text('{__file__}')",
+        "select * from query_table('/etc/passwd')",
+    ):
+        before = [file.stat().st_mtime_ns for file in stored]
+        assert main(["sql", query, str(place)]) == 2
+        assert [file.stat().st_mtime_ns for file in stored] == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_csv_prints_no_escapes_of_a_terminal(run, capsys):
+    assert (
+        main(["sql", "select 'a' || chr(27) || '[31mb' as \"x\u001b[2J\"", str(run), "--csv"]) == 0
+    )
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_query_and_run_in_the_wrong_order_are_recognised(run, capsys):

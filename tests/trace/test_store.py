@@ -1,6 +1,7 @@
 """A run as Parquet files: what comes back is what was stored, in pieces or at once."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -180,3 +181,31 @@ def test_a_diagnosis_in_pieces_from_disk_is_that_from_memory(stored, trace, monk
     found = diagnose(stored).to_json()
     assert found["findings"][0]["where"]["ranks"] == [1]
     assert found == diagnose(trace).to_json()
+
+
+@pytest.mark.parametrize("place", ["{other}", "../{name}", "link.parquet"])
+def test_a_manifest_that_names_a_file_elsewhere_is_not_followed(folder, tmp_path, place):
+    copied = tmp_path / "store"
+    shutil.copytree(folder, copied)
+    other = tmp_path / "other.parquet"
+    shutil.copy(copied / read_manifest(copied).parts[0].file, other)
+    (copied / "link.parquet").symlink_to(other)
+    document = json.loads((copied / MANIFEST).read_text())
+    document["parts"][0]["file"] = place.format(other=other, name=other.name)
+    (copied / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(TraceError, match="lies outside the store"):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"parts": 3}, {"groups": [{}]}, {"world": "x"}, {"run": []}, {"names": [1]}, {"limits": None}],
+    ids=str,
+)
+def test_a_manifest_of_other_types_is_damaged(folder, tmp_path, change):
+    copied = tmp_path / "store"
+    shutil.copytree(folder, copied)
+    document = json.loads((copied / MANIFEST).read_text()) | change
+    (copied / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(TraceError, match="damaged"):
+        load(copied)

@@ -115,13 +115,14 @@ def _print_json(answer: Answer) -> None:
 
 
 def _print_csv(answer: Answer) -> None:
+    from evenstep.report.quantities import printable
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(answer.columns)
+    writer.writerow([printable(name) for name in answer.columns])
     for row in answer.rows():
         values = (plain(value) for value in row)
-        writer.writerow(
-            [json.dumps(each) if isinstance(each, (list, dict, bool)) else each for each in values]
-        )
+        nested = (json.dumps(v) if isinstance(v, (list, dict, bool)) else v for v in values)
+        writer.writerow([printable(v) if isinstance(v, str) else v for v in nested])
 
 
 def _print_table(answer: Answer) -> None:

@@ -6,30 +6,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import MissingExtra, TraceError
+from evenstep.errors import TraceError
+from evenstep.trace.store.database import connect
 
 if TYPE_CHECKING:
     import duckdb
 
 
 class Connection:
-    """A DuckDB of its own for one file, whose errors are sentences."""
+    """A DuckDB of its own for one file, which loads no extension; its errors are sentences."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def __enter__(self) -> duckdb.DuckDBPyConnection:
-        try:
-            import duckdb
-        except ModuleNotFoundError as error:
-            raise MissingExtra("duckdb", extra="analyze", purpose="an operation table") from error
-        self._connection = duckdb.connect(config={"threads": 2, "memory_limit": "2GB"})
-        self._error: type[Exception] = duckdb.Error
+        self._connection = connect(2)
+        self._connection.execute("set memory_limit = '2GB'")
         return self._connection
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._connection.close()
-        if isinstance(error, self._error):
+        import duckdb
+
+        if isinstance(error, duckdb.Error):
             reason = str(error).splitlines()[0]
             raise TraceError(f"{self._path} cannot be read: {reason}; export it again") from error
 

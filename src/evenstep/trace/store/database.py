@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+CLOSED = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+
 
 def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A database of its own. Close it before processes are forked: its threads do not come along.
+    """A database of its own, which fetches and loads nothing. Close it before processes are forked:
+    its threads do not come along.
 
     Raises `MissingExtra` without DuckDB.
     """
@@ -28,7 +31,15 @@ def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
         import duckdb
     except ModuleNotFoundError as error:
         raise MissingExtra("duckdb", extra="analyze", purpose="a store") from error
-    return duckdb.connect(config={"threads": threads or available()})
+    return duckdb.connect(config={**CLOSED, "threads": threads or available()})
+
+
+def lock(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """From here on a connection reaches no file but these, and nothing of this can be changed."""
+    connection.execute(f"set allowed_paths = [{', '.join(map(literal, files))}]")
+    for setting in ("python_enable_replacements", "enable_external_access"):
+        connection.execute(f"set {setting} = false")
+    connection.execute("set lock_configuration = true")
 
 
 def read(query: str, files: Sequence[Path]) -> dict[str, Array]:
@@ -47,9 +58,8 @@ def read(query: str, files: Sequence[Path]) -> dict[str, Array]:
 def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path: Path) -> None:
     """Columns as one file: deltas and dictionaries where they are short, then zstd."""
     connection.register("written", dict(table))
-    place = str(path).replace("'", "''")
     connection.execute(
-        f"copy (select * from written) to '{place}' "
+        f"copy (select * from written) to {literal(path)} "
         f"(format parquet, parquet_version v2, compression zstd, row_group_size {ROW_GROUP})"
     )
     connection.unregister("written")
@@ -58,3 +68,9 @@ def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path:
 def texts(values: Sequence[object]) -> Any:
     """A column of texts."""
     return np.array([str(value) for value in values], object)
+
+
+def literal(path: Path) -> str:
+    """A path as a text of SQL."""
+    text = str(path).replace("'", "''")
+    return f"'{text}'"

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from evenstep.errors import LayoutError, TraceError
 
 SCHEMA = "evenstep.store/1"
@@ -47,13 +49,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A process group."""
+
+    uid: str
+    name: str
+    ranks: str  # "0-7"
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What `store.json` says."""
 
     run: dict[str, Any]
     world: int
     attempt: int
-    groups: Sequence[Mapping[str, Any]]  # uid, name, ranks as "0-7", backend
+    groups: Sequence[StoredGroup]
     names: Sequence[str]
     limits: Sequence[str]
     on_device: bool  # some collectives ran on a device
@@ -72,24 +84,26 @@ def is_store(path: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises `TraceError` where it is damaged or a file of records is gone."""
+    """Raises `TraceError` where it is damaged, or a file of records is gone or lies elsewhere."""
     path = folder / MANIFEST
     try:
-        found = json.loads(path.read_text())
-        schema = found.pop("schema")
+        document = path.read_bytes()
+        schema = msgspec.json.decode(document, type=_Schema).schema
+        if schema != SCHEMA:
+            raise LayoutError(
+                f"{path} is of {schema!r}, this evenstep reads {SCHEMA!r}; "
+                "read it with the version that wrote it"
+            )
+        manifest = msgspec.json.decode(document, type=Manifest)
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path} is damaged; store the run again") from error
-    if schema != SCHEMA:
-        raise LayoutError(
-            f"{path} is of {schema!r}, this evenstep reads {SCHEMA!r}; "
-            "read it with the version that wrote it"
-        )
-    try:
-        manifest = Manifest(**{**found, "parts": [_part(each) for each in found["parts"]]})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TraceError(f"{path} is damaged; store the run again") from error
+    home = folder.resolve()
+    for file in (RANKS, SUMMARIES, *(part.file for part in manifest.parts)):
+        # A manifest is somebody's text: only what lies in its own folder belongs to the store.
+        if not (folder / file).resolve().is_relative_to(home):
+            raise TraceError(f"{path} names {file}, which lies outside the store; do not trust it")
     missing = [part.file for part in manifest.parts if not (folder / part.file).is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -97,7 +111,5 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _part(values: Mapping[str, Any]) -> Part:
-    counts = {int(kind): int(count) for kind, count in values["counts"].items()}
-    alike = {int(kind): dict(same) for kind, same in values["alike"].items()}
-    return Part(**{**values, "counts": counts, "alike": alike})
+class _Schema(msgspec.Struct):
+    schema: str

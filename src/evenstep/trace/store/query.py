@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MOST_MEMORY_GB = 2.0
 BATCH_ROWS = 1024
-READING = ("SELECT", "EXPLAIN")  # statements that change nothing
 
 
 class Answer:
@@ -47,18 +46,20 @@ class Answer:
 
 @contextmanager
 def opened(source: Path | Trace) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The tables of a store's folder or of a trace, within bounded memory."""
+    """The tables of a store's folder or of a trace, within bounded memory; no question asked of
+    them reaches another file, the network or an extension."""
     with (
         tempfile.TemporaryDirectory(prefix="evenstep-sql-") as scratch,
         store_database.connect() as connection,
     ):
         connection.execute(f"set memory_limit = '{MOST_MEMORY_GB} GB'")
         connection.execute(f"set temp_directory = '{scratch}'")
-        connection.execute("set autoinstall_known_extensions = false")
+        files: Sequence[Path] = ()
         if isinstance(source, Path):
-            _of_store(connection, source)
+            files = _of_store(connection, source)
         else:
             of_trace(connection, source)
+        store_database.lock(connection, files)
         yield connection
 
 
@@ -69,7 +70,7 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str) -> Answer:
     if len(statements) != 1:
         raise UsageError(f"give one SELECT, found {len(statements)} statements")
     kind = statements[0].type.name
-    if kind not in READING:
+    if kind != "SELECT":  # EXPLAIN is not let through: with ANALYZE it runs what it explains
         raise UsageError(f"only SELECT can be asked, found {kind}: a trace is never changed")
     with _explained():
         connection.execute(statements[0])
@@ -96,17 +97,20 @@ def of_trace(connection: duckdb.DuckDBPyConnection, trace: Trace) -> None:
     _views(connection, nodes, trace.names, trace.groups)
 
 
-def _of_store(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+def _of_store(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
+    """Make the tables of a store known; the files they lie in."""
     from evenstep.trace.store.reading import groups_of
 
     manifest = read_manifest(folder)
-    files = ", ".join(_literal(folder / part.file) for part in manifest.parts)
-    connection.execute(f"create view records as select * from read_parquet([{files}])")
-    for name, file in (("ranks", RANKS), ("summaries", SUMMARIES)):
-        path = _literal(folder / file)
-        connection.execute(f"create view {name} as select * from read_parquet({path})")
+    folder = folder.absolute()
+    parts = [folder / part.file for part in manifest.parts]
+    tables = {"records": parts, "ranks": [folder / RANKS], "summaries": [folder / SUMMARIES]}
+    for name, files in tables.items():
+        listed = ", ".join(map(store_database.literal, files))
+        connection.execute(f"create view {name} as select * from read_parquet([{listed}])")
     nodes = dict(connection.execute("select rank, node from ranks").fetchall())
     _views(connection, nodes, manifest.names, groups_of(manifest))
+    return [file for files in tables.values() for file in files]
 
 
 def _views(
@@ -161,8 +165,3 @@ def _distinct(names: Sequence[str]) -> list[str]:
             fresh = f"{name}_{count}"
         found.append(fresh)
     return found
-
-
-def _literal(path: Path) -> str:
-    text = str(path).replace("'", "''")
-    return f"'{text}'"

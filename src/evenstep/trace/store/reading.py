@@ -55,7 +55,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
 def groups_of(manifest: Manifest) -> tuple[Group, ...]:
     """The process groups of a store."""
     return tuple(
-        Group(each["uid"], each["name"], parse_ranks(each["ranks"]), each["backend"])
+        Group(each.uid, each.name, parse_ranks(each.ranks), each.backend)
         for each in manifest.groups
     )
 

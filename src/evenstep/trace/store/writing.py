@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from evenstep.trace.store.layout import (
     SUMMARIES,
     Manifest,
     Part,
+    StoredGroup,
     is_store,
 )
 from evenstep.trace.trace import Trace
@@ -93,7 +94,10 @@ def _write(trace: Trace, folder: Path) -> list[Part]:
     with store_database.connect() as connection:
         store_database.write(connection, rank_arrays(trace), folder / RANKS)
         store_database.write(connection, summary_arrays(trace), folder / SUMMARIES)
-    groups = [{**asdict(group), "ranks": format_ranks(group.ranks)} for group in trace.groups]
+    groups = [
+        StoredGroup(each.uid, each.name, format_ranks(each.ranks), each.backend)
+        for each in trace.groups
+    ]
     Manifest(
         run=trace.run,
         world=trace.world,
