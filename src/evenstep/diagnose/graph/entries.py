@@ -1,0 +1,293 @@
+"""Who took part in which operation when: every record of communication placed once.
+
+An operation is a collective of a group, or a message, of which the sender alone decides when it
+begins unless its thread was blocked until the receiver came. What nobody else is known to take part
+in is an operation of one. Times are ns on the common time; those of a device are brought there by
+`evenstep.diagnose.graph.streams`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.clocks import Clocks
+from evenstep.trace.columns import Columns
+from evenstep.trace.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
+from evenstep.trace.messages import matched
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
+TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))
+_SYNCHRONIZING = tuple(map(int, SYNCHRONIZING_OPS))
+_DEVICE, _ASYNC = int(Flag.ON_DEVICE), int(Flag.ASYNC)
+_BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
+
+#: A sender or root that need not wait does so where it left only after the last, nearly always.
+MOSTLY, FEWEST_MEETINGS, TELLING_NS = 0.95, 8, 100_000
+
+
+class Entries(NamedTuple):
+    """`rows`, one per rank and operation, in order of operation: operation, lane (index of the
+    rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before it),
+    waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the call),
+    on_device.
+    `operations`, in order of queue and sequence: queue, sequence, group (-1 none), op, size_bytes,
+    members, root, message.
+    """
+
+    rows: Columns
+    operations: Columns
+
+
+def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
+    """Every operation that any of these ranks took part in."""
+    tables = [_collectives(trace, clocks, ranks), _messages(trace, clocks, ranks)]
+    after = len(tables[0].operations)
+    queues = int(tables[0].operations.queue.max(initial=-1)) + 1
+    shifted = tables[1].rows.with_column("operation", tables[1].rows.operation + after)
+    others = tables[1].operations
+    others = others.with_column("queue", others.queue + queues)
+    if not len(others):
+        return tables[0]
+    return Entries(
+        Columns.concatenate([tables[0].rows, shifted]),
+        Columns.concatenate([tables[0].operations, others]),
+    )
+
+
+def _collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
+    events = trace.of_kind(Kind.COLLECTIVE)
+    events = _known(events, ranks, events.group >= 0)
+    events = _in_order(events)
+    number = _numbered(events.group, events.group_seq)
+    single = _alone(events, number)
+    if single.any():
+        number = _apart(number, single)
+    enter, leave = times(events, clocks)
+    first = np.flatnonzero(np.diff(number, prepend=-1))
+    heads = events.select(first)
+    is_root = events["rank"] == events.peer_or_root
+    from_root = np.isin(events.op, FROM_ROOT) & ~single
+    to_root = np.isin(events.op, TO_ROOT) & ~single
+    decides, waits = ~from_root | is_root, ~(from_root & is_root) & ~(to_root & ~is_root)
+    if (from_root & is_root).any():
+        stays = _stays(events, number, enter, leave, from_root & is_root)
+        waits |= stays
+        decides |= (np.bincount(number, stays) > 0)[number]
+    nobody = np.zeros(len(events), bool)
+    table = _rows(events, ranks, number, (enter, leave), (decides, waits, nobody))
+    lane = np.searchsorted(ranks, heads["rank"])
+    queue = np.unique(np.where(single[first], -1 - lane, heads.group), return_inverse=True)
+    operations = Columns(
+        {
+            "queue": queue[1].reshape(-1).astype(np.int64),
+            "sequence": heads.group_seq.astype(np.int64),
+            "group": heads.group.astype(np.int64),
+            "op": heads.op.astype(np.int64),
+            "size_bytes": _sizes(events, first),
+            "members": np.diff(np.append(first, len(events))),
+            "root": heads.peer_or_root.astype(np.int64),
+            "message": np.zeros(len(heads), bool),
+        }
+    )
+    return _by_queue(table, operations) if single.any() else Entries(table, operations)
+
+
+def _by_queue(rows: Columns, operations: Columns) -> Entries:
+    """Operations in order of queue and sequence."""
+    order = np.lexsort([operations.sequence, operations.queue])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    rows = rows.with_column("operation", place[rows.operation])
+    return Entries(rows.sorted_by("operation"), operations.select(order))
+
+
+def _known(events: Columns, ranks: Array, usable: Array) -> Columns:
+    """Records that ended, of these ranks."""
+    ended = np.where(
+        (events.flags & _DEVICE) != 0,
+        np.maximum(events.device_exit_ns, events.exit_ns),
+        events.exit_ns,
+    )
+    usable = usable & (ended > 0) & ((events.flags & _FAILED) == 0)
+    usable &= np.isin(events["rank"], ranks)
+    return events if usable.all() else events.select(usable)
+
+
+def _in_order(events: Columns) -> Columns:
+    """Rows by group, sequence and rank.
+
+    Where all ranks have taken part in the same collectives, a transposition does what sorting does.
+    """
+    ranks = np.count_nonzero(np.diff(events["rank"])) + 1
+    places = len(events) // ranks
+    if places * ranks == len(events) and places:
+        tables = [events[name].reshape(ranks, places) for name in ("rank", "group", "group_seq")]
+        rank, group, sequence = tables
+        step_on = (np.diff(group[0]) > 0) | (
+            (np.diff(group[0]) == 0) & (sequence[0, 1:] >= sequence[0, :-1])
+        )
+        alike = (group == group[0]).all() and (sequence == sequence[0]).all() and step_on.all()
+        if alike and (rank == rank[:, :1]).all() and (np.diff(rank[:, 0]) > 0).all():
+            return Columns(
+                {name: events[name].reshape(ranks, places).T.reshape(-1) for name in events}
+            )
+    return events.sorted_by("group", "group_seq", "rank")
+
+
+def _numbered(*keys: Array) -> Array:
+    """Number of each row by its keys, for rows in their order."""
+    if not len(keys[0]):
+        return np.zeros(0, np.int64)
+    changes = np.zeros(len(keys[0]), bool)
+    for key in keys:
+        changes[1:] |= key[1:] != key[:-1]
+    return np.cumsum(changes)
+
+
+def _alone(events: Columns, number: Array) -> Array:
+    """Records of operations that tell nothing of the other members: of no known kind or root."""
+    rooted = np.isin(events.op, FROM_ROOT + TO_ROOT)
+    unknown = ~np.isin(events.op, _SYNCHRONIZING) & ~rooted
+    if not rooted.any():
+        return np.asarray(unknown)
+    has_root = np.bincount(number, events["rank"] == events.peer_or_root) > 0
+    return np.asarray(unknown | (rooted & ~has_root[number]))
+
+
+def _apart(number: Array, single: Array) -> Array:
+    """The numbers with each of these records an operation of its own."""
+    opens = np.zeros(len(number), bool)
+    opens[1:] = (number[1:] != number[:-1]) | single[1:]
+    return np.cumsum(opens)
+
+
+def _stays(events: Columns, number: Array, enter: Array, leave: Array, roots: Array) -> Array:
+    """Roots of a broadcast that wait for the others though they need not, time and again."""
+    last = np.full(int(number[-1]) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, number, enter)
+    held = roots & ((events.flags & _BLOCKED) != 0) & ((events.flags & _DEVICE) == 0)
+    early = held & (last[number] - enter >= TELLING_NS)
+    stayed = early & (leave >= last[number])
+    kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
+    met, so = np.bincount(kind, early), np.bincount(kind, stayed)
+    return np.asarray(held & ((met >= FEWEST_MEETINGS) & (so >= MOSTLY * met))[kind])
+
+
+def times(events: Columns, clocks: Clocks) -> tuple[Array, Array]:
+    """Begin and end of records on the host's common time; of those on a device, on the device's."""
+    device = ((events.flags & _DEVICE) != 0) & (events.device_exit_ns > 0)
+    enter = clocks.common(events["rank"], events.enter_ns)
+    leave = np.where(events.exit_ns > 0, clocks.common(events["rank"], events.exit_ns), 0)
+    if not device.any():
+        return enter, leave
+    return (
+        np.where(device, events.device_enter_ns, enter),
+        np.where(device, events.device_exit_ns, leave),
+    )
+
+
+def _rows(
+    events: Columns,
+    ranks: Array,
+    number: Array,
+    placed: tuple[Array, Array],
+    part: tuple[Array, Array, Array],
+) -> Columns:
+    flags = events.flags
+    device = ((flags & _DEVICE) != 0) & (events.device_exit_ns > 0)
+    blocking = ((flags & (_ASYNC | _DEVICE)) == 0) & (events.thread == 0)
+    return Columns(
+        {
+            "operation": number,
+            "lane": np.searchsorted(ranks, events["rank"]),
+            "step": events.step.astype(np.int64),
+            "enter_ns": placed[0],
+            "leave_ns": placed[1],
+            "decides": part[0],
+            "waits": part[1],
+            "sends": part[2],
+            "calls": blocking,
+            "on_device": device,
+        }
+    )
+
+
+def _sizes(events: Columns, first: Array) -> Array:
+    """Size as nccl-tests counts it: the whole buffer where ranks hold parts of it."""
+    if not len(first):
+        return np.zeros(0, np.int64)
+    op = events.op[first]
+    members = np.diff(np.append(first, len(events)))
+    sent = np.maximum.reduceat(events.bytes_in, first).astype(np.int64)
+    received = np.maximum.reduceat(events.bytes_out, first).astype(np.int64)
+    parts_in = np.isin(op, [int(Op.ALL_GATHER), int(Op.GATHER)])
+    parts_out = np.isin(op, [int(Op.REDUCE_SCATTER), int(Op.SCATTER)])
+    size = np.where(parts_in, np.where(received > sent, received, sent * members), sent)
+    return np.asarray(np.where(parts_out & (sent <= received), received * members, size))
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
+    """Messages of which both ends are known; of the others each end is alone."""
+    events = trace.of_kind(Kind.POINT_TO_POINT)
+    events = _known(events, ranks, np.ones(len(events), bool))
+    pairs = matched(events)
+    number = np.full(len(events), -1)
+    number[pairs.send] = number[pairs.receive] = np.arange(len(pairs.send))
+    lonely = np.flatnonzero(number < 0)
+    number[lonely] = len(pairs.send) + np.arange(len(lonely))
+    sending = events.op == int(Op.SEND)
+    own, peer = events["rank"].astype(np.int64), events.peer_or_root.astype(np.int64)
+    source, target = np.where(sending, own, peer), np.where(sending, peer, own)
+    lonely_ones = number >= len(pairs.send)
+    source, target = (np.where(lonely_ones, own, side) for side in (source, target))
+    channel = np.stack([lonely_ones, events.group, source, target]).astype(np.int64)
+    channel = np.unique(channel, axis=1, return_inverse=True)[1].reshape(-1)
+    order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
+    events, channel, sending = events.select(order), channel[order], sending[order]
+    number = _numbered(number[order])
+    enter, leave = times(events, clocks)
+    both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
+    meets = _rendezvous(events, number, (enter, leave), sending & both)
+    first = np.flatnonzero(np.diff(number, prepend=-1))
+    part = (sending | meets | ~both, ~sending | meets, sending)
+    table = _rows(events, ranks, number, (enter, leave), part)
+    heads = events.select(first)
+    operations = Columns(
+        {
+            "queue": channel[first].astype(np.int64),
+            "sequence": heads.group_seq.astype(np.int64),
+            "group": heads.group.astype(np.int64),
+            "op": np.full(len(first), int(Op.SEND)),
+            "size_bytes": np.maximum(heads.bytes_in, heads.bytes_out).astype(np.int64),
+            "members": np.diff(np.append(first, len(events))),
+            "root": np.where(sending[first], heads["rank"], heads.peer_or_root).astype(np.int64),
+            "message": np.ones(len(first), bool),
+        }
+    )
+    return Entries(table, operations)
+
+
+def _rendezvous(
+    events: Columns, number: Array, placed: tuple[Array, Array], sends: Array
+) -> Array:
+    """Rows of messages whose sender waits for the receiver: on devices, or seen to do so."""
+    device = ((events.flags & _DEVICE) != 0) & (events.device_exit_ns > 0)
+    if not len(number):
+        return device
+    blocked = sends & ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
+    together = np.bincount(number, device) == 2
+    if blocked.any():
+        enter, leave = placed
+        last = np.zeros(int(number[-1]) + 1, np.int64)
+        np.maximum.at(last, number, enter)
+        together |= np.bincount(number, blocked & (leave >= last[number])) > 0
+    return np.asarray(together[number])

@@ -1,0 +1,182 @@
+"""The order in which the events of a segment can be worked out: by level, many at a time.
+
+An event of a lane comes after the one before it, and after the operation that one waited for. An
+operation comes after the entries it needs and after the one before it in its queue. What the
+segment before it has left stands at the end of the buffer: the lanes, then the queues.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Links(NamedTuple):
+    """Dependencies of a segment. Nodes are its rows, then its operations, then lanes and queues as
+    they were left, then `never`."""
+
+    previous: Array  # (rows,) node before each row
+    awaited: Array  # (rows,) operation that the one before has waited for
+    entry_operation: Array  # (entries,) index of the operation, ascending
+    entry_row: Array  # (entries,)
+    queued: Array  # (operations,) node before each operation in its queue
+    lane_end: Array  # (lanes,) last row of each lane, or the lane as it was left
+    lane_awaited: Array  # (lanes,) what that row waits for
+    queue_end: Array  # (queues,)
+
+    @property
+    def never(self) -> int:
+        """The node that is over before everything."""
+        return (
+            len(self.previous) + len(self.queued) + len(self.lane_end) + len(self.queue_end)
+        )
+
+
+class Level(NamedTuple):
+    """Rows and operations that depend on earlier levels alone; indices are places in the buffer."""
+
+    rows: slice
+    previous: Array
+    awaited: Array | None
+    operations: slice
+    sources: Array
+    first: Array  # of each operation, in `sources`
+    members: int  # of every operation; 0 where they differ
+    queued: Array | None
+
+
+class Schedule(NamedTuple):
+    """A segment's levels; `rows` and `operations` are its own indices in the order of levels."""
+
+    rows: Array
+    operations: Array
+    levels: list[Level]
+    place: Array  # in the buffer, of every node
+    links: Links
+
+
+def schedule(links: Links) -> Schedule:
+    """Sort a segment by levels. Raises ValueError where its dependencies run in a circle."""
+    rows, operations = len(links.previous), len(links.queued)
+    count = rows + operations
+    depth = _depths(links, count)
+    order = np.lexsort([np.arange(count) >= rows, depth])
+    place = np.arange(links.never + 1)
+    place[order] = np.arange(count)
+    edges = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
+    entries = np.searchsorted(links.entry_operation, np.arange(operations + 1))
+    levels = []
+    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        nodes = order[first:last]
+        middle = first + int(np.searchsorted(nodes >= rows, True))
+        levels.append(_level(links, place, nodes, (first, middle, last), entries))
+    return Schedule(order[order < rows], order[order >= rows] - rows, levels, place, links)
+
+
+def _level(
+    links: Links, place: Array, nodes: Array, bounds: tuple[int, int, int], entries: Array
+) -> Level:
+    first, middle, last = bounds
+    mine, never = nodes[: middle - first], links.never
+    awaited = links.awaited[mine]
+    chosen = nodes[middle - first :] - len(links.previous)
+    sizes = entries[chosen + 1] - entries[chosen]
+    starts = np.cumsum(sizes) - sizes
+    offsets = np.repeat(entries[chosen] - starts, sizes) + np.arange(int(sizes.sum()))
+    queued = links.queued[chosen]
+    alike = len(sizes) > 0 and bool((sizes == sizes[0]).all())
+    return Level(
+        slice(first, middle),
+        place[links.previous[mine]],
+        place[awaited] if (awaited != never).any() else None,
+        slice(middle, last),
+        place[links.entry_row[offsets]],
+        starts,
+        int(sizes[0]) if alike else 0,
+        place[queued] if (queued != never).any() else None,
+    )
+
+
+def _depths(links: Links, count: int) -> Array:
+    """The longest way to each node."""
+    rows = len(links.previous)
+    own = np.arange(rows)
+    source = np.concatenate([links.previous, links.awaited, links.entry_row, links.queued])
+    target = np.concatenate(
+        [own, own, links.entry_operation + rows, rows + np.arange(len(links.queued))]
+    )
+    inside = source < count
+    return depths(source[inside], target[inside], count)
+
+
+def depths(source: Array, target: Array, count: int) -> Array:
+    """Of each of `count` nodes, the longest way to it along these edges.
+
+    Raises ValueError where edges run in a circle.
+    """
+    order = np.argsort(source, kind="stable")
+    begins, ends = source[order], target[order]
+    first = np.searchsorted(begins, np.arange(count + 1))
+    waiting = np.bincount(ends, minlength=count)
+    depth = np.full(count, -1)
+    ready, level = np.flatnonzero(waiting == 0), 0
+    while len(ready):
+        depth[ready] = level
+        sizes = first[ready + 1] - first[ready]
+        offsets = np.repeat(first[ready] - np.cumsum(sizes) + sizes, sizes)
+        reached = ends[offsets + np.arange(len(offsets))]
+        np.subtract.at(waiting, reached, 1)
+        reached = np.unique(reached)
+        ready, level = reached[waiting[reached] == 0], level + 1
+    if (depth < 0).any():
+        raise ValueError("dependencies run in a circle")
+    return depth
+
+
+def evaluate(plan: Schedule, work: Array, took: Array, carried: Array) -> Array:
+    """When everything of a segment is over: (nodes, columns), nodes by `plan.place`.
+
+    `work` (rows, columns) and `took` (operations, columns) are in the plan's order, `carried`
+    (lanes and queues, columns) is what the segment before has left. A column is a segment under
+    one scenario.
+    """
+    buffer = np.empty((plan.links.never + 1, work.shape[1]))
+    count = len(plan.rows) + len(plan.operations)
+    buffer[count:-1] = carried
+    buffer[-1] = -np.inf
+    row = operation = 0
+    for level in plan.levels:
+        here = level.rows.stop - level.rows.start
+        if here:
+            begin = buffer[level.previous]
+            if level.awaited is not None:
+                np.maximum(begin, buffer[level.awaited], out=begin)
+            np.add(begin, work[row : row + here], out=buffer[level.rows])
+            row += here
+        here = level.operations.stop - level.operations.start
+        if here:
+            begin = _latest(buffer, level)
+            if level.queued is not None:
+                np.maximum(begin, buffer[level.queued], out=begin)
+            np.add(begin, took[operation : operation + here], out=buffer[level.operations])
+            operation += here
+    return buffer
+
+
+def _latest(buffer: Array, level: Level) -> Array:
+    """The last entry of each operation."""
+    entered = buffer[level.sources]
+    if level.members:
+        return np.asarray(entered.reshape(len(level.first), level.members, -1).max(axis=1))
+    return np.asarray(np.maximum.reduceat(entered, level.first, axis=0))
+
+
+def left(plan: Schedule, buffer: Array) -> Array:
+    """What a segment leaves to the next: (lanes and queues, columns)."""
+    links, place = plan.links, plan.place
+    lanes = np.maximum(buffer[place[links.lane_end]], buffer[place[links.lane_awaited]])
+    return np.concatenate([lanes, buffer[place[links.queue_end]]])

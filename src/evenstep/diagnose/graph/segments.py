@@ -1,0 +1,223 @@
+"""A graph cut into segments, one a step, so that steps of one structure are laid out once.
+
+An operation belongs to the latest step of anybody in it, and with it what its members did since; so
+nothing of a segment depends on a later one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.graph.schedule import Links, schedule
+from evenstep.diagnose.graph.structure import Batch, Graph
+from evenstep.trace.columns import Columns
+
+Array = npt.NDArray[Any]
+
+ROUNDS = 64  # until operations and rows agree on their segments
+STEP_END = 9
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def segments(
+    rows: Columns, operations: Columns, steps: Array, ranks: Array, begun_ns: Array
+) -> Graph:
+    """Cut a graph. `rows` in order of lane and time: lane, step, at_ns, enter, wait, order.
+
+    `begun_ns` (steps, lanes) is when each step began, -1 where that is not known.
+    """
+    index = np.searchsorted(steps, rows.step)
+    row_in, operation_in = _agreed(rows, operations, index)
+    gaps = np.flatnonzero(np.diff(steps) > 1) + 1  # steps left out: another stretch begins
+    stretch = np.searchsorted(gaps, np.arange(len(steps)), side="right")
+    own, start = _own(rows, operations, begun_ns, stretch, index)
+    rows = rows.with_column("own_ns", own).with_column("segment", row_in)
+    rows = rows.with_column("ends", rows.order == STEP_END).with_column("index", index)
+    operations = operations.with_column("segment", operation_in)
+    operations = operations.with_column("took_ns", _took(operations))
+    rows, operations = _sorted(rows, operations)
+    return _batched(rows, operations, steps, ranks, (stretch, start))
+
+
+def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Array]:
+    """Segment of each row and operation."""
+    own = index.astype(np.int64)
+    found = own.copy()
+    count = len(operations)
+    new_lane = np.diff(rows.lane, prepend=-1) != 0
+    line = np.cumsum(new_lane) * (int(index.max(initial=0)) + 1)
+    for _ in range(ROUNDS):
+        latest = np.zeros(count, np.int64)
+        for name in ("enter", "wait"):
+            mine = rows[name] >= 0
+            np.maximum.at(latest, rows[name][mine], found[mine])
+        raised = np.maximum(found, np.where(rows.enter >= 0, latest[rows.enter], 0))
+        raised = np.maximum(raised, np.where(rows.wait >= 0, latest[rows.wait], 0))
+        raised = np.maximum.accumulate(raised + line) - line
+        if np.array_equal(raised, found):
+            return found, latest
+        found = raised
+    return np.zeros(len(rows), np.int64), np.zeros(count, np.int64)  # one segment holds all
+
+
+def _own(
+    rows: Columns, operations: Columns, begun_ns: Array, stretch: Array, index: Array
+) -> tuple[Array, Array]:
+    """Own work of each row, and when each lane was free at the beginning of each stretch.
+
+    Of a lane whose beginning is not known, the first work is what its steps usually begin with.
+    """
+    over, lane = operations.over_ns, rows.lane
+    resumed = np.where(rows.wait >= 0, np.maximum(rows.at_ns, over[rows.wait]), rows.at_ns)
+    before = np.concatenate([[0], resumed[:-1]])
+    opens = np.flatnonzero(
+        (np.diff(lane, prepend=-1) != 0) | (np.diff(stretch[index], prepend=-1) != 0)
+    )
+    own = np.maximum(rows.at_ns - before, 0).astype(float)
+    begun = begun_ns[index[opens], lane[opens]]
+    usual = _usual_beginnings(own, lane, index, opens)
+    own[opens] = np.where(begun >= 0, np.maximum(rows.at_ns[opens] - begun, 0), usual[lane[opens]])
+    start = np.full((int(stretch.max(initial=0)) + 1, begun_ns.shape[1]), -(2**62), np.int64)
+    start[stretch[index[opens]], lane[opens]] = rows.at_ns[opens] - own[opens].astype(np.int64)
+    return own, start
+
+
+def _usual_beginnings(own: Array, lane: Array, index: Array, opens: Array) -> Array:
+    """Per lane, the median work before the first row of a step."""
+    first = (np.diff(index, prepend=-1) != 0) | (np.diff(lane, prepend=-1) != 0)
+    first[opens] = False
+    rows = np.flatnonzero(first)
+    rows = rows[np.lexsort([own[rows], lane[rows]])]
+    count = np.bincount(lane[rows], minlength=int(lane.max(initial=0)) + 1)
+    place = np.cumsum(count) - count + count // 2
+    values = np.append(own[rows], 0.0)
+    return np.where(count > 0, values[np.minimum(place, len(rows))], 0.0)
+
+
+def _took(operations: Columns) -> Array:
+    before = np.concatenate([[0], operations.over_ns[:-1]])
+    begin = np.where(operations.queues, np.maximum(operations.last_ns, before), operations.last_ns)
+    return np.maximum(operations.over_ns - begin, 0).astype(float)
+
+
+def _sorted(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
+    """Both tables in order of segment, operations renumbered."""
+    order = np.argsort(operations.segment, kind="stable")
+    if not (np.diff(order) == 1).all():
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        operations = operations.select(order)
+        for name in ("enter", "wait"):
+            column = rows[name]
+            rows = rows.with_column(name, np.where(column >= 0, place[column], -1))
+    order = np.argsort(rows.segment, kind="stable")
+    return rows.select(order), operations
+
+
+def _batched(
+    rows: Columns,
+    operations: Columns,
+    steps: Array,
+    ranks: Array,
+    stretches: tuple[Array, Array],
+) -> Graph:
+    stretch, start = stretches
+    count = int(max(rows.segment.max(initial=0), operations.segment.max(initial=0))) + 1
+    first_row = np.searchsorted(rows.segment, np.arange(count + 1))
+    first_operation = np.searchsorted(operations.segment, np.arange(count + 1))
+    queues = int(operations.queue.max(initial=-1)) + 1
+    key = _structure(rows, operations, first_row, first_operation)
+    _, batch_of = np.unique(key, return_inverse=True)
+    batch_of = batch_of.reshape(-1)
+    place = np.zeros(count, np.int64)
+    batches = []
+    for number in range(int(batch_of.max(initial=-1)) + 1):
+        mine = np.flatnonzero(batch_of == number)
+        place[mine] = np.arange(len(mine))
+        head = int(mine[0])
+        here = rows.select(slice(first_row[head], first_row[head + 1]))
+        of = operations.select(slice(first_operation[head], first_operation[head + 1]))
+        links = _links(here, of, int(first_operation[head]), len(ranks), queues, operations)
+        ended = np.flatnonzero(here.ends)
+        ends = np.stack([ended, here.lane[ended], here["index"][ended] - head], axis=1)
+        batches.append(
+            Batch(mine, first_row[mine], first_operation[mine], schedule(links), ends)
+        )
+    carried = np.full((len(start), len(ranks) + queues), -np.inf)
+    carried[:, : len(ranks)] = np.where(start > -(2**62), start, np.nan)
+    return Graph(
+        ranks, steps, rows, operations, batches, batch_of, place, _started(carried), stretch
+    )
+
+
+def _started(carried: Array) -> Array:
+    """Lanes that are first heard of later count as free when the others are."""
+    lowest = np.nanmin(np.where(np.isfinite(carried), carried, np.nan), axis=1, keepdims=True)
+    return np.asarray(np.where(np.isnan(carried), lowest, carried))
+
+
+def _structure(
+    rows: Columns, operations: Columns, first_row: Array, first_operation: Array
+) -> Array:
+    """A number per segment that is the same where everything is linked alike."""
+    base = first_operation[:-1]
+
+    def local(column: Array) -> Array:
+        return np.where(column >= 0, column - base[rows.segment], -1).astype(np.uint64)
+
+    here = (np.arange(len(rows)) - first_row[rows.segment]).astype(np.uint64)
+    index = rows["index"] - rows.segment
+    parts = [here, rows.lane, local(rows.enter), local(rows.wait), rows.ends, index]
+    code = _mixed(parts)
+    there = (np.arange(len(operations)) - first_operation[operations.segment]).astype(np.uint64)
+    other = _mixed([there, operations.queue, operations.queues, operations.op])
+    return _summed(code, first_row) + _summed(other, first_operation) * np.uint64(3)
+
+
+def _mixed(parts: list[Array]) -> Array:
+    code = np.zeros(len(parts[0]), np.uint64)
+    with np.errstate(over="ignore"):
+        for part in parts:
+            code = (code ^ part.astype(np.int64).astype(np.uint64)) * _ODD
+            code ^= code >> np.uint64(29)
+    return code
+
+
+def _summed(code: Array, first: Array) -> Array:
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(code, dtype=np.uint64)])
+    return np.asarray(total[first[1:]] - total[first[:-1]])
+
+
+def _links(
+    rows: Columns, operations: Columns, base: int, lanes: int, queues: int, whole: Columns
+) -> Links:
+    """Dependencies of one segment, in its own numbering."""
+    count, number = len(rows), len(operations)
+    never = count + number + lanes + queues
+    lane_node, queue_node = count + number, count + number + lanes
+    opens = np.diff(rows.lane, prepend=-1) != 0
+    previous = np.where(opens, lane_node + rows.lane, np.arange(count) - 1)
+    wait = np.where(rows.wait >= base, count + rows.wait - base, never)
+    earlier = (rows.wait >= 0) & (rows.wait < base)  # over before: its queue has it
+    wait[earlier] = queue_node + whole.queue[rows.wait[earlier]]
+    awaited = np.full(count, never)
+    awaited[1:] = np.where(opens[1:], never, wait[:-1])
+    entering = np.flatnonzero(rows.enter >= 0)
+    order = np.argsort(rows.enter[entering], kind="stable")
+    entering = entering[order]
+    entered = rows.enter[entering] - base
+    new_queue = np.diff(operations.queue, prepend=-1) != 0
+    before = np.where(new_queue, queue_node + operations.queue, count + np.arange(number) - 1)
+    queued = np.where(operations.queues, before, never)
+    lane_end, lane_awaited = lane_node + np.arange(lanes), np.full(lanes, never)
+    last = np.flatnonzero(np.diff(rows.lane, append=-1) != 0)
+    lane_end[rows.lane[last]] = last
+    lane_awaited[rows.lane[last]] = wait[last]
+    queue_end = queue_node + np.arange(queues)
+    final = np.flatnonzero(np.diff(operations.queue, append=-1) != 0)
+    queue_end[operations.queue[final]] = count + final
+    return Links(previous, awaited, entered, entering, queued, lane_end, lane_awaited, queue_end)
+
