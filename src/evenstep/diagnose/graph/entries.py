@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.clocks import Clocks
+from evenstep.diagnose.graph.hashing import mixed
+from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.messages import matched
+from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -34,8 +35,8 @@ MOSTLY, FEWEST_MEETINGS, TELLING_NS = 0.95, 8, 100_000
 class Entries(NamedTuple):
     """`rows`, one per rank and operation, in order of operation: operation, lane (index of the
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before it),
-    waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the call),
-    on_device.
+    waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the
+    call), on_device.
     `operations`, in order of queue and sequence: queue, sequence, group (-1 none), op, size_bytes,
     members, root, message.
     """
@@ -249,8 +250,8 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     source, target = np.where(sending, own, peer), np.where(sending, peer, own)
     lonely_ones = number >= len(pairs.send)
     source, target = (np.where(lonely_ones, own, side) for side in (source, target))
-    channel = np.stack([lonely_ones, events.group, source, target]).astype(np.int64)
-    channel = np.unique(channel, axis=1, return_inverse=True)[1].reshape(-1)
+    channel = mixed([lonely_ones, events.group, source, target])
+    channel = np.unique(channel, return_inverse=True)[1].reshape(-1)
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
     number = _numbered(number[order])
@@ -276,13 +277,11 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     return Entries(table, operations)
 
 
-def _rendezvous(
-    events: Columns, number: Array, placed: tuple[Array, Array], sends: Array
-) -> Array:
+def _rendezvous(events: Columns, number: Array, placed: tuple[Array, Array], sends: Array) -> Array:
     """Rows of messages whose sender waits for the receiver: on devices, or seen to do so."""
     device = ((events.flags & _DEVICE) != 0) & (events.device_exit_ns > 0)
     if not len(number):
-        return device
+        return np.asarray(device)
     blocked = sends & ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
     together = np.bincount(number, device) == 2
     if blocked.any():

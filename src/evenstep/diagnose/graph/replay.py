@@ -8,6 +8,7 @@ a shift of all lanes shifts all that follows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -112,7 +113,7 @@ def _chunks(graph: Graph, most: int) -> list[Chunk]:
     for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         parts = max((last - first) // length, 1)
         cuts = np.linspace(first, last, parts + 1).astype(int).tolist()
-        found += [Chunk(a, b, a > first) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        found += [Chunk(a, b, a > first) for a, b in itertools.pairwise(cuts)]
     return found
 
 
@@ -222,5 +223,3 @@ def step_lengths(graph: Graph, ends: Array) -> Array:
     opens = np.flatnonzero(np.diff(stretch, prepend=-1))
     before[:, opens] = np.median(graph.starts_ns[stretch[opens]][:, :lanes], axis=1)[None, :]
     return np.asarray(middle - before)
-
-

@@ -31,9 +31,7 @@ class Links(NamedTuple):
     @property
     def never(self) -> int:
         """The node that is over before everything."""
-        return (
-            len(self.previous) + len(self.queued) + len(self.lane_end) + len(self.queue_end)
-        )
+        return len(self.previous) + len(self.queued) + len(self.lane_end) + len(self.queue_end)
 
 
 class Level(NamedTuple):

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.hashing import mixed
+from evenstep.diagnose.graph.lanes import STEP_END
 from evenstep.diagnose.graph.schedule import Links, schedule
 from evenstep.diagnose.graph.structure import Batch, Graph
 from evenstep.trace.columns import Columns
@@ -18,8 +20,6 @@ from evenstep.trace.columns import Columns
 Array = npt.NDArray[Any]
 
 ROUNDS = 64  # until operations and rows agree on their segments
-STEP_END = 9
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def segments(
@@ -100,7 +100,7 @@ def _usual_beginnings(own: Array, lane: Array, index: Array, opens: Array) -> Ar
 def _took(operations: Columns) -> Array:
     before = np.concatenate([[0], operations.over_ns[:-1]])
     begin = np.where(operations.queues, np.maximum(operations.last_ns, before), operations.last_ns)
-    return np.maximum(operations.over_ns - begin, 0).astype(float)
+    return np.asarray(np.maximum(operations.over_ns - begin, 0).astype(float))
 
 
 def _sorted(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
@@ -143,9 +143,7 @@ def _batched(
         links = _links(here, of, int(first_operation[head]), len(ranks), queues, operations)
         ended = np.flatnonzero(here.ends)
         ends = np.stack([ended, here.lane[ended], here["index"][ended] - head], axis=1)
-        batches.append(
-            Batch(mine, first_row[mine], first_operation[mine], schedule(links), ends)
-        )
+        batches.append(Batch(mine, first_row[mine], first_operation[mine], schedule(links), ends))
     carried = np.full((len(start), len(ranks) + queues), -np.inf)
     carried[:, : len(ranks)] = np.where(start > -(2**62), start, np.nan)
     return Graph(
@@ -171,19 +169,10 @@ def _structure(
     here = (np.arange(len(rows)) - first_row[rows.segment]).astype(np.uint64)
     index = rows["index"] - rows.segment
     parts = [here, rows.lane, local(rows.enter), local(rows.wait), rows.ends, index]
-    code = _mixed(parts)
+    code = mixed(parts)
     there = (np.arange(len(operations)) - first_operation[operations.segment]).astype(np.uint64)
-    other = _mixed([there, operations.queue, operations.queues, operations.op])
+    other = mixed([there, operations.queue, operations.queues, operations.op])
     return _summed(code, first_row) + _summed(other, first_operation) * np.uint64(3)
-
-
-def _mixed(parts: list[Array]) -> Array:
-    code = np.zeros(len(parts[0]), np.uint64)
-    with np.errstate(over="ignore"):
-        for part in parts:
-            code = (code ^ part.astype(np.int64).astype(np.uint64)) * _ODD
-            code ^= code >> np.uint64(29)
-    return code
 
 
 def _summed(code: Array, first: Array) -> Array:
@@ -220,4 +209,3 @@ def _links(
     final = np.flatnonzero(np.diff(operations.queue, append=-1) != 0)
     queue_end[operations.queue[final]] = count + final
     return Links(previous, awaited, entered, entering, queued, lane_end, lane_awaited, queue_end)
-

@@ -8,68 +8,85 @@ comes between is the same whenever the operation ended; where it did not, whenev
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.hashing import mixed
 from evenstep.trace.columns import Columns
-from evenstep.trace.layout import Op
+from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 
 STRETCH = 64  # ends that a wandering clock is followed by
 TRIMMED = 0.1  # of the ends may be odd
 TELLING = 0.02  # of the time between entries: operations that vary by less tell nothing
+EARLY_NS = 20_000  # by which stamps of different devices may cross
+FURTHEST = 3  # entries after which an operation may still be waited for
 DEPENDS = 0.5  # of how the next entry moves with the end of the one before: 0 not at all, 1 wholly
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 
 
 def together(rows: Columns, lanes: int) -> Columns:
-    """The entries with times of devices on one clock: that of the lowest lane each can be met by.
+    """The entries with times of devices on one clock: that of the lane that meets most others.
 
     `rows` as in `Entries.rows`; all must be on devices.
     """
-    shift = np.zeros(len(rows))
+    enter, leave = rows.enter_ns.astype(np.int64), rows.leave_ns.astype(np.int64)
     ends = np.full(int(rows.operation.max(initial=-1)) + 1, np.inf)
     order = np.argsort(rows.lane, kind="stable")
     edges = np.searchsorted(rows.lane[order], np.arange(lanes + 1))
-    mine = [order[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
-    open_ = [lane for lane in range(lanes) if len(mine[lane])]
-    while open_:
-        met = [int(np.isfinite(ends[rows.operation[mine[lane]]]).sum()) for lane in open_]
-        best = int(np.argmax(met))
-        lane = open_.pop(best)
-        at = mine[lane]
-        leave = rows.leave_ns[at].astype(float)
-        if met[best]:
-            shift[at] = _offset(leave, ends[rows.operation[at]] - leave)
-        np.minimum.at(ends, rows.operation[at], leave + shift[at])
-    whole = np.rint(shift).astype(np.int64)
-    return rows.with_column("enter_ns", rows.enter_ns + whole).with_column(
-        "leave_ns", rows.leave_ns + whole
-    )
+    mine = [order[a:b] for a, b in itertools.pairwise(edges)]
+    waiting = [lane for lane in range(lanes) if len(mine[lane])]
+    while waiting:
+        met = [lane for lane in waiting if np.isfinite(ends[rows.operation[mine[lane]]]).any()]
+        for lane in met or waiting[:1]:  # whoever meets nobody begins a clock of its own
+            at = mine[lane]
+            own, number = leave[at].astype(float), rows.operation[at]
+            if np.isfinite(ends[number]).any():
+                offset = _offset(own, ends[number] - own)
+                enter[at] += np.rint(offset.at(enter[at])).astype(np.int64)
+                leave[at] += np.rint(offset.at(own)).astype(np.int64)
+            np.minimum.at(ends, number, leave[at])
+            waiting.remove(lane)
+    return rows.with_column("enter_ns", enter).with_column("leave_ns", leave)
 
 
-def _offset(at: Array, apart: Array) -> Array:
-    """What to add to times `at` of a clock: a line through the differences of its ends, followed
-    where it wanders."""
+class Offset(NamedTuple):
+    """What to add to a clock's times: a line, and what its middles are off by."""
+
+    base: float
+    slope: float
+    level: float
+    middles: Array
+    rest: Array
+
+    def at(self, times: Array) -> Array:
+        """At these times of the clock."""
+        line = self.slope * (times - self.base) + self.level
+        return np.asarray(line + np.interp(times, self.middles, self.rest))
+
+
+def _offset(at: Array, apart: Array) -> Offset:
+    """The line through the differences of a clock's ends, followed where it wanders."""
     known = np.flatnonzero(np.isfinite(apart))
-    base, x, y = at[known[0]], at[known], apart[known]
+    base, x, y = float(at[known[0]]), at[known], apart[known]
+    still = np.array([base]), np.zeros(1)
     if len(known) < 4 or np.ptp(x) == 0:
-        return np.full(len(at), float(np.median(y)))
+        return Offset(base, 0.0, float(np.median(y)), *still)
     kept = np.ones(len(x), bool)
     for _ in range(3):
         slope, level = np.polyfit(x[kept] - base, y[kept], 1)
         rest = y - (slope * (x - base) + level)
         kept = np.abs(rest) <= max(float(np.quantile(np.abs(rest), 1 - TRIMMED)), 1.0)
-    drawn: Array = slope * (at - base) + level
-    if len(known) >= 2 * STRETCH:
-        order = np.argsort(x, kind="stable")
-        parts = np.array_split(order, len(order) // STRETCH)
-        middles = [float(x[part].mean()) for part in parts]
-        drawn = drawn + np.interp(at, middles, [float(np.median(rest[part])) for part in parts])
-    return drawn
+    if len(known) < 2 * STRETCH:
+        return Offset(base, float(slope), float(level), *still)
+    parts = np.array_split(np.argsort(x, kind="stable"), len(x) // STRETCH)
+    middles = np.array([float(x[part].mean()) for part in parts])
+    off = np.array([float(np.median(rest[part])) for part in parts])
+    return Offset(base, float(slope), float(level), middles, off)
 
 
 class Between(NamedTuple):
@@ -80,43 +97,51 @@ class Between(NamedTuple):
     kind: Array
 
 
-def waited(rows: Columns, operations: Columns, over_ns: Array) -> Array:
-    """Whether each entry's lane waits for its operation before it goes on. Boolean.
+def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Array:
+    """How many entries later each entry's lane waits for its operation; 0 where it never does.
 
-    `rows` in order of lane and time; `over_ns` when each operation was over. Kinds of neighbours
-    are judged together, since what depends on what is the program's.
+    `rows` in order of lane and time; `over_ns` when each operation was over. Kinds of pairs are
+    judged together, since what depends on what is the program's.
     """
-    pair = _pairs(rows, operations)
+    found = np.zeros(len(rows), np.int64)
+    open_ = np.ones(len(rows), bool)  # nothing was waited for since
+    for ahead in range(1, FURTHEST + 1):
+        pair = _pairs(rows, operations, ahead, open_ & (found == 0))
+        if not len(pair.first):
+            break
+        over = over_ns[rows.operation[pair.first]]
+        after = rows.enter_ns[pair.second] >= over - EARLY_NS
+        depends = _depends(rows, operations, over_ns, pair, usual=ahead == 1)
+        found[pair.first[depends[pair.kind] & after]] = ahead
+        open_[:-ahead] &= found[ahead:] != 1
+    last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
+    return np.where(last & (found == 0), 1, found)
+
+
+def _depends(
+    rows: Columns, operations: Columns, over_ns: Array, pair: Between, *, usual: bool
+) -> Array:
+    """Per kind of pair, whether the second entry comes after the first one's operation."""
     gap = (rows.enter_ns[pair.second] - rows.enter_ns[pair.first]).astype(float)
     flight = np.maximum(over_ns[rows.operation[pair.first]] - rows.enter_ns[pair.first], 0.0)
     slope, spread = _slopes(gap, flight, pair.kind, rows.lane[pair.first])
-    usual = _medians(gap, pair.kind)
+    told = spread > TELLING * np.maximum(_medians(gap, pair.kind), 1.0)
     early = np.bincount(pair.kind, gap < flight) / np.maximum(np.bincount(pair.kind), 1)
-    told = spread > TELLING * np.maximum(usual, 1.0)
-    depends = np.where(told, slope > DEPENDS, _usually(rows, operations, pair))
-    depends &= early <= TRIMMED
-    found = np.zeros(len(rows), bool)
-    found[pair.first] = depends[pair.kind]
-    found[_finals(rows)] = True
-    return found
+    untold = _usually(rows, operations, pair) if usual else np.zeros(len(told), bool)
+    return np.where(told, slope > DEPENDS, untold) & (early <= TRIMMED)
 
 
-def _pairs(rows: Columns, operations: Columns) -> Between:
-    first = np.flatnonzero(rows.lane[1:] == rows.lane[:-1])
-    second = first + 1
-    crosses = rows.step[first] != rows.step[second]
-    key = [crosses]
+def _pairs(rows: Columns, operations: Columns, ahead: int, wanted: Array) -> Between:
+    first = np.flatnonzero((rows.lane[ahead:] == rows.lane[:-ahead]) & wanted[:-ahead])
+    second = first + ahead
+    key = [rows.step[first] != rows.step[second]]
     for one in (first, second):
         number = rows.operation[one]
         key += [operations[name][number] for name in ("op", "size_bytes", "members", "message")]
-        key.append(rows.decides[one])
-    kind = np.unique(np.stack(key).astype(np.int64), axis=1, return_inverse=True)[1].reshape(-1)
+        away = np.where(operations.message[number], operations.root[number] - rows.lane[one], 0)
+        key += [rows.decides[one], rows.sends[one], away]
+    kind = np.unique(mixed(key), return_inverse=True)[1].reshape(-1)
     return Between(first, second, kind)
-
-
-def _finals(rows: Columns) -> Array:
-    """The last entry of each lane: nothing tells what comes after."""
-    return np.flatnonzero(np.diff(rows.lane, append=-1) != 0)
 
 
 def _slopes(gap: Array, flight: Array, kind: Array, lane: Array) -> tuple[Array, Array]:

@@ -1,0 +1,327 @@
+"""Jobs as programs that are run by a discrete-event interpreter: the reference for the replay.
+
+Every rank has a list of instructions per step; the interpreter knows nothing of graphs. What a
+fault costs is the length of a run less that of the same run without it, with the same noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from evenstep.trace.trace import EVENT_COLUMNS, Group, RankInfo, Trace
+from tests.diagnose.synthetic import BOOT_NS, MS, TYPES
+
+
+class Do(NamedTuple):
+    """An instruction: work, enter (a collective behind the thread), call (one that blocks), wait
+    (for all entered), send, receive."""
+
+    what: str
+    ns: float = 0.0
+    phase: Phase = Phase.FORWARD
+    group: int = -1
+    op: Op = Op.ALL_REDUCE
+    size: int = 25_000_000
+    peer: int = -1
+
+
+@dataclass(kw_only=True)
+class Job:
+    """`program(rank)` is the same in every step; `scale(step, rank)` multiplies its work."""
+
+    ranks: int
+    groups: list[tuple[str, tuple[int, ...]]]
+    program: Callable[[int], list[Do]]
+    steps: int = 40
+    noise: float = 0.0
+    spread: float = 0.0
+    seed: int = 0
+    slow: dict[int, float] = field(default_factory=dict)  # rank: factor on its work
+    device: bool = False
+    transfer: Callable[[Do, int], float] = lambda do, step: 0.5 * MS
+    fabric_noise: float = 0.02
+
+    def run(self) -> _Run:
+        return _Run(self)
+
+
+class _Run:
+    """The job from its first step to its last."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.now = np.full(job.ranks, float(BOOT_NS))
+        self.rows: list[dict[str, Any]] = []
+        self.sequence: dict[Any, int] = {}
+        self.free: dict[int, float] = {}  # when each group's queue is empty
+        random = np.random.default_rng(job.seed)
+        self.spread = 1 + job.spread * random.standard_normal(job.ranks)
+        self.random = random
+        self.begun = self.now.copy()
+        for self.step in range(job.steps):
+            if self.step == 3:
+                self.begun = self.now.copy()
+            self._step()
+        self.length_ns = float(np.median(self.now - self.begun))
+
+    def _step(self) -> None:
+        job, start = self.job, self.now.copy()
+        programs = [job.program(rank) for rank in range(job.ranks)]
+        longest = max(map(len, programs))
+        draws = 1 + job.noise * self.random.standard_normal((job.ranks, longest))
+        moves = 1 + job.fabric_noise * self.random.random((job.ranks, longest))
+        position = [0] * job.ranks
+        self.entered: dict[Any, dict[int, float]] = {}
+        self.over: dict[Any, float] = {}
+        self.open: list[list[Any]] = [[] for _ in range(job.ranks)]
+        self.count: list[dict[Any, int]] = [{} for _ in range(job.ranks)]
+        moved = True
+        while moved:
+            moved = False
+            for rank, program in enumerate(programs):
+                while position[rank] < len(program):
+                    at = position[rank]
+                    if not self._done(rank, at, program[at], draws, moves):
+                        break
+                    position[rank] += 1
+                    moved = True
+        assert all(p == len(program) for p, program in zip(position, programs, strict=True))
+        for rank in range(job.ranks):
+            self._record(rank, kind=Kind.STEP, enter_ns=start[rank], exit_ns=self.now[rank])
+
+    def _done(self, rank: int, at: int, do: Do, draws: Any, moves: Any) -> bool:
+        if do.what == "work":
+            factor = self.job.slow.get(rank, 1.0) * self.spread[rank] * draws[rank, at]
+            length = do.ns * max(factor, 0.0)
+            self._phase(rank, do.phase, self.now[rank], self.now[rank] + length, length)
+            self.now[rank] += length
+            return True
+        if do.what == "wait":
+            return self._wait(rank)
+        key = self._key(rank, at, do)
+        members = self._members(rank, do)
+        entered = self.entered.setdefault(key, {})
+        entered.setdefault(rank, self.now[rank])
+        deciding = [self._sender(rank, do)] if do.what in ("send", "receive") else members
+        if self.job.device and do.what in ("send", "receive"):
+            deciding = members
+        if key not in self.over and all(member in entered for member in deciding):
+            begin = max(entered[member] for member in deciding)
+            if do.group >= 0 and do.what in ("enter", "call"):
+                begin = max(begin, self.free.get(do.group, 0.0))
+            first = min(members)
+            self.over[key] = (
+                begin + self.job.transfer(do, self.step) * moves[first, at % len(moves[0])]
+            )
+            if do.group >= 0 and do.what in ("enter", "call"):
+                self.free[do.group] = self.over[key]
+        if do.what in ("enter", "send"):
+            self.open[rank].append((key, do, entered[rank]))
+            self.count[rank][(do.what, do.group, do.peer)] = (
+                self.count[rank].get((do.what, do.group, do.peer), 0) + 1
+            )
+            return True
+        if key not in self.over:
+            return False
+        left = max(self.now[rank], self.over[key])
+        self._communication(rank, key, do, entered[rank], left, blocking=True)
+        self.now[rank] = left
+        self.count[rank][(do.what, do.group, do.peer)] = (
+            self.count[rank].get((do.what, do.group, do.peer), 0) + 1
+        )
+        return True
+
+    def _wait(self, rank: int) -> bool:
+        if any(key not in self.over for key, _, _ in self.open[rank]):
+            return False
+        enter = self.now[rank]
+        for key, do, entered in self.open[rank]:
+            if do.what != "send":
+                self.now[rank] = max(self.now[rank], self.over[key])
+            self._communication(
+                rank, key, do, entered, max(self.over[key], entered), blocking=False
+            )
+        self.open[rank] = []
+        if self.now[rank] > enter and not self.job.device:
+            self._phase(rank, Phase.SYNC, enter, self.now[rank], self.now[rank] - enter)
+        return True
+
+    def _sender(self, rank: int, do: Do) -> int:
+        return rank if do.what == "send" else do.peer
+
+    def _members(self, rank: int, do: Do) -> tuple[int, ...]:
+        if do.what in ("send", "receive"):
+            return tuple(sorted((rank, do.peer)))
+        return self.job.groups[do.group][1]
+
+    def _key(self, rank: int, at: int, do: Do) -> Any:
+        turn = self.count[rank].get((do.what, do.group, do.peer), 0)
+        if do.what in ("send", "receive"):
+            source = self._sender(rank, do)
+            return ("message", source, rank + do.peer - source, turn)
+        both = sum(self.count[rank].get((what, do.group, -1), 0) for what in ("enter", "call"))
+        return ("collective", do.group, both)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def _communication(
+        self, rank: int, key: Any, do: Do, enter: float, leave: float, *, blocking: bool
+    ) -> None:
+        base = self.sequence.setdefault(("base", key, self.step), self._next(key))
+        flags = Flag.EXIT_UPPER_BOUND if blocking else Flag.EXIT_UPPER_BOUND | Flag.ASYNC
+        fields: dict[str, Any] = {"enter_ns": enter, "exit_ns": leave}
+        if self.job.device:
+            flags |= Flag.ON_DEVICE | Flag.ASYNC
+            origin = BOOT_NS - 10**9 * (1 + rank)
+            drift = 1 + 1e-6 * rank
+            fields = {
+                "enter_ns": enter - 0.3 * MS,
+                "exit_ns": leave + 0.1 * MS,
+                "device_enter_ns": (enter - origin) * drift,
+                "device_exit_ns": (leave - origin) * drift,
+                "device": 0,
+            }
+        message = do.what in ("send", "receive")
+        op = Op.SEND if do.what == "send" else Op.RECV if message else do.op
+        self._record(
+            rank,
+            kind=Kind.POINT_TO_POINT if message else Kind.COLLECTIVE,
+            op=op,
+            group=0 if message else do.group,
+            group_seq=base,
+            bytes_in=do.size,
+            peer_or_root=do.peer,
+            flags=int(flags),
+            **fields,
+        )
+
+    def _next(self, key: Any) -> int:
+        name = key[:3] if key[0] == "message" else key[:2]
+        self.sequence[name] = self.sequence.get(name, -1) + 1
+        return self.sequence[name]
+
+    def _phase(self, rank: int, phase: Phase, enter: float, leave: float, leaf: float) -> None:
+        self._record(rank, kind=Kind.PHASE, op=phase, group_seq=leaf, enter_ns=enter, exit_ns=leave)
+
+    def _record(self, rank: int, **fields: Any) -> None:
+        self.rows.append({"step": self.step, "rank": rank, **fields})
+
+    def trace(self) -> Trace:
+        default = {"peer_or_root": -1, "device": -1, "group": -1}
+        columns = {
+            name: np.rint(
+                np.array([row.get(name, default.get(name, 0)) for row in self.rows], float)
+            ).astype(TYPES[name])
+            for name in EVENT_COLUMNS
+        }
+        columns["enter_ns"] = np.array([round(r["enter_ns"]) for r in self.rows], np.int64)
+        columns["exit_ns"] = np.array([round(r["exit_ns"]) for r in self.rows], np.int64)
+        events = Columns(columns).sorted_by("rank", "enter_ns")
+        ranks = {
+            rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"})
+            for rank in range(self.job.ranks)
+        }
+        groups = tuple(
+            Group(f"{name}-{number}", name, members, "nccl" if self.job.device else "gloo")
+            for number, (name, members) in enumerate(self.job.groups)
+        )
+        return Trace({"run_id": "program"}, self.job.ranks, 0, ranks, events, groups)
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+def data_parallel(ranks: int = 8, buckets: int = 5, **how: Any) -> Job:
+    """Gradients reduced bucket by bucket behind backward."""
+
+    def program(rank: int) -> list[Do]:
+        del rank
+        backward = [
+            one
+            for _ in range(buckets)
+            for one in (Do("work", 8 * MS, Phase.BACKWARD), Do("enter", group=0))
+        ]
+        return [
+            Do("work", 20 * MS),
+            *backward,
+            Do("wait"),
+            Do("work", 3 * MS, Phase.OPTIMIZER),
+        ]
+
+    return Job(ranks=ranks, groups=[("dp", tuple(range(ranks)))], program=program, **how)
+
+
+def sharded(ranks: int = 8, layers: int = 4, **how: Any) -> Job:
+    """Parameters gathered before each layer's forward, gradients scattered behind backward."""
+
+    def program(rank: int) -> list[Do]:
+        del rank
+        forward = [
+            one
+            for _ in range(layers)
+            for one in (
+                Do("call", group=0, op=Op.ALL_GATHER, size=10_000_000),
+                Do("work", 6 * MS),
+            )
+        ]
+        backward = [
+            one
+            for _ in range(layers)
+            for one in (
+                Do("work", 12 * MS, Phase.BACKWARD),
+                Do("enter", group=1, op=Op.REDUCE_SCATTER, size=10_000_000),
+            )
+        ]
+        return [*forward, *backward, Do("wait"), Do("work", 3 * MS, Phase.OPTIMIZER)]
+
+    everybody = tuple(range(ranks))
+    return Job(
+        ranks=ranks, groups=[("gather", everybody), ("scatter", everybody)], program=program, **how
+    )
+
+
+def pipeline(stages: int = 4, replicas: int = 2, batches: int = 8, **how: Any) -> Job:
+    """One forward, one backward; then gradients of each stage over its replicas."""
+
+    def program(rank: int) -> list[Do]:
+        stage, _replica = divmod(rank, replicas)
+        before, after = rank - replicas, rank + replicas
+        made: list[Do] = []
+
+        def forward() -> None:
+            if stage:
+                made.append(Do("receive", peer=before, size=4_000_000))
+            made.append(Do("work", 4 * MS))
+            if stage < stages - 1:
+                made.append(Do("send", peer=after, size=4_000_000))
+
+        def backward() -> None:
+            if stage < stages - 1:
+                made.append(Do("receive", peer=after, size=4_000_000))
+            made.append(Do("work", 8 * MS, Phase.BACKWARD))
+            if stage:
+                made.append(Do("send", peer=before, size=4_000_000))
+
+        warm = min(stages - 1 - stage, batches)
+        for _ in range(warm):
+            forward()
+        for _ in range(batches - warm):
+            forward()
+            backward()
+        for _ in range(warm):
+            backward()
+        if replicas > 1:
+            made.append(Do("call", group=stage))
+        return [*made, Do("wait"), Do("work", 2 * MS, Phase.OPTIMIZER)]
+
+    groups = [
+        (f"dp{stage}", tuple(range(stage * replicas, (stage + 1) * replicas)))
+        for stage in range(stages)
+    ]
+    return Job(ranks=stages * replicas, groups=groups, program=program, **how)

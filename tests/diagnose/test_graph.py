@@ -1,0 +1,104 @@
+"""The laws of the replay, against jobs run by an interpreter that knows nothing of graphs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.diagnose.graph.build import graph
+from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
+from evenstep.diagnose.measure.grid import _common_steps
+from evenstep.diagnose.measure.leaving import sharpened
+from evenstep.trace.clocks.clocks import align
+from tests.diagnose.programs import data_parallel, pipeline, sharded
+from tests.diagnose.synthetic import MS, World
+
+JOBS = st.builds(
+    lambda make, device, noise, seed: make(device=device, noise=noise, seed=seed, steps=16),
+    st.sampled_from([data_parallel, sharded, pipeline]),
+    st.booleans(),
+    st.sampled_from([0.0, 0.03, 0.1]),
+    st.integers(0, 10**6),
+)
+
+
+def graph_of(trace):
+    steps, ranks = _common_steps(trace)
+    return graph(trace, sharpened(trace, align(trace)), steps, ranks)
+
+
+def lengths(found, *changes):
+    return step_lengths(found, replay(found, [Change.none(), *changes])).sum(axis=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOBS)
+def test_a_replay_of_what_happened_gives_what_happened(job):
+    run = job.run()
+    assert lengths(graph_of(run.trace()))[0] == pytest.approx(run.length_ns, rel=0.005)
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOBS, st.integers(0, 7), st.floats(1.1, 1.6))
+def test_what_a_slow_rank_costs_is_what_the_run_without_it_saves(job, rank, factor):
+    faulty, well = replace(job, slow={rank: factor}).run(), job.run()
+    found = graph_of(faulty.trace())
+    mine = np.flatnonzero(found.rows.lane == rank)
+    was, now = lengths(found, Change.of_work(mine, found.own_ns[mine] / factor))
+    assert was - now == pytest.approx(
+        faulty.length_ns - well.length_ns, rel=0.05, abs=0.003 * faulty.length_ns
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOBS, st.integers(0, 7), st.floats(0, 1))
+def test_nothing_gains_more_than_the_work_it_removes(job, rank, share):
+    found = graph_of(job.run().trace())
+    mine = np.flatnonzero(found.rows.lane == rank)
+    was, now = lengths(found, Change.of_work(mine, found.own_ns[mine] * share))
+    assert -1000 <= was - now <= found.own_ns[mine].sum() * (1 - share) + 1000
+
+
+@settings(max_examples=30, deadline=None)
+@given(JOBS, st.lists(st.floats(0, 1), min_size=2, max_size=2))
+def test_more_removed_never_gains_less(job, shares):
+    found = graph_of(job.run().trace())
+    mine = np.flatnonzero(found.rows.lane % 2 == 0)
+    less, more = max(shares), min(shares)
+    changes = [Change.of_work(mine, found.own_ns[mine] * share) for share in (less, more)]
+    _, first, second = lengths(found, *changes)
+    assert second <= first + 1000
+
+
+@settings(max_examples=20, deadline=None)
+@given(JOBS)
+def test_what_everybody_does_less_in_the_same_place_adds_up(job):
+    found = graph_of(job.run().trace())
+    first, second = (np.flatnonzero(found.rows.index == step) for step in (4, 9))
+    parts = [Change.of_work(rows, found.own_ns[rows] / 2) for rows in (first, second)]
+    was, one, other, both = lengths(found, *parts, together(found, parts))
+    assert was - both == pytest.approx((was - one) + (was - other), rel=0.02)
+
+
+@settings(max_examples=20, deadline=None)
+@given(JOBS, st.floats(1, 3))
+def test_everything_slower_takes_that_many_times_as_long(job, factor):
+    found = graph_of(job.run().trace())
+    rows, moves = np.arange(len(found.rows)), np.arange(len(found.operations))
+    slower = Change(rows, found.own_ns * factor, moves, found.took_ns * factor)
+    was, now = lengths(found, slower)
+    assert now == pytest.approx(was * factor, rel=0.01)
+
+
+def test_clocks_of_hosts_and_late_callbacks_change_nothing():
+    world = World(ranks=16, ranks_per_node=4, noise=0.05, exit_lag_ns=MS / 5)
+    world = replace(world, clocks={1: (1e9, 1e-6), 2: (-3e9, 4e-6)})
+    assert lengths(graph_of(world.trace()))[0] == pytest.approx(world.length_ns(), rel=0.005)
+
+
+def test_steps_of_two_kinds_are_laid_out_once_each():
+    found = graph_of(data_parallel(steps=20).run().trace())
+    assert len(found.batches) <= 2
+    assert sum(len(batch.segments) for batch in found.batches) == len(found.steps)
