@@ -1,13 +1,33 @@
-"""Numbers and ranks as people read them, in every sentence of a diagnosis."""
+"""Numbers, ranks and names as people read them: the only place that turns them into text.
+
+Three digits and a unit; None and NaN read "unknown".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from evenstep.trace.ranks import format_ranks, parse_ranks
 from evenstep.trace.spool.layout import Phase
 
-LISTED = 8
+UNKNOWN = "unknown"
+RUNS_LISTED, NAMES_LISTED = 8, 4
+
+#: Shares of a step in the order they are drawn, with what they are called.
+SHARES: tuple[tuple[str, str], ...] = (
+    ("compute", "compute"),
+    ("exposed_communication", "communication"),
+    ("wait", "wait"),
+    ("input", "input"),
+    ("other", "other"),
+)
+
+#: Units that read better as a sign, or as nothing.
+_SIGNS = {"1": "", "factor": "×", "generation": "", "level": "", "p": ""}
+
+_TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+
 
 BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
 SOMEWHERE = "somewhere in the step (no phases were recorded)"
@@ -24,26 +44,85 @@ PLACES = {
 }
 
 
-def duration(nanoseconds: float) -> str:
-    """Three significant digits with the fitting unit: "51.2 ms"."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(nanoseconds) >= size:
-            return f"{nanoseconds / size:.3g} {unit}"
-    return f"{nanoseconds:.0f} ns"
+def is_known(value: float | None) -> bool:
+    """Whether there is a number at all."""
+    return value is not None and math.isfinite(value)
 
 
-def percent(share: float) -> str:
-    """ "12 %", with a decimal below ten."""
+def number(value: float | None, unit: str = "") -> str:
+    """Three significant digits, never an exponent, thousands grouped: 12,400 samples/s."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        text = "0"
+    else:
+        digits = 2 - math.floor(math.log10(abs(value)))
+        text = f"{round(value, min(digits, 9)):,.{min(max(digits, 0), 9)}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{text} {unit}".rstrip()
+
+
+def duration(value_ns: float | None) -> str:
+    """A time in the unit that suits it: 41.2 ms."""
+    if value_ns is None or not math.isfinite(value_ns):
+        return UNKNOWN
+    if value_ns == 0:
+        return "0"
+    for scale, unit in _TIME_UNITS:
+        if abs(value_ns) >= 0.9995 * scale:  # 999.6 µs rounds to 1,000: call it 1 ms
+            return number(value_ns / scale, unit)
+    return number(value_ns, "ns")
+
+
+def percent(share: float | None) -> str:
+    """A share of one in percent: 61 %, 8.4 %, 0.04 %."""
+    if share is None or not math.isfinite(share):
+        return UNKNOWN
     value = 100 * share
-    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.1f} %"
+    if value and abs(value) < 0.005:
+        return "< 0.01 %"
+    places = 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.95 else 2
+    text = f"{value:.{places}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """A range of shares, empty when either end is unknown: (8 to 12 %)."""
+    if not (is_known(low) and is_known(high)):
+        return ""
+    return f"({percent(low).removesuffix(' %')} to {percent(high)})"
+
+
+def measured(value: float | None, unit: str) -> str:
+    """A number of evidence in its own unit; nanoseconds and shares get the unit that suits."""
+    if unit == "ns":
+        return duration(value)
+    if unit in {"share", "fraction"}:
+        return percent(value)
+    sign = _SIGNS.get(unit, unit)
+    return number(value, _single(sign) if value == 1 else sign)
+
+
+def _single(unit: str) -> str:
+    """One of what is counted: ranks, retries; other units stay, also GB/s."""
+    if "/" in unit:
+        return unit
+    if unit.endswith("ies"):
+        return f"{unit[:-3]}y"
+    return unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit
+
+
+def plural(count: int, noun: str) -> str:
+    """1 rank, 4 ranks."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def ranks(numbers: Sequence[int]) -> str:
     """ "rank 7", "ranks 0, 1 and 8", "ranks 0-3 and 8"; of many "…, 14 and 1,020 more"."""
     parts = [part for run in format_ranks(numbers).split(",") for part in _pair(run)]
-    if len(parts) > LISTED:
-        named = len(parse_ranks(",".join(parts[:LISTED])))
-        shown = f"{', '.join(parts[:LISTED])} and {len(set(numbers)) - named:,} more"
+    if len(parts) > RUNS_LISTED:
+        named = len(parse_ranks(",".join(parts[:RUNS_LISTED])))
+        shown = f"{', '.join(parts[:RUNS_LISTED])} and {len(set(numbers)) - named:,} more"
     else:
         shown = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
@@ -53,3 +132,52 @@ def _pair(run: str) -> list[str]:
     """Two neighbours are two ranks; three and more are a run."""
     first, _, last = run.partition("-")
     return [first, last] if last and int(last) == int(first) + 1 else [run]
+
+
+def some_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as ranges, only the first few of many: 0-3,8 or 0,5,9,14,20,22,30,41,… (96 in all)."""
+    runs = format_ranks(ranks).split(",")
+    if len(runs) <= RUNS_LISTED:
+        return ",".join(runs)
+    return f"{','.join(runs[:RUNS_LISTED])},… ({len(ranks):,} in all)"
+
+
+def some(names: Sequence[str]) -> str:
+    """Names, only the first few of many: gpu01, gpu02, gpu03, gpu04 and 12 more."""
+    shown = ", ".join(names[:NAMES_LISTED])
+    more = len(names) - NAMES_LISTED
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def ranges(steps: Sequence[Sequence[int]], *, most: int = 3) -> str:
+    """Closed ranges of steps: 10-20, 31 and 4 more."""
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in steps[:most]]
+    more = len(steps) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def cells(shares: Mapping[str, float | None], width: int) -> dict[str, int]:
+    """Shares as whole cells of a bar, by largest remainder: they sum to `width` if shares to 1."""
+    exact = {name: max(shares.get(name) or 0.0, 0.0) * width for name, _ in SHARES}
+    whole = {name: int(value) for name, value in exact.items()}
+    missing = round(min(sum(exact.values()), width)) - sum(whole.values())
+    for name in _by_remainder(exact)[: max(missing, 0)]:
+        whole[name] += 1
+    return whole
+
+
+def _by_remainder(exact: Mapping[str, float]) -> list[str]:
+    return sorted(exact, key=lambda name: int(exact[name]) - exact[name])
+
+
+def printable(text: object) -> str:
+    """Text from a trace without control characters: it cannot move a terminal's cursor."""
+    return "".join(_visible(str(text)))
+
+
+def _visible(text: str) -> Iterable[str]:
+    for character in text:
+        if character.isprintable():
+            yield character
+        else:
+            yield " " if character.isspace() else "\ufffd"

@@ -196,7 +196,7 @@ def test_a_store_is_diagnosed_like_its_run(run, store, capsys):
 
 
 def test_a_large_run_is_stored_for_its_question(run, capsys, monkeypatch):
-    for module in ("spools", "trace"):
+    for module in ("spools", "loading"):
         monkeypatch.setattr(f"evenstep.trace.{module}.LARGE_RECORDS", 0)
     assert main(["sql", "select count(*) as n from steps", str(run), "--csv"]) == 0
     shown = capsys.readouterr()

@@ -102,7 +102,7 @@ def test_the_verdict_says_who_how_much_why_and_what_to_do():
         "Rank 1 (node node0) costs 44 % of step time: ranks 0, 2 and 3 wait 50 ms in 100 % of the "
         "steps. Why: rank 1 (node node0) enters last: 50 ms more inside backward than the other "
         "ranks. To do: find what rank 1 does inside backward that the others do not, and remove "
-        "it. The fabric is not at fault: exposed transfer is 0.4 %."
+        "it. The fabric is not at fault: exposed transfer is 0.44 %."
     )
 
 

@@ -9,10 +9,10 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.report.page import html
 from evenstep.report.page.fabric import LinkMap
-from evenstep.report.quantities import number, percent
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.result import Result
 from evenstep.simulate.simulation import simulate_trace
+from evenstep.words import number, percent
 from tests.report.test_browser import CHROMIUM, Opened, browser
 
 __all__ = ["browser"]

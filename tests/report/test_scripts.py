@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evenstep.report import quantities
+from evenstep import words
 from evenstep.report.page import html, sheet, sweep_page
 from evenstep.trace.ranks import format_ranks
 from lab import comparison_page as lab_page
@@ -31,7 +31,7 @@ def evaluated(scripts: str, expression: str) -> Any:
 
 def test_durations_read_as_they_do_in_python() -> None:
     found = evaluated("quantities.js", f"{VALUES_US}.map((value) => duration(value))")
-    assert found == [quantities.duration(value * 1e3) for value in VALUES_US]
+    assert found == [words.duration(value * 1e3) for value in VALUES_US]
 
 
 def test_sets_of_ranks_go_there_and_back() -> None:
@@ -73,7 +73,7 @@ def test_a_zoomed_view_never_leaves_the_run() -> None:
 def test_shares_read_as_they_do_in_python() -> None:
     shares = [0, 0.125, 0.0625, 0.00001, 0.0004, 0.0095, 0.084, 0.0994, 0.0996, 0.61, 1, -0.02]
     found = evaluated("quantities.js", f"{shares}.map(percent)")
-    assert found == [quantities.percent(share) for share in shares]
+    assert found == [words.percent(share) for share in shares]
 
 
 def test_rows_sort_by_number_and_unknown_ones_stand_last_either_way() -> None:

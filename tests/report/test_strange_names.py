@@ -11,8 +11,8 @@ import pytest
 
 from evenstep.diagnose.compare.result import Comparison
 from evenstep.report.page import comparison_page, html, sweep_page
-from evenstep.report.quantities import printable
 from evenstep.watch.web import LiveServer
+from evenstep.words import printable
 from lab import comparison_page as lab_page
 from lab.comparison_page import Block, Series
 from tests.report.small_run import HOSTILE

@@ -132,8 +132,8 @@ def _say(state: Mapping[str, Any], *, as_json: bool) -> None:
 
 def status_lines(state: Mapping[str, Any]) -> list[str]:
     """The state in sentences: what is in force where, what was asked for, what is in its way."""
-    from evenstep.report.quantities import percent, plural
     from evenstep.trace.ranks import format_ranks
+    from evenstep.words import percent, plural
 
     ranks: Mapping[str, Mapping[str, Any]] = state["ranks"]
     found = []

@@ -82,7 +82,7 @@ def _page(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _headline(document: dict[str, Any]) -> str:
-    from evenstep.report.quantities import duration, number, percent
+    from evenstep.words import duration, number, percent
 
     measured = document["measured"]
     step, rate = measured["step_time"], measured["throughput"]
@@ -95,7 +95,7 @@ def _headline(document: dict[str, Any]) -> str:
 
 
 def _row(point: dict[str, Any]) -> tuple[str, ...]:
-    from evenstep.report.quantities import duration, interval, number, percent
+    from evenstep.words import duration, interval, number, percent
 
     rate, efficiency, cv = point["throughput"], point["efficiency"], point["cv"]
     return (

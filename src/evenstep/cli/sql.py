@@ -176,7 +176,7 @@ def plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    from evenstep.report.quantities import printable
+    from evenstep.words import printable
 
     found = plain(value)
     if found is None:

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from evenstep.diagnose.measure.arrivals import FROM_ROOT, arrivals
 from evenstep.export.perfetto_flows import Flows, arrows
 from evenstep.export.perfetto_tracks import lanes, levels, side_by_side
-from evenstep.report.quantities import number
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import Trace
+from evenstep.words import number
 
 Array = npt.NDArray[Any]
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.report.quantities import duration, percent, printable
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow, StepTable
+from evenstep.words import duration, percent, printable
 
 Array = npt.NDArray[Any]
 

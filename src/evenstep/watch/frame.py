@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.report.quantities import SHARES
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
+from evenstep.words import SHARES
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +39,7 @@ class RankRow:
     step: int | None
     step_ns: float | None
     late_ns: float | None  # its own work above the median rank's, per step
-    shares: Mapping[str, float]  # of its step, by the names of `quantities.SHARES`
+    shares: Mapping[str, float]  # of its step, by the names of `words.SHARES`
     wait_known: bool
     held: float | None  # share of the step it was held by pacing
     state: str  # "", "ended", "gone", "failed" or "silent"
@@ -85,7 +85,7 @@ class Frame:
 
 
 def shares_of(window: RankWindow) -> Array:
-    """Shares of the step, a row a rank, in the order of `quantities.SHARES`; each row sums to 1."""
+    """Shares of the step, a row a rank, in the order of `words.SHARES`; each row sums to 1."""
     waits = np.nan_to_num(window.wait_ns)
     phases = window.phase_ns
     compute, given = phases[:, _COMPUTE].sum(axis=1), phases[:, int(Phase.INPUT)]

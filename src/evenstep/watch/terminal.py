@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evenstep.report.quantities import SHARES, cells, duration, number, percent, plural, printable
 from evenstep.watch.findings import Journal
 from evenstep.watch.frame import Frame, LiveFinding, RankRow
+from evenstep.words import SHARES, cells, duration, number, percent, plural, printable
 
 FEWEST_ROWS = 3
 HOST_WIDTH = 12

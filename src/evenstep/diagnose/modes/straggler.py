@@ -101,7 +101,7 @@ def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: st
 
 def _turns(ranks: list[int]) -> str:
     """These ranks, or how many they are: of many, names say nothing."""
-    return words.ranks(ranks) if len(ranks) <= words.LISTED else f"{len(ranks):,} ranks"
+    return words.ranks(ranks) if len(ranks) <= words.RUNS_LISTED else f"{len(ranks):,} ranks"
 
 
 def _other_hardware(case: Case, ranks: list[int]) -> str:

@@ -21,11 +21,11 @@ from evenstep.report.page.places import places
 from evenstep.report.page.sizes import ALGORITHMS, sizes
 from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import waiting
-from evenstep.report.quantities import some_ranks
 from evenstep.report.terminal.overview import Bins, bins, curve, grid, per_rank
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
+from evenstep.words import some_ranks
 
 RANKS_IN_TABLE = 32
 CULPRITS_NAMED = 1024

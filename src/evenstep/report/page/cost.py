@@ -10,8 +10,8 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.diagnose.measure.attempts import ENERGY, PRICE
 from evenstep.diagnose.measure.measurements import sampled
-from evenstep.report.quantities import is_known
 from evenstep.trace.trace import Trace
+from evenstep.words import is_known
 
 HOURS_A_DAY = 24.0
 

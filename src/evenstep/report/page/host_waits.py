@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import Case
-from evenstep.report.quantities import some, some_ranks
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
+from evenstep.words import some, some_ranks
 
 Array = npt.NDArray[Any]
 

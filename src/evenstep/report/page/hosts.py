@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenstep.report.quantities import some_ranks
 from evenstep.trace.clocks.clocks import Clocks, Offset
 from evenstep.trace.trace import Trace
+from evenstep.words import some_ranks
 
 
 def hosts(trace: Trace, clocks: Clocks) -> list[dict[str, Any]]:

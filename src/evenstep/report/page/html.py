@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.what_if.what_if import Answer
-from evenstep.report import quantities
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
 from evenstep.report.page.cost import best_option, cost
@@ -155,19 +155,19 @@ def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
     shares = diagnosis.summary.get("shares") or {}
     return [
         (name, label, float(shares[name]))
-        for name, label in quantities.SHARES
-        if quantities.is_known(shares.get(name))
+        for name, label in words.SHARES
+        if words.is_known(shares.get(name))
     ]
 
 
 def _run_line(diagnosis: Diagnosis) -> str:
     summary, run = diagnosis.summary, diagnosis.run
-    parts = [f"run {quantities.printable(run['run_id'])}"] if run.get("run_id") else []
+    parts = [f"run {words.printable(run['run_id'])}"] if run.get("run_id") else []
     if runs := run.get("runs"):
-        parts.append(f"{quantities.plural(len(runs), 'run')} together; charts are of the largest")
+        parts.append(f"{words.plural(len(runs), 'run')} together; charts are of the largest")
     parts += [
-        quantities.plural(summary["ranks"], "rank"),
-        quantities.plural(summary["steps"], "step"),
+        words.plural(summary["ranks"], "rank"),
+        words.plural(summary["steps"], "step"),
     ]
     return " · ".join(parts)
 

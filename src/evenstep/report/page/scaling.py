@@ -11,7 +11,7 @@ from math import log
 from typing import Any
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.report.quantities import number
+from evenstep.words import number
 
 WIDTH, HEIGHT = 640.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 16.0, 14.0, 34.0

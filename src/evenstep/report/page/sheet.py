@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from evenstep import words
 from evenstep.errors import MissingExtra, UsageError
-from evenstep.report import quantities
 
 PAGE = Path(__file__).parent / "assets"
 
@@ -37,7 +37,7 @@ def template(name: str, purpose: str, **known: Any) -> Any:
         lstrip_blocks=True,
     )
     for each in _FILTERS:
-        environment.filters[each] = getattr(quantities, each)
+        environment.filters[each] = getattr(words, each)
     environment.globals.update(known)
     return environment.get_template(name)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.report.page import sheet
-from evenstep.report.quantities import duration, number, percent
+from evenstep.words import duration, number, percent
 
 SCRIPTS = (
     *("quantities.js", "canvas.js", "cells.js", "sortable.js"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from evenstep.diagnose.compare.history import History, PastRun, Workload
-from evenstep.report.quantities import duration, number, percent, plural, printable
+from evenstep.words import duration, number, percent, plural, printable
 
 WIDTH = 80
 NAME = 17

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.report.quantities import duration, is_known, number, percent, plural
+from evenstep.words import duration, is_known, number, percent, plural
 
 STEADY = 0.95  # share of steps of one regime, from which there is no other worth telling
 WORTH = 0.10  # share of steps or of waiting: less is not worth a line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.report.quantities import duration, is_known, percent, plural, some_ranks
+from evenstep.words import duration, is_known, percent, plural, some_ranks
 
 
 def pacing(found: Mapping[str, Any]) -> Iterator[str]:

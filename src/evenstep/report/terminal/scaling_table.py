@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.report.quantities import is_known, number, percent
+from evenstep.words import is_known, number, percent
 
 HEADS = ("ranks", "throughput", "efficiency", "law")
 

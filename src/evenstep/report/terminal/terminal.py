@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
-from evenstep.report.quantities import (
+from evenstep.report.terminal import scaling_table
+from evenstep.report.terminal.movement import movement
+from evenstep.report.terminal.pacing import pacing
+from evenstep.words import (
     SHARES,
     UNKNOWN,
     cells,
@@ -31,9 +34,6 @@ from evenstep.report.quantities import (
     some,
     some_ranks,
 )
-from evenstep.report.terminal import scaling_table
-from evenstep.report.terminal.movement import movement
-from evenstep.report.terminal.pacing import pacing
 
 NARROWEST = 40
 WIDEST = 100

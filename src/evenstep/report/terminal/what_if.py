@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from evenstep.diagnose.what_if.what_if import Answer
-from evenstep.report.quantities import duration, interval, percent, printable
+from evenstep.words import duration, interval, percent, printable
 
 WIDEST = 100
 _INDENT = " " * 4

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.report import quantities
+from evenstep import words
 
 SHARE = st.floats(0.001, 1.0)
 
@@ -26,7 +26,7 @@ SHARE = st.floats(0.001, 1.0)
 def test_a_duration_has_three_digits_and_the_unit_that_suits(
     value_ns: float | None, text: str
 ) -> None:
-    assert quantities.duration(value_ns) == text
+    assert words.duration(value_ns) == text
 
 
 @pytest.mark.parametrize(
@@ -42,57 +42,71 @@ def test_a_duration_has_three_digits_and_the_unit_that_suits(
     ],
 )
 def test_a_share_reads_in_percent(share: float | None, text: str) -> None:
-    assert quantities.percent(share) == text
+    assert words.percent(share) == text
 
 
 @given(st.floats(1e-6, 1e12))
 def test_a_number_is_off_by_at_most_half_of_its_third_digit(value: float) -> None:
-    text = quantities.number(value)
+    text = words.number(value)
     assert re.fullmatch(r"[\d,]+(\.\d+)?", text)
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.0051)
 
 
 def test_evidence_keeps_its_unit_and_times_and_shares_get_a_readable_one() -> None:
-    assert quantities.measured(1410.0, "MHz") == "1,410 MHz"
-    assert quantities.measured(40e6, "ns") == "40 ms"
-    assert quantities.measured(0.05, "share") == "5 %"
+    assert words.measured(1410.0, "MHz") == "1,410 MHz"
+    assert words.measured(40e6, "ns") == "40 ms"
+    assert words.measured(0.05, "share") == "5 %"
 
 
 def test_an_interval_needs_both_ends() -> None:
-    assert quantities.interval(0.08, 0.12) == "(8 to 12 %)"
-    assert quantities.interval(0.08, None) == ""
+    assert words.interval(0.08, 0.12) == "(8 to 12 %)"
+    assert words.interval(0.08, None) == ""
 
 
 def test_many_ranges_are_cut_short_and_say_so() -> None:
-    assert quantities.ranges([(1, 3), (5, 5), (7, 9), (11, 12)]) == "1-3, 5, 7-9 and 1 more"
+    assert words.ranges([(1, 3), (5, 5), (7, 9), (11, 12)]) == "1-3, 5, 7-9 and 1 more"
 
 
 @given(st.lists(SHARE, min_size=5, max_size=5), st.integers(10, 200))
 def test_the_cells_of_a_bar_fill_it_and_none_is_off_by_a_whole_cell(
     parts: list[float], width: int
 ) -> None:
-    shares = {
-        name: part / sum(parts) for (name, _), part in zip(quantities.SHARES, parts, strict=True)
-    }
-    cells = quantities.cells(shares, width)
+    shares = {name: part / sum(parts) for (name, _), part in zip(words.SHARES, parts, strict=True)}
+    cells = words.cells(shares, width)
     assert sum(cells.values()) == width
     assert all(abs(cells[name] - shares[name] * width) < 1 for name in shares)
 
 
 def test_names_from_a_trace_cannot_move_the_cursor() -> None:
-    assert quantities.printable("a\x1b[2Jb\nc") == "a\ufffd[2Jb c"
+    assert words.printable("a\x1b[2Jb\nc") == "a\ufffd[2Jb c"
 
 
 def test_a_unit_of_one_is_no_word_and_a_factor_a_sign() -> None:
-    assert quantities.measured(0.25, "1") == "0.25"
-    assert quantities.measured(1.27, "factor") == "1.27 ×"
+    assert words.measured(0.25, "1") == "0.25"
+    assert words.measured(1.27, "factor") == "1.27 ×"
 
 
 def test_one_of_what_is_counted_is_single():
-    assert quantities.measured(1, "ranks") == "1 rank"
-    assert quantities.measured(1, "retries") == "1 retry"
-    assert quantities.measured(2, "ranks") == "2 ranks"
-    assert quantities.measured(2, "generation") == "2"
-    assert quantities.measured(1, "s") == "1 s"
-    assert quantities.measured(1, "GB/s") == "1 GB/s"
-    assert quantities.measured(1, "1/s") == "1 1/s"
+    assert words.measured(1, "ranks") == "1 rank"
+    assert words.measured(1, "retries") == "1 retry"
+    assert words.measured(2, "ranks") == "2 ranks"
+    assert words.measured(2, "generation") == "2"
+    assert words.measured(1, "s") == "1 s"
+    assert words.measured(1, "GB/s") == "1 GB/s"
+    assert words.measured(1, "1/s") == "1 1/s"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([7], "rank 7"),
+        ([0, 1], "ranks 0 and 1"),
+        ([0, 1, 2], "ranks 0-2"),
+        ([3, 0, 2], "ranks 0, 2 and 3"),
+        ([0, 1, 2, 3, 8], "ranks 0-3 and 8"),
+        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+        (range(0, 4000, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 1,992 more"),
+    ],
+)
+def test_ranks_read_like_a_sentence(numbers, text):
+    assert words.ranks(list(numbers)) == text
