@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from evenstep.diagnose.compare.account import student
 from evenstep.pacing.comparison import PairedComparison
+from evenstep.statistics.quantiles import student
 from lab.arms import Schedule
 from lab.steps import Array, JobSteps
 

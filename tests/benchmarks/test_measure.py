@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.measure import differences, paired_ratio, spread, student_t
+from benchmarks.measure import differences, paired_ratio, spread
+from evenstep.statistics.quantiles import student
 
 TIMES = st.lists(st.floats(0.01, 10), min_size=2, max_size=30)
 
@@ -16,7 +17,7 @@ TIMES = st.lists(st.floats(0.01, 10), min_size=2, max_size=30)
     [(10, 2.228), (30, 2.042), (60, 2.000), (120, 1.980)],  # printed tables of Student's t, .975
 )
 def test_the_quantile_is_that_of_the_tables(degrees: int, value: float) -> None:
-    assert student_t(degrees) == pytest.approx(value, abs=1e-3)
+    assert student(degrees) == pytest.approx(value, abs=1e-3)
 
 
 def test_a_common_drift_of_the_machine_does_not_widen_the_ratio() -> None:

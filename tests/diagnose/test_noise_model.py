@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.sizes.forecast import _maximum
 from evenstep.diagnose.sizes.noise_model import fit
-from evenstep.statistics.tails import log_survival, normal_cdf
+from evenstep.statistics.quantiles import log_survival, normal_cdf
 
 SHAPE = (1000, 8)
 MS = 1e6

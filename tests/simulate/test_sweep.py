@@ -116,7 +116,7 @@ def test_another_sweep_is_not_mixed_in(plan, rows, tmp_path):
 def test_an_interval_is_students():
     """Of 1, 2, 3: 2 ± 4.303 · 1/√3 (two degrees of freedom)."""
     found = interval([1.0, 2.0, 3.0])
-    assert (found["value"], found["high"] - 2) == pytest.approx((2.0, 4.303 / 3**0.5))
+    assert (found["value"], found["high"] - 2) == pytest.approx((2.0, 4.30265 / 3**0.5))
     assert interval([1.0]) == {"value": 1.0, "low": None, "high": None}
 
 

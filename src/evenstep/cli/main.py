@@ -59,7 +59,7 @@ COMMANDS = (
 
 #: Packages a command may need, and the extra each comes with.
 EXTRAS = {
-    **dict.fromkeys(("numpy", "rich", "msgspec", "zstandard", "duckdb"), "analyze"),
+    **dict.fromkeys(("numpy", "scipy", "rich", "msgspec", "zstandard", "duckdb"), "analyze"),
     "jinja2": "report",
     "mpi4py": "mpi",
     "ray": "ray",

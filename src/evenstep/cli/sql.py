@@ -115,7 +115,7 @@ def _print_json(answer: Answer) -> None:
 
 
 def _print_csv(answer: Answer) -> None:
-    from evenstep.report.quantities import printable
+    from evenstep.words import printable
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([printable(name) for name in answer.columns])

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.statistics.trend import ranked
+
 Array = npt.NDArray[Any]
 
 FEWEST = 24  # steps
@@ -31,7 +33,7 @@ def association(one: Array, other: Array) -> Association | None:
     """Of two series over the same steps; None where there are too few or one never changes."""
     if len(one) < FEWEST:
         return None
-    first, second = _ranked(_quick(one)), _ranked(_quick(other))
+    first, second = ranked(_quick(one)), ranked(_quick(other))
     if first.std() == 0 or second.std() == 0:
         return None
     rho = _rho(first, second)
@@ -49,13 +51,6 @@ def _quick(values: Array) -> Array:
     padded = np.pad(values.astype(float), half, mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)
     return np.asarray(values - np.median(windows, axis=1))
-
-
-def _ranked(values: Array) -> Array:
-    """Ranks, ties sharing their mean rank."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return np.asarray((last - (count - 1) / 2)[place])
 
 
 def _rho(one: Array, other: Array) -> float:

@@ -143,15 +143,10 @@ def _thinned(at: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _lomb(at: Array, values: Array, frequency: Array) -> Array:
-    """Normalised power (Scargle 1982, eq. 10), frequencies in blocks."""
-    power = np.empty(len(frequency))
-    for first in range(0, len(frequency), 128):
-        angle = 2 * np.pi * frequency[first : first + 128, None] * at[None, :]
-        shift = np.arctan2(np.sin(2 * angle).sum(axis=1), np.cos(2 * angle).sum(axis=1)) / 2
-        cosine, sine = np.cos(angle - shift[:, None]), np.sin(angle - shift[:, None])
-        even = (cosine @ values) ** 2 / np.maximum((cosine**2).sum(axis=1), 1e-9)
-        odd = (sine @ values) ** 2 / np.maximum((sine**2).sum(axis=1), 1e-9)
-        power[first : first + 128] = (even + odd) / 2
+    """Power in variances of the values (Scargle 1982, eq. 10 and 14); `values` have no mean."""
+    from scipy.signal import lombscargle
+
+    power = np.asarray(lombscargle(at, values, 2 * np.pi * frequency))
     return np.asarray(power / values.var(ddof=1))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import erf, erfc, pi, sqrt
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from evenstep.statistics.quantiles import log_survival
 
 Array = npt.NDArray[Any]
 
@@ -16,21 +18,6 @@ SHIFTS = (0.03, 0.1, 0.3, 1.0, 3.0)  # tried below the smallest value, in standa
 ROUNDS = 30  # of expectation maximisation
 HEAVIEST = 0.95  # shape of a Pareto tail whose mean is still finite
 FEWEST_HITS = 3
-
-_Z = np.linspace(-9.0, 9.0, 3601)
-_LOG_SURVIVAL = np.log([0.5 * erfc(z / sqrt(2)) for z in _Z])
-_CDF = np.array([0.5 * (1 + erf(z / sqrt(2))) for z in _Z])
-
-
-def log_survival(z: Array) -> Array:
-    """log P(Z > z) of a standard normal; beyond the table by its leading term −z²/2."""
-    far = np.maximum(z - _Z[-1], 0)
-    return np.asarray(np.interp(z, _Z, _LOG_SURVIVAL) - far * _Z[-1] - far**2 / 2)
-
-
-def normal_cdf(z: Array) -> Array:
-    """P(Z <= z) of a standard normal."""
-    return np.asarray(np.interp(z, _Z, _CDF))
 
 
 def _log_density(z: Array) -> Array:

@@ -54,7 +54,7 @@ def _variance(values: Array, detrended: Array) -> float:
     n = len(values)
     ties = np.unique(values, return_counts=True)[1].astype(float)
     plain = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
-    order = _ranked(detrended)
+    order = ranked(detrended)
     order -= order.mean()
     power = float((order**2).sum())
     if power <= 0:
@@ -68,11 +68,11 @@ def _variance(values: Array, detrended: Array) -> float:
     return float(plain) * max(factor, 1.0)
 
 
-def _ranked(values: Array) -> Array:
+def ranked(values: Array) -> Array:
     """Rank of each value; equal ones share the middle of theirs, so that a constant has none."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return np.asarray((last - (count - 1) / 2)[place.reshape(-1)])
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(values))
 
 
 def _bounds(slopes: Array, half: float) -> tuple[float, float]:
@@ -92,13 +92,6 @@ def thinned(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Ar
 
 def isotonic(values: Array) -> Array:
     """The non-decreasing series nearest to the values (pool adjacent violators)."""
-    means: list[float] = []
-    sizes: list[int] = []
-    for value in values:
-        means.append(float(value))
-        sizes.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            size = sizes[-2] + sizes[-1]
-            means[-2:] = [(means[-2] * sizes[-2] + means[-1] * sizes[-1]) / size]
-            sizes[-2:] = [size]
-    return np.repeat(means, sizes)
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression(values).x)

@@ -20,6 +20,7 @@ from evenstep.diagnose.measure.overview import compute_ns
 from evenstep.diagnose.measure.transfer import LOW, transfers
 from evenstep.diagnose.sizes.workload import script
 from evenstep.statistics.interval import BLOCK_STEPS, RESAMPLES, SEED
+from evenstep.statistics.quantiles import student
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
@@ -101,18 +102,6 @@ def seen_variance(coefficient: float, block: int) -> float:
     """
     left = 2 * coefficient * (1 - coefficient**block) / (block * (1 - coefficient**2))
     return max(1 - left, 0.05)
-
-
-def student(freedom: int) -> float:
-    """t(.975) of so many degrees of freedom (Abramowitz & Stegun 1964, 26.7.5; exact below 3)."""
-    if freedom < 3:
-        return (12.7062, 4.30265)[freedom - 1]
-    terms = (
-        (_Z**3 + _Z) / 4,
-        (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / 96,
-        (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / 384,
-    )
-    return _Z + sum(term / float(freedom) ** (n + 1) for n, term in enumerate(terms))
 
 
 def account(name: str, trace: Trace, diagnosis: Diagnosis) -> Account:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.compare.account import student
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.measure.attempts import RANKS_READ, WARM_UP, Attempt, read
 from evenstep.diagnose.measure.restarts import account
 from evenstep.diagnose.sizes.workload import script
 from evenstep.errors import TraceError
+from evenstep.statistics.quantiles import student
 from evenstep.trace.reader import open_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spools import spools_in

@@ -20,7 +20,7 @@ from evenstep.diagnose.lateness.barriers import Segments
 from evenstep.diagnose.sizes import noise_model
 from evenstep.diagnose.sizes.noise_model import Noise
 from evenstep.diagnose.sizes.transfer_growth import Growth
-from evenstep.statistics.tails import normal_cdf
+from evenstep.statistics.quantiles import normal_cdf
 
 Array = npt.NDArray[Any]
 

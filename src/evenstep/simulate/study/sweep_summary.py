@@ -8,16 +8,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from evenstep.simulate.study.sweep import MEASURES
+from evenstep.statistics.quantiles import student
 
 Row = Mapping[str, Any]
-
-#: Two-sided 95 % quantiles of Student's t by degrees of freedom (Fisher and Yates, table III).
-STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-NORMAL = 1.960
 
 
 def summed_up(rows: Iterable[Row], axes: Iterable[str]) -> list[dict[str, Any]]:
@@ -50,6 +43,5 @@ def interval(values: list[float]) -> dict[str, float | None]:
     mean = fmean(values)
     if len(values) < 2:
         return {"value": mean, "low": None, "high": None}
-    quantile = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else NORMAL
-    half = quantile * stdev(values) / math.sqrt(len(values))
+    half = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return {"value": mean, "low": mean - half, "high": mean + half}
