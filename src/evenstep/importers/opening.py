@@ -26,8 +26,10 @@ FORMATS: Mapping[str, str] = {
     "flight_recorder.flight_recorder": "a flight recorder dump of torch.distributed",
     "nccl.inspector": "JSON lines of the NCCL Inspector",
     "operations.operation_tables": "an operation table in Parquet or CSV",
+    "steps.step_tables": "a table of steps in CSV, JSON lines or Parquet",
     "nccl.tests": "a log of nccl-tests",
     "nccl.probe_floors": "a floors file of evenstep probe",
+    "steps.training_logs": "a training log",
     "nccl.debug": "a log with NCCL_DEBUG=INFO",
 }
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())

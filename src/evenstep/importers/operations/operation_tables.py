@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.errors import MissingExtra, TraceError
+from evenstep.errors import TraceError
 from evenstep.importers.draft import Draft
 from evenstep.importers.format import Progress, Source, TraceFormat
-from evenstep.importers.operations.duckdb_file import Connection, PlainPath
 from evenstep.importers.operations.operation_records import trace_of
+from evenstep.importers.tables import read_table, table_file
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, ROLES, Role
 from evenstep.trace.trace import Trace
-
-if TYPE_CHECKING:
-    import duckdb
 
 Array = npt.NDArray[Any]
 
@@ -36,42 +33,12 @@ LARGEST = 2**20  # of the whole numbers, but for steps and orders
 COUNTED = {"step": 2**31, "seq_id": 2**31}
 SHORTEST_S = 1e-9  # of a step: what a trace can hold
 LONGEST_S = 4e9  # what nanoseconds in 64 bits can hold, with room: a time until 2096
-PARQUET = b"PAR1"
-SEPARATORS = ",;\t|"
-GZIP = b"\x1f\x8b"
 
 
 def recognises(source: Source) -> bool:
     """Whether a file has the columns of an operation table."""
-    if source.head.startswith(PARQUET):
-        return _has_columns(_parquet_columns(source.path))
-    return _has_columns(_csv_columns(source)[1])
-
-
-def _has_columns(names: Sequence[str]) -> bool:
-    return set(REQUIRED) <= set(names)
-
-
-def _header(line: str, mark: str) -> list[str]:
-    return [name.strip().strip('"') for name in line.split(mark)]
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    """Names of a Parquet file's columns; none where it cannot be read."""
-    try:
-        with Connection(path) as connection, PlainPath(path) as plain:
-            found = connection.execute("SELECT name FROM parquet_schema(?)", [plain]).fetchall()
-    except (MissingExtra, TraceError):
-        return list(REQUIRED) if _names_in(path) else []
-    return [str(name) for (name,) in found]
-
-
-def _names_in(path: Path) -> bool:
-    """Whether the end of a file, where Parquet keeps its columns, names those of a table."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 2**16))
-        tail = file.read()
-    return all(name.encode() in tail for name in REQUIRED)
+    file = table_file(source, REQUIRED)
+    return file is not None and set(REQUIRED) <= set(file.names)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -98,8 +65,15 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 def _table(source: Source, draft: Draft) -> Columns:
     """One file's rows; types of operations are entered as names."""
-    with Connection(source.path) as connection, PlainPath(source.path) as plain:
-        kinds, rows = _query(connection, source, plain, draft.limits)
+    file = table_file(source, REQUIRED)
+    if file is None:
+        raise TraceError(f"{source.path} is no table any more; it was changed while it was read")
+    numbers = [name for name in (*WHOLE, "start_ts", "duration") if name in file.names]
+    read = read_table(file, numbers, ["optype"], draft.limits)
+    kinds, optype = read.texts["optype"]
+    empty = np.full(len(optype), np.nan)
+    rows = {name: read.numbers.get(name, empty) for name in (*WHOLE, *REQUIRED)}
+    rows["optype"] = np.where(optype < 0, np.nan, optype)
     whole = _sound(rows, source.path, draft.limits)
     columns = {name: values[whole] for name, values in rows.items()}
     number = np.array([draft.name(kind) for kind in kinds], np.int64)
@@ -116,72 +90,6 @@ def _table(source: Source, draft: Draft) -> Columns:
             }
         )
     )
-
-
-def _query(
-    connection: duckdb.DuckDBPyConnection, source: Source, plain: str, limits: list[str]
-) -> tuple[list[str], dict[str, Array]]:
-    """Types of operations, and columns as arrays: nan is what is not a number, or has no type."""
-    parquet = source.head.startswith(PARQUET)
-    origin = "read_parquet(?)" if parquet else _csv_reader(source)
-    value = '"{}"' if parquet else """trim("{}", '" ')"""
-    if parquet:
-        found = connection.execute("SELECT name FROM parquet_schema(?)", [plain]).fetchall()
-        names = [str(name) for (name,) in found]
-    else:
-        names = _csv_columns(source)[1]
-    numbers = [name for name in (*WHOLE, "start_ts", "duration") if name in names]
-    picked = [f'TRY_CAST({value.format(name)} AS DOUBLE) AS "{name}"' for name in numbers]
-    kind = f"nullif(CAST({value.format('optype')} AS VARCHAR), '')"
-    connection.execute(
-        f"CREATE TEMP TABLE operations AS SELECT {', '.join(picked)}, {kind} AS optype "
-        f"FROM {origin}",
-        [plain],
-    )
-    if not parquet:
-        limits += _rejected(connection, source.path)
-    query = "SELECT DISTINCT optype FROM operations WHERE optype IS NOT NULL ORDER BY optype"
-    kinds = [str(name) for (name,) in connection.execute(query).fetchall()]
-    columns = ", ".join(f'"{name}"' for name in numbers)
-    query = f"SELECT {columns}, list_position(?, optype)::DOUBLE - 1 AS optype FROM operations"
-    rows = connection.execute(query, [kinds]).fetchnumpy()
-    read = {name: np.ma.filled(rows[name].astype(float), np.nan) for name in (*numbers, "optype")}
-    empty = np.full(len(read["optype"]), np.nan)
-    return kinds, {name: read.get(name, empty) for name in (*WHOLE, *REQUIRED)}
-
-
-def _csv_columns(source: Source) -> tuple[str, list[str]]:
-    """What separates columns, and their names."""
-    line = source.head.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff")
-    found = {mark: _header(line, mark) for mark in SEPARATORS}
-    return max(found.items(), key=lambda item: len(set(REQUIRED) & set(item[1])))
-
-
-def _csv_reader(source: Source) -> str:
-    """DuckDB's reader of this file; nothing is guessed, and a stray quote does not swallow rows."""
-    mark, names = _csv_columns(source)
-    columns = ", ".join(
-        "'"
-        + (name if name in (*REQUIRED, *WHOLE) and name not in names[:at] else f"unused{at}")
-        + "': 'VARCHAR'"
-        for at, name in enumerate(names)
-    )
-    with source.path.open("rb") as file:
-        packed = "gzip" if file.read(2) == GZIP else "none"
-    return (
-        f"read_csv(?, header = true, delim = '{mark}', quote = '', escape = '', "
-        f"auto_detect = false, columns = {{{columns}}}, null_padding = true, "
-        f"strict_mode = false, store_rejects = true, compression = '{packed}')"
-    )
-
-
-def _rejected(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
-    """What is to be said of lines that are no rows."""
-    query = "SELECT count(DISTINCT line), min(line) FROM reject_errors"
-    count, first = connection.execute(query).fetchall()[0]
-    if not count:
-        return []
-    return [f"{path}: {count} lines were left out that are no rows; the first is line {first}"]
 
 
 def _sound(rows: dict[str, Array], path: Path, limits: list[str]) -> Array:

@@ -1,0 +1,1 @@
+"""How long each worker's steps took, as tables and training logs tell it, and nothing else."""

@@ -1,0 +1,171 @@
+"""Steps and their parts as a trace: each worker's own time, and a barrier at the end of each step.
+
+Such a source says how long each worker took and nothing of what they did together. Where several
+workers are timed, a step is taken to last until the slowest is done: the others' wait for it, on
+record as a barrier that was inferred, is what synchronous training makes of their times. It is
+wrong for workers that do not synchronize, and `limits` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.importers.draft import LATEST_NS, Draft
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import RankInfo, Trace
+
+Array = npt.NDArray[Any]
+
+ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
+WHOLE = -1  # in place of a phase: the step itself
+SYNCHRONIZED = (
+    "only each worker's own time of a step is known: it is taken to end when the slowest is done, "
+    "and the others to wait; workers that do not synchronize every step do not"
+)
+
+
+class Timed(NamedTuple):
+    """One row per worker, step and part of it, in order of the source."""
+
+    rank: Array
+    number: Array  # of the step
+    start_s: Array  # on one clock; nan unknown
+    seconds: Array
+    phase: Array  # a `Phase`, or WHOLE
+
+
+def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[int, str]) -> Trace:
+    """The trace of these rows; `names` says what the source calls a worker.
+
+    Of steps that come again (the job was restarted) the last time counts. Raises `TraceError`
+    where no row is usable.
+    """
+    table = _sound(rows, draft.limits)
+    table, lost_s = _last_time(table, draft.limits)
+    whole = _whole_steps(table)
+    for rank in np.unique(table["rank"]).tolist():
+        place = {"place": names[rank]} if rank in names else {}
+        draft.rank(RankInfo(rank, {"rank": rank, "boot_id": "one table", **place}))
+    begin_ns, length_ns, numbers = _line(whole)
+    _enter(draft, whole, table, begin_ns, length_ns, numbers)
+    return draft.trace({**run, **({"lost_work_s": lost_s} if lost_s else {})})
+
+
+def _sound(rows: Timed, limits: list[str]) -> Columns:
+    """Rows with a rank, a step and a duration."""
+    table = Columns(rows._asdict())
+    good = (rows.rank >= 0) & (rows.number >= 0) & (rows.number < 2**31)
+    good &= (rows.seconds > 0) & (rows.seconds < LATEST_NS / 1e9 / max(len(rows.rank), 1))
+    if not good.any():
+        raise TraceError("it has no row with a worker, a step and seconds")
+    if not good.all():
+        limits.append(f"{int((~good).sum())} rows have no worker, step or seconds: left out")
+    return table.select(good)
+
+
+def _last_time(table: Columns, limits: list[str]) -> tuple[Columns, float]:
+    """Each part of a step the last time it was taken; and what the earlier times took, per rank."""
+    table = table.with_column("row", np.arange(len(table)))
+    table = table.sorted_by("rank", "number", "phase", "row")
+    alike = np.diff(table["rank"]) == 0
+    alike &= (np.diff(table.number) == 0) & (np.diff(table.phase) == 0)
+    again = np.append(alike, False)
+    ranks = len(np.unique(table["rank"]))
+    lost_s = float(table.seconds[again & (table.phase == WHOLE)].sum()) / ranks
+    if again.any():
+        count = len(np.unique(table.number[again]))
+        limits.append(f"{count} steps came again: the last time of each was used")
+    return table.select(~again), lost_s
+
+
+def _whole_steps(table: Columns) -> Columns:
+    """A row per rank and step, in order of step and rank: what it says, or all its parts."""
+    stated = table.select(table.phase == WHOLE)
+    parts = table.select(table.phase != WHOLE)
+    key = _cell(parts)
+    parts = parts.select(~np.isin(key, _cell(stated)))
+    cells, first, place = np.unique(_cell(parts), return_index=True, return_inverse=True)
+    summed = parts.select(first).with_column(
+        "seconds", np.bincount(place, parts.seconds, minlength=len(cells))
+    )
+    return Columns.concatenate([stated, summed]).sorted_by("number", "rank")
+
+
+def _cell(table: Columns) -> Array:
+    return np.asarray(table.number.astype(np.int64) * (1 << 21) + table["rank"])
+
+
+def _line(whole: Columns) -> tuple[Array, Array, Array]:
+    """When each step begins and how long it takes, one after the other, and their numbers.
+
+    A step begins when the source says, or once the one before is over.
+    """
+    numbers, place = np.unique(whole.number, return_inverse=True)
+    length = np.zeros(len(numbers))
+    np.maximum.at(length, place, whole.seconds)
+    stated = np.full(len(numbers), np.inf)
+    np.fmin.at(stated, place, whole.start_s)
+    known = np.isfinite(stated)
+    stated = np.where(known, stated - (stated[known].min() if known.any() else 0.0), 0.0)
+    before = np.cumsum(length) - length
+    begin = before + np.maximum.accumulate(stated - before)  # the latest of all that hold it back
+    begin_ns = ORIGIN_NS + np.rint(begin * 1e9).astype(np.int64)
+    return begin_ns, np.maximum(np.rint(length * 1e9).astype(np.int64), 1), numbers
+
+
+def _enter(
+    draft: Draft, whole: Columns, table: Columns, begin_ns: Array, length_ns: Array, numbers: Array
+) -> None:
+    """Steps, the parts told of them, and the wait for the slowest."""
+    ranks = sorted(draft.ranks)
+    everybody = np.bincount(np.searchsorted(numbers, whole.number)) == len(ranks)
+    group = draft.group("world", ranks) if len(ranks) > 1 else -1
+    for rank in ranks:
+        mine = whole.select(whole["rank"] == rank)
+        at = np.searchsorted(numbers, mine.number)
+        enter, leave = begin_ns[at], begin_ns[at] + length_ns[at]
+        draft.rows(
+            rank, {"kind": int(Kind.STEP), "step": mine.number, "enter_ns": enter, "exit_ns": leave}
+        )
+        done = np.minimum(enter + np.rint(mine.seconds * 1e9).astype(np.int64), leave)
+        _enter_parts(draft, rank, table, numbers, begin_ns)
+        if group >= 0:
+            met = everybody[at]
+            draft.rows(
+                rank,
+                {
+                    "kind": int(Kind.COLLECTIVE), "op": int(Op.BARRIER), "group": group,
+                    "group_seq": at[met], "step": mine.number[met], "enter_ns": done[met],
+                    "exit_ns": leave[met] + 1, "flags": int(Flag.INFERRED | Flag.HOST_BLOCKED),
+                },
+            )  # fmt: skip
+    if group >= 0:
+        draft.limits.append(SYNCHRONIZED)
+
+
+def _enter_parts(
+    draft: Draft, rank: int, table: Columns, numbers: Array, begin_ns: Array
+) -> None:
+    """The parts of a rank's steps, one after the other from the step's beginning."""
+    parts = table.select((table["rank"] == rank) & (table.phase != WHOLE))
+    parts = parts.sorted_by("number", "row")
+    if not len(parts):
+        return
+    length = np.rint(parts.seconds * 1e9).astype(np.int64)
+    ends = np.cumsum(length)
+    first = np.searchsorted(parts.number, parts.number)
+    before = ends - length - (ends - length)[first]
+    enter = begin_ns[np.searchsorted(numbers, parts.number)] + before
+    draft.rows(
+        rank,
+        {
+            "kind": int(Kind.PHASE), "op": parts.phase, "step": parts.number,
+            "enter_ns": enter, "exit_ns": enter + length, "group_seq": length,
+        },
+    )  # fmt: skip

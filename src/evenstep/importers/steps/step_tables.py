@@ -1,0 +1,220 @@
+"""Step tables: a row per worker and step with what it took, in CSV, JSON lines or Parquet.
+
+Also what experiment trackers export: a column of durations per run (Weights & Biases), or one
+metric's history (TensorBoard). Columns are found by their names; units by the names' ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import reported
+from evenstep.importers.draft import Draft
+from evenstep.importers.file_ranks import last_number, natural, ranks_by_paths
+from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.kineto.names import phase
+from evenstep.importers.steps.records import WHOLE, Timed, trace_of
+from evenstep.importers.tables import Table, TableFile, read_table, table_file
+from evenstep.trace.spool.layout import Phase
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[np.float64]
+
+NAME = "step table"
+RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica")
+STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx")
+TIMES = ("time", "timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts")
+PHASES = ("phase", "stage_name", "section")
+RELATIVE = "norm"  # values that were divided by something, by the end of their name
+UNITS_S = {
+    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
+    "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
+}  # fmt: skip
+_STEP_TIME = re.compile(
+    r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)"
+    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|elapsed(?: time)?"
+    r"|elapsed time per iteration|seconds|train step timing(?: in)?)$"
+)
+_EXTREMES = ("__MIN", "__MAX")  # beside each column of a run, in an export of Weights & Biases
+
+
+class Duration(NamedTuple):
+    """A column of durations."""
+
+    name: str
+    run: str  # whose it is, where a table has a column per run
+    phase: int  # a `Phase`, or WHOLE
+    unit_s: float
+
+
+class Layout(NamedTuple):
+    """What the columns of a table mean; "" where there is none."""
+
+    file: TableFile
+    rank: str
+    step: str
+    time: str
+    phase: str
+    durations: list[Duration]  # none: from the times
+
+
+def recognises(source: Source) -> bool:
+    """Whether a file has a step or a time, and whose or how long it was."""
+    return layout_of(source) is not None
+
+
+def layout_of(source: Source) -> Layout | None:
+    """What a table's columns mean; None where it is none of steps."""
+    file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
+    if file is None:
+        return None
+    plain = {"_".join(name.lower().split()): name for name in reversed(file.names)}
+    rank, step, time, part = (
+        next((plain[name] for name in names if name in plain), "")
+        for names in (RANKS, STEPS, TIMES, PHASES)
+    )
+    durations = [found for name in file.names if (found := _duration(name)) is not None]
+    if not durations and set(plain) == {"wall_time", "step", "value"}:  # TensorBoard, one metric
+        tag = re.split(r"tag[-_]", source.path.name.partition(".")[0])[-1]
+        told = _duration(tag.replace("_", " "))
+        durations = [told._replace(name=plain["value"])] if told else []
+    if not (step or time) or not (durations or (time and (rank or step))):
+        return None
+    return Layout(file, rank, step, time, part, durations)
+
+
+def _duration(name: str) -> Duration | None:
+    """A column of durations by its name: `perf/step_time_ms`, `run-3 - time_metrics/forward(s)`."""
+    if name.endswith(_EXTREMES):
+        return None
+    run, _, metric = name.rpartition(" - ")
+    words = re.sub(r"[^a-z]+", " ", metric.rpartition("/")[2].lower()).split()
+    unit = UNITS_S.get(words[-1]) if words else None
+    core = " ".join(words[:-1] if unit is not None and len(words) > 1 else words)
+    if _STEP_TIME.match(core):
+        return Duration(name, run, WHOLE, unit or 1.0)
+    part = phase(core.removesuffix(" time"))
+    if part is None or (unit is None and not core.endswith(" time")):
+        return None
+    return Duration(name, run, int(part), unit or 1.0)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """All tables as one trace; each of a rank of its own where they name none."""
+    draft = Draft()
+    parts: list[Timed] = []
+    places: list[str] = []  # what a source calls each of its workers, by number
+    by_path = ranks_by_paths([source.path for source in sources])
+    for source in reported(sources, progress):
+        try:
+            layout = layout_of(source)
+            if layout is None:
+                raise TraceError(f"{source.path} was changed while it was read")
+            own = by_path.get(source.path, last_number(source.path))
+            own = own if len(sources) > 1 and own is not None else len(parts)
+            parts += _rows(layout, own, places, draft.limits)
+        except TraceError as error:
+            draft.limits.append(f"left out: {error}")
+    if not parts:
+        raise TraceError(f"nothing to read: {'; '.join(draft.limits)}")
+    rows = Timed(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    try:
+        trace = trace_of(rows, draft, {"source": NAME}, dict(enumerate(places)))
+    except TraceError as error:
+        raise TraceError(f"{sources[0].path}: {error}") from None
+    return trace
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+def _rows(layout: Layout, own: int, places: list[str], limits: list[str]) -> list[Timed]:
+    """The rows of a table, once per column of durations."""
+    names = [layout.step, layout.time, *(each.name for each in layout.durations)]
+    texts = [name for name in (layout.rank, layout.phase) if name]
+    table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
+    length = len(next(iter(table.numbers.values())))
+    time = table.numbers.get(layout.time, np.full(length, np.nan))
+    rank = _ranks(table, layout.rank, places) if layout.rank else np.full(length, own)
+    number = table.numbers.get(layout.step)
+    number = _counted(rank, time) if number is None else number
+    part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
+    runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
+    if not layout.durations:
+        return [_between(rank, number, time, part)]
+    if len(runs) > 1:
+        places += runs
+    if relative := [each.name for each in layout.durations if each.name.endswith(RELATIVE)]:
+        limits.append(f"{relative[0]} is no time but a share of one: durations have no known unit")
+    found = []
+    for each in layout.durations:
+        seconds = table.numbers[each.name] * each.unit_s
+        mine = np.full(length, runs.index(each.run)) if len(runs) > 1 else rank
+        kind = np.where(part == WHOLE, each.phase, part)
+        there = np.isfinite(seconds) | (len(layout.durations) == 1)
+        found.append(_timed(mine, number, time, seconds, kind, there))
+    return found
+
+
+def _timed(
+    rank: Array, number: Array, time: Array, seconds: Array, part: Array,
+    there: npt.NDArray[np.bool_],
+) -> Timed:  # fmt: skip
+    number = np.where(np.isfinite(number), number, -1)
+    return Timed(*(column[there] for column in (
+        rank.astype(np.int64), number.astype(np.int64), time, seconds, part.astype(np.int64)
+    )))  # fmt: skip
+
+
+def _ranks(table: Table, name: str, places: list[str]) -> Array:
+    """The rank of each row: the number a worker is called by, else its place among their names."""
+    kinds, code = table.texts[name]
+    numbers = [re.search(r"(\d{1,7})(?:\.0+)?$", text) for text in kinds]
+    told = [int(found[1]) for found in numbers if found]
+    if len(set(told)) == len(kinds):
+        order = told
+    else:
+        ascending = sorted(kinds, key=lambda text: natural(Path(text)))
+        order = [ascending.index(text) for text in kinds]
+        places += ascending
+    return np.append(np.array(order, np.int64), -1)[code]
+
+
+def _parts(table: Table, name: str) -> Array:
+    """The phase of each row; a name that is none of ours is OTHER, none is the step itself."""
+    kinds, code = table.texts[name]
+    known = [
+        WHOLE if _STEP_TIME.match(f"{text.lower()} time") else int(phase(text) or Phase.OTHER)
+        for text in kinds
+    ]
+    return np.append(np.array(known, np.int64), WHOLE)[code]
+
+
+def _counted(rank: Array, time: Array) -> Array:
+    """Steps of a table that numbers none: its times, where workers share them, else their order."""
+    times, place, counts = np.unique(time, return_inverse=True, return_counts=True)
+    if len(times) * len(np.unique(rank)) <= 2 * len(time):  # most are those of several workers
+        return np.where(np.isfinite(time), place, -1).astype(float)
+    order = np.lexsort([time, rank])
+    number = np.empty(len(rank))
+    number[order] = np.arange(len(rank)) - np.searchsorted(rank[order], rank[order])
+    return number
+
+
+def _between(rank: Array, number: Array, time: Array, part: Array) -> Timed:
+    """Where only times are given, a step lasts until the worker's next."""
+    order = np.lexsort([time, rank])
+    rank, number, time, part = rank[order], number[order], time[order], part[order]
+    seconds = np.append(np.diff(time), np.nan) / np.maximum(np.append(np.diff(number), 1), 1)
+    last = np.append(np.diff(rank) != 0, True)
+    return _timed(rank, number, time, seconds, part, ~last)

@@ -1,0 +1,282 @@
+"""Logs that trainers print, as steps: whatever else is in them.
+
+Read are Megatron-LM, torchtitan, DeepSpeed, nanoGPT and its heirs, the progress bars of the
+Hugging Face Trainer, NeMo and Lightning (tqdm), and MLPerf's `:::MLLOG`. A log of several ranks
+says whose a line is before it (torchrun, srun, mpirun); else it is a rank's own, or the first's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import lines, reported
+from evenstep.importers.draft import Draft
+from evenstep.importers.file_ranks import last_number, ranks_by_paths
+from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.steps.records import WHOLE, Timed, trace_of
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.trace import Trace
+
+NAME = "training log"
+MOST_STEPS = 10_000_000
+SEARCHED_LINES = 200_000  # of a log that begins with those of NCCL
+LONGEST = 4_096  # characters of a line that are looked at
+_FEWEST = 2  # lines of steps that make a log
+
+#: Who prints a line: `[rank3]:`, `[default3]:`, `3: `, `[1,3]<stdout>:`, `[Rank 3]`.
+_RANK = re.compile(
+    r"^\s{0,8}(?:\[(?:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\](?:<\w+>)?:)",
+    re.IGNORECASE,
+)
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+_NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+
+
+class Line(NamedTuple):
+    """What a line says of a step."""
+
+    number: int
+    seconds: float  # nan: from the times of the lines
+    clock_s: float  # when it was printed, or how long it had run; nan unknown
+
+
+@dataclass(slots=True)
+class Log:
+    """Steps as they were read, and what lies around them."""
+
+    rows: list[tuple[int, int, float, float]] = field(default_factory=list)
+    last: dict[int, tuple[int, float]] = field(default_factory=dict)  # step and clock, by rank
+    spans_s: dict[str, float] = field(default_factory=dict)  # of the run, by what it was spent on
+    open_ms: dict[str, float] = field(default_factory=dict)  # intervals of MLLOG that have begun
+    kind: str = ""
+
+
+def _megatron(text: str) -> Line | None:
+    found = _MEGATRON.search(text)
+    if found is None:
+        return None
+    return Line(int(found[1]), float(found[2]) / 1e3, _clock_s(text))
+
+
+_MEGATRON = re.compile(
+    r"\biteration\s{1,12}(\d{1,9})/\s{0,12}\d{1,9} \|.{0,400}?"
+    r"elapsed time per iteration \(ms\): " + _NUMBER
+)
+
+
+def _titan(text: str) -> Line | None:
+    found = _TITAN.search(text)
+    return Line(int(found[1]), np.nan, _clock_s(text)) if found else None
+
+
+_TITAN = re.compile(r"\bstep:\s{1,8}(\d{1,9})\s{1,8}loss:.{0,200}?\btps:")
+
+
+def _deepspeed(text: str) -> Line | None:
+    found = _DEEPSPEED.search(text)
+    return Line(int(found[1] or found[2]), np.nan, _clock_s(text)) if found else None
+
+
+_DEEPSPEED = re.compile(
+    r"\bglobal_step=(\d{1,9}), RunningAvgSamplesPerSec=|\[Rank \d+\] step=(\d{1,9}), skipped="
+)
+
+
+def _nano(text: str) -> Line | None:
+    """`iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`."""
+    found = _NANO.search(text)
+    if found is None:
+        return None
+    return Line(int(found[1]), float(found[2]) * (1e-3 if found[3] == "ms" else 1.0), np.nan)
+
+
+_NANO = re.compile(
+    r"^.{0,40}?\b(?:iter|step)\s{1,8}(\d{1,9})[:,/ |].{0,200}?"
+    r"\b(?:iter time|step time|time|dt):? {0,4}" + _NUMBER + r" ?(ms|s)\b"
+)
+
+
+def _bar(text: str) -> Line | None:
+    """A tqdm bar: `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`; it may follow others on its line."""
+    found = None
+    for found in _BAR.finditer(text):
+        pass
+    if found is None or int(found[1]) == 0:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.group(2, 3, 4))
+    return Line(int(found[1]), np.nan, 3600.0 * hours + 60.0 * minutes + seconds)
+
+
+_BAR = re.compile(
+    r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(\d{1,9})/\d{1,9} \[(?:(\d{1,4}):)?(\d\d):(\d\d)<[^\]]{0,60}"
+    r"(?:s/it|it/s)"
+)
+
+#: What reads a line, and what must stand in it: searching for that is fast.
+KINDS: dict[str, tuple[str, Callable[[str], Line | None]]] = {
+    "Megatron-LM": ("elapsed time per iteration", _megatron),
+    "torchtitan": ("tps:", _titan),
+    "DeepSpeed": ("step=", _deepspeed),
+    "nanoGPT": ("loss", _nano),
+    "progress bar": ("it", _bar),
+}
+
+
+def _clock_s(text: str) -> float:
+    """The first time that stands in a line; nan without one."""
+    found = _STAMP.search(text[:200])
+    if found is None:
+        return np.nan
+    try:
+        at = datetime.fromisoformat(f"{found[1]} {found[2]}").replace(tzinfo=UTC)
+    except ValueError:
+        return np.nan
+    return at.timestamp() + float(f"0.{found[3] or 0}")
+
+
+# -- MLPerf ----------------------------------------------------------------------------------------
+
+_MLLOG = ":::MLLOG "
+_SPANS = {"init": "init_s", "run": "run_s", "eval": "evaluation_s"}
+
+
+class _Event(msgspec.Struct):
+    """A line of MLPerf's logging."""
+
+    key: str
+    time_ms: float
+    value: Any = None
+    metadata: dict[str, Any] = {}
+
+
+def _mlperf(log: Log, text: str) -> Line | None:
+    """A step, where the line tracks one; else the beginning or the end of a part of the run."""
+    try:
+        event = msgspec.json.decode(text.partition(_MLLOG)[2], type=_Event)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+        return None
+    name, _, edge = event.key.rpartition("_")
+    if edge == "start" and name:
+        log.open_ms.setdefault(name, event.time_ms)
+    elif edge in ("stop", "end") and name in log.open_ms:
+        begun_ms = log.open_ms.pop(name)
+        if part := _SPANS.get(name):
+            log.spans_s[part] = log.spans_s.get(part, 0.0) + (event.time_ms - begun_ms) / 1e3
+    if event.key != "tracked_stats" or not isinstance(event.value, dict):
+        return None
+    number = event.metadata.get("step", event.metadata.get("samples_count"))
+    seconds = event.value.get("train_step_time", event.value.get("step_time", np.nan))
+    if type(number) is not int or not isinstance(seconds, int | float):
+        return None
+    return Line(number, float(seconds), event.time_ms / 1e3)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def recognises(source: Source) -> bool:
+    """Whether some lines of a text tell of steps; one of NCCL's is read further than its head."""
+    if b"\0" in source.head:
+        return False
+    head = source.head.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    if _tells(iter(head)):
+        return True
+    if b"NCCL INFO" not in source.head:
+        return False
+    return _tells(line.text for line in islice(lines(source.path), SEARCHED_LINES))
+
+
+def _tells(text: Iterator[str]) -> bool:
+    found = 0
+    for line in text:
+        found += _MLLOG in line or any(
+            mark in line and reads(line[:LONGEST]) for mark, reads in KINDS.values()
+        )
+        if found >= _FEWEST:
+            return True
+    return False
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """All logs as one trace. Raises `TraceError` where none tells of two steps."""
+    draft, log = Draft(), Log()
+    by_path = ranks_by_paths([source.path for source in sources])
+    for at, source in enumerate(reported(sources, progress)):
+        own = by_path.get(source.path, last_number(source.path)) if len(sources) > 1 else 0
+        try:
+            _read_file(log, source, at if own is None else own)
+        except TraceError as error:
+            draft.limits.append(f"left out: {error}")
+    if not log.rows:
+        raise TraceError(f"{sources[0].path} tells of no two steps and the time between them")
+    rank, number, start, seconds = np.array(log.rows, float).T
+    step = np.full(len(rank), WHOLE)
+    rows = Timed(rank.astype(int), number.astype(int), start, seconds, step)
+    trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
+    apart = _apart(rows)
+    if apart > 1.0:
+        trace.limits.append(
+            f"a line of this log is the mean of about {apart:.0f} steps: shorter ups and downs are "
+            "not in it"
+        )
+    return trace
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+def _apart(rows: Timed) -> float:
+    """Steps between two lines of the first rank."""
+    ahead = np.diff(rows.number[rows.rank == rows.rank[0]])
+    return float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 1.0
+
+
+def _read_file(log: Log, source: Source, own: int) -> None:
+    for line in lines(source.path):
+        for text in line.text.split("\r"):
+            _take(log, text[:LONGEST], own)
+        if len(log.rows) > MOST_STEPS:
+            raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
+
+
+def _take(log: Log, text: str, own: int) -> None:
+    """Take in one line, if it is of a step. Bars count where nothing better does."""
+    said: Line | None = None
+    kind = "MLPerf" if _MLLOG in text else ""
+    if kind:
+        said = _mlperf(log, text)
+    for name, (mark, reads) in KINDS.items() if not kind else ():
+        if mark in text and (said := reads(text)) is not None:
+            kind = name
+            break
+    if said is None or (log.kind and kind != log.kind and kind == "progress bar"):
+        return
+    if log.kind == "progress bar" != kind:
+        log.rows.clear()
+        log.last.clear()
+    log.kind = kind
+    told = _RANK.match(text)
+    rank = int(next(filter(None, told.groups()), own)) if told else own
+    if rank < MOST_RANKS:
+        _enter(log, rank, said)
+
+
+def _enter(log: Log, rank: int, said: Line) -> None:
+    """A row for the step: as long as the line says, or since the line of an earlier step."""
+    before, clock_s = log.last.get(rank, (-1, np.nan))
+    if said.number < before or said.clock_s != clock_s:  # several lines may bear one second
+        log.last[rank] = said.number, said.clock_s
+    seconds = said.seconds
+    if np.isnan(seconds) and said.number > before >= 0:
+        seconds = (said.clock_s - clock_s) / (said.number - before)
+    if seconds > 0:
+        log.rows.append((rank, said.number, said.clock_s - seconds, seconds))

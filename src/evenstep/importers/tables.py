@@ -1,0 +1,194 @@
+"""Tables of other tools (Parquet, CSV, JSON lines) as named columns of numbers and of texts."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import MissingExtra, TraceError
+from evenstep.importers.content import lines
+from evenstep.importers.duckdb_file import Connection, PlainPath
+from evenstep.importers.format import Source
+
+if TYPE_CHECKING:
+    import duckdb
+
+Array = npt.NDArray[Any]
+
+PARQUET = b"PAR1"
+GZIP = b"\x1f\x8b"
+SEPARATORS = ",;\t|"
+MOST_ROWS = 20_000_000
+TAIL_BYTES = 1 << 16  # of a Parquet file: where its columns are named
+_RECORD = msgspec.json.Decoder(dict[str, Any])
+
+
+class TableFile(NamedTuple):
+    """A file that holds a table, by its head."""
+
+    path: Path
+    names: list[str]  # of its columns, in order
+    separator: str = ""  # of a CSV
+    lines: bool = False  # JSON objects, one per line
+
+
+class Table(NamedTuple):
+    """Columns of one length."""
+
+    numbers: dict[str, Array]  # float64; nan where there is no number
+    texts: dict[str, tuple[list[str], Array]]  # the texts, ascending, and each row's; -1: none
+
+
+def table_file(source: Source, wanted: Sequence[str] = ()) -> TableFile | None:
+    """What a file's columns are called; None where it holds no table.
+
+    Where Parquet cannot be read here, it has those of the `wanted` columns that its end names.
+    """
+    if source.head.startswith(PARQUET):
+        return TableFile(source.path, _parquet_names(source.path, wanted))
+    line = source.head.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff")
+    if line.lstrip().startswith("{"):
+        try:
+            return TableFile(source.path, list(_RECORD.decode(line)), lines=True)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    separator = max(SEPARATORS, key=line.count)
+    if separator not in line or "\0" in line:
+        return None
+    try:
+        names = next(csv.reader([line.rstrip("\r")], delimiter=separator), [])
+    except csv.Error:
+        return None
+    return TableFile(source.path, [name.strip() for name in names], separator)
+
+
+def read_table(
+    file: TableFile, numbers: Sequence[str], texts: Sequence[str], limits: list[str]
+) -> Table:
+    """Some columns of a table. What is no row, or not a number, is said in `limits` or left nan.
+
+    Raises `TraceError` where it cannot be read, `MissingExtra` where DuckDB is not there.
+    """
+    if file.lines:
+        return _of_lines(file, numbers, texts, limits)
+    with Connection(file.path) as connection, PlainPath(file.path) as plain:
+        _load(connection, file, plain, numbers, texts)
+        if file.separator:
+            limits += _rejected(connection, file.path)
+        return _fetched(connection, numbers, texts)
+
+
+def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
+    try:
+        with Connection(path) as connection, PlainPath(path) as plain:
+            found = connection.execute("SELECT name FROM parquet_schema(?)", [plain]).fetchall()
+    except (MissingExtra, TraceError):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            tail = file.read()
+        return [name for name in wanted if name.encode() in tail]
+    return [str(name) for (name,) in found]
+
+
+def _load(
+    connection: duckdb.DuckDBPyConnection, file: TableFile, plain: str,
+    numbers: Sequence[str], texts: Sequence[str],
+) -> None:  # fmt: skip
+    origin = _csv_reader(file) if file.separator else "read_parquet(?)"
+    place = {name: at for at, name in reversed(list(enumerate(file.names)))}
+
+    def value(name: str) -> str:
+        if file.separator:
+            return f"""trim("c{place[name]}", '" ')"""
+        return '"' + name.replace('"', '""') + '"'
+
+    picked = [f"TRY_CAST({value(name)} AS DOUBLE) AS n{at}" for at, name in enumerate(numbers)]
+    picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
+               for at, name in enumerate(texts)]  # fmt: skip
+    connection.execute(
+        f"CREATE TEMP TABLE found AS SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}",
+        [plain],
+    )
+
+
+def _csv_reader(file: TableFile) -> str:
+    """DuckDB's reader of this file; nothing is guessed, and a stray quote does not swallow rows."""
+    columns = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(len(file.names)))
+    with file.path.open("rb") as stream:
+        packed = "gzip" if stream.read(2) == GZIP else "none"
+    return (
+        f"read_csv(?, header = true, delim = '{file.separator}', quote = '', escape = '', "
+        f"auto_detect = false, columns = {{{columns}}}, null_padding = true, "
+        f"strict_mode = false, store_rejects = true, compression = '{packed}')"
+    )
+
+
+def _rejected(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
+    """What is to be said of lines that are no rows."""
+    query = "SELECT count(DISTINCT line), min(line) FROM reject_errors"
+    count, first = connection.execute(query).fetchall()[0]
+    if not count:
+        return []
+    return [f"{path}: {count} lines were left out that are no rows; the first is line {first}"]
+
+
+def _fetched(
+    connection: duckdb.DuckDBPyConnection, numbers: Sequence[str], texts: Sequence[str]
+) -> Table:
+    found = Table({}, {})
+    for at, name in enumerate(texts):
+        query = f"SELECT DISTINCT t{at} FROM found WHERE t{at} IS NOT NULL ORDER BY 1"
+        kinds = [str(text) for (text,) in connection.execute(query).fetchall()]
+        query = f"SELECT coalesce(list_position(?, t{at}), 0)::BIGINT - 1 AS code FROM found"
+        found.texts[name] = kinds, connection.execute(query, [kinds]).fetchnumpy()["code"]
+    if numbers:
+        query = f"SELECT {', '.join(f'n{at}' for at in range(len(numbers)))} FROM found"
+        rows = connection.execute(query).fetchnumpy()
+        for at, name in enumerate(numbers):
+            found.numbers[name] = np.ma.filled(rows[f"n{at}"].astype(float), np.nan)
+    return found
+
+
+def _of_lines(
+    file: TableFile, numbers: Sequence[str], texts: Sequence[str], limits: list[str]
+) -> Table:
+    values: dict[str, list[float]] = {name: [] for name in numbers}
+    spoken: dict[str, list[str]] = {name: [] for name in texts}
+    wrong = 0
+    for line in lines(file.path):
+        if not line.text.strip():
+            continue
+        try:
+            row = _RECORD.decode(line.text)
+        except (msgspec.DecodeError, RecursionError):
+            wrong += 1
+            continue
+        for name, numbered in values.items():
+            numbered.append(_number(row, name))
+        for name, told in spoken.items():
+            value = row.get(name)
+            told.append(str(value)[:256] if isinstance(value, str | int) else "")
+        if line.number > MOST_ROWS:
+            break
+    if wrong:
+        limits.append(f"{file.path}: {wrong} lines were left out that are no JSON objects")
+    found = Table({name: np.array(column, float) for name, column in values.items()}, {})
+    for name, told in spoken.items():
+        kinds = sorted(set(told) - {""})
+        code = {text: at for at, text in enumerate(kinds)}
+        found.texts[name] = kinds, np.array([code.get(text, -1) for text in told], np.int64)
+    return found
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    try:
+        return float(value) if isinstance(value, int | float | str) else np.nan
+    except (ValueError, OverflowError):
+        return np.nan
