@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.format import Source
 from evenstep.importers.nccl import tests as nccl_tests
+from evenstep.importers.opening import open_trace
 
 # The layouts are those of the project's own logs, by version; times and bandwidths as printed.
 PRESENT = """\
@@ -47,7 +48,17 @@ def floors(tmp_path):
 
 def test_a_log_is_recognised_by_its_table(tmp_path):
     assert nccl_tests.recognises(Source(tmp_path, (PRESENT + HEADER).encode()))
-    assert not nccl_tests.recognises(Source(tmp_path, b"host:1:2 [0] NCCL INFO busbw algbw"))
+
+
+def test_a_log_with_lines_of_nccl_among_them_tells_of_the_table_and_the_graph(tmp_path):
+    log = tmp_path / "log.txt"
+    ring = "node-a:1320:1330 [0] NCCL INFO Channel 00/02 :    0   1\n"
+    log.write_text(PRESENT + ring + HEADER + ring + UNITS + ROW + ring)
+    trace = tmp_path / "steps.csv"
+    trace.write_text("rank,step,seconds\n0,1,2\n0,2,2\n")
+    run = open_trace([trace, log]).run
+    assert [floor["time_ns"] for floor in run["floors"]] == [1234500, 1230100]
+    assert run["nccl"]["rings"]
 
 
 def test_a_row_gives_a_floor_out_of_place_and_one_in_place(floors):

@@ -71,8 +71,8 @@ class Draft:
         self.ranks[info.rank] = info
 
     def rows(self, rank: int, columns: Mapping[str, Any]) -> None:
-        """Add rows of a rank; columns that are not given are empty."""
-        length = max((np.size(values) for values in columns.values()), default=0)
+        """Add rows of a rank: columns, or one value for all; those not given are empty."""
+        length = max((np.size(values) for values in columns.values() if np.ndim(values)), default=1)
         table = {}
         for column, kind in TYPES.items():
             values = rank if column == "rank" else columns.get(column, _EMPTY.get(column, 0))

@@ -27,11 +27,12 @@ FORMATS: Mapping[str, str] = {
     "nccl.inspector": "JSON lines of the NCCL Inspector",
     "operations.operation_tables": "an operation table in Parquet or CSV",
     "steps.step_tables": "a table of steps in CSV, JSON lines or Parquet",
-    "nccl.tests": "a log of nccl-tests",
     "nccl.probe_floors": "a floors file of evenstep probe",
     "steps.training_logs": "a training log",
     "nccl.debug": "a log with NCCL_DEBUG=INFO",
+    "nccl.tests": "a log of nccl-tests",
 }
+LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # all may speak in one file
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"
 MOST_FILES = 20_000  # in a folder: beyond it is no folder of ranks
@@ -189,13 +190,13 @@ def _take(given: Given, files: Sequence[Path], folder: Path | None = None) -> No
     unused = []
     for path in files:
         try:
-            name, known, source = _recognised(path)
+            source, formats = _recognised(path)
         except TraceError as error:
             unused.append(str(error))
             continue
-        if known is not None:
+        for name, known in formats.items():
             found.setdefault(name, (known, []))[1].append(source)
-        else:
+        if not formats:
             unused += _unknown(source, folder)
     for known, sources in found.values():
         if isinstance(known, CompanionFormat):
@@ -214,17 +215,20 @@ def _unknown(source: Source, folder: Path | None) -> list[str]:
     return [] if folder else [f"{source.path} is none of what is expected here"]
 
 
-def _recognised(path: Path) -> tuple[str, TraceFormat | CompanionFormat | None, Source]:
-    """The format of a file and what it was recognised by.
+def _recognised(path: Path) -> tuple[Source, dict[str, TraceFormat | CompanionFormat]]:
+    """What a file was recognised by, and its formats: one, or of a log a trace and a companion.
 
     Raises `MissingExtra` where only a format that cannot be tried may know it.
     """
     from evenstep.importers.compression import read_head
-    from evenstep.importers.format import Source
+    from evenstep.importers.format import CompanionFormat, Source
 
     source = Source(path, read_head(path))
+    found: dict[str, TraceFormat | CompanionFormat] = {}
     missing = ""
     for name in FORMATS if source.head else ():
+        if found and name not in LOGS:
+            continue
         try:
             module = importlib.import_module(f"evenstep.importers.{name}")
         except ModuleNotFoundError as error:
@@ -233,10 +237,12 @@ def _recognised(path: Path) -> tuple[str, TraceFormat | CompanionFormat | None, 
             missing = error.name or missing
             continue
         if module.FORMAT.recognises(source):
-            return name, module.FORMAT, source
-    if missing:
+            found[name] = module.FORMAT
+            if name not in LOGS or isinstance(module.FORMAT, CompanionFormat):
+                break
+    if missing and not found:
         raise MissingExtra(missing, extra="analyze", purpose=f"reading {path}")
-    return "", None, source
+    return source, found
 
 
 def _nothing(given: Given) -> str:

@@ -149,9 +149,7 @@ def _enter(
         draft.limits.append(SYNCHRONIZED)
 
 
-def _enter_parts(
-    draft: Draft, rank: int, table: Columns, numbers: Array, begin_ns: Array
-) -> None:
+def _enter_parts(draft: Draft, rank: int, table: Columns, numbers: Array, begin_ns: Array) -> None:
     """The parts of a rank's steps, one after the other from the step's beginning."""
     parts = table.select((table["rank"] == rank) & (table.phase != WHOLE))
     parts = parts.sorted_by("number", "row")

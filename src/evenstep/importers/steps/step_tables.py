@@ -37,6 +37,7 @@ UNITS_S = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
     "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
 }  # fmt: skip
+_UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)"
     r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|elapsed(?: time)?"
@@ -82,8 +83,7 @@ def layout_of(source: Source) -> Layout | None:
     )
     durations = [found for name in file.names if (found := _duration(name)) is not None]
     if not durations and set(plain) == {"wall_time", "step", "value"}:  # TensorBoard, one metric
-        tag = re.split(r"tag[-_]", source.path.name.partition(".")[0])[-1]
-        told = _duration(tag.replace("_", " "))
+        told = _duration(source.path.name.partition("tag-")[2].removesuffix(".csv"))
         durations = [told._replace(name=plain["value"])] if told else []
     if not (step or time) or not (durations or (time and (rank or step))):
         return None
@@ -98,7 +98,7 @@ def _duration(name: str) -> Duration | None:
     words = re.sub(r"[^a-z]+", " ", metric.rpartition("/")[2].lower()).split()
     unit = UNITS_S.get(words[-1]) if words else None
     core = " ".join(words[:-1] if unit is not None and len(words) > 1 else words)
-    if _STEP_TIME.match(core):
+    if _STEP_TIME.match(core) or core in _UNIT_NAMES:
         return Duration(name, run, WHOLE, unit or 1.0)
     part = phase(core.removesuffix(" time"))
     if part is None or (unit is None and not core.endswith(" time")):
@@ -202,7 +202,7 @@ def _parts(table: Table, name: str) -> Array:
 
 def _counted(rank: Array, time: Array) -> Array:
     """Steps of a table that numbers none: its times, where workers share them, else their order."""
-    times, place, counts = np.unique(time, return_inverse=True, return_counts=True)
+    times, place = np.unique(time, return_inverse=True)
     if len(times) * len(np.unique(rank)) <= 2 * len(time):  # most are those of several workers
         return np.where(np.isfinite(time), place, -1).astype(float)
     order = np.lexsort([time, rank])

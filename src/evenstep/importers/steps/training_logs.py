@@ -57,6 +57,7 @@ class Log:
     last: dict[int, tuple[int, float]] = field(default_factory=dict)  # step and clock, by rank
     spans_s: dict[str, float] = field(default_factory=dict)  # of the run, by what it was spent on
     open_ms: dict[str, float] = field(default_factory=dict)  # intervals of MLLOG that have begun
+    samples: float = 0.0  # of a step, all ranks together, as MLLOG says
     kind: str = ""
 
 
@@ -106,10 +107,8 @@ _NANO = re.compile(
 
 
 def _bar(text: str) -> Line | None:
-    """A tqdm bar: `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`; it may follow others on its line."""
-    found = None
-    for found in _BAR.finditer(text):
-        pass
+    """A bar of tqdm: `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`."""
+    found = _BAR.search(text)
     if found is None or int(found[1]) == 0:
         return None
     hours, minutes, seconds = (int(part or 0) for part in found.group(2, 3, 4))
@@ -127,7 +126,7 @@ KINDS: dict[str, tuple[str, Callable[[str], Line | None]]] = {
     "torchtitan": ("tps:", _titan),
     "DeepSpeed": ("step=", _deepspeed),
     "nanoGPT": ("loss", _nano),
-    "progress bar": ("it", _bar),
+    "progress bar": ("%|", _bar),
 }
 
 
@@ -171,10 +170,17 @@ def _mlperf(log: Log, text: str) -> Line | None:
         begun_ms = log.open_ms.pop(name)
         if part := _SPANS.get(name):
             log.spans_s[part] = log.spans_s.get(part, 0.0) + (event.time_ms - begun_ms) / 1e3
+    if event.key == "global_batch_size" and isinstance(event.value, int | float):
+        log.samples = float(event.value)
     if event.key != "tracked_stats" or not isinstance(event.value, dict):
         return None
-    number = event.metadata.get("step", event.metadata.get("samples_count"))
-    seconds = event.value.get("train_step_time", event.value.get("step_time", np.nan))
+    said = {**event.metadata, **event.value}
+    number, samples, rate = said.get("step"), said.get("samples_count"), said.get("throughput")
+    if number is None and log.samples and isinstance(samples, int | float):
+        number = round(samples / log.samples)
+    seconds = said.get("train_step_time", said.get("step_time"))
+    if seconds is None and log.samples and isinstance(rate, int | float) and rate > 0:
+        seconds = log.samples / rate
     if type(number) is not int or not isinstance(seconds, int | float):
         return None
     return Line(number, float(seconds), event.time_ms / 1e3)
@@ -224,6 +230,8 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
     apart = _apart(rows)
     if apart > 1.0:
+        if "lost_work_s" in trace.run:
+            trace.run["lost_work_s"] *= apart
         trace.limits.append(
             f"a line of this log is the mean of about {apart:.0f} steps: shorter ups and downs are "
             "not in it"

@@ -1,0 +1,182 @@
+"""Tables of step times, made up and public, against counts that read them in another way."""
+
+import csv
+import json
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from statistics import mean, median
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.errors import EvenstepError
+from evenstep.importers.opening import open_trace
+from evenstep.trace.spool.layout import Kind, Phase
+
+PUBLIC = Path(__file__).parents[2] / ".." / "shared" / "data" / "steps"
+real = pytest.mark.skipif(not PUBLIC.is_dir(), reason="../shared/data/steps is not here")
+
+
+def steps(trace, kind=Kind.STEP):
+    """(rank, step, seconds) of each record of a kind."""
+    rows = trace.of_kind(kind)
+    seconds = ((rows.exit_ns - rows.enter_ns) / 1e9).round(6).tolist()
+    return list(zip(rows["rank"].tolist(), rows.step.tolist(), seconds, strict=True))
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A table with this text, as a trace."""
+
+    def of(text, name="table.csv"):
+        path = tmp_path / name
+        path.write_text(text)
+        return open_trace([path])
+
+    return of
+
+
+def test_a_step_lasts_until_the_slowest_worker_is_done(opened):
+    trace = opened("rank,step,seconds\n0,1,2\n1,1,3\n0,2,2\n1,2,2\n")
+    assert steps(trace) == [(0, 1, 3.0), (0, 2, 2.0), (1, 1, 3.0), (1, 2, 2.0)]
+    waits = [round(seconds, 3) for _, _, seconds in steps(trace, Kind.COLLECTIVE)]
+    assert waits == [1.0, 0.0, 0.0, 0.0]
+    assert any("do not synchronize" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("worker;iteration;step_time_ms", 2e-3),
+        ("global_rank\tstep\tIteration Time (us)", 2e-6),
+        ("rank,_step,perf/step_time", 2.0),
+        ("rank,step,time_metrics/end_to_end(s)", 2.0),
+        ("process|global_step|train_step_timing in s", 2.0),
+    ],
+)
+def test_columns_are_found_by_their_names(opened, header, seconds):
+    mark = next(mark for mark in ";\t,|" if mark in header)
+    rows = "\n".join(mark.join(row) for row in ("010", "022", "112", "132"))
+    found = opened(f"{header}\n{rows}\n")
+    assert {length for *_, length in steps(found)} <= {seconds, 0.0}
+    assert sorted(found.ranks) == [0, 1]
+
+
+def test_phases_of_a_table_lie_one_after_the_other(opened):
+    trace = opened("rank,step,phase,ms\n" + "".join(
+        f"{rank},{step},{part},{10 + 10 * (part == 'backward')}\n"
+        for rank in (0, 1) for step in (1, 2) for part in ("forward", "backward")
+    ))  # fmt: skip
+    phases = trace.of_kind(Kind.PHASE)
+    assert phases.op[:2].tolist() == [int(Phase.FORWARD), int(Phase.BACKWARD)]
+    assert phases.enter_ns[1] == phases.exit_ns[0]
+    assert {seconds for *_, seconds in steps(trace)} == {0.03}
+
+
+def test_workers_may_have_names(opened):
+    trace = opened("worker,step,seconds\nps-b,1,2\nps-a,1,2\nps-b,2,2\nps-a,2,2\n")
+    assert [trace.ranks[rank].identity["place"] for rank in (0, 1)] == ["ps-a", "ps-b"]
+
+
+def test_times_alone_make_steps_of_what_lies_between_them(opened):
+    trace = opened("rank,time\n0,10\n0,12\n0,13\n1,10\n1,12\n1,13\n")
+    assert steps(trace)[:2] == [(0, 0, 2.0), (0, 1, 1.0)]
+
+
+def test_a_step_that_comes_again_counts_once_and_is_lost_work(opened):
+    trace = opened("rank,step,seconds\n0,1,2\n0,2,3\n0,2,4\n0,3,2\n")
+    assert steps(trace) == [(0, 1, 2.0), (0, 2, 4.0), (0, 3, 2.0)]
+    assert trace.run["lost_work_s"] == 3.0
+
+
+def test_an_export_of_a_tracker_has_a_column_per_run(opened):
+    trace = opened(
+        '"Step","run-0 - perf/step_time","run-0 - perf/step_time__MIN","run-1 - perf/step_time"\n'
+        '"0","1.0","1.0","1.5"\n"1","1.0","1.0","1.5"\n'
+    )
+    assert {seconds for *_, seconds in steps(trace)} == {1.5}
+    assert [trace.ranks[rank].identity["place"] for rank in (0, 1)] == ["run-0", "run-1"]
+
+
+def test_json_lines_and_one_metric_of_a_board_are_tables_too(opened):
+    lines = [{"_step": at, "_timestamp": 1.7e9 + at, "step_time_ms": 900 + at} for at in (1, 2)]
+    assert steps(opened("\n".join(map(json.dumps, lines)), "history.jsonl")) == [
+        (0, 1, 0.901), (0, 2, 0.902)
+    ]  # fmt: skip
+    board = "Wall time,Step,Value\n1700000000,1,0.5\n1700000001,2,0.6\n"
+    assert steps(opened(board, "run-.-tag-iteration-time.csv")) == [(0, 1, 0.5), (0, 2, 0.6)]
+
+
+def test_parquet_is_read_as_csv_is(tmp_path, opened):
+    path = tmp_path / "steps.parquet"
+    duckdb.execute(f"COPY (SELECT i % 2 AS rank, i // 2 AS step, 1.5 AS seconds "
+                   f"FROM range(8) t(i)) TO '{path}' (FORMAT parquet)")  # fmt: skip
+    assert steps(open_trace([path])) == [(r, s, 1.5) for r in (0, 1) for s in range(4)]
+
+
+def test_a_file_per_rank_is_that_rank(tmp_path):
+    for rank in (0, 3):
+        (tmp_path / f"rank{rank}.csv").write_text(f"step,seconds\n1,{rank + 1}\n2,{rank + 1}\n")
+    trace = open_trace([tmp_path])
+    assert sorted(trace.ranks) == [0, 3]
+    assert {seconds for *_, seconds in steps(trace)} == {4.0}
+
+
+@given(st.text(max_size=60), st.sampled_from(["rank,step,seconds\n", "step;step_time\n", ""]))
+def test_any_text_is_a_trace_or_a_sentence(tmp_path_factory, text, head):
+    path = tmp_path_factory.mktemp("any") / "table.csv"
+    path.write_text(head + text)
+    with suppress(EvenstepError):
+        diagnose(open_trace([path])).to_json()
+
+
+# -- public ----------------------------------------------------------------------------------------
+
+
+def times(name):
+    """Times by worker, then by sample: as csv reads them."""
+    found = defaultdict(dict)
+    with (PUBLIC / name).open() as file:
+        for row in csv.DictReader(file):
+            found[int(row["worker"])][int(row["time"])] = float(row["batch_time_norm"])
+    return found
+
+
+@real
+@pytest.mark.parametrize("name", ["pai_job_1.csv", "pai_job_3.csv"])
+def test_steps_of_a_public_job_are_those_of_an_independent_count(name):
+    table = times(name)
+    moments = sorted({moment for rows in table.values() for moment in rows})
+    slowest = [max(rows.get(moment, 0) for rows in table.values()) / 1e3 for moment in moments]
+    trace = open_trace([PUBLIC / name])
+    found = {step: seconds for _, step, seconds in steps(trace)}
+    assert [found[step] for step in range(len(moments))] == pytest.approx(slowest, abs=1e-6)
+    assert len(steps(trace)) == sum(map(len, table.values()))
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "chronic"), [("pai_job_1.csv", [0, 1, 2]), ("pai_job_3.csv", [0, 1])]
+)
+def test_workers_that_are_always_slower_are_found(name, chronic):
+    usual = {worker: median(rows.values()) for worker, rows in times(name).items()}
+    assert sorted(sorted(usual, key=usual.get)[-len(chronic) :]) == chronic
+    found = diagnose(open_trace([PUBLIC / name])).findings
+    slow = next(one for one in found if one.when.pattern == "chronic" and one.where.ranks)
+    assert sorted(slow.where.ranks) == chronic
+
+
+@real
+def test_a_worker_that_emerges_in_the_middle_is_found_with_when():
+    rows = times("pai_job_1.csv")[6]
+    moments = sorted(rows)
+    usual = mean(rows.values())
+    late = [at for at, moment in enumerate(moments) if rows[moment] > 1.2 * usual]
+    found = diagnose(open_trace([PUBLIC / "pai_job_1.csv"])).findings
+    worst = next(one for one in found if one.where.ranks == [6])
+    first, last = worst.when.steps[0][0], worst.when.steps[-1][1]
+    assert late[0] - 3 <= first <= last <= late[-1] + 3

@@ -1,0 +1,122 @@
+"""Logs of trainers, in the words each of them prints."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import EvenstepError
+from evenstep.importers.opening import open_trace
+from evenstep.trace.spool.layout import Kind
+
+MEGATRON = """\
+[before the start of training step] datetime: 2024-05-01 12:00:00
+ [2024-05-01 12:00:10] iteration       10/  500000 | consumed samples:         2560 | \
+elapsed time per iteration (ms): 1000.0 | throughput per GPU (TFLOP/s/GPU): 380.2 | lm loss: 9.1 |
+ [2024-05-01 12:00:22] iteration       20/  500000 | consumed samples:         5120 | \
+elapsed time per iteration (ms): 1200.0 | throughput per GPU (TFLOP/s/GPU): 380.2 | lm loss: 9.0 |
+"""
+TITAN = "".join(
+    f"[rank{rank}]:[titan] 2024-11-05 12:00:{10 * at:02d},{50 * rank:03d} - root - INFO - "
+    f"step: {10 * at:2d}  loss:  8.{at}  memory: 33.48GiB(35.2%)  tps: 11,234  mfu: 2.1%\n"
+    for at in (1, 2, 3) for rank in (0, 1)
+)  # fmt: skip
+DEEPSPEED = """\
+[2023-05-01 12:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[1e-05]
+[2023-05-01 12:00:00,124] [INFO] [timer.py:199:stop] epoch=0/micro_step=10/global_step=10, \
+RunningAvgSamplesPerSec=31.2, CurrSamplesPerSec=30.1, MemAllocated=1.0GB, MaxMemAllocated=2.0GB
+[2023-05-01 12:00:10,124] [INFO] [timer.py:199:stop] epoch=0/micro_step=20/global_step=20, \
+RunningAvgSamplesPerSec=31.2, CurrSamplesPerSec=30.1, MemAllocated=1.0GB, MaxMemAllocated=2.0GB
+[2023-05-01 12:00:30,124] [INFO] [timer.py:199:stop] epoch=0/micro_step=30/global_step=30, \
+RunningAvgSamplesPerSec=31.2, CurrSamplesPerSec=30.1, MemAllocated=1.0GB, MaxMemAllocated=2.0GB
+"""
+TRAINER = (
+    "  0%|          | 0/100 [00:00<?, ?it/s]\r  1%|          | 1/100 [00:02<03:18,  2.00s/it]\r"
+    "  2%|▏         | 2/100 [00:04<03:16,  2.00s/it]\n{'loss': 0.5, 'epoch': 0.02}\n"
+    "\r  3%|▏         | 3/100 [00:07<03:16,  2.20s/it]\r  4%|▏         | 4/100 [00:09<03:16]\n"
+)
+NANO = """\
+step 0: train loss 10.9, val loss 10.9
+iter 0: loss 10.9886, time 1234.00ms, mfu -100.00%
+iter 1: loss 10.5, time 223.00ms, mfu -100.00%
+"""
+
+
+def mllog(time_s, key, value=None, **metadata):
+    """A line of MLPerf's logging."""
+    said = {"time_ms": 1000 * time_s, "key": key, "value": value, "metadata": metadata}
+    return f":::MLLOG {json.dumps({'namespace': '', 'event_type': 'POINT_IN_TIME', **said})}\n"
+
+
+MLPERF = (
+    mllog(0, "init_start") + mllog(60, "init_stop") + mllog(60, "run_start")
+    + mllog(1, "global_batch_size", 48)
+    + mllog(70, "tracked_stats", {"throughput": 24.0}, step=10)
+    + mllog(80, "tracked_stats", {"throughput": 12.0}, step=20)
+    + mllog(80, "eval_start") + mllog(85, "eval_stop") + mllog(90, "run_stop")
+)  # fmt: skip
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A log with this text, as a trace."""
+
+    def of(text):
+        path = tmp_path / "out.log"
+        path.write_text(text)
+        return open_trace([path])
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "steps"),
+    [
+        (MEGATRON, "Megatron-LM", {(0, 10): 1.0, (0, 20): 1.2}),
+        (TITAN, "torchtitan", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
+        (DEEPSPEED, "DeepSpeed", {(0, 20): 1.0, (0, 30): 2.0}),
+        (TRAINER, "progress bar", {(0, 2): 2.0, (0, 3): 3.0}),
+        (NANO, "nanoGPT", {(0, 0): 1.234, (0, 1): 0.223}),
+        (MLPERF, "MLPerf", {(0, 10): 2.0, (0, 20): 4.0}),  # 48 samples at 24, then 12 a second
+    ],
+)
+def test_a_log_is_read_in_its_own_words(opened, text, kind, steps):
+    trace = opened(text)
+    rows = trace.of_kind(Kind.STEP)
+    seconds = ((rows.exit_ns - rows.enter_ns) / 1e9).round(6).tolist()
+    cells = zip(rows["rank"].tolist(), rows.step.tolist(), strict=True)
+    assert dict(zip(cells, seconds, strict=True)) == steps
+    assert trace.run["source"] == f"training log ({kind})"
+
+
+def test_a_line_for_ten_steps_is_told_to_be_their_mean(opened):
+    assert any("mean of about 10 steps" in limit for limit in opened(MEGATRON).limits)
+
+
+def test_parts_of_a_run_are_known_where_the_log_marks_them(opened):
+    run = opened(MLPERF).run
+    assert (run["init_s"], run["evaluation_s"], run["run_s"]) == (60.0, 5.0, 30.0)
+
+
+def test_steps_that_are_run_again_after_a_restart_are_lost_work(opened):
+    first = MEGATRON + MEGATRON.splitlines(keepends=True)[-1].replace("20/", "30/")
+    trace = opened(first + MEGATRON.replace("12:00", "13:00"))
+    assert trace.run["lost_work_s"] == pytest.approx(10 * 2.2)  # steps 1 to 20, ten at a time
+
+
+def test_what_nccl_says_in_between_is_read_as_well(opened):
+    ring = "node-a:1320:1330 [0] NCCL INFO Channel 00/02 :    0   1\n"
+    trace = opened(ring * 3_000 + MEGATRON)  # more than the head of a file
+    assert len(trace.of_kind(Kind.STEP)) == 2
+    assert trace.run["nccl"]["rings"]
+
+
+@given(st.text(max_size=80), st.sampled_from([MEGATRON, TITAN, TRAINER, MLPERF]), st.integers(0))
+def test_any_text_among_the_lines_gives_a_trace_or_a_sentence(tmp_path_factory, noise, text, at):
+    at %= len(text)
+    path = tmp_path_factory.mktemp("any") / "out.log"
+    path.write_text(text[:at] + noise + text[at:])
+    with suppress(EvenstepError):
+        open_trace([path])
