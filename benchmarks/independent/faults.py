@@ -6,6 +6,7 @@ A fault says what an honest reader of the trace may call it (`modes`), and who i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from benchmarks.independent.machine import (
     SAMPLE,
     Communicator,
 )
+from benchmarks.independent.spool import host_name
 
 if TYPE_CHECKING:
     from benchmarks.independent.job import Job, Spec
@@ -61,15 +63,36 @@ class Fault:
         """Seconds of a collective's or a message's transfer in each group."""
         return seconds
 
-    def begins(self, job: Job) -> None:
-        """A step begins."""
+    def starts(self, job: Job) -> None:
+        """The run begins."""
 
     def ends(self, job: Job) -> None:
         """A step is about to end."""
 
+    def all_transfers(self, job: Job) -> bool:
+        """Whether it is in all transfers alike: a fabric just like that is no less likely."""
+        return False
+
+    def like_noise(self, spec: Spec) -> bool:
+        """Whether the job's own noise looks just like it."""
+        return False
+
+    def named(self, ranks: Sequence[int], nodes: Sequence[str], job: Job) -> bool | None:
+        """Whether these are exactly those at fault; None where nobody could tell."""
+        if self.culprits is None:
+            return None
+        if set(ranks) == set(self.culprits):
+            return True
+        inside = {int(job.node[rank]) for rank in ranks} <= set(self.nodes)
+        return bool(self.nodes) and set(nodes) == set(_hosts(self.nodes)) and inside
+
     def mended(self, spec: Spec) -> Spec:
         """The job without it, where the fault is part of what the job is."""
         return spec
+
+
+def _hosts(nodes: Iterable[int]) -> list[str]:
+    return [host_name(node) for node in nodes]
 
 
 def _opens_step(label: str) -> bool:
@@ -221,8 +244,28 @@ class SlowLink(Fault):
     def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
         if comm.link != "net":
             return seconds
-        touched = np.isin(job.node[comm.members], self.nodes).any(axis=1)
-        return seconds * (1 + self.strength * touched)
+        return seconds * (1 + self.strength * self.touched(job, comm))
+
+    def touched(self, job: Job, comm: Communicator) -> Array:
+        """Which groups have a rank of the node."""
+        return np.isin(job.node[comm.members], self.nodes).any(axis=1)
+
+    def all_transfers(self, job: Job) -> bool:
+        across = [comm for comm in job.comms if comm.link == "net" and comm.sequence]
+        return all(self.touched(job, comm).all() for comm in across)
+
+    def named(self, ranks: Sequence[int], nodes: Sequence[str], job: Job) -> bool | None:
+        """Its node, perhaps among those of a group: a group's transfers do not tell which of it."""
+        if self.all_transfers(job):
+            return None
+        groups = [
+            {int(job.node[rank]) for rank in row}
+            for comm in job.comms
+            if comm.link == "net" and comm.sequence and not self.touched(job, comm).all()
+            for row in comm.members[self.touched(job, comm)].tolist()
+        ]
+        said = set(nodes)
+        return set(_hosts(self.nodes)) <= said and any(said <= set(_hosts(g)) for g in groups)
 
 
 @dataclass(frozen=True)
@@ -240,6 +283,9 @@ class NarrowFabric(Fault):
     def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
         return seconds * (1 + self.strength) if comm.link == "net" else seconds
 
+    def all_transfers(self, job: Job) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class Lengths(Fault):
@@ -252,6 +298,9 @@ class Lengths(Fault):
         drawn = job.rng(f"lengths {job.step}").normal(0, 1, job.spec.world)
         amount = np.exp(sigma * np.clip(drawn, -3, 3))
         piece.own = piece.own * (amount / amount.mean())[piece.ranks]
+
+    def like_noise(self, spec: Spec) -> bool:
+        return spec.coupled or len(self.modes) > 1
 
 
 @dataclass(frozen=True)
@@ -282,3 +331,13 @@ class NoCore(Fault):
         took = took * rng.gamma(1.5, 1 / 1.5, job.spec.world)[ranks]
         job.waiting_us[ranks] += took * 1e6
         piece.stall(took)
+
+
+@dataclass(frozen=True)
+class LateEntry(Fault):
+    """These ranks come `strength` seconds late into the first step of the trace."""
+
+    ranks: tuple[int, ...] = ()
+
+    def starts(self, job: Job) -> None:
+        job.machine.host += self.strength * _among(job.ranks, self.ranks)

@@ -49,6 +49,7 @@ class World:
     faults: tuple[Fault, ...] = ()
     even_noise: bool = False  # every rank takes its mean in every step
     even_spread: bool = False  # every rank's mean over the run is that of all
+    like_peers: tuple[int, ...] = ()  # the mean over the run of these is that of the others
     no_transfer: bool = False
     no_latency: bool = False
     even_transfer: bool = False
@@ -67,8 +68,11 @@ class Job:
         self._device_ends: list[np.ndarray] = []
         spread = self.rng("spread").normal(0.0, spec.spread, spec.world)
         self.level = 1.0 + np.clip(spread, -2 * spec.spread, 2 * spec.spread)
-        if world.even_spread:
-            self.level = np.full(spec.world, self.level.mean())
+        self.levelled = np.full(spec.world, world.even_spread)
+        self.levelled[list(world.like_peers)] = True
+        others = ~np.isin(np.arange(spec.world), world.like_peers)
+        if others.any():
+            self.level = np.where(self.levelled, self.level[others].mean(), self.level)
         self.samples: list[dict] = []
         self.names: list[str] = []
         self.ranks = np.arange(spec.world)
@@ -105,8 +109,8 @@ class Job:
             return np.ones(self.spec.world)
         name = "work" if self.spec.coupled else f"work {label}"
         drawn = self.factors(name, self.spec.noise_cv, self.spec.world)
-        if self.world.even_spread:  # every rank's mean over the run is the same
-            return drawn[self.step] / drawn.mean(axis=0)
+        if self.levelled.any():
+            return drawn[self.step] / np.where(self.levelled, drawn.mean(axis=0), 1.0)
         return drawn[self.step]
 
     # -- what is done ----------------------------------------------------------------------------
@@ -187,8 +191,6 @@ class Job:
         if self.spec.on_device and number >= self.spec.ahead:
             machine.host = np.maximum(machine.host, self._device_ends[number - self.spec.ahead])
             machine.blocked += machine.host - began
-        for fault in self.world.faults:
-            fault.begins(self)
         return began
 
     def end_step(self, began: np.ndarray) -> None:

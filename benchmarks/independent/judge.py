@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.independent.cases import WORTH, Case
-from benchmarks.independent.faults import Fault, NarrowFabric
+from benchmarks.independent.case import WORTH, Case
+from benchmarks.independent.faults import Fault
+from benchmarks.independent.job import Job
 
 COST, CAUSE = 0.10, 0.25  # relative errors that are still right: of one loss, of one of two
 
@@ -82,20 +83,25 @@ def judged(case: Case) -> Verdict | None:
         list(case.parts), [],
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="independent-") as folder:
-        case.write(Path(folder))
+        paths = case.write(Path(folder))
         try:
-            found = diagnosed([Path(folder)])
+            found = diagnosed(paths)
         except Exception as error:  # a crash is a wrong answer, and the corpus goes on
             verdict.failed = f"{type(error).__name__}: {error}"
             verdict.first = False if case.faults else None
             return verdict
+    found = (
+        found[-1] if isinstance(found, list) else found
+    )  # of several runs: what they say together
     verdict.said = [_said(finding) for finding in found["findings"]]
     verdict.identity = _identity(found)
     if len(case.faults) == 1:
         _one_cause(verdict, case, case.faults[0])
     elif case.faults:
         _two_causes(verdict, case)
-    verdict.false = _false(verdict.said, case)
+    verdict.false = (
+        _false(verdict.said, case) if case.row != "terminal" else _unasked(verdict.said, case)
+    )
     return verdict
 
 
@@ -118,42 +124,35 @@ def _identity(found: Mapping[str, Any]) -> float | None:
     return None
 
 
-def named(finding: Mapping[str, Any], fault: Fault, per_node: int) -> bool:
-    """Whether a finding blames exactly those at fault."""
-    if fault.culprits is None:
-        return True
-    if set(finding["ranks"]) == set(fault.culprits):
-        return True
-    nodes = {f"node{number:03d}" for number in fault.nodes}
-    inside = {rank // per_node for rank in finding["ranks"]} <= set(fault.nodes)
-    return bool(nodes) and set(finding["nodes"]) == nodes and inside
-
-
 def _one_cause(verdict: Verdict, case: Case, fault: Fault) -> None:
-    said, per_node = verdict.said, case.spec.per_node
+    said = verdict.said
     verdict.first = bool(said) and said[0]["mode"] in fault.modes
-    if fault.culprits is not None and verdict.first:
-        verdict.culprits = named(said[0], fault, per_node)
-    mine = [one for one in said if one["mode"] in fault.modes and named(one, fault, per_node)]
-    severity = sum(one["severity"] for one in mine)
-    low = high = case.loss
-    if isinstance(fault, NarrowFabric):
-        high = max(case.gain(no_transfer=True), low)
-    if verdict.first:
-        verdict.error = severity / low - 1 if severity < low else max(severity / high - 1, 0.0)
-        verdict.cost = abs(verdict.error) <= COST
+    if not verdict.first:
+        return
+    job = case.recorded
+    verdict.culprits = fault.named(said[0]["ranks"], said[0]["nodes"], job)
+    if case.row == "terminal":
+        return
+    low, high = case.band
+    severity = _severity(said, fault, job)
+    verdict.error = severity / low - 1 if severity < low else max(severity / high - 1, 0.0)
+    verdict.cost = abs(verdict.error) <= COST
+
+
+def _severity(said: Sequence[Mapping[str, Any]], fault: Fault, job: Job) -> float:
+    """What all findings of a fault's modes cost that blame those at fault."""
+    mine = [one for one in said if one["mode"] in fault.modes]
+    return sum(
+        one["severity"] for one in mine if fault.named(one["ranks"], one["nodes"], job) is not False
+    )
 
 
 def _two_causes(verdict: Verdict, case: Case) -> None:
-    said, per_node = verdict.said, case.spec.per_node
-    wanted = {mode for fault, part in zip(case.faults, case.parts, strict=True)
-              for mode in fault.modes if part >= WORTH}  # fmt: skip
-    verdict.first = bool(said) and said[0]["mode"] in wanted
-    for fault, part in zip(case.faults, case.parts, strict=True):
-        if part < WORTH:
-            continue
-        mine = [one for one in said if one["mode"] in fault.modes and named(one, fault, per_node)]
-        severity = sum(one["severity"] for one in mine)
+    causes = [pair for pair in zip(case.faults, case.parts, strict=True) if pair[1] >= WORTH]
+    wanted = {mode for fault, _ in causes for mode in fault.modes}
+    verdict.first = bool(verdict.said) and verdict.said[0]["mode"] in wanted
+    for fault, part in causes:
+        severity = _severity(verdict.said, fault, case.recorded)
         verdict.causes.append(abs(severity / part - 1) <= CAUSE)
 
 
@@ -174,6 +173,17 @@ def _false(said: Sequence[Mapping[str, Any]], case: Case) -> dict[str, float]:
         if total - known >= WORTH:
             excess[mode] = round(total - known, 4)
     return excess
+
+
+def _unasked(said: Sequence[Mapping[str, Any]], case: Case) -> dict[str, float]:
+    """Findings of something terminal where nothing is."""
+    known = {"hang", "rank_failed", "restart_amplification", "scaling_collapse", "async_staleness"}
+    wanted = {mode for fault in case.faults for mode in fault.modes}
+    return {
+        one["mode"]: one["severity"]
+        for one in said
+        if one["mode"] in known - wanted and one["severity"] >= WORTH
+    }
 
 
 def structure(case: Case, mode: str) -> float:

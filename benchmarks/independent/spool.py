@@ -63,7 +63,12 @@ class Cluster:
 
     def host_of(self, rank: int) -> str:
         """Name of a rank's host."""
-        return f"node{int(self.node[rank]):03d}"
+        return host_name(int(self.node[rank]))
+
+
+def host_name(node: int) -> str:
+    """Name of a node's host."""
+    return f"node{node:03d}"
 
 
 def write(
@@ -77,8 +82,14 @@ def write(
     origin_s: float = 0.0,
     unclosed: Sequence[int] = (),
     run_id: str = "independent",
+    bare: bool = False,
 ) -> None:
-    """Write one attempt of a run: every rank's spool, and `run.json` where there is none yet."""
+    """Write one attempt of a run: every rank's spool, and `run.json` where there is none yet.
+
+    `bare`: nothing marks steps and phases, as in a program that only communicates.
+    """
+    if bare:
+        tape = [{**row, "step": 0} for row in tape if row["kind"] not in (PHASE, STEP)]
     world = len(cluster.node)
     place = folder / f"attempt-{attempt:03d}"
     place.mkdir(parents=True, exist_ok=True)

@@ -78,6 +78,8 @@ class DataParallel(Stack):
             with machine.phase(BACKWARD):
                 job.compute("backward", BACKWARD, 0.63 * spec.step_s)
             self.reduce_blocking()
+            if self.shape.get("norm"):
+                self.collective(self.everyone, ALL_REDUCE, 8, "norm", blocking=True)
         else:
             with machine.phase(BACKWARD):
                 self.backward_overlapped()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import evenstep
-from benchmarks.independent.cases import Case, build, run
+from benchmarks.independent.case import Case, run
+from benchmarks.independent.cases import build
 from benchmarks.independent.faults import SlowRanks
 from benchmarks.independent.job import Spec, World, shapley
 from benchmarks.independent.machine import ALL_REDUCE, Communicator, Machine
