@@ -89,8 +89,7 @@ def build(number: int, only: str = "") -> Case | None:
     names = name.split("+") if name else []
     for each in names:
         spec = _suited(spec, each, rng)
-    program = "ddp" if stack == "unmarked" else stack
-    case = Case(number, row, program, name or "healthy", spec, ())
+    case = Case(number, row, stack, name or "healthy", spec, ())
     faults: tuple[Fault, ...] = ()
     for each in names:
         fault = _apart(each, faults, spec, rng)

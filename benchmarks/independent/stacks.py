@@ -283,6 +283,7 @@ class Experts(Stack):
 
 STACKS: dict[str, type[Stack]] = {
     "ddp": DataParallel,
+    "unmarked": DataParallel,
     "fsdp": Sharded,
     "tensor": TensorParallel,
     "hierarchical": Hierarchical,

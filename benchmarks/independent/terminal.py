@@ -23,10 +23,13 @@ from benchmarks.independent.machine import (
     MARKER,
     ON_DEVICE,
     PHASE,
+    SAMPLE,
     STEP,
 )
 
 Rng = np.random.Generator
+
+STANDSTILL_S = 90  # from the last step until somebody ends the job
 
 
 @dataclass
@@ -111,15 +114,14 @@ def _last_step(job: Job, kind: str, culprit: int, where: float) -> None:
     machine.note(come, PHASE, op=BACKWARD, enter=middle)
     nbytes = 1 << 20
     entry = machine.host[come] + (0.4 + where) * spec.step_s
-    machine.note(
-        come,
-        COLLECTIVE,
-        op=ALL_REDUCE,
-        enter=entry,
-        bytes_in=nbytes,
-        bytes_out=nbytes,
-        **_call(job),
-    )
+    sizes = {"bytes_in": nbytes, "bytes_out": nbytes}
+    machine.note(come, COLLECTIVE, op=ALL_REDUCE, enter=entry, **sizes, **_call(job))
+    for second in range(1, STANDSTILL_S):  # whoever lives goes on to be sampled
+        alive = come if kind == "dead" else job.ranks
+        at = machine.host[alive].max() + second + np.zeros(len(alive))
+        name = job.name("cpu.running_tasks")
+        value = np.full(len(alive), 3.0).view("<u8")
+        machine.note(alive, SAMPLE, name=name, enter=at, exit=at, bytes_in=value)
 
 
 def _call(job: Job) -> dict:
