@@ -19,6 +19,7 @@ from typing import Any
 
 from evenstep.errors import UsageError
 from evenstep.scenario import schema
+from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 from lab import realtime
 from lab import tier as tiers
@@ -160,9 +161,8 @@ def write(folder: Path, trial: Trial, record: Record) -> Path:
         "real_time": record.real_time,
     }
     path = folder / RECORD
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=2) + "\n")
-    return part.replace(path)
+    write_whole(path, json.dumps(document, indent=2) + "\n")
+    return path
 
 
 # -- folders ---------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """A change of pacing on its way from a file to every rank."""
 
+import os
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -12,6 +14,7 @@ from evenstep.agent.request import Change
 from evenstep.agent.selection import Selection
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
+from evenstep.trace.spool.folder import RunFolder
 
 ON = Change(1, "on", 0.02, 0.2)
 STEP_NS = 100_000_000
@@ -61,7 +64,7 @@ def steps(ears, first=0, count=1):
     """So many steps of all ranks, with a look of the background after each; what is due then."""
     for step in range(first, first + count):
         for each in ears:
-            each.look(step, STEP_NS)
+            each.look()
         for each in ears:
             each.poll(step, STEP_NS)
     return [list(each.due) for each in ears]
@@ -75,11 +78,17 @@ def test_each_rank_alone_hears_of_a_change_once_and_at_the_next_step(run):
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_a_file_is_read_by_one_thread_only(run, near):
+def test_a_file_is_read_by_the_background_alone_which_is_woken_once(run, near, monkeypatch):
     ear = ranks(run / "a", near=near)[0]
+    woken = []
+    ear.wake = lambda: woken.append(True)
     request.write(run / "a", ON, "r")
-    ear.look(0, STEP_NS)
-    assert bool(ear.due) is near
+    with monkeypatch.context() as patch:
+        patch.setattr(control, "read", refuse)
+        ear.look()
+        ear.look()
+    assert woken == [True] * near
+    assert not ear.due
     ear.poll(0, STEP_NS)
     assert list(ear.due) == [ON]
 
@@ -136,7 +145,7 @@ def test_many_ranks_share_the_store_of_one(run):
 def test_a_change_read_before_the_store_was_there_is_told_to_all(run):
     ears = ranks(run / "a", run / "a")
     request.write(run / "a", ON, "r")
-    ears[0].look(0, STEP_NS)
+    ears[0].poll(0, STEP_NS)
     store = Store()
     connect(ears, store, together=True)
     assert [change.number for change in steps(ears, count=2)[1]] == [1]
@@ -207,9 +216,69 @@ def test_a_damaged_file_is_said_once(run, content):
     (run / "a" / request.FILE).write_text(content)
     ear = ranks(run / "a")[0]
     with pytest.raises(ConfigError, match=r"control\.json"):
-        ear.look(0, STEP_NS)
-    ear.look(1, STEP_NS)
+        ear.poll(0, STEP_NS)
+    ear.poll(1, STEP_NS)
     assert not ear.due
+
+
+def planted(path, kind):
+    """Something that is no request of this user's."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "long":
+        path.write_bytes(request.encoded(ON, "r").ljust(request.MOST_BYTES + 1))
+    elif kind == "everybody's":
+        path.write_bytes(request.encoded(ON, "r"))
+        path.chmod(0o666)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "long", "everybody's"])
+def test_what_somebody_planted_is_not_followed_and_not_waited_for(run, kind):
+    planted(run / "a" / request.FILE, kind)
+    ear = ranks(run / "a")[0]
+    ear.look()
+    with pytest.raises(ConfigError, match=r"control\.json is not followed"):
+        ear.poll(0, STEP_NS)
+    assert not ear.due
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_strangers_request_is_not_followed(run):
+    path = request.write(run / "a", ON, "r")
+    os.chown(path, 12345, 12345)
+    with pytest.raises(ConfigError, match="belongs to user 12345"):
+        ranks(run / "a")[0].poll(0, STEP_NS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"[1, 2, 3]", b"[]", b"{", b"[" * 4000, b'{"schema": "evenstep.control/1", "number": 1}',
+     request.encoded(ON._replace(max_delay=1e9), "r"), request.encoded(ON._replace(mode="x"), "r"),
+     request.encoded(ON, "r").ljust(request.MOST_BYTES + 1)],
+)  # fmt: skip
+def test_what_comes_by_the_store_is_validated_as_a_file_is(run, said):
+    store = Store()
+    ears = ranks(run / "a", run / "b", store=store)
+    steps(ears, count=2)
+    store.set(ears[1]._key, said)
+    with suppress(ConfigError):
+        ears[1].poll(0, STEP_NS)
+    ears[1].poll(1, STEP_NS)  # it was said once
+    assert not ears[1].due
+
+
+def test_a_planted_scratch_name_is_not_written_through(run):
+    target = run / "precious"
+    target.write_text("mine")
+    for name in (f".{request.FILE}.{os.getpid()}", f".run.json.{os.getpid()}"):
+        (run / "a" / name).symlink_to(target)
+    request.write(run / "a", ON, "r")
+    RunFolder(run / "a").write({"run_id": "r"})
+    assert target.read_text() == "mine"
 
 
 @pytest.mark.parametrize("broken", ["read", "write"])
@@ -219,11 +288,11 @@ def test_what_could_not_be_taken_once_is_taken_later(run, broken, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(control, broken, refuse)
         with pytest.raises(ConfigError):
-            ear.look(0, STEP_NS)
-    ear.look(1, STEP_NS)
+            ear.poll(0, STEP_NS)
+    ear.poll(1, STEP_NS)
     assert not ear.due  # a file that stays damaged is not read in every step
     monkeypatch.setattr(control, "monotonic_ns", lambda: 1 << 62)
-    ear.look(2, STEP_NS)
+    ear.poll(2, STEP_NS)
     assert [change.number for change in ear.due] == [1]
 
 

@@ -57,12 +57,11 @@ def test_a_name_that_is_no_text_is_spelt_out(tmp_path):
 
 
 def test_what_cannot_be_finished_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(path, data):
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    def full(scratch, path):
         raise OSError(28, "No space left on device")
 
     (tmp_path / "x").write_text("before")
-    monkeypatch.setattr(type(tmp_path), "write_bytes", full)
+    monkeypatch.setattr(type(tmp_path), "replace", full)
     with pytest.raises(UsageError, match="x: No space left on device"):
         files.write(tmp_path / "x", "after")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "before")]

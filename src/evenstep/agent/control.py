@@ -1,27 +1,30 @@
 """Pacing changed while the job runs: a small file in the run's folder that every rank looks at.
 
-A look is one `stat`. On a local filesystem it is taken at the end of every step; elsewhere, where
-it may block, on the background thread. Ranks that do not see rank 0's folder hear of a change
-through the job's store, so that it is enough to write the file where rank 0 is.
+A look is one `stat`. On a local filesystem it is taken at the end of every step, and wakes the
+background thread where there is news; elsewhere, where it may block, that thread looks. The file is
+read and written there alone: the training thread never opens what others may have put in its place.
+Ranks that do not see rank 0's folder hear of a change through the job's store, so that it is enough
+to write the file where rank 0 is.
 
 Where each rank decides alone it follows at once, two steps after it has heard. Where ranks pace
 together (`pace.sharing`) rank 0 alone reads the file, and tells the others from which step on the
 change holds, far enough ahead for all of them to hear of it: no two ranks follow different rules in
 a step, unless one listens to the store and is held up for longer; it follows when it hears. Both
-take fewer than ten steps. Only delays change: never what is computed, nor the order of collectives.
+take fewer than ten steps, where a step takes more than a few milliseconds. Only delays change:
+never what is computed, nor the order of collectives.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.agent.request import FILE, Change, read, write
+from evenstep.agent.request import FILE, Change, decoded, encoded, read, write
 from evenstep.agent.selection import Selection
 from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.filesystem import NETWORK, filesystem_type
@@ -29,11 +32,14 @@ from evenstep.trace.spool.identity import boot_id
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
 
+_Stamp = tuple[int, int, int]
+
 #: Of this process: what was said before a `detach` is not heard after the next `attach`.
 _connections = count()
 
 LEAD_STEPS = 4  # others see a file at the end of a step, and act on it from the next but one on
 LEAD_LOOKS = 2  # those who listen to the store hear within one look, and may be held up once
+WAKING_NS = 10_000_000  # until the background thread has read what the training thread has seen
 LOOK_STEPS = 2  # how often the background looks, in steps …
 SHORTEST_LOOK_NS = 20_000_000  # … at most so often …
 MEETING_NS = 250_000_000  # … while rank 0 has not said where it is …
@@ -44,9 +50,9 @@ LOOK_PER_RANK_NS = 1_000_000  # … and all ranks together about a thousand time
 class Control:
     """One rank's ear for changes.
 
-    `look` belongs to the training thread, `poll` to the background one; which of the two reads the
-    file is settled at the start by `near`. `due` holds what was heard and is not in force yet:
-    either thread appends, the training thread takes from the left.
+    `look` belongs to the training thread, `poll` to the background one, which `wake` ends the rest
+    of. `due` holds what was heard and is not in force yet: the background thread appends, the
+    training thread takes from the left.
     """
 
     def __init__(
@@ -54,6 +60,8 @@ class Control:
     ) -> None:
         self.due: deque[Change] = deque(maxlen=16)
         self.near = is_near(folder) if near is None else near
+        self.wake: Callable[[], None] = lambda: None
+        self._noticed: _Stamp | None = None  # the file as the training thread last saw it
         self._folder = folder
         self._run_id = run_id
         self._leads = leads
@@ -73,8 +81,8 @@ class Control:
     def _watch(self, name: str) -> None:
         self._name = name
         self._path = str(self._folder / name)
-        self._seen: tuple[int, int, int] | None = None  # the file as it was last read
-        self._failed: tuple[int, int, int] | None = None  # as it last could not be read …
+        self._seen: _Stamp | None = None  # the file as it was last read
+        self._failed: _Stamp | None = None  # as it last could not be read …
         self._again_ns = 0  # … and when that is tried again
 
     # -- life ------------------------------------------------------------------------------------
@@ -108,23 +116,23 @@ class Control:
 
     # -- the training thread -----------------------------------------------------------------------
 
-    def look(self, step: int, step_ns: int) -> None:
-        """Look at the file, where that is quick; `step` has ended. Raises as `read` does."""
-        if self.near:
-            self._look(step, step_ns)
+    def look(self) -> None:
+        """See whether the file is another than at the last look, where that is quick."""
+        if self.near and (stamp := self._stamp()) != self._noticed:
+            self._noticed = stamp
+            self.wake()
 
     # -- the background thread ---------------------------------------------------------------------
 
     def poll(self, step: int, step_ns: int) -> int:
-        """Look where the training thread does not. The nanoseconds until it should be done again.
+        """Read what there is; `step` is running. The nanoseconds until it should be done again.
 
         Raises as `read` does, and whatever the store does.
         """
         if self._renewed is not None:  # looked at first: the other thread may be setting it
             renewed, self._renewed = self._renewed, None
             self._renew(*renewed)
-        if not self.near:
-            self._look(step, step_ns)
+        self._look(step, step_ns)
         if self._store is not None:
             self._meet() if self._home is None else self._exchange()
         return self._pause_ns(step_ns)
@@ -158,7 +166,7 @@ class Control:
             return
         if self._to_tell is not None:  # looked at first, as in `poll`
             change, self._to_tell = self._to_tell, None
-            self._store.set(self._key, json.dumps(change).encode())
+            self._store.set(self._key, encoded(change, self._run_id))
         self._away = self._away or bool(self._store.check([f"{self._key}/away"]))
 
     def _listen(self) -> None:
@@ -168,17 +176,19 @@ class Control:
         message = bytes(self._store.multi_get([self._key])[0])
         if message != self._message:
             self._message = message
-            self._take(Change(*json.loads(message)))
+            change = decoded(message, self._run_id, "what rank 0 says in the job's store")
+            if change is not None:
+                self._take(change)
 
     # -- either ------------------------------------------------------------------------------------
 
     def _look(self, step: int, step_ns: int) -> None:
-        try:
-            found = os.stat(self._path)  # noqa: PTH116 - a third of what a Path takes, every step
-        except OSError:
-            return
-        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-        if stamp == self._seen or (stamp == self._failed and monotonic_ns() < self._again_ns):
+        stamp = self._stamp()
+        if (
+            stamp is None
+            or stamp == self._seen
+            or (stamp == self._failed and monotonic_ns() < self._again_ns)
+        ):
             return
         self._failed, self._again_ns = stamp, monotonic_ns() + RETRY_NS  # until it has been read
         change = read(self._folder, self._run_id, name=self._name)
@@ -193,6 +203,14 @@ class Control:
         if self._last is None or change.number > self._last.number:
             self._take(change)
 
+    def _stamp(self) -> _Stamp | None:
+        """What tells one state of the file from another; None where there is none."""
+        try:
+            found = os.lstat(self._path)  # a third of what a Path takes: it is done every step
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
     def _take(self, change: Change) -> None:
         """Make it due, unless it came by the other way already."""
         heard = self._last
@@ -201,8 +219,8 @@ class Control:
             self.due.append(change)
 
     def _lead(self, step_ns: int) -> int:
-        in_background = self._away or not self.near
-        return lead(step_ns, self._pause_ns(step_ns) if in_background else 0)
+        by_looking = self._away or not self.near
+        return lead(step_ns, self._pause_ns(step_ns) if by_looking else WAKING_NS)
 
 
 def is_near(folder: Path) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from evenstep.agent.windows import WINDOW_STEPS, Late, WindowReport
+from evenstep.trace.spool.files import write_whole
 
 log = logging.getLogger("evenstep")
 
@@ -37,9 +37,7 @@ class LiveView:
         if late is not None:
             self._late[late.rank] = self._late.get(late.rank, 0) + 1
         self._say(late)
-        scratch = self.path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps(self._document(reports, late)) + "\n")
-        scratch.replace(self.path)
+        write_whole(self.path, json.dumps(self._document(reports, late)) + "\n")
 
     def _say(self, late: Late | None) -> None:
         """Tell the log of a rank that has become, or is no longer, the one to wait for."""

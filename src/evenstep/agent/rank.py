@@ -86,6 +86,7 @@ class Agent:
             config, identity, self.recorder, self._hooks, self._work, control,
             LiveView(folder.path), notes, self._pace.hear,
         )  # fmt: skip
+        control.wake = self._background.sampler.wake
 
     # -- life ------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from evenstep.agent import config
 from evenstep.agent.selection import ALL, Selection
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
+from evenstep.trace.spool.files import read_own, write_whole
 
 FILE = "control.json"
 SCHEMA = "evenstep.control/1"
@@ -75,11 +76,8 @@ def valid(values: Mapping[str, Any], *, number: int) -> Change:
 def write(folder: Path, change: Change, run_id: str, *, name: str = FILE) -> Path:
     """Ask the ranks of a run to follow a change; the file appears whole or not at all."""
     path = folder / name
-    scratch = path.with_name(f".{FILE}.{os.getpid()}")
-    text = json.dumps({"schema": SCHEMA, "run_id": run_id, **change._asdict()}, indent=2)
     try:
-        scratch.write_text(text + "\n")
-        scratch.replace(path)
+        write_whole(path, encoded(change, run_id))
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror}; a run is controlled by its owner"
@@ -94,23 +92,37 @@ def read(folder: Path, run_id: str, *, name: str = FILE) -> Change | None:
     """
     path = folder / name
     try:
-        text = path.read_bytes()[:MOST_BYTES]
+        data = read_own(path, MOST_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise ConfigError(f"{path} is not followed: {reason}") from error
+    return decoded(data, run_id, str(path))
+
+
+def encoded(change: Change, run_id: str) -> bytes:
+    """A change as the file holds it, and as rank 0 passes it on."""
+    document = {"schema": SCHEMA, "run_id": run_id, **change._asdict()}
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def decoded(data: bytes, run_id: str, place: str) -> Change | None:
+    """The inverse; `place` names in messages where it came from. Returns and raises as `read`."""
     try:
-        found = json.loads(text)
+        if len(data) > MOST_BYTES:
+            raise ValueError
+        found = json.loads(data)
         number, first_step = found["number"], found.get("first_step", 0)
         if found["schema"] != SCHEMA or type(number) is not int or number < 1:
             raise ValueError
         if type(first_step) is not int or first_step < 0:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path} is damaged; write it with `evenstep ctl`") from error
+        raise ConfigError(f"{place} is damaged; write it with `evenstep ctl`") from error
     if found.get("run_id") != run_id:
         return None
     try:
         return valid(found, number=number)._replace(first_step=first_step)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{place}: {error}") from error

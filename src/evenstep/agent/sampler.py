@@ -62,6 +62,7 @@ class Sampler:
         self._emitted: dict[tuple[str, int], tuple[float, int]] = {}  # value and round
         self._armed = True  # False in a forked child, where the thread does not exist
         self._stopping = threading.Event()
+        self._bell = threading.Event()  # somebody wants the next round before it is due
         self._gate = threading.Lock()  # held by this thread while it emits, by nobody else for long
         self._thread: threading.Thread | None = None
 
@@ -82,12 +83,17 @@ class Sampler:
         if not self._armed or thread is None:
             return True
         self._stopping.set()
+        self.wake()
         if thread is threading.current_thread():  # called from `also`
             return True
         thread.join(timeout_s)
         if self._gate.acquire(timeout=timeout_s):  # lets an emission under way finish
             self._gate.release()
         return not thread.is_alive()
+
+    def wake(self) -> None:
+        """Begin the next round now."""
+        self._bell.set()
 
     def disarm(self) -> None:
         """For a forked child: touches neither the thread nor a lock somebody may have held."""
@@ -99,7 +105,7 @@ class Sampler:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             rest_s = 0.0
-            while not self._stopping.wait(rest_s):
+            while not self._pause(rest_s):
                 rest_s = self._rest(self.tick())
         except Exception as error:  # the receiver failed: nobody is left to sample for
             self.failure = f"{type(error).__name__}: {error}"
@@ -113,9 +119,15 @@ class Sampler:
         while self._between is not None:
             left_s = due_s - self._clock()
             pause_s = self._between()
-            if pause_s >= left_s or self._stopping.wait(pause_s):
+            if pause_s >= left_s or self._pause(pause_s):
                 break
         return max(0.0, due_s - self._clock())
+
+    def _pause(self, pause_s: float) -> bool:
+        """Wait, unless something rings; whether it is the end."""
+        self._bell.wait(pause_s)
+        self._bell.clear()
+        return self._stopping.is_set()
 
     def tick(self) -> float:
         """One round. Returns the seconds until the next is due."""

@@ -15,6 +15,7 @@ from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.identity import Identity
 
 ALL = "all"
+MOST_BRACKETS = 3  # of a name: its digits can be shared out among them in so many ways
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -90,7 +91,7 @@ def nodes_text(value: object) -> str | None:
     if text == ALL:
         return None
     items = _split(text)
-    if not all(_NODES.fullmatch(item) for item in items):
+    if not all(_NODES.fullmatch(item) and item.count("[") <= MOST_BRACKETS for item in items):
         raise ValueError(text)
     for inner in _BRACKETS.findall(text):
         for part in inner.split(","):

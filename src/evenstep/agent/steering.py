@@ -14,7 +14,6 @@ from evenstep.agent.request import Change, allowed
 from evenstep.agent.selection import Whereabouts
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.steps import ClosedStep
-from evenstep.errors import EvenstepError
 
 
 class Stance:
@@ -66,10 +65,7 @@ class Steering:
     def look(self, closed: ClosedStep) -> None:
         """Follow what was asked for, if it is time, from the first step that is not decided yet."""
         control = self._control
-        try:
-            control.look(closed.number, closed.end_ns - closed.start_ns)
-        except EvenstepError as error:
-            self._notes.failed("control", error)
+        control.look()
         while control.due and closed.number + 2 >= control.due[0].first_step:
             self._follow(control.due.popleft(), closed.number + 2)
         if self._work.at_once:

@@ -14,6 +14,7 @@ from evenstep.cli import files
 from evenstep.cli.arguments import seconds
 from evenstep.errors import TraceError, UsageError
 from evenstep.trace.pack import Found, look, write_pack
+from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 
 HELP = """Bring a node's traces to where everybody can read them, as one file.
@@ -110,4 +111,4 @@ def _collect(pack: Path, spools: list[Found]) -> bool:
 def _take_mark(mark: Path, target: Path) -> None:
     """That an attempt was preempted, as the first node that knows of it says."""
     if mark.exists() and not target.exists():
-        target.write_bytes(mark.read_bytes())
+        write_whole(target, mark.read_bytes())

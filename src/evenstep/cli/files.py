@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from evenstep.errors import UsageError
+from evenstep.trace.spool.files import write_whole
 
 
 def check_free(*paths: Path | None, force: bool) -> None:
@@ -36,22 +37,13 @@ def check_folder(path: Path) -> None:
         raise UsageError(f"there is no permission to write in {place}; name another folder")
 
 
-def _encoded(data: str | bytes) -> bytes:
-    """Text as UTF-8; a name that is none, as Linux allows, is spelt out."""
-    return data if isinstance(data, bytes) else data.encode(errors="backslashreplace")
-
-
 def write(path: Path, data: str | bytes, note: str = "") -> None:
     """Write a file and say so, with a note; it appears whole or not at all.
 
     Raises `UsageError` where it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(_encoded(data))
-        part.replace(path)
+        write_whole(path, data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error
-    finally:
-        part.unlink(missing_ok=True)
     print(f"Wrote {path}{note}", file=sys.stderr)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError
+from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import from_environment, hostname
 
@@ -39,9 +40,7 @@ def _mark(folder: RunFolder, name: str, first: int) -> None:
         return
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     facts = {"schema": SCHEMA, "signal": name, "at": at, "hostname": hostname()}
-    scratch = path.with_name(f".{path.name}.{hostname()}")
-    scratch.write_text(json.dumps(facts, indent=2) + "\n")
-    scratch.replace(path)
+    write_whole(path, json.dumps(facts, indent=2) + "\n")
     say(f"attempt {attempt} is preempted ({name}); passing it on")
 
 

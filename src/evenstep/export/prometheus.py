@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from evenstep.errors import TraceError, UsageError
 from evenstep.export.prometheus_metrics import Families, Family, of_live, of_spools
 from evenstep.trace.reader import SpoolContents, open_spool
+from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,12 +54,9 @@ def _value(value: float) -> str:
 
 def write(families: Mapping[str, Family], path: Path) -> None:
     """A file for the node exporter's textfile collector: it appears whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(exposition(families), encoding="utf-8")
-        part.replace(path)
+        write_whole(path, exposition(families))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error
 
 

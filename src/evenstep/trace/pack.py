@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.errors import SpoolError
+from evenstep.trace.spool.files import appearing
 from evenstep.trace.spool.layout import (
     HEADER,
     HEADER_TEXT_OFFSET,
@@ -80,18 +81,18 @@ def write_pack(spools: Sequence[Path], target: Path) -> int:
 
     Raises `SpoolError` where it cannot be written or a spool cannot be read.
     """
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _clear(target)
-        with _Sparse(scratch, "w") as file, zipfile.ZipFile(file, "w") as archive:
-            for spool in spools:
-                _add(archive, file, spool)
-        size = scratch.stat().st_blocks * 512
-        scratch.replace(target)
+        with appearing(target) as new:
+            with (
+                _Sparse(new.fileno(), "w", closefd=False) as file,
+                zipfile.ZipFile(file, "w") as archive,
+            ):
+                for spool in spools:
+                    _add(archive, file, spool)
+            size = os.fstat(new.fileno()).st_blocks * 512
     except OSError as error:
-        if target.parent.is_dir():
-            scratch.unlink(missing_ok=True)
         place = error.filename or target
         raise SpoolError(f"cannot collect into {target}: {place}: {error.strerror}") from error
     return size
@@ -100,7 +101,7 @@ def write_pack(spools: Sequence[Path], target: Path) -> int:
 def _clear(target: Path) -> None:
     """Remove what collectors that were killed have left."""
     for scratch in target.parent.glob(f".{target.name}.*"):
-        if not Path(f"/proc/{scratch.suffix[1:]}").exists():
+        if not Path(f"/proc/{scratch.suffix[1:].partition('-')[0]}").exists():
             scratch.unlink(missing_ok=True)
 
 

@@ -9,7 +9,6 @@ thousands of ranks: it reads one file a node instead of every rank's spool.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import LiveRun, SeenRank
 from evenstep.watch.spool import KEPT_STEPS, Inside
@@ -107,9 +107,7 @@ def news_path(folder: Path, node: str) -> Path:
 def write_news(path: Path, data: bytes) -> None:
     """Replace a node's file; a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_bytes(data)
-    scratch.replace(path)
+    write_whole(path, data)
 
 
 def encoded(run: LiveRun, node: str, look: int) -> bytes:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from evenstep import words
 from evenstep.errors import MissingExtra, UsageError
+from evenstep.trace.spool import files
 
 PAGE = Path(__file__).parent / "assets"
 
@@ -90,10 +90,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 def write_whole(text: str, path: Path) -> None:
     """Write a page; it appears whole or not at all. Raises `UsageError` where it cannot be."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8", errors="xmlcharrefreplace")
-        part.replace(path)
+        files.write_whole(path, text.encode(errors="xmlcharrefreplace"))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error

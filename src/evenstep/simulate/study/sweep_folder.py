@@ -14,6 +14,7 @@ from typing import Any
 
 from evenstep.errors import UsageError
 from evenstep.simulate.study.sweep import Plan
+from evenstep.trace.spool.files import write_whole
 
 Row = dict[str, Any]
 
@@ -47,7 +48,7 @@ class SweepFolder:
             raise UsageError(f"cannot create {self.path}: {error.strerror}") from error
         if held is None:
             self._journal.unlink(missing_ok=True)
-            _replace(self._plan, (json.dumps(asked, indent=2) + "\n").encode())
+            write_whole(self._plan, json.dumps(asked, indent=2) + "\n")
         return self._finished(plan)
 
     def _finished(self, plan: Plan) -> list[Row]:
@@ -59,7 +60,7 @@ class SweepFolder:
             return []
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()
-            _replace(self._journal, b"".join(lines))
+            write_whole(self._journal, b"".join(lines))
         rows: dict[int, Row] = {}
         for line in lines:
             row = _parsed(line)
@@ -76,7 +77,7 @@ class SweepFolder:
         """All rows as one table, in order of their numbers; the same bytes for the same rows."""
         ordered = sorted(rows, key=lambda row: int(row["number"]))
         lines = self.path / "results.jsonl"
-        _replace(lines, "".join(json.dumps(row) + "\n" for row in ordered).encode())
+        write_whole(lines, "".join(json.dumps(row) + "\n" for row in ordered))
         try:
             import duckdb
         except ModuleNotFoundError:
@@ -127,13 +128,6 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that it is either the old or the new one."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
 
 
 def _named(held: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import SpoolError, TraceError
+from evenstep.trace.spool.files import write_whole
 
 SCHEMA = "evenstep.run/1"
 RUNS = "evenstep-runs"
@@ -77,22 +78,21 @@ class RunFolder:
     def write(self, facts: Mapping[str, Any]) -> bool:
         """Write `run.json` whole or not at all; False if somebody was first."""
         text = json.dumps({"schema": SCHEMA, **facts}, indent=2) + "\n"
-        scratch = self.path / f".run.json.{os.getpid()}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            scratch.write_text(text)
-            return _publish(scratch, self.facts_path)
+            write_whole(self.facts_path, text, replace=False)
         except OSError as error:
+            if isinstance(error, FileExistsError) and self.facts_path.is_file():
+                return False
             raise _unwritable(self.facts_path, error) from error
+        return True
 
     def complete(self, facts: Mapping[str, Any]) -> None:
         """Fill in what the first writer could not know (None, or absent). For rank 0 alone."""
         known = self.read()
         missing = _missing(known, facts)
         if missing:
-            scratch = self.path / f".run.json.{os.getpid()}"
-            scratch.write_text(json.dumps({**known, **missing}, indent=2) + "\n")
-            scratch.replace(self.facts_path)
+            write_whole(self.facts_path, json.dumps({**known, **missing}, indent=2) + "\n")
 
     def read(self) -> dict[str, Any]:
         """Contents of `run.json`. Raises `TraceError` where there is none or it is damaged."""
@@ -158,21 +158,6 @@ def process_start_s(pid: int) -> float | None:
     ticks = int(stat.rpartition(b")")[2].split()[19])
     boot_s = next(int(row.split()[1]) for row in kernel.splitlines() if row.startswith("btime"))
     return boot_s + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _publish(scratch: Path, target: Path) -> bool:
-    """Give a finished file its name, unless the name is taken."""
-    try:
-        os.link(scratch, target)
-    except FileExistsError:
-        return False
-    except OSError:  # a filesystem without hard links: two writers within this moment both win
-        if target.exists():
-            return False
-        scratch.replace(target)
-    finally:
-        scratch.unlink(missing_ok=True)
-    return True
 
 
 def _missing(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,22 +56,30 @@ def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
     trace has no records.
     """
     _check(trace, folder, force=force)
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        parts = _write(_numbered(trace), scratch)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        private = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        parts = _write(_numbered(trace), private / "store")
         if folder.is_dir():
             shutil.rmtree(folder)
-        scratch.rename(folder)
+        (private / "store").rename(folder)
     except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error.strerror}; give another place") from error
+        raise _unwritable(folder, error) from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
     return Stored(
         folder,
         records=sum(sum(part.counts.values()) for part in parts),
         collectives=sum(part.counts.get(int(Kind.COLLECTIVE), 0) for part in parts),
         size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
     )
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {folder}: {error.strerror}; give another place")
 
 
 def _check(trace: Trace, folder: Path, *, force: bool) -> None:

@@ -1,0 +1,84 @@
+"""Files in folders that others may write to: written whole, and read only where they are ours.
+
+A run's folder may lie where strangers can plant a link under a name they guess, a pipe that never
+ends, or a file of theirs. Nothing is followed and nothing waits here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_ROOT = 0
+
+
+@contextmanager
+def appearing(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
+    """A new file that gets its name when the block ends well, and is gone when it does not.
+
+    It is created beside its place under a name nobody can guess (`.NAME.PID-RANDOM`). Raises
+    OSError, FileExistsError where the name is taken and `replace` is False.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(6).hex()}")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(scratch, flags, 0o644), "w+b", buffering=0) as file:
+            yield file
+        if replace:
+            scratch.replace(path)
+        else:
+            _link(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: str | bytes, *, replace: bool = True) -> None:
+    """Write a file so that a reader sees all of it or none; raises as `appearing`.
+
+    Text is UTF-8; a name in it that is none, as Linux allows, is spelt out.
+    """
+    encoded = data if isinstance(data, bytes) else data.encode(errors="backslashreplace")
+    with appearing(path, replace=replace) as file:
+        left = memoryview(encoded)
+        while left:
+            left = left[file.write(left) :]
+
+
+def read_own(path: Path, most_bytes: int) -> bytes:
+    """A small file that this user, or root, has written; never waits.
+
+    Raises FileNotFoundError where there is none, and OSError, in words, for a link, for what is no
+    plain file, for one that others own or can write, and for more than `most_bytes`.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(None, "it is no plain file", str(path))
+        if found.st_uid not in (os.geteuid(), _ROOT):
+            raise PermissionError(None, f"it belongs to user {found.st_uid}", str(path))
+        if found.st_mode & stat.S_IWOTH:
+            raise PermissionError(None, "everybody can write it", str(path))
+        data = os.read(descriptor, most_bytes + 1)
+        if len(data) > most_bytes:
+            raise OSError(None, f"it has more than {most_bytes} bytes", str(path))
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def _link(scratch: Path, path: Path) -> None:
+    """Give a finished file its name, unless the name is taken."""
+    try:
+        os.link(scratch, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a filesystem without hard links: two writers within this moment both win
+        if os.path.lexists(path):
+            raise FileExistsError(path) from None
+        scratch.replace(path)
