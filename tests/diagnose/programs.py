@@ -14,7 +14,8 @@ import numpy as np
 
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
-from evenstep.trace.trace import EVENT_COLUMNS, Group, RankInfo, Trace
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import Group, RankInfo, Trace
 from tests.diagnose.synthetic import BOOT_NS, MS, TYPES
 
 
