@@ -18,7 +18,7 @@ WORTH = 0.05  # a loss that counts, and a finding that does
 def run(stack: str, spec: Spec, world: World, *, record: bool = False) -> Job:
     """Run the whole job."""
     job = Job(spec, world, record=record)
-    kind: type[Stack] = Pipeline if stack == "pipeline" else STACKS[stack]
+    kind: type[Stack] = Pipeline if stack.endswith("pipeline") else STACKS[stack]
     program = kind(job)
     job.machine.host += job.rng("start").uniform(0, 2e-3, spec.world)
     for fault in world.faults:

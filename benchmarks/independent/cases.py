@@ -39,15 +39,29 @@ _HOST = (*_COMMON, "slow_loaders", "no_core")
 _DEVICE = (*_COMMON, "launch_all", "launch_one")
 _PIPELINE = (
     *("slow_rank", "slow_stage", "long_last_stage", "slow_node", "transient", "drift", "pauses"),
-    *("slow_loader", "checkpoint", "lengths", "slow_stage+checkpoint", "slow_rank+slow_loader"),
+    *(
+        "slow_loader",
+        "checkpoint",
+        "lengths",
+        "slow_wire",
+        "slow_stage+checkpoint",
+        "slow_rank+slow_loader",
+    ),
 )
 _BLIND = ("slow_rank", "slow_node", "transient", "bursty", "congestion")
+_BLIND_PIPELINE = ("slow_rank", "slow_stage", "slow_node", "transient")
 
 #: What is run: row, stack, on a device, faults ("a+b" is two at once). As often again half of them
 #: are healthy.
 PLAN: tuple[tuple[str, str, bool, tuple[str, ...]], ...] = (
-    ("hosts", "ddp", False, (*_HOST, *_PAIRS, "many_small", "narrow", "slow_link", "late_entry")),
+    (
+        "hosts",
+        "ddp",
+        False,
+        (*_HOST, *_PAIRS, "many_small", "many_beside", "narrow", "slow_link", "late_entry"),
+    ),
     ("hosts", "unmarked", False, _BLIND),
+    ("hosts", "unmarked_tensor", False, _BLIND),
     ("hosts", "fsdp", False, (*_HOST, "narrow", "late_entry", "slow_node+pauses")),
     ("hosts", "tensor", False, (*_HOST, "slow_link", "transient+slow_loaders")),
     ("hosts", "hierarchical", False, (*_HOST, "slow_link", "slow_node+checkpoint")),
@@ -59,6 +73,7 @@ PLAN: tuple[tuple[str, str, bool, tuple[str, ...]], ...] = (
     ("device", "moe", True, (*_DEVICE, "slow_rank+congestion")),
     ("pipelines", "pipeline", False, _PIPELINE),
     ("pipelines", "pipeline", True, _PIPELINE),
+    ("pipelines", "unmarked_pipeline", False, _BLIND_PIPELINE),
     ("terminal", "ddp", False, terminal.KINDS),
 )
 
@@ -129,6 +144,11 @@ def _suited(spec: Spec, fault: str, rng: Rng) -> Spec:
                        world=min(spec.world, 16), alpha_s=float(rng.uniform(60e-6, 120e-6)),
                        step_s=float(rng.uniform(0.05, 0.2)), per_node=1,
                        shape={**spec.shape, "buckets": count})  # fmt: skip
+    if fault == "many_beside":
+        spec = replace(spec, blocking=True, world=max(4, min(spec.world, 32)), per_node=2,
+                       alpha_s=float(rng.uniform(60e-6, 120e-6)), steps=min(spec.steps, 40),
+                       step_s=float(rng.uniform(0.05, 0.2)),
+                       shape={**spec.shape, "small": int(rng.choice([60, 120, 200]))})  # fmt: skip
     if fault == "late_entry":
         spec = replace(spec, steps=int(rng.integers(5, 13)))
     if fault in ("launch_all", "launch_one"):

@@ -22,6 +22,7 @@ from benchmarks.independent.faults import (
     SlowIssue,
     SlowLink,
     SlowRanks,
+    SlowWire,
 )
 from benchmarks.independent.job import Spec
 
@@ -159,6 +160,11 @@ def _narrow(_: Rng, __: Spec) -> Fault:
     return NarrowFabric(("bandwidth_bound", "collective_topology_mismatch"), None)
 
 
+def _slow_wire(rng: Rng, spec: Spec) -> Fault:
+    modes = ("fabric_contention", "bandwidth_bound", "locality", "collective_topology_mismatch")
+    return SlowWire(modes, None, stage=int(rng.integers(spec.shape["stages"] - 1)))
+
+
 def _many_small(_: Rng, __: Spec) -> Fault:
     return ManySmall(("latency_bound",), None)
 
@@ -190,6 +196,7 @@ FAULTS: dict[str, Callable[[Rng, Spec], Fault]] = {
     "drift": _drift, "pauses": _pauses, "slow_loader": _slow_loader,
     "slow_loaders": _slow_loaders, "checkpoint": _checkpoint, "periodic": _periodic,
     "congestion": _congestion, "slow_link": _slow_link, "narrow": _narrow,
+    "slow_wire": _slow_wire, "many_beside": _many_small,
     "many_small": _many_small, "lengths": _lengths, "launch_all": _launch_all,
     "launch_one": _launch_one, "no_core": _no_core, "late_entry": _late_entry,
 }  # fmt: skip

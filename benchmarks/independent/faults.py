@@ -59,8 +59,10 @@ class Fault:
     def work(self, job: Job, piece: Piece) -> None:
         """A piece of work begins."""
 
-    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
-        """Seconds of a collective's or a message's transfer in each group."""
+    def transfer(
+        self, job: Job, comm: Communicator, kind: str, label: str, seconds: Array
+    ) -> Array:
+        """Seconds of a collective's or a message's transfer in each group, given and then."""
         return seconds
 
     def starts(self, job: Job) -> None:
@@ -232,7 +234,9 @@ class Congestion(Fault):
     length: int = 5
     share: float = 0.35
 
-    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
+    def transfer(
+        self, job: Job, comm: Communicator, kind: str, label: str, seconds: Array
+    ) -> Array:
         busy = job.rng(f"congested {job.step // self.length}").random() < self.share
         return seconds * (1 + self.strength) if busy and comm.link == "net" else seconds
 
@@ -241,7 +245,9 @@ class Congestion(Fault):
 class SlowLink(Fault):
     """Transfers in groups with a rank of this node take 1 + `strength` times as long, always."""
 
-    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
+    def transfer(
+        self, job: Job, comm: Communicator, kind: str, label: str, seconds: Array
+    ) -> Array:
         if comm.link != "net":
             return seconds
         return seconds * (1 + self.strength * self.touched(job, comm))
@@ -269,8 +275,22 @@ class SlowLink(Fault):
 
 
 @dataclass(frozen=True)
+class SlowWire(Fault):
+    """Messages from this stage to the next, and back, take 1 + `strength` times as long."""
+
+    stage: int = 0
+
+    def transfer(
+        self, job: Job, comm: Communicator, kind: str, label: str, seconds: Array
+    ) -> Array:
+        ends = {f"F {self.stage}", f"B {self.stage + 1}"}
+        slow = kind == "message" and label.removeprefix("message ").rpartition(" ")[0] in ends
+        return seconds * (1 + self.strength * slow)
+
+
+@dataclass(frozen=True)
 class ManySmall(Fault):
-    """Gradients go out in many tiny collectives; without the fault as one."""
+    """Something goes out in many tiny collectives; without the fault as one."""
 
     def mended(self, spec: Spec) -> Spec:
         return replace(spec, shape={**spec.shape, "fused": 1})
@@ -280,7 +300,9 @@ class ManySmall(Fault):
 class NarrowFabric(Fault):
     """Links have 1 / (1 + `strength`) of what the adapters are rated at."""
 
-    def transfer(self, job: Job, comm: Communicator, kind: str, seconds: Array) -> Array:
+    def transfer(
+        self, job: Job, comm: Communicator, kind: str, label: str, seconds: Array
+    ) -> Array:
         return seconds * (1 + self.strength) if comm.link == "net" else seconds
 
     def all_transfers(self, job: Job) -> bool:

@@ -161,7 +161,7 @@ class Job:
         if self.world.no_transfer:
             base = base * 0.0
         for fault in self.world.faults:
-            base = fault.transfer(self, comm, kind, base)
+            base = fault.transfer(self, comm, kind, label, base)
         return base
 
     def late(self, label: str) -> np.ndarray:

@@ -51,13 +51,6 @@ def _data_parallel(rng: Rng, number: int, *, on_device: bool) -> Spec:
     return _spec(rng, number, world, per_node, on_device=on_device, shape=shape)
 
 
-def _unmarked(rng: Rng, number: int, *, on_device: bool) -> Spec:
-    """A program that only communicates: nothing says where its steps and phases begin."""
-    spec = _data_parallel(rng, number, on_device=on_device)
-    shape = {**spec.shape, "bare": True, "norm": True}
-    return replace(spec, blocking=True, shape=shape)
-
-
 def _sharded(rng: Rng, number: int, *, on_device: bool) -> Spec:
     world, per_node = _ranks(rng)
     hybrid = per_node > 1 and world > per_node and rng.random() < 0.3
@@ -104,7 +97,26 @@ def _pipeline(rng: Rng, number: int, *, on_device: bool) -> Spec:
     return replace(spec, steps=int(rng.integers(30, 61)))
 
 
+def _unmarked(rng: Rng, number: int, *, on_device: bool) -> Spec:
+    """Programs that only communicate: nothing says where their steps and phases begin."""
+    spec = _data_parallel(rng, number, on_device=on_device)
+    shape = {**spec.shape, "bare": True, "norm": True}
+    return replace(spec, blocking=True, shape=shape)
+
+
+def _unmarked_tensor(rng: Rng, number: int, *, on_device: bool) -> Spec:
+    spec = _tensor(rng, number, on_device=on_device)
+    return replace(spec, shape={**spec.shape, "bare": True})
+
+
+def _unmarked_pipeline(rng: Rng, number: int, *, on_device: bool) -> Spec:
+    spec = _pipeline(rng, number, on_device=on_device)
+    return replace(spec, shape={**spec.shape, "bare": True, "clip": True})
+
+
 JOBS: dict[str, Callable[..., Spec]] = {
-    "ddp": _data_parallel, "unmarked": _unmarked, "fsdp": _sharded, "tensor": _tensor,
+    "ddp": _data_parallel, "fsdp": _sharded, "tensor": _tensor,
     "hierarchical": _hierarchical, "moe": _experts, "pipeline": _pipeline,
+    "unmarked": _unmarked, "unmarked_tensor": _unmarked_tensor,
+    "unmarked_pipeline": _unmarked_pipeline,
 }  # fmt: skip

@@ -30,6 +30,8 @@ _STRUCTURE: Mapping[str, tuple[str, ...]] = {
     "incast": ("even_transfer",),
 }
 
+_OF_THE_FABRIC = ("fabric_contention", "collective_topology_mismatch", "incast")
+
 
 @dataclass
 class Verdict:
@@ -189,6 +191,8 @@ def _unasked(said: Sequence[Mapping[str, Any]], case: Case) -> dict[str, float]:
 def structure(case: Case, mode: str) -> float:
     """What a job gives back whose structure of this mode is idealised."""
     ideal = _STRUCTURE.get(mode, ())
+    if mode in _OF_THE_FABRIC and case.spec.world == case.spec.per_node:
+        return 0.0  # all ranks share one host
     if mode == "workload_imbalance" and case.spec.coupled:
         ideal = _STRUCTURE["synchronization_amplification"]
     return max(case.gain(**dict.fromkeys(ideal, True)), 0.0) if ideal else 0.0

@@ -78,6 +78,8 @@ class DataParallel(Stack):
             with machine.phase(BACKWARD):
                 job.compute("backward", BACKWARD, 0.63 * spec.step_s)
             self.reduce_blocking()
+            for number in range(1 if self.fused else int(self.shape.get("small", 0))):
+                self.collective(self.everyone, ALL_REDUCE, 256, f"small {number}", blocking=True)
             if self.shape.get("norm"):
                 self.collective(self.everyone, ALL_REDUCE, 8, "norm", blocking=True)
         else:
@@ -87,7 +89,9 @@ class DataParallel(Stack):
 
     def reduce_blocking(self) -> None:
         """All buckets one after the other, each waited for."""
-        if self.fused:  # what many small collectives would be as one
+        if self.fused and not self.shape.get(
+            "small"
+        ):  # what many small collectives would be as one
             self.collective(
                 self.everyone, ALL_REDUCE, self.nbytes * self.buckets, "b0", blocking=True
             )
@@ -286,6 +290,7 @@ STACKS: dict[str, type[Stack]] = {
     "unmarked": DataParallel,
     "fsdp": Sharded,
     "tensor": TensorParallel,
+    "unmarked_tensor": TensorParallel,
     "hierarchical": Hierarchical,
     "moe": Experts,
 }
