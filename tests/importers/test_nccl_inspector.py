@@ -10,7 +10,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.format import Source
 from evenstep.importers.nccl import inspector as nccl_inspector
-from evenstep.trace.spool.layout import Flag, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op
 
 DUMPED_US = 1_748_030_377_748_202  # the plugin's README
 
@@ -59,11 +59,11 @@ def test_a_log_is_recognised_by_its_first_line(tmp_path):
 
 def test_records_become_collectives_on_the_device_with_their_durations(tmp_path):
     trace = read(write(tmp_path, [record(0, 7)], [record(1, 7, exec_us=500)]))
-    flight = trace.events.device_exit_ns - trace.events.device_enter_ns
-    assert flight.tolist() == [61_974_000, 500_000]
-    assert trace.events.group_seq.tolist() == [7, 7]
-    assert set(trace.events.op.tolist()) == {int(Op.ALL_REDUCE)}
-    assert (trace.events.flags & int(Flag.ON_DEVICE)).all()
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    assert (rows.device_exit_ns - rows.device_enter_ns).tolist() == [61_974_000, 500_000]
+    assert rows.group_seq.tolist() == [7, 7]
+    assert set(rows.op.tolist()) == {int(Op.ALL_REDUCE)}
+    assert (rows.flags & int(Flag.ON_DEVICE)).all()
     assert trace.groups[0].ranks == (0, 1)
 
 
@@ -92,6 +92,33 @@ def test_collectives_that_repeat_are_steps_and_tell_who_is_waited_for(tmp_path):
     assert finding.severity == pytest.approx(0.3, rel=0.1)
 
 
+def test_without_repetition_the_log_is_one_step_and_its_waits_are_of_all_of_it(tmp_path):
+    waits_us = [10_000, 70_000, 500, 90_000]
+    logs = [[record(0, n, exec_us=us + 100) for n, us in enumerate(waits_us)],
+            [record(1, n, exec_us=100) for n in range(len(waits_us))]]  # fmt: skip
+    for log in logs:
+        for number, item in enumerate(log):
+            item["metadata"]["dump_timestamp_us"] = DUMPED_US + 100_000 * number**2
+    diagnosis = diagnose(read(write(tmp_path, *logs)))
+    assert diagnosis.findings[0].where.ranks == [1]
+    elapsed_us = 100_000 * 3**2 + 1100  # from the first entry to the last end
+    share = sum(waits_us) / elapsed_us / 2  # of two ranks' time
+    assert diagnosis.summary["shares"]["wait"] == pytest.approx(share, rel=0.01)
+
+
+def test_a_header_may_stand_once_per_dump(tmp_path):
+    whole = [record(0, number) for number in range(3)]
+    marker = {name: whole[0][name] for name in ("header", "metadata")}
+    lines = [{**marker, "dump_stats": {"coll_dropped": 4}}, *({"coll_perf": item["coll_perf"]}
+             for item in whole)]  # fmt: skip
+    path = write(tmp_path, lines)[0]
+    assert nccl_inspector.recognises(Source(path, path.read_bytes()))
+    trace = read([path, *write(tmp_path / "..", [record(1, number) for number in range(3)])])
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    assert rows.group_seq[rows["rank"] == 0].tolist() == [0, 1, 2]
+    assert any("dropped 4 records" in limit for limit in trace.limits)
+
+
 def test_operations_that_were_not_written_are_counted(tmp_path):
     limits = read(write(tmp_path, [record(0, 1), record(0, 11)])).limits
     assert any("2 of 11 operations were recorded" in limit for limit in limits)
@@ -108,7 +135,7 @@ def test_a_second_log_of_a_rank_is_left_out(tmp_path):
     other = record(0, 1)
     other["metadata"]["pid"] = 99
     trace = read(write(tmp_path, [record(0, 1), record(1, 1)], [other]))
-    assert len(trace.events) == 2
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 2
     assert any("second log of rank 0" in limit for limit in trace.limits)
 
 
@@ -116,7 +143,7 @@ def test_a_damaged_line_is_named_and_the_others_are_used(tmp_path):
     path = write(tmp_path, [record(0, 1), record(0, 2)])[0]
     path.write_text(path.read_text() + '{"header": {"id"')
     trace = read([path])
-    assert len(trace.events) == 2
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 2
     assert any("line 3: not whole JSON" in limit for limit in trace.limits)
 
 

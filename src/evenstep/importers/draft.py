@@ -46,6 +46,11 @@ class Draft:
         """Number of a name; it is entered when new."""
         return self._names.setdefault(text, len(self._names))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, by their number."""
+        return tuple(self._names)
+
     def group(self, name: str, ranks: Iterable[int], backend: str = "") -> int:
         """Number of the group with this name and these members; it is entered when new."""
         members = tuple(sorted(set(ranks)))
@@ -99,7 +104,7 @@ class Draft:
             ranks={rank: self.ranks[rank] for rank in sorted(self.ranks)},
             events=events,
             groups=tuple(self._group_table),
-            names=tuple(self._names),
+            names=self.names,
             limits=self.limits,
         )
 

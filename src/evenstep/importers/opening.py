@@ -26,6 +26,7 @@ FORMATS: Mapping[str, str] = {
     "flight_recorder.flight_recorder": "a flight recorder dump of torch.distributed",
     "nccl.inspector": "JSON lines of the NCCL Inspector",
     "operations.operation_tables": "an operation table in Parquet or CSV",
+    "nccl.durations": "a table of collectives' durations",
     "steps.step_tables": "a table of steps in CSV, JSON lines or Parquet",
     "nccl.probe_floors": "a floors file of evenstep probe",
     "steps.training_logs": "a training log",

@@ -63,6 +63,23 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
     return replace(trace, events=draft.appended(events)), text
 
 
+def in_one_step(trace: Trace) -> Trace:
+    """The trace with one step of all ranks: all that was recorded, where nothing repeats."""
+    begun = _begun(trace.events, trace)
+    ended = np.maximum(trace.events.exit_ns, begun + 1)
+    draft = Draft()
+    for rank in trace.ranks:
+        mine = trace.events["rank"] == rank
+        if mine.any():
+            times = {"enter_ns": int(begun[mine].min()), "exit_ns": int(ended[mine].max())}
+            draft.rows(
+                rank,
+                {"kind": int(Kind.STEP), "step": 1, "flags": int(Flag.INFERRED), **times},
+            )
+    events = trace.events.with_column("step", np.ones(len(trace.events), np.uint32))
+    return replace(trace, events=draft.appended(events))
+
+
 def _begun(rows: Columns, trace: Trace) -> Array:
     """When each row began: on the device, where that has the host's clock."""
     return np.where(_on_host_clock(rows, trace), rows.device_enter_ns, rows.enter_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,11 @@ GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t|"
 MOST_ROWS = 20_000_000
 TAIL_BYTES = 1 << 16  # of a Parquet file: where its columns are named
+RELATIVE = "norm"  # values that were divided by something, by the end of their name
+UNITS_S = {
+    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
+    "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
+}  # fmt: skip
 _RECORD = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -66,6 +72,22 @@ def table_file(source: Source, wanted: Sequence[str] = ()) -> TableFile | None:
     except csv.Error:
         return None
     return TableFile(source.path, [name.strip() for name in names], separator)
+
+
+def column_of(file: TableFile, names: Sequence[str]) -> str:
+    """The column called by the first of these names that one is; "" for none."""
+    plain = {"_".join(name.lower().split()): name for name in reversed(file.names)}
+    return next((plain[name] for name in names if name in plain), "")
+
+
+def spelled(name: str) -> tuple[str, float | None]:
+    """The words of a column's name, in lower case, and the seconds of the unit it ends with.
+
+    None where it ends with no unit. `exec_time_us` is ("exec time", 1e-6).
+    """
+    words = re.sub(r"[^a-z]+", " ", name.lower()).split()
+    unit = UNITS_S.get(words[-1]) if words else None
+    return " ".join(words[:-1] if unit is not None and len(words) > 1 else words), unit
 
 
 def read_table(

@@ -2,8 +2,10 @@
 
 One JSON object per line and collective, one file per process. A duration runs from the rank's own
 start of the kernel to its end, so waiting for the others is counted in it; that is just what tells
-who came late: the last to enter has the shortest. The plugin writes the latest collective of each
-communicator whenever it wakes, so that some may be missing; coll_sn tells which.
+who came late: all members leave together, and the last to enter has the shortest. The plugin writes
+the latest collective of each communicator whenever it wakes, so that some may be missing; coll_sn
+tells which. Since version 4.3 of the format a communicator's header stands once per dump, in the
+marker `dump_stats` before its records.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, Source, TraceFormat
-from evenstep.importers.repetition import NOTHING_ELSE, with_steps
+from evenstep.importers.repetition import NOTHING_ELSE, in_one_step, with_steps
 from evenstep.trace.ranks import MOST_RANKS, format_ranks
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
@@ -32,7 +34,7 @@ NAME = "NCCL Inspector log"
 MOST_RECORDS = 20_000_000  # of all files: what fits into memory
 _MOST_COMPLAINTS = 3
 
-_HEAD = re.compile(rb'"(coll_perf|p2p_perf)"\s*:')
+_HEAD = re.compile(rb'"(coll_perf|p2p_perf|dump_stats)"\s*:')
 _OPS: Mapping[str, Op] = {
     "AllReduce": Op.ALL_REDUCE,
     "AllGather": Op.ALL_GATHER,
@@ -70,6 +72,7 @@ class _Log:
     series: dict[tuple[str, str, int, int], _Series] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)  # ranks of a communicator
     records: int = 0
+    dropped: int = 0  # by the plugin, as it says
 
 
 def recognises(source: Source) -> bool:
@@ -88,9 +91,11 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             draft.limits.append(f"left out: {error}")
     _enter(draft, log)
     trace, inferred = with_steps(draft.trace({"source": NAME}))
-    nothing = "NCCL Inspector records no steps: shares of step time cannot be given"
-    trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else nothing)
-    return trace
+    if inferred:
+        trace.limits.append(f"{inferred}; {NOTHING_ELSE}")
+        return trace
+    trace.limits.append("NCCL Inspector records no steps: all of the log is taken as one")
+    return in_one_step(trace)
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -102,12 +107,12 @@ FORMAT = TraceFormat(NAME, recognises, read)
 def _read_file(log: _Log, source: Source) -> list[str]:
     complaints: list[str] = []
     wrong = right = 0
+    before: dict[str, Any] = {}  # header and metadata of the dump that a record is of
     for line in lines(source.path):
         if not line.text.strip():
             continue
         try:
-            _record(log, json.loads(line.text))
-            right += 1
+            right += _record(log, json.loads(line.text), before)
         except (ValueError, RecursionError) as error:
             wrong += 1
             if len(complaints) < _MOST_COMPLAINTS:
@@ -128,8 +133,23 @@ def _said(error: Exception) -> str:
     return str(error)[:120] if isinstance(error, ValueError) else "too deeply nested"
 
 
-def _record(log: _Log, value: Any) -> None:
-    """Take in one line. Raises ValueError with what makes no sense in it."""
+def _record(log: _Log, value: Any, before: dict[str, Any]) -> bool:
+    """Take in one line; whether it is of a call. Raises ValueError with what makes no sense in it.
+
+    What a line does not say by itself is as in the marker `before` it.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("header is missing")
+    value = {**before, **value}
+    if "dump_stats" in value:
+        before |= {name: value[name] for name in ("header", "metadata") if name in value}
+        stats = value["dump_stats"]
+        log.dropped += sum(
+            _whole(stats, name, MOST_BYTES)
+            for name in (stats if isinstance(stats, dict) else ())
+            if "drop" in name
+        )
+        return False
     head, meta = _part(value, "header"), _part(value, "metadata")
     kind = "coll" if "coll_perf" in value else "p2p"
     perf = _part(value, f"{kind}_perf")
@@ -151,6 +171,7 @@ def _record(log: _Log, value: Any) -> None:
     for column, number in zip(_COLUMNS, numbers, strict=True):
         series.columns[column].append(number)
     log.records += 1
+    return True
 
 
 def _times(perf: Mapping[str, Any], dumped_us: int, kind: str) -> tuple[int, int, int, int]:
@@ -275,9 +296,11 @@ def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
     if not log.records:
         return []
     limits = [
-        "NCCL Inspector counts waiting for other ranks as execution: who is late follows from the "
-        "durations, transfer alone does not",
+        "NCCL Inspector counts waiting for other ranks as execution: a rank's wait is its duration "
+        "less the shortest of the members', and the shortest is taken for transfer",
     ]
+    if log.dropped:
+        limits.append(f"the plugin dropped {log.dropped} records by its own count")
     span = sum(_span(series.columns["group_seq"]) for series in log.series.values())
     if log.records < span:
         limits.append(

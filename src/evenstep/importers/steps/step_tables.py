@@ -21,7 +21,15 @@ from evenstep.importers.file_ranks import last_number, natural, ranks_by_paths
 from evenstep.importers.format import Progress, Source, TraceFormat
 from evenstep.importers.kineto.names import phase
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
-from evenstep.importers.tables import Table, TableFile, read_table, table_file
+from evenstep.importers.tables import (
+    RELATIVE,
+    Table,
+    TableFile,
+    column_of,
+    read_table,
+    spelled,
+    table_file,
+)
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
@@ -32,11 +40,6 @@ RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "re
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx")
 TIMES = ("time", "timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts")
 PHASES = ("phase", "stage_name", "section")
-RELATIVE = "norm"  # values that were divided by something, by the end of their name
-UNITS_S = {
-    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
-    "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
-}  # fmt: skip
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)"
@@ -76,15 +79,11 @@ def layout_of(source: Source) -> Layout | None:
     file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
     if file is None:
         return None
-    plain = {"_".join(name.lower().split()): name for name in reversed(file.names)}
-    rank, step, time, part = (
-        next((plain[name] for name in names if name in plain), "")
-        for names in (RANKS, STEPS, TIMES, PHASES)
-    )
+    rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
     durations = [found for name in file.names if (found := _duration(name)) is not None]
-    if not durations and set(plain) == {"wall_time", "step", "value"}:  # TensorBoard, one metric
+    if not durations and file.names == ["Wall time", "Step", "Value"]:  # TensorBoard, one metric
         told = _duration(source.path.name.partition("tag-")[2].removesuffix(".csv"))
-        durations = [told._replace(name=plain["value"])] if told else []
+        durations = [told._replace(name="Value")] if told else []
     if not (step or time) or not (durations or (time and (rank or step))):
         return None
     return Layout(file, rank, step, time, part, durations)
@@ -95,9 +94,7 @@ def _duration(name: str) -> Duration | None:
     if name.endswith(_EXTREMES):
         return None
     run, _, metric = name.rpartition(" - ")
-    words = re.sub(r"[^a-z]+", " ", metric.rpartition("/")[2].lower()).split()
-    unit = UNITS_S.get(words[-1]) if words else None
-    core = " ".join(words[:-1] if unit is not None and len(words) > 1 else words)
+    core, unit = spelled(metric.rpartition("/")[2])
     if _STEP_TIME.match(core) or core in _UNIT_NAMES:
         return Duration(name, run, WHOLE, unit or 1.0)
     part = phase(core.removesuffix(" time"))

@@ -1,0 +1,162 @@
+"""Durations of collectives and nothing else, as a table: CSV, JSON lines or Parquet.
+
+What timers around a library's calls and observers of its kernels leave: a row per rank, group and
+call, with its place in the group's order and how long it took. No clock is needed: all members of
+a synchronizing collective leave it together, so that a rank has waited for as long as its duration
+is above the shortest of the members'.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import reported
+from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
+from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.kineto.names import operation
+from evenstep.importers.repetition import in_one_step, with_steps
+from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
+from evenstep.trace.columns import Columns
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import RankInfo, Trace
+
+Array = npt.NDArray[np.float64]
+
+NAME = "table of collectives"
+RANKS = ("rank", "global_rank", "rank_id", "worker")
+GROUPS = ("communicator", "comm", "comm_id", "comm_hash", "group", "process_group", "pg", "pg_name")
+SEQUENCES = ("seq", "sequence", "seq_id", "seq_num", "sequence_number", "coll_sn", "op_count",
+             "opcount", "collective_seq_id", "call")  # fmt: skip
+OPS = ("op", "operation", "collective", "coll", "func", "kernel", "name", "primitive")
+SIZES = ("bytes", "size", "size_bytes", "msg_size", "message_size", "msg_size_bytes", "data_size")
+_DURATION = re.compile(r"\b(?:duration|elapsed|latency|(?:exec|execution|run|kernel|coll) time)\b")
+ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
+
+
+class Layout(NamedTuple):
+    """What the columns of a table are called; "" where there is none."""
+
+    file: TableFile
+    rank: str
+    group: str
+    sequence: str
+    op: str
+    size: str
+    duration: str
+    unit_s: float
+
+
+def recognises(source: Source) -> bool:
+    """Whether a table has ranks, places in an order of calls, and durations."""
+    return layout_of(source) is not None
+
+
+def layout_of(source: Source) -> Layout | None:
+    """What a table's columns mean; None where it is none of collectives."""
+    file = table_file(source, (*RANKS, *GROUPS, *SEQUENCES, *OPS, *SIZES, "duration_us"))
+    if file is None:
+        return None
+    wanted = (RANKS, GROUPS, SEQUENCES, OPS, SIZES)
+    rank, group, sequence, op, size = (column_of(file, names) for names in wanted)
+    for name in file.names:
+        core, unit = spelled(name)
+        if rank and sequence and (group or op) and (_DURATION.search(core)):
+            return Layout(file, rank, group, sequence, op, size, name, unit or 1.0)
+    return None
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """All tables as one trace. Raises `TraceError` where none has a usable row."""
+    draft = Draft()
+    parts = []
+    for source in reported(sources, progress):
+        layout = layout_of(source)
+        if layout is not None:
+            parts.append(_rows(layout, draft))
+    table = Columns.concatenate(parts)
+    if not len(table):
+        reasons = "; ".join(draft.limits) or "it has no rows"
+        raise TraceError(f"{sources[0].path} has no collective that could be read: {reasons}")
+    for rank in np.unique(table["rank"]).tolist():
+        draft.rank(RankInfo(rank, {"rank": rank, "boot_id": "one table"}, {"device_clock": "host"}))
+    _enter(draft, table)
+    trace, inferred = with_steps(draft.trace({"source": NAME}))
+    trace.limits += [
+        "only durations of collectives are known: a rank's wait is its own less the shortest of "
+        "the members', which is taken for transfer; what lies between collectives is not in it",
+        inferred or "no steps are known: all of it is taken as one",
+    ]
+    return trace if inferred else in_one_step(trace)
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+def _rows(layout: Layout, draft: Draft) -> Columns:
+    """The usable rows of a table: rank, group (its number among the names), sequence, op, …"""
+    numbers = [name for name in (layout.rank, layout.sequence, layout.size) if name]
+    texts = [name for name in (layout.group, layout.op) if name]
+    table = read_table(layout.file, [*numbers, layout.duration], texts, draft.limits)
+    rank, sequence = table.numbers[layout.rank], table.numbers[layout.sequence]
+    length = np.rint(table.numbers[layout.duration] * layout.unit_s * 1e9)
+    good = (rank >= 0) & (rank < MOST_RANKS) & (rank % 1 == 0) & (sequence >= 0)
+    good &= (sequence < LATEST_NS) & (length >= 0) & (length < LATEST_NS / max(len(rank), 1))
+    if not good.all():
+        draft.limits.append(
+            f"{layout.file.path}: {int((~good).sum())} rows have no rank, place or duration: "
+            "left out"
+        )
+    size = table.numbers.get(layout.size, np.zeros(len(rank)))
+    kinds, code = table.texts.get(layout.op, ([], np.full(len(rank), -1)))
+    unnamed = Op.OTHER if layout.op else Op.ALL_REDUCE  # what most are, and all are taken to be
+    ops = np.array([*(int(operation(kind) or Op.OTHER) for kind in kinds), int(unnamed)])
+    names, group = table.texts.get(layout.group, ([], np.full(len(rank), -1)))
+    shared = np.array([*(draft.name(name) for name in names), draft.name("world")])
+    columns = {
+        "rank": rank, "group": shared[group], "group_seq": sequence, "op": ops[code],
+        "length": length, "bytes": np.where((size > 0) & (size < MOST_BYTES), size, 0),
+    }  # fmt: skip
+    return Columns({name: values[good].astype(np.int64) for name, values in columns.items()})
+
+
+def _enter(draft: Draft, table: Columns) -> None:
+    """Calls one after the other in the order of each group; all members leave a call together.
+
+    So they lie on one clock, of our making.
+    """
+    table = table.sorted_by("group_seq", "group", "rank")
+    call = np.cumsum(
+        (np.diff(table.group_seq, prepend=-1) != 0) | (np.diff(table.group, prepend=-1) != 0)
+    ) - 1  # fmt: skip
+    longest = np.zeros(int(call[-1]) + 1, np.int64)
+    np.maximum.at(longest, call, table.length)
+    end = ORIGIN_NS + np.cumsum(longest + 1)[call]
+    names = list(draft.names)
+    members = {
+        group: draft.group(names[group], np.unique(table["rank"][table.group == group]).tolist())
+        for group in np.unique(table.group).tolist()
+    }
+    numbers = np.array([members.get(at, -1) for at in range(len(names))])
+    message = np.isin(table.op, [int(Op.SEND), int(Op.RECV)])
+    for rank in np.unique(table["rank"]).tolist():
+        mine = table["rank"] == rank
+        rows = table.select(mine)
+        enter = end[mine] - rows.length
+        draft.rows(
+            rank,
+            {
+                "kind": np.where(message[mine], int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
+                "op": rows.op, "group": numbers[rows.group], "group_seq": rows.group_seq,
+                "bytes_in": rows.bytes, "bytes_out": rows.bytes, "device": 0,
+                "enter_ns": enter, "exit_ns": end[mine],
+                "device_enter_ns": enter, "device_exit_ns": end[mine],
+                "flags": int(Flag.ON_DEVICE | Flag.ASYNC | Flag.EXIT_UPPER_BOUND),
+            },
+        )  # fmt: skip

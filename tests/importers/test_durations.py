@@ -1,0 +1,73 @@
+"""Tables that know how long collectives took on each rank, and nothing else."""
+
+import json
+from collections import defaultdict
+
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.importers.opening import open_trace
+from evenstep.trace.spool.layout import Kind, Op
+
+LATE_US, MOVED_US, WORLD, CALLS, LATE = 900, 100, 4, 12, 2
+
+
+def rows():
+    """Rank, communicator, place, duration: rank 2 comes late, so that its own is the shortest."""
+    for call in range(CALLS):
+        for rank in range(WORLD):
+            late = LATE_US * (call % 3)
+            yield rank, "0xfeed", call, MOVED_US + (0 if rank == LATE else late)
+
+
+def waits_ns(trace):
+    """Own duration less the shortest of each (group, place), counted by rank."""
+    events = trace.of_kind(Kind.COLLECTIVE)
+    flight = (events.device_exit_ns - events.device_enter_ns).tolist()
+    calls = defaultdict(dict)
+    for rank, group, place, length in zip(
+        events["rank"].tolist(), events.group.tolist(), events.group_seq.tolist(), flight,
+        strict=True,
+    ):  # fmt: skip
+        calls[group, place][rank] = length
+    found = defaultdict(int)
+    for members in calls.values():
+        for rank, length in members.items():
+            found[rank] += length - min(members.values())
+    return found
+
+
+@pytest.fixture(params=["csv", "jsonl"])
+def trace(request, tmp_path):
+    names = ("rank", "comm_hash", "coll_sn", "exec_time_us")
+    path = tmp_path / f"timer.{request.param}"
+    if request.param == "csv":
+        text = "\n".join(",".join(map(str, row)) for row in [names, *rows()])
+    else:
+        text = "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows())
+    path.write_text(text + "\n")
+    return open_trace([path])
+
+
+def test_the_wait_is_what_is_above_the_shortest(trace):
+    total = sum(LATE_US * 1000 * (call % 3) for call in range(CALLS))
+    assert waits_ns(trace) == {rank: 0 if rank == LATE else total for rank in range(WORLD)}
+    assert trace.groups[0].ranks == tuple(range(WORLD))
+
+
+def test_the_rank_that_is_late_is_named_though_no_clock_is_known(trace):
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [LATE])
+
+
+def test_operations_and_sizes_are_read_where_they_are_given(tmp_path):
+    path = tmp_path / "observer.csv"
+    path.write_text(
+        "global_rank,pg_name,op,seq_id,msg_size,latency (ms)\n"
+        "0,dp,ncclAllReduce,1,4096,2\n1,dp,ncclAllReduce,1,4096,1\n"
+    )
+    events = open_trace([path]).of_kind(Kind.COLLECTIVE)
+    assert set(events.op.tolist()) == {int(Op.ALL_REDUCE)}
+    assert (events.bytes_in.tolist(), (events.exit_ns - events.enter_ns).tolist()) == (
+        [4096, 4096], [2_000_000, 1_000_000]
+    )  # fmt: skip
