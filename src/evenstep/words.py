@@ -112,6 +112,11 @@ def _single(unit: str) -> str:
     return unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit
 
 
+def capital(text: str) -> str:
+    """The text with its first letter large."""
+    return text[:1].upper() + text[1:]
+
+
 def plural(count: int, noun: str) -> str:
     """1 rank, 4 ranks."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -11,7 +11,7 @@ from tests.diagnose.synthetic import MS, World
 
 FINDING = {
     *("mode", "layer", "severity", "confidence", "observation", "cause"),
-    *("where", "when", "effect", "options", "evidence"),
+    *("where", "when", "effect", "options", "evidence", "title", "stacks"),
 }
 WORLDS = {
     "healthy": World(noise=0.005),

@@ -13,6 +13,7 @@ from typing import Any
 SCHEMA = "evenstep.diagnosis/1"
 
 LAYERS = ("model", "framework", "runtime", "node", "fabric", "coupling")
+TERMINAL = ("rank_failed", "hang")  # modes that end a job: they come first, whatever they cost
 PATTERNS = ("chronic", "transient", "bursty", "rotating", "oscillating")
 
 
@@ -75,6 +76,15 @@ class Evidence:
 
 
 @dataclass(slots=True, frozen=True)
+class CallStack:
+    """What a rank's training thread was in when it was late: innermost frame first."""
+
+    rank: int
+    share: float  # of the looks at this rank
+    frames: Sequence[str] = ()  # "file:line function"
+
+
+@dataclass(slots=True, frozen=True)
 class Finding:
     """One failure mode at work. `severity` is the recoverable share of total step time, 0 to 1."""
 
@@ -89,6 +99,8 @@ class Finding:
     effect: Effect
     options: Sequence[Option] = ()
     evidence: Sequence[Evidence] = ()
+    title: str = ""  # the cause in about five words: "Garbage collection on rank 1"
+    stacks: Sequence[CallStack] = ()  # where they were taken
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with exactly the keys of the contract."""
