@@ -11,6 +11,8 @@ for the bands of cost, which were added after a look at tuning seeds:
   done everything. Of two faults each is worth its Shapley value. Cases that lose less than 5 % are
   dropped, not judged.
 - *Mode first*: the first finding is of one of the modes that an honest reader may call the fault.
+  Findings come worst first, so those of structure (below) that truly costs this job more than the
+  fault does may stand before it.
   Several are accepted only where no record could tell them apart: a slow node is a straggler or
   locality, and so is a slow rank that is alone on its node; a rank that is a whole stage, or a node
   that is whole stages, is a straggler or an imbalance; lengths on a device whose
