@@ -117,6 +117,9 @@ def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) ->
 
 
 def worst(diagnoses: Iterable[Any]) -> float:
-    """The highest severity of any finding."""
-    severities = (finding.severity for item in diagnoses for finding in item.findings)
-    return max((severity for severity in severities if severity is not None), default=0.0)
+    """The highest severity of any finding; 1 where something ended the job."""
+    from evenstep.diagnose.finding import TERMINAL
+
+    found = [finding for item in diagnoses for finding in item.findings]
+    costs = (1.0 if each.mode in TERMINAL else each.severity or 0.0 for each in found)
+    return max(costs, default=0.0)
