@@ -28,7 +28,8 @@ for the bands of cost, which were added after a look at tuning seeds:
   the two extremes is right: a slow rank mended is as it was by nature, or like its peers (constant
   differences of up to 2 % are nobody's knowledge); a fabric that is slow in all its transfers may
   have its rated bandwidth or an infinite one; lengths may be told from the job's noise, or, where
-  that noise too is shared by forward and backward, not.
+  that noise too is shared by forward and backward, not. Of 15 steps or more the first may be left
+  out, as docs/stacks/ddp.md says.
 - *False finding*: for each mode, the sum of its severities less what removing its structure truly
   gives back in this very job is 5 % or more; with the fault in place or once it is mended,
   whichever is more, since parts may be booked in either order. The structure of noise
