@@ -150,8 +150,19 @@ def _step_time(diagnosis: Diagnosis) -> str:
 def _communication(diagnosis: Diagnosis) -> str:
     summary = diagnosis.summary
     parts = []
-    if is_known(overlapped := summary.get("overlapped_communication")):
-        parts.append(f"{percent(overlapped)} of the time communication is hidden behind compute")
+    device = summary.get("device") or {}
+    if is_known(device.get("idle")):
+        used = " · ".join(
+            f"{name} {percent(device[key])}"
+            for key, name in (("compute", "compute"), ("communication", "communication"),
+                              ("copy", "copies alone"))
+        )  # fmt: skip
+        parts.append(f"devices busy {percent(device['busy'])} ({used}), idle "
+                     f"{percent(device['idle'])}")  # fmt: skip
+    if is_known(hidden := device.get("hidden")):
+        parts.append(f"{percent(hidden)} of the communication is behind compute")
+    elif is_known(overlapped := summary.get("overlapped_communication")):
+        parts.append(f"communication is behind compute for {percent(overlapped)} of step time")
     if is_known(ratio := summary.get("communication_to_compute")):
         parts.append(f"communication : compute {number(ratio)}")
     if is_known(wasted := summary.get("rank_hours_wasted")):
