@@ -18,6 +18,7 @@ for the bands of cost, which were added after a look at tuning seeds:
   that is whole stages, is a straggler or an imbalance; lengths on a device whose
   forward and backward are not seen apart are noise as well; a link that is slow for everybody is
   the fabric's, whatever it is called; a single rank that feeds its device slowly is late as well;
+  ranks that are slow in strict turns swing in opposite phase, which is an oscillation as well;
   a rank that came late into the first step is late, whatever held it.
 - *Culprits*: `where.ranks` of that finding are exactly the ranks at fault; of a node, its ranks or
   its name; of a link, its node and at most others of one group that is slow. They are not asked for
