@@ -15,7 +15,8 @@ from itertools import product
 from typing import NamedTuple
 
 from benchmarks.measure import Row
-from evenstep.pacing.random_trial import BLOCK_STEPS, Account, RandomTrial
+from evenstep.pacing.account import Account
+from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
 
 COMMAND = "python -m benchmarks trial"
 EFFECTS = (0.0, -0.01, -0.03, 0.02, 0.05)

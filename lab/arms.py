@@ -1,8 +1,8 @@
 """Arms: the controllers under comparison, and whose turn each block is.
 
-An arm is a controller's name, `baseline` for none, with modifiers: `auto+sharing`. A tier may know
-arms of its own (`blocking` of mpi). Blocks come in rounds of one for each arm, in an order drawn
-anew for each round.
+An arm is a controller's name, `token`, or `baseline` for none, with modifiers: `slack+sharing`. A
+tier may know arms of its own (`blocking` of mpi). Blocks come in rounds of one for each arm, in an
+order drawn anew for each round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 
 from evenstep.errors import UsageError
 from evenstep.pacing import CONTROLLERS, PacerSettings
+from evenstep.pacing.token import TOKEN
 
+RULES = (*CONTROLLERS, TOKEN)
 BASELINE = "baseline"
 AGAIN = "baseline again"  # the same once more: what the comparison says where nothing differs
 MODIFIERS = ("sharing", "unguarded")
@@ -32,7 +34,7 @@ class Arm:
 
     def settings(self, **common: Any) -> PacerSettings:
         """The settings of a rank's pacer in this arm."""
-        if not self.controller:
+        if self.controller not in CONTROLLERS:
             return PacerSettings(**{**common, "mode": "off", "sharing": False})
         modified = {"sharing": common.get("sharing", False) or self.sharing,
                     "guarded": common.get("guarded", True) and self.guarded}  # fmt: skip
@@ -45,14 +47,14 @@ def arm(text: str, own: Sequence[str] = ()) -> Arm:
     unknown = [word for word in modifiers if word not in MODIFIERS]
     if name in own and not modifiers:
         return Arm(text, own=name)
-    if (name in (BASELINE, AGAIN) and not modifiers) or (name in CONTROLLERS and not unknown):
+    if (name in (BASELINE, AGAIN) and not modifiers) or (name in RULES and not unknown):
         return Arm(
             text,
-            name if name in CONTROLLERS else "",
+            name if name in RULES else "",
             "sharing" in modifiers,
             "unguarded" not in modifiers,
         )
-    known = ", ".join([BASELINE, *CONTROLLERS, *own])
+    known = ", ".join([BASELINE, *RULES, *own])
     raise UsageError(
         f"there is no arm {text!r}; there are {known}, controllers also with +sharing or +unguarded"
     )

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 HELP = """Run real processes on an emulated fabric, and compare what controllers do to them.
 
   python -m lab run -f two-jobs.toml --out runs/two          one arm; leaves a trace of each job
-  python -m lab compare baseline paper auto -f two-jobs.toml gain and CV of each, with intervals
+  python -m lab compare baseline paper slack -f two-jobs.toml gain and CV of each, with intervals
   python -m lab predict -f two-jobs.toml                     the simulator's answer beside it
   python -m lab fields                                       what a scenario may say
   python -m lab clean                                        remove what a killed run left behind
 
-Arms are baseline and the controllers; auto+sharing lets ranks share a plan, auto+unguarded takes
+Arms are baseline and the controllers; slack+sharing lets ranks share a plan, slack+unguarded takes
 the guard away. Blocks of all arms take turns in one run, and the baseline runs twice, so that the
 interval of no difference stands beside the others."""
 
@@ -76,7 +76,7 @@ def _compare(args: argparse.Namespace) -> int:
     from lab.comparison import compared
 
     asked = _scenario(args)
-    names = args.arms or ["baseline", "auto"]
+    names = args.arms or ["baseline", "slack"]
     with _folder(args) as folder:
         record, outcomes = compared(asked, names, folder, _progress())
         found = page.document(asked, record, outcomes, asked.run.rounds)

@@ -75,7 +75,7 @@ def render(
 
 
 def verdict(arms: Sequence[Mapping[str, Any]]) -> str:
-    """What came of each arm, in a line: gap: gains, +2.1 % (+1.0 to +3.2); auto: …"""
+    """What came of each arm, in a line: slack: gains, +2.1 % (+1.0 to +3.2); paper: …"""
     said = [(arm["arm"], arm["verdict"], gain(arm["gain"])) for arm in arms if arm["verdict"]]
     if not said:
         return "Only the baseline ran: there is nothing to compare it with"

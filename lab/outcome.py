@@ -2,8 +2,9 @@
 
 A round has one block of each arm, so an arm is compared with the baseline of the same round: what
 drifts slowly touches both. Gains are differences of logarithms of the mean step time, averaged over
-the jobs that pace; their interval is the guard's own (`pacing.comparison`), valid at any number of
-rounds. The CV is that of all steps of an arm; its interval is a jackknife over rounds (Tukey 1958).
+the jobs that pace; their interval is the trial's own (`pacing.evidence`), valid at any number of
+rounds since the order of arms in a round is drawn by chance. The CV is that of all steps of an arm;
+its interval is a jackknife over rounds (Tukey 1958).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from evenstep.pacing.comparison import PairedComparison
+from evenstep.pacing.evidence import interval
 from evenstep.statistics.quantiles import student
 from lab.arms import Schedule
 from lab.steps import Array, JobSteps
@@ -198,16 +199,13 @@ def _log_gains(sums: _Sums, arm: int) -> Array:
 
 def gain_interval(log_gains: Sequence[float] | Array) -> Interval:
     """Mean gain over rounds, as a share."""
-    comparison = PairedComparison()
-    for value in log_gains:
-        if math.isfinite(value):
-            comparison.add(float(value))
-    if not comparison.count:
+    told = [float(value) for value in log_gains if math.isfinite(value)]
+    if not told:
         return Interval(math.nan, None, None)
-    if comparison.count < FEWEST_ROUNDS:
-        return Interval(math.expm1(comparison.mean), None, None)
-    ends = math.expm1(comparison.low), math.expm1(comparison.high)
-    return Interval(math.expm1(comparison.mean), *ends)
+    mean, *ends = interval(told)
+    if len(told) < FEWEST_ROUNDS or not all(map(math.isfinite, ends)):
+        return Interval(math.expm1(mean), None, None)
+    return Interval(math.expm1(mean), *map(math.expm1, ends))
 
 
 def jackknifed(statistic: Callable[[int | None], float], rounds: int) -> Interval:

@@ -18,7 +18,6 @@ from typing import Any
 
 from evenstep.agent.collector import PauseWatch
 from evenstep.agent.entries import GroupState
-from evenstep.agent.gaps import GapGate
 from evenstep.agent.orders import Orders
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
@@ -74,11 +73,10 @@ class RankHost:
         self._ident = self.recorder.ident
         self._group = _entered(spool, world)
         self._arm_of = arm_of
-        self._gates = [GapGate(self.recorder) for _ in settings]
         waits = WaitEstimator()  # one for all arms: floors are the links', not a controller's
         self._arms = []
-        for chosen, gate in zip(settings, self._gates, strict=True):
-            host = PaceHost(Pacer(chosen), self.recorder, world=world, can_hold=True, gate=gate)
+        for chosen in settings:
+            host = PaceHost(Pacer(chosen), self.recorder, world=world, can_hold=True)
             host.waits = waits
             self._arms.append(_ArmHost(host))
         self.arm = 0  # whose steps are done now
@@ -105,9 +103,8 @@ class RankHost:
             self.recorder.stack.leave(now_ns())
 
     def bucket(self, nbytes: int, exchange: Callable[[], Any], *, op: Op = Op.ALL_REDUCE) -> Any:
-        """A blocking collective of the job; pauses before it where the arm's rule says so."""
+        """A blocking collective of the job."""
         recorder = self.recorder
-        self._gates[self.arm]()
         begin = now_ns()
         recorder.collective(begin, self._group, int(op), nbytes, nbytes, 0, -1, int(DType.FLOAT32))
         try:
@@ -174,9 +171,7 @@ class RankHost:
                     "steps": arm.steps,
                     "held_steps": account.held_steps,
                     "held_ns": account.held_ns,
-                    "gaps_ns": account.gaps_ns,
-                    "contention": account.contention,
-                    "applicable": account.applicable,
+                    "verdict": account.verdict.word,
                 }
             )
         return found

@@ -52,7 +52,6 @@ def attached(trial: Trial, number: int) -> Agent:
         ring_bytes=RECORD_BYTES * records(trial, job),
         sample_period_s=PERIOD_S,
         pace_mode="on",
-        pace_controller="auto",  # so that collectives pass by the place where gaps are made
         pace_sharing=trial.scenario.pacing.sharing or any(arm.sharing for arm in schedule.arms),
         verdict=False,
     )

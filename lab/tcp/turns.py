@@ -36,9 +36,7 @@ class TurnPacer(Pacer):
                 "steps": account.steps,
                 "held_steps": account.held_steps,
                 "held_ns": account.held_ns,
-                "gaps_ns": account.gaps_ns,
                 "verdict": account.verdict.word,
-                "contention": account.contention,
             }
             for account in (pacer.account for pacer in self._turns)
         ]

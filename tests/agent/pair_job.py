@@ -18,7 +18,7 @@ import evenstep
 from tests.agent.training import leave, model_and_optimizer, train
 
 STEPS = 40
-SHARED_STEPS = 224
+SHARED_STEPS = 400
 LATE_STEPS = 4
 
 

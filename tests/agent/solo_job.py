@@ -20,7 +20,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
-from evenstep.agent import request
 from evenstep.attachment import agent
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind
@@ -167,17 +166,6 @@ class Job:
         self.attach("middle")
         return [before + train(2, first=3, parts=parts), sequence]
 
-    def toggled(self):
-        """The gate in the way of collectives, as hooks and pacer have it: before, while on, off."""
-        self.attach("toggled")
-        parts, told = model_and_optimizer(), []
-        for number, mode in enumerate(("observe", "on", "off"), start=1):
-            request.write(self.folder / "toggled", request.Change(number, mode), RUN_ID)
-            train(3, parts=parts)
-            gates = agent.current().gate, agent.current()._pace.gate
-            told.append([type(gate).__name__ for gate in gates])
-        return told
-
     def session(self):
         self.attach("session")
         parts = model_and_optimizer()
@@ -256,7 +244,7 @@ class Job:
             freed.wait()
 
         agent.current().gate = None
-        agent.current()._pause_by(slow)
+        agent.current().gate_by(slow)
         thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(1),))
         thread.start()
         held.wait(60)

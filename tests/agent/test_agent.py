@@ -9,7 +9,7 @@ import pytest
 
 import evenstep
 from evenstep.errors import TraceError
-from evenstep.pacing.blocks import BLOCK_STEPS, block_is_paced
+from evenstep.pacing.random_trial import BLOCK_STEPS, PAIR, acts
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.agent.conftest import start
 from tests.agent.pair_job import LATE_STEPS, STEPS
@@ -84,10 +84,6 @@ def test_ranks_that_are_numbered_anew_are_said_to_be(solo):
     assert "rank 0 of 1 is now 2 of 4" in line
     facts = solo.trace("renumbered").ranks[0].facts
     assert facts["renumbered"].startswith("rank 2 of 4 since step")
-
-
-def test_pauses_between_buckets_come_and_go_with_pacing_that_is_switched_at_run_time(solo):
-    assert solo["toggled"] == [["NoneType"] * 2, ["GapGate"] * 2, ["NoneType"] * 2]
 
 
 @pytest.mark.parametrize("scene", ["broken_collective", "broken_end_step"])
@@ -278,7 +274,7 @@ def test_with_a_shared_plan_the_early_rank_is_held_in_the_same_blocks_on_every_r
     run_id = trace.ranks[0].identity["run_id"]
     blocks = set(applied.step // BLOCK_STEPS)
     assert blocks
-    assert all(block_is_paced(run_id, 0, int(block)) for block in blocks)
+    assert all(acts(f"{run_id}/0/pace", int(block), PAIR) for block in blocks)
 
 
 def test_a_rank_that_surely_waited_after_its_delay_books_no_loss(pair):

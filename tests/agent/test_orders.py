@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from evenstep.agent.orders import MOST_BYTES, Orders, SharedFloor, floor_of, slowest_of
 from evenstep.agent.windows import WINDOW_STEPS, FirstCollective, StepRow, summarize
-from evenstep.pacing import Plan, Slowest, Stance
+from evenstep.pacing import Plan, Slowest
 
 SIGNED = st.integers(-(2**63), 2**63 - 1)
 PLANS = st.builds(
-    lambda first, more, stance, delay: Plan(first, first + more, 1, 8, stance, delay),
+    lambda first, more, span, scale: Plan(first, first + more, 1, 8, span, scale),
     st.integers(0, 2**40),
     st.integers(0, 2**20),
-    st.sampled_from(Stance),
-    st.integers(-1, 10**9),
+    st.sampled_from([0, 1, 2, 16]),
+    st.integers(0, 4),
 )
 ORDERS = st.builds(
     Orders,

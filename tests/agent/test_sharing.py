@@ -5,7 +5,7 @@ import pytest
 from evenstep.agent.orders import Orders
 from evenstep.agent.sharing import PATIENCE, Sharing
 from evenstep.agent.windows import WINDOW_STEPS, StepRow, WindowReport, summarize
-from evenstep.pacing import Plan, Slowest, Stance
+from evenstep.pacing import Plan, Slowest
 
 MS = 1_000_000
 
@@ -188,7 +188,7 @@ def test_posting_touches_no_store():
 
 # -- pacing together -------------------------------------------------------------------------------
 
-PLAN = Plan(64, 95, 0, 4, Stance.BLOCKS)
+PLAN = Plan(64, 95, 0, 4, 2)
 
 
 def test_a_plan_of_rank_0_reaches_every_rank_once():

@@ -42,13 +42,13 @@ def test_both_families_and_the_error_of_their_fit_are_shown(data):
 
 def test_within_one_rack_nothing_is_predicted_to_change(data):
     first = data[0]["families"][0]["rows"][0]
-    assert (first["nodes"], first["auto"]["gain"]) == (4, 0.0)
+    assert (first["nodes"], first["token"]["gain"]) == (4, 0.0)
 
 
 def test_no_arm_gains_more_than_a_job_that_is_alone(data):
     for family in data[0]["families"]:
         for row in family["rows"]:
-            assert max(row["paper"]["gain"], row["auto"]["gain"]) <= row["alone"]["gain"] + 1e-9
+            assert max(row["paper"]["gain"], row["token"]["gain"]) <= row["alone"]["gain"] + 1e-9
 
 
 def test_the_rows_are_written_one_per_arm(data):

@@ -1,5 +1,3 @@
-from math import log
-
 import numpy as np
 import pytest
 
@@ -13,8 +11,8 @@ STEP_NS, HELD_NS, BOOKED_NS = 100_000_000, 5_000_000, 2_000_000
 
 
 def account(**changes):
-    verdict = {"word": "pays", "pairs": 9, "gain": log(1.1), "low": log(1.05), "high": log(1.2)}
-    plain = {"mode": "on", "booked_ns": BOOKED_NS, "verdict": verdict, "contention": ""}
+    verdict = {"word": "pays", "pairs": 9, "gain": 0.1 / 1.1, "low": 0.05 / 1.05, "high": 0.2 / 1.2}
+    plain = {"mode": "on", "booked_ns": BOOKED_NS, "verdict": verdict}
     return {"pacing_account": plain | changes}
 
 

@@ -25,7 +25,7 @@ TWO_JOBS = {
 def two_jobs(tmp_path_factory):
     """A finished run of two arms: (scenario, schedule, record, folder)."""
     scenario = parse(TWO_JOBS)
-    schedule = Schedule(run.arms_for(["gap+unguarded"], again=False), 2, 0, seed=0)
+    schedule = Schedule(run.arms_for(["paper+unguarded"], again=False), 2, 0, seed=0)
     folder = tmp_path_factory.mktemp("two-jobs")
     return scenario, schedule, run.carry_out(scenario, schedule, folder), folder
 

@@ -28,27 +28,27 @@ def test_no_arm_has_a_place_of_its_own():
 
 
 def test_before_and_after_it_is_the_first_arms_turn():
-    schedule = Schedule((arm(BASELINE), arm("auto")), 2, 0, seed=1)
+    schedule = Schedule((arm(BASELINE), arm("slack")), 2, 0, seed=1)
     assert [schedule.arm_at(block) for block in (BEFORE, OVER, 4)] == [0, 0, 0]
 
 
 def test_the_baseline_comes_first_and_twice():
-    assert [one.name for one in arms_for(["auto", "baseline", "gap", "auto"])] == [
-        BASELINE, AGAIN, "auto", "gap",
+    assert [one.name for one in arms_for(["slack", "baseline", "paper", "slack"])] == [
+        BASELINE, AGAIN, "slack", "paper",
     ]  # fmt: skip
 
 
 def test_modifiers_change_the_settings():
     common = {"rank": 1, "world": 4, "sharing": False, "guarded": True}
-    assert not arm("auto").settings(**common).sharing
-    assert arm("auto+sharing").settings(**common).sharing
-    assert not arm("gap+unguarded+sharing").settings(**common).guarded
+    assert not arm("slack").settings(**common).sharing
+    assert arm("slack+sharing").settings(**common).sharing
+    assert not arm("paper+unguarded+sharing").settings(**common).guarded
     assert arm(BASELINE).settings(**common).mode == "off"
 
 
-@pytest.mark.parametrize("name", ["quick", "auto+", "auto+quick", "baseline+sharing", ""])
+@pytest.mark.parametrize("name", ["quick", "slack+", "slack+quick", "baseline+sharing", ""])
 def test_an_arm_that_does_not_exist_is_refused(name):
-    with pytest.raises(UsageError, match="baseline, auto, slack"):
+    with pytest.raises(UsageError, match="baseline, slack, paper, token"):
         arm(name)
 
 

@@ -49,11 +49,11 @@ def steps_of_all(folder):
 
 def test_a_comparison_is_one_object_on_standard_output(lab, scenario, tmp_path):
     line, options = lab
-    asked = [*line, "compare", "gap", "-f", scenario, "--json", "--out", "runs", *QUICK]
+    asked = [*line, "compare", "paper", "-f", scenario, "--json", "--out", "runs", *QUICK]
     done = subprocess.run(asked, capture_output=True, check=False, **options)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert [arm["arm"] for arm in found["arms"]] == ["baseline", "baseline again", "gap"]
+    assert [arm["arm"] for arm in found["arms"]] == ["baseline", "baseline again", "paper"]
     fits(found)
     assert found["arms"][2]["gain"]["low"] is None  # one round has no interval
     assert done.stderr.splitlines()[-1] == "Wrote runs"
@@ -63,7 +63,7 @@ def test_a_comparison_is_one_object_on_standard_output(lab, scenario, tmp_path):
 
 def test_interrupted_it_keeps_what_it_has_and_says_so(lab, scenario, tmp_path):
     line, options = lab
-    asked = [*line, "compare", "gap", "-f", scenario, "--json", *QUICK, "--set", "run.rounds=99"]
+    asked = [*line, "compare", "paper", "-f", scenario, "--json", *QUICK, "--set", "run.rounds=99"]
     child = subprocess.Popen(
         [*asked, "--out", "runs"], stdout=subprocess.PIPE, preexec_fn=listen, **options
     )
@@ -87,7 +87,7 @@ def test_interrupted_it_keeps_what_it_has_and_says_so(lab, scenario, tmp_path):
     ("asked", "named"),
     [
         (["compare", "quick"], "there is no arm 'quick'"),
-        (["run", "gap", "auto"], "run takes one arm"),
+        (["run", "paper", "slack"], "run takes one arm"),
         (["run", "--set", "jobs.0.ranks=1"], "jobs[0].ranks"),
         (["run", "--out", "."], "is no run of the laboratory"),
         (["clean", "all"], "clean takes no arm, found 'all'"),

@@ -34,7 +34,7 @@ def foretold(two_jobs):
     scenario, _, record, folder = two_jobs
     seen = single.figures(scenario, record, folder)
     pairs = [Compared(*pair) for pair in zip(predicted(scenario, steps=20), seen, strict=True)]
-    return validation.document(scenario, record, pairs, {"gap": [0.01, 0.02], "auto": None})
+    return validation.document(scenario, record, pairs, {"paper": [0.01, 0.02], "slack": None})
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def test_text_fits_eighty_columns(found):
 def test_a_run_names_its_traces_where_they_are_kept(two_jobs, ran):
     scenario, _, record, folder = two_jobs
     assert ran["jobs"][0]["trace"] == str(folder / "job-0")
-    gone = single.document(scenario, "gap", record, folder, kept=False)
-    assert (gone["arm"], gone["jobs"][0]["trace"]) == ("gap", None)
+    gone = single.document(scenario, "paper", record, folder, kept=False)
+    assert (gone["arm"], gone["jobs"][0]["trace"]) == ("paper", None)
 
 
 def test_the_page_of_a_run_has_its_steps_and_verdicts(two_jobs, ran):

@@ -131,7 +131,7 @@ def test_a_job_that_trains_learns_what_it_would_learn_alone(tmp_path):
     job = {"work": "train", "compute_ms": 3, "buckets": 4, "gradient_bytes": 4096}
     run_of = {"rounds": 1, "warm_up_rounds": 0, "block_s": 0.4, "settle_s": 0}
     scenario = parse({"seed": 5, "jobs": [job], "run": run_of})
-    paced = Schedule((arm("baseline"), arm("gap+unguarded")), 1, 0, 0)
+    paced = Schedule((arm("baseline"), arm("paper+unguarded")), 1, 0, 0)
     run.carry_out(scenario, paced, tmp_path)
     seen = load(tmp_path / "job-0").of_kind(Kind.MARKER)
     losses = seen.bytes_in[seen.rank == 0].astype(np.uint64).view(np.float64)

@@ -12,7 +12,7 @@ from lab.scenario import Run
 from lab.steps import JobSteps, labels
 
 S = 1_000_000_000
-ARMS = (arm("baseline"), arm("baseline again"), arm("auto"))
+ARMS = (arm("baseline"), arm("baseline again"), arm("slack"))
 
 
 def test_a_step_counts_where_its_block_has_settled_and_it_ends_inside():
@@ -80,7 +80,8 @@ def test_runs_are_put_together():
     schedule = Schedule(ARMS, 3, 0, seed=3)
     parts = [Part([job(schedule, (0.2, 0.2, 0.1))], schedule, schedule.blocks) for _ in range(2)]
     auto = outcomes(parts)[2]
-    assert (auto.rounds, auto.gain.low) == (6, pytest.approx(1.0))
+    assert auto.rounds == 6
+    assert auto.gain.low > 0.5
 
 
 def test_nothing_is_said_before_there_is_a_round():
@@ -90,9 +91,10 @@ def test_nothing_is_said_before_there_is_a_round():
     assert math.isnan(auto.gain.value)
 
 
-def test_fewer_than_five_rounds_have_no_interval():
-    assert gain_interval([0.1] * 4) == Interval(pytest.approx(math.expm1(0.1)), None, None)
-    assert gain_interval([0.1] * 5).low == pytest.approx(math.expm1(0.1))
+def test_few_rounds_have_no_interval():
+    # Five signs are alike by chance too often: 2 / 2^5 > 5 %.
+    assert gain_interval([0.1] * 5) == Interval(pytest.approx(math.expm1(0.1)), None, None)
+    assert gain_interval([0.1] * 8).low == pytest.approx(math.expm1(0.1), abs=0.01)
 
 
 def test_the_jackknife_of_a_mean_is_students_interval():

@@ -62,6 +62,6 @@ def test_what_the_simulator_does_not_know_is_refused():
 def test_paced_worlds_are_predicted_too():
     scenario = with_(jobs=job(copies=2, apart=0.02, jitter=0.01, gradient_bytes=1_800_000))
     assert is_link_world(scenario)
-    gains = predicted_gains(scenario, "gap+unguarded")
+    gains = predicted_gains(scenario, "token+unguarded")
     assert min(gains) > 0.03  # see the simulator's own tests for how much
-    assert predicted_gains(with_(jobs=job(buckets=5)), "gap") is None
+    assert predicted_gains(with_(jobs=job(buckets=5)), "paper") is None

@@ -120,13 +120,6 @@ def test_the_only_rank_of_a_job_waits_for_nobody() -> None:
     assert feed(LocalSlack(1), [5 * MS] * 70) is Reason.LAST
 
 
-def test_where_others_are_on_the_links_a_wait_cannot_be_told() -> None:
-    # 5 ms more than the floor in every step, and the bucket after it is contended too
-    rule = LocalSlack(4)
-    assert feed(rule, [5 * MS] * 70, clouded=True) is Reason.CANNOT_TELL
-    assert propose(rule)[0] == 0
-
-
 def test_what_the_host_overslept_does_not_creep_into_the_delay() -> None:
     rule = LocalSlack(4)
     feed(rule, [5 * MS] * 64)

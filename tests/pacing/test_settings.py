@@ -36,4 +36,4 @@ def test_a_bad_value_is_refused_by_name(field: str, value: object) -> None:
 
 def test_the_defaults_observe_and_share_nothing() -> None:
     settings = PacerSettings()
-    assert (settings.mode, settings.controller, settings.sharing) == ("observe", "auto", False)
+    assert (settings.mode, settings.controller, settings.sharing) == ("observe", "slack", False)

@@ -35,6 +35,8 @@ def test_other_jobs_are_shown_for_the_same_time() -> None:
     assert abs(max(span.end for span in others) - until) < 1e-9
 
 
-def test_a_paced_job_shows_its_pauses() -> None:
-    spans = timeline(TWO, first_step=40, steps=60, controller="gap", guarded=False)
-    assert total(spans, "pause") > 0
+def test_a_job_that_waits_for_the_token_shows_it() -> None:
+    spans = timeline(TWO, first_step=80, steps=60, guarded=False)
+    assert total(spans, "wait") > 0
+    free = timeline(TWO, first_step=80, steps=60)
+    assert total(spans, "exchange") < total(free, "exchange")

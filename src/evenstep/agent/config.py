@@ -70,9 +70,9 @@ class Config:
         "observe", values.choice("off", "observe", "on"), "observe decides and records only"
     )
     pace_controller: str = _setting(
-        "auto",
-        values.choice("auto", "slack", "phase", "gap", "paper"),
-        "the rule that proposes delays; auto is slack, and phase or gaps where they can act",
+        "slack",
+        values.choice("slack", "paper"),
+        "the rule that proposes delays; paper is the published one, for comparison",
     )
     pace_objective: str = _setting(
         "throughput",

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from evenstep.agent.gaps import NO_BUCKETS, GapGate, buckets_of
 from evenstep.agent.orders import Orders, SharedFloor
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
@@ -33,7 +32,6 @@ class PaceHost:
         *,
         world: int,
         can_hold: bool,
-        gate: GapGate | None = None,
         on_stream: Callable[[int, int], bool] | None = None,
     ) -> None:
         self.pacer = pacer
@@ -45,9 +43,6 @@ class PaceHost:
         #                           first collective on one at the latest
         self.on_stream = on_stream  # where the host cannot: lets the device's stream wait so long,
         #                             what it took being written to that record; False: it cannot
-        self.gate = gate  # None: nothing pauses between buckets
-        self._buckets = NO_BUCKETS
-        self._gaps_ns = 0  # of what was realised in the step that has ended, between buckets
         self._recorder = recorder
         self._world = world
         self._held_ns = 0  # realised since the last step ended
@@ -56,25 +51,21 @@ class PaceHost:
     def take_held(self) -> int:
         """The delay spent inside the step that is ending."""
         held, self._held_ns = self._held_ns, 0
-        self._gaps_ns = 0 if self.gate is None else self.gate.take_paused()
-        return held + self._gaps_ns
+        return held
 
     def after_step(self, closed: ClosedStep) -> tuple[StepRow, StepWait, Decision]:
         """Learn from a step and decide what to do before the next.
 
         Its time without a core is no work: a rank is not called late for it.
         """
-        held_ns = closed.held_ns
-        gaps_ns, self._gaps_ns = min(self._gaps_ns, held_ns), 0
-        delay_ns = held_ns - gaps_ns
+        delay_ns = closed.held_ns
         finished = self._finished(closed)
         wait = self.waits.step(finished, closed.pauses)
         first = _first(finished, wait)
         floor_ns, margin_ns = self._floor_for(first, wait)
         step_ns = closed.end_ns - closed.start_ns
-        own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - held_ns, 0)
+        own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - delay_ns, 0)
         entry_ns = max((wait.since_last_ns or own_ns) - delay_ns, 0)
-        buckets = self._buckets = buckets_of(finished, closed.pauses)
         slowest, self._slowest = self._slowest, None
         while self._plans:
             self.pacer.adopt(self._plans.popleft())
@@ -92,11 +83,6 @@ class PaceHost:
                 world=self._world,
                 batch=closed.samples or None,
                 slowest=slowest,
-                buckets_ns=buckets.durations_ns,
-                bucket_bytes=buckets.sizes,
-                gaps_ns=gaps_ns,
-                serial=buckets.serial if self.gate is not None else 0,
-                ended_ns=time.time_ns(),
             )
         )
         decision = self.pacer.decide(closed.number + 1)
@@ -104,7 +90,7 @@ class PaceHost:
             closed.counted["wait_ns"] += wait.total_ns
             closed.counted["wait_known"] += 1
         work_ns = max(own_ns - closed.run_delay_ns, 0)
-        return StepRow(step_ns, work_ns, wait.total_ns, held_ns, entry_ns, first), wait, decision
+        return StepRow(step_ns, work_ns, wait.total_ns, delay_ns, entry_ns, first), wait, decision
 
     def hear(self, orders: Orders) -> None:
         """Take what rank 0 tells all ranks; it counts from the next step on."""
@@ -124,8 +110,6 @@ class PaceHost:
     def hold(self, decision: Decision, step: int) -> None:
         """Spend the decided delay, if any, and record the decision with its reason."""
         delay_ns = decision.delay_ns if self.can_hold else 0
-        if self.gate is not None:
-            self.gate.open(decision.gaps if self.can_hold else None, self._buckets.kind)
         begin = time.monotonic_ns()
         if delay_ns > 0:
             time.sleep(delay_ns * 1e-9)

@@ -14,11 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.agent.background import Background
-from evenstep.agent.collector import PauseWatch, signal_behind
+from evenstep.agent.collector import PauseWatch
 from evenstep.agent.config import Config
 from evenstep.agent.control import Control
-from evenstep.agent.gaps import GapGate
-from evenstep.agent.heartbeat import Heartbeat
 from evenstep.agent.live import LiveView
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
@@ -58,16 +56,14 @@ class Agent:
         self._pid = os.getpid()
         self._stopped = False
         start = Stance(config, whereabouts(identity, os.environ))
-        self.gate = start.gate(self.recorder, start.mode)
+        self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
-        self._heartbeat = Heartbeat(spool)
         self._pace = PaceHost(
             Pacer(replace(pacer_settings(config, identity), mode=start.mode)),
             self.recorder,
             world=identity.world,
             can_hold=not any(hooks.on_device for hooks in self._hooks.values()),
-            gate=self.gate,
             on_stream=self._hold_device,
         )
         notes = self._notes = Notes(spool)
@@ -81,9 +77,7 @@ class Agent:
             samples_per_step=config.samples_per_step,
             at_once=start.mode == "on",
         )
-        self._steering = Steering(
-            start, control, self._work, self._pace, self.recorder, notes, self._pause_by
-        )
+        self._steering = Steering(start, control, self._work, self._pace, self.recorder, notes)
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
             LiveView(folder.path), notes, self._pace.hear,
@@ -98,7 +92,6 @@ class Agent:
             hooks.install()
         self._pauses.install()
         self._background.sampler.start()
-        self._heartbeat.start()
         if self.spool.note:
             self.spool.add_fact("spool", self.spool.note)
         self._describe_hooks()
@@ -130,9 +123,9 @@ class Agent:
     def _hold_device(self, delay_ns: int, seq: int) -> bool:
         return any(hooks.hold_device(delay_ns, seq) for hooks in tuple(self._hooks.values()))
 
-    def _pause_by(self, gate: GapGate | None) -> None:
-        """Put the pauses between buckets in the way of every collective, or take them out."""
-        self.gate = self._pace.gate = gate
+    def gate_by(self, gate: Callable[[], None] | None) -> None:
+        """Have something called before every collective, or nothing."""
+        self.gate = gate
         for hooks in tuple(self._hooks.values()):
             hooks.pause_by(gate)
 
@@ -162,7 +155,6 @@ class Agent:
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
             ("scheduler", self._work.close),
-            ("heartbeat", lambda: self._heartbeat.stop(CLOSING_TIMEOUT_S)),
         ):
             try:
                 end()
@@ -183,18 +175,11 @@ class Agent:
             hooks.disarm()
         self._pauses.disarm()
         self._background.sampler.disarm()
-        self._heartbeat.disarm()
         self._pace.pacer.kill()
         self._stopped = True
 
     def give_up(self, error: Exception) -> None:
-        """Our own code failed: observe nothing from here on; the job goes on.
-
-        Unless it was a handler of the script's, for a signal that came while we ran: what that
-        raised is raised here again, and reaches the script.
-        """
-        if signal_behind(error) is not None:
-            raise error
+        """Our own code failed: observe nothing from here on; the job goes on."""
         if self.failure or self._stopped:  # after the end, a call under way finds its spool shut
             return
         self.failure = f"{type(error).__name__}: {error}"
@@ -230,7 +215,7 @@ class Agent:
             "cost",
             {
                 "ns_per_collective": self.recorder.cost.median_ns,
-                "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
+                "background_cpu_ns": self._background.sampler.cost_ns,
             },
         )
         account = self._pace.pacer.account

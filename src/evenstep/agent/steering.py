@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from evenstep.agent.config import Config
 from evenstep.agent.control import Control, record, stance
-from evenstep.agent.gaps import GapGate
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
@@ -25,17 +22,9 @@ class Stance:
         self.part = config.part("pace")
         self.mode = allowed(config.pace_mode, chosen=self.part.holds(place))
 
-    def gate(self, recorder: Recorder, mode: str) -> GapGate | None:
-        """The pause between buckets, in the way of every collective only where it is asked for."""
-        asked = mode == "on" and self.config.pace_controller in ("gap", "auto")
-        return GapGate(recorder) if asked else None
-
 
 class Steering:
-    """Follows what is asked while the job runs; on the training thread.
-
-    `pause_by` puts a gate in the way of collectives, or takes it out again.
-    """
+    """Follows what is asked while the job runs; on the training thread."""
 
     def __init__(
         self,
@@ -45,7 +34,6 @@ class Steering:
         pace: PaceHost,
         recorder: Recorder,
         notes: Notes,
-        pause_by: Callable[[GapGate | None], None],
     ) -> None:
         self._start = start
         self._part = start.part
@@ -54,7 +42,6 @@ class Steering:
         self._pace = pace
         self._recorder = recorder
         self._notes = notes
-        self._pause_by = pause_by
 
     def say(self) -> None:
         """Write into the trace how pacing begins."""
@@ -80,9 +67,6 @@ class Steering:
         pacer.settings = change.applied_to(pacer.settings, chosen=chosen)
         mode = pacer.settings.mode
         self._work.at_once = mode == "on"
-        gate = self._start.gate(self._recorder, mode)
-        if (gate is None) != (self._pace.gate is None):  # one that is there may have a rule
-            self._pause_by(gate)
         record(self._recorder.spool, change, pacer.settings, self._part, step=step)
 
     def _note_idle(self) -> None:

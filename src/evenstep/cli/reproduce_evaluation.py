@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--oversubscription", metavar="R,…", default="1,2,4")
     parser.add_argument("--placement", metavar="NAME,…", default="packed,scattered")
     parser.add_argument(
-        "--coordination", metavar="NAME,…", default="auto,paper", help="controllers (auto,paper)"
+        "--coordination", metavar="NAME,…", default="slack,paper", help="controllers (slack,paper)"
     )
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="seeds of each (5)")
     parser.add_argument("--steps", metavar="N", type=int, default=400, help="of each run (400)")

@@ -5,10 +5,8 @@
 here reads a clock, does I/O or imports torch.
 """
 
-from evenstep.pacing.account import PacingAccount
+from evenstep.pacing.account import Account, PacingAccount, Verdict
 from evenstep.pacing.floor import Floor, FloorTable
-from evenstep.pacing.gap import Gaps
-from evenstep.pacing.guard import Verdict
 from evenstep.pacing.observation import (
     PLAN_LEAD_WINDOWS,
     PLAN_STEPS,
@@ -16,10 +14,10 @@ from evenstep.pacing.observation import (
     Plan,
     Reason,
     Slowest,
-    Stance,
     StepObservation,
 )
 from evenstep.pacing.pacer import Pacer
+from evenstep.pacing.random_trial import RandomTrial
 from evenstep.pacing.settings import CONTROLLERS, LEDGERS, MODES, OBJECTIVES, PacerSettings
 from evenstep.pacing.waits import StepWait, WaitEstimator
 from evenstep.pacing.window import RollingWindow
@@ -31,18 +29,18 @@ __all__ = [
     "OBJECTIVES",
     "PLAN_LEAD_WINDOWS",
     "PLAN_STEPS",
+    "Account",
     "Decision",
     "Floor",
     "FloorTable",
-    "Gaps",
     "Pacer",
     "PacerSettings",
     "PacingAccount",
     "Plan",
+    "RandomTrial",
     "Reason",
     "RollingWindow",
     "Slowest",
-    "Stance",
     "StepObservation",
     "StepWait",
     "Verdict",

@@ -1,14 +1,64 @@
-"""What pacing did and cost so far, for the report."""
+"""What the trials of one job may lose, and what pacing did."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
-from evenstep.pacing.guard import Verdict
+CREDIT = 3.0  # steps that a job may lose to trials
+SHARE = 0.0005  # ... and of every step
+
+
+class Account:
+    """What the trials of one job may lose together, in steps, and whose turn it is."""
+
+    __slots__ = ("_last", "_open", "booked", "holder", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._last = -1
+        self.booked = 0.0  # by trials that have ended
+        self.holder: object = None  # the one action on trial
+        self._open: dict[object, float] = {}
+
+    def tick(self, step: int) -> None:
+        """A step has ended, whoever says so first."""
+        if step != self._last:
+            self._last = step
+            self.steps += 1
+
+    def room(self, trial: object = None) -> float:
+        """Steps that this trial may have lost by now."""
+        others = sum(max(0.0, loss) for each, loss in self._open.items() if each is not trial)
+        return CREDIT + SHARE * self.steps - self.booked - others
+
+    def book(self, trial: object, loss: float) -> None:
+        """Enter what a running trial has lost so far, less what it gained."""
+        self._open[trial] = loss
+
+    def close(self, trial: object) -> None:
+        """The trial is over: what it lost stays booked; what it gained buys nothing."""
+        self.booked += max(0.0, self._open.pop(trial, 0.0))
+        self.release(trial)
+
+    def release(self, trial: object) -> None:
+        """Let another action have its trial."""
+        if self.holder is trial:
+            self.holder = None
+
+
+class Verdict(NamedTuple):
+    """What a trial knows. Gains are shares of the mean step; positive is better."""
+
+    word: str  # "untested", "on trial", "pays", "does not pay", "undecided"
+    pairs: int = 0
+    gain: float = 0.0  # mean over pairs
+    low: float = -inf  # the interval holds at all times (95 %)
+    high: float = inf
 
 
 class PacingAccount(NamedTuple):
-    """Sums since the job began, and where the guards stand."""
+    """Sums of one rank's pacing since the job began, and where its trial stands."""
 
     steps: int
     held_steps: int
@@ -16,6 +66,3 @@ class PacingAccount(NamedTuple):
     booked_ns: int  # at most this was lost on account of this rank (or of the job, with its ledger)
     allowance_ns: int
     verdict: Verdict
-    gaps_ns: int = 0  # paused between buckets
-    contention: str = ""  # what the trial of phase or gaps has concluded; "" without one
-    applicable: float | None = None  # share of buckets that gaps can follow

@@ -1,8 +1,7 @@
 """What every rule for a rank's own delay looks like to the pacer.
 
 A rule is made fresh at the start and after each change of world or batch, so it has no reset of its
-own. What a whole job does about others on its links (phase, gaps) is `Contention`, with a trial of
-its own instead of the guard and the ledger.
+own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Lemma. With u_i the own work and d_i the delay of rank i, a step loses M2 - M1 = max(u_i + d_i) -
 max(u_i). The rank k that arrives last has M2 - M1 <= d_k, and it sees no wait. So if every rank
 books its own d_i unless it surely waited afterwards, the sum over ranks is at least what the job
-lost, on every path and whatever the workload does. Contention can look like wait: where it was seen
-right after, nobody surely waited. A rank is held at most for the `room` left in
+lost, on every path and whatever the workload does. A rank is held at most for the `room` left in
 its account, so its bookings never exceed its allowance, and the loss of the job never exceeds share
 * elapsed + credit. No statistics are involved.
 
@@ -46,12 +45,12 @@ class RankLedger:
             return bound_ns
         return left_ns if left_ns > 0 else 0
 
-    def book(self, seen: StepObservation, own: bool = True) -> None:
-        """Enter a finished step, at once; `own`: its delay is one that the ledger is for."""
+    def book(self, seen: StepObservation) -> None:
+        """Enter a finished step, at once."""
         step_ns = seen.step_ns
         if step_ns > 0:
             self.elapsed_ns += step_ns
-        if own and seen.delay_ns > 0 and not seen.waited:
+        if seen.delay_ns > 0 and not seen.waited:
             self.loss_ns += seen.delay_ns
 
     def rebase(self, ranks: int) -> None:
@@ -83,7 +82,7 @@ class JobLedger(RankLedger):
         spent = self.loss_ns + self.open_steps * self.bound_ns
         return max(0, min(bound_ns, int(self.allowance_ns) - spent))
 
-    def book(self, seen: StepObservation, own: bool = True) -> None:  # noqa: ARG002 (by its shares)
+    def book(self, seen: StepObservation) -> None:
         """Enter a finished step; its loss stays open until its shared values are here."""
         self.elapsed_ns += max(0, seen.step_ns)
         if self.booked_step < 0:

@@ -6,13 +6,13 @@ import struct
 from enum import StrEnum
 from typing import NamedTuple
 
-from evenstep.pacing.gap import Gaps
+from evenstep.pacing.random_trial import LONGEST_SCALE, SPANS
 
 PLAN_STEPS = 32  # a plan covers one window of at least this many steps
 PLAN_LEAD_WINDOWS = 2  # and is published so many windows before it takes effect
 
-_PLAN = struct.Struct("<4sQQIIBq")
-_PLAN_MAGIC = b"EVP1"
+_PLAN = struct.Struct("<4sQQIIBB")
+_PLAN_MAGIC = b"EVP2"
 
 
 class Slowest(NamedTuple):
@@ -47,29 +47,13 @@ class StepObservation(NamedTuple):
     batch: int | None = None
     slowest: Slowest | None = None
     energy_mj: int | None = None  # of this step on this rank, where power is sampled
-    buckets_ns: tuple[int | None, ...] = ()  # how long each gradient collective took, in order,
-    #                   from its entry or the end of the one before; None where that is not trusted
-    bucket_bytes: tuple[int, ...] = ()  # of the same; () where all are alike
-    gaps_ns: int = 0  # realised between them
-    serial: int | None = None  # how many of them had completed when the next one was entered
-    ended_ns: int | None = None  # by the clock on the wall, for acting when other jobs act
-    clouded: bool = False  # the links were contended right after the first collective, so nobody
-    #                        can tell whether it was late ranks or others that it waited for
 
     @property
     def waited(self) -> bool:
         """Whether this rank surely waited for another, so that its delay cost the job nothing."""
-        if self.clouded or self.in_flight_ns is None or self.floor_lower_ns is None:
+        if self.in_flight_ns is None or self.floor_lower_ns is None:
             return False
         return self.in_flight_ns > self.floor_lower_ns + self.margin_ns
-
-
-class Stance(StrEnum):
-    """What a guard allows at the moment."""
-
-    OFF = "off"
-    BLOCKS = "blocks"  # alternately, to learn what pacing is worth
-    ON = "on"
 
 
 class Plan(NamedTuple):
@@ -79,32 +63,21 @@ class Plan(NamedTuple):
     last_step: int
     attempt: int
     world: int
-    stance: Stance
-    delay_ns: int = -1  # the same on every rank (a phase); -1: each spends its own slack
-    gaps: bool = False  # whether ranks pause between contended buckets
-    quarters: int = 15  # of the window, by bit, in which gaps or delay are applied
-
-    def applies(self, step: int) -> bool:
-        """Whether gaps or delay are applied in this step of the window."""
-        quarter = 4 * (step - self.first_step) // (self.last_step - self.first_step + 1)
-        return bool(self.quarters >> quarter & 1)
+    span: int  # of blocks, one of which is left out; 0: nobody is held, 1: always
+    scale: int = 0  # blocks are so often doubled
 
     def pack(self) -> bytes:
-        """37 bytes that `unpack` reads on another rank."""
-        stance = list(Stance).index(self.stance) | self.gaps << 2 | self.quarters << 4
-        return _PLAN.pack(_PLAN_MAGIC, *self[:4], stance, self.delay_ns)
+        """30 bytes that `unpack` reads on another rank."""
+        return _PLAN.pack(_PLAN_MAGIC, *self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Plan | None:
         """The plan in `data`, or None when it is not one."""
         if len(data) != _PLAN.size:
             return None
-        magic, first, last, attempt, world, packed, delay_ns = _PLAN.unpack(data)
-        stance, gaps, quarters = packed & 3, bool(packed & 4), packed >> 4
-        known = magic == _PLAN_MAGIC and stance < len(Stance) and not packed & 8
-        if not known or not first <= last or delay_ns < -1:
-            return None
-        return cls(first, last, attempt, world, list(Stance)[stance], delay_ns, gaps, quarters)
+        magic, first, last, attempt, world, span, scale = _PLAN.unpack(data)
+        known = magic == _PLAN_MAGIC and span in SPANS and scale <= LONGEST_SCALE
+        return cls(first, last, attempt, world, span, scale) if known and first <= last else None
 
 
 class Reason(StrEnum):
@@ -115,8 +88,8 @@ class Reason(StrEnum):
     LEARNING = "still learning what a normal step looks like"
     UNSTEADY = "a checkpoint, an evaluation or a change is near"
     NO_PLAN = "no published plan for this step"
-    GUARD_BLOCK = "an unpaced block of the guard's comparison"
-    GUARD_OFF = "the guard found that pacing does not pay here"
+    GUARD_BLOCK = "a block left out by the trial"
+    GUARD_OFF = "the trial has not found that pacing pays here"
     CANNOT_TELL = "cannot tell wait from slow transfer"
     BALANCED = "the imbalance is below its threshold"
     LAST = "this rank is not early"
@@ -124,9 +97,6 @@ class Reason(StrEnum):
     SLACK = "spends persistent slack"
     SPREAD = "arrivals are spread beyond the threshold"
     VARIABILITY = "waits vary beyond the threshold"
-    COMMON = "holds the delay of the published plan"
-    PHASE = "goes after the job it meets on the links"
-    GAPS = "pauses between contended buckets"
 
 
 class Proposal(NamedTuple):
@@ -140,8 +110,7 @@ class Decision(NamedTuple):
     """What a host does before a step; in mode `observe` only `proposed_ns` is set."""
 
     delay_ns: int
-    actuator: str  # "none", "before_step", or "gap" where pauses alone are allowed
+    actuator: str  # "none" or "before_step"
     reason: Reason
     plan: Plan | None = None  # to be published by this rank now
     proposed_ns: int = 0  # what `on` would hold for the same observations
-    gaps: Gaps | None = None  # the pauses allowed inside the step

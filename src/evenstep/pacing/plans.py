@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenstep.pacing.observation import PLAN_LEAD_WINDOWS, PLAN_STEPS, Plan, Stance
+from evenstep.pacing.observation import PLAN_LEAD_WINDOWS, PLAN_STEPS, Plan
 
 MOST_PLANS = 4
 
@@ -35,7 +35,7 @@ class PlanBook:
             return None
         return self._plans[0]
 
-    def next(self, step: int, stance: Stance, *, least_steps: int = 0) -> Plan | None:
+    def next(self, step: int, span: int, scale: int = 0, *, least_steps: int = 0) -> Plan | None:
         """The plan to publish at `step`: once per window, for a window far enough ahead.
 
         A window is `PLAN_STEPS` long, doubled until it has `least_steps`, so that plans of quick
@@ -48,4 +48,4 @@ class PlanBook:
         if step % steps:
             return None
         first = step + PLAN_LEAD_WINDOWS * steps
-        return Plan(first, first + steps - 1, self._attempt, self._world, stance)
+        return Plan(first, first + steps - 1, self._attempt, self._world, span, scale)

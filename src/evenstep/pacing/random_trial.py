@@ -21,68 +21,25 @@ what the first one costs is taken off the gain. What lasts longer than blocks is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from math import exp, inf, log, log1p, sqrt
-from typing import NamedTuple
+from math import inf, log, sqrt
+
+from evenstep.pacing.account import SHARE, Account, Verdict
+from evenstep.pacing.evidence import ALPHA, Evidence, interval
 
 BLOCK_STEPS = 8  # short: neighbouring steps are alike, and a pair cannot lose much
 FEWEST_STEPS = 4  # of a block that has settled, or its pair does not count
 PAIR, LONGEST_SPAN = 2, 16  # blocks of which one is left out: on trial, and where it pays
-ALPHA = 0.05  # of saying "pays" wrongly, ever
+ALWAYS = 1  # the span of what nobody tries
+SPANS = (0, ALWAYS, 2, 4, 8, 16)
 ALARM = 0.05  # of ending wrongly, from any pair on, what pays
-CREDIT = 3.0  # steps that a job may lose to trials
-SHARE = 0.0005  # ... and of every step
 LEARNING_STEPS = 64  # before the first trial
 FIRST_REST_STEPS, LONGEST_REST_STEPS = 300, 4000  # after a trial that failed; doubled each time
 MOST_PAIRS = 256  # of a trial that becomes certain of nothing
 OUTLIER = 3.0  # a step longer than so many mean ones is something else, and counts as that long
 FEWEST_LEFT, LEFT_SURE = 3, 2.5  # blocks that show what is left behind, and standard errors
 LONGEST_SCALE = 4  # doublings of a block
-_RATES = (1.0, 4.0, 16.0, 64.0)  # λ: from noisy steps to quiet ones
-_RELEVANT = log(len(_RATES))
-
-
-class Verdict(NamedTuple):
-    """What a trial knows. Gains are shares of the mean step; positive is better."""
-
-    word: str  # "untested", "on trial", "pays", "does not pay", "undecided"
-    pairs: int = 0
-    gain: float = 0.0  # mean over pairs
-    low: float = -inf  # the interval holds at all times (95 %)
-    high: float = inf
-
-
-class Account:
-    """What the trials of one job may lose together, in steps, and whose turn it is."""
-
-    __slots__ = ("_open", "booked", "holder", "steps")
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.booked = 0.0  # by trials that have ended
-        self.holder: object = None  # the one action on trial
-        self._open: dict[object, float] = {}
-
-    def room(self, trial: object = None) -> float:
-        """Steps that this trial may have lost by now."""
-        others = sum(max(0.0, loss) for each, loss in self._open.items() if each is not trial)
-        return CREDIT + SHARE * self.steps - self.booked - others
-
-    def book(self, trial: object, loss: float) -> None:
-        """Enter what a running trial has lost so far, less what it gained."""
-        self._open[trial] = loss
-
-    def close(self, trial: object) -> None:
-        """The trial is over: what it lost stays booked; what it gained buys nothing."""
-        self.booked += max(0.0, self._open.pop(trial, 0.0))
-        self.release(trial)
-
-    def release(self, trial: object) -> None:
-        """Let another action have its trial."""
-        if self.holder is trial:
-            self.holder = None
 
 
 @lru_cache(maxsize=64)
@@ -98,6 +55,15 @@ def left_out(seed: str, block: int, span: int) -> int:
         drawn = blake2b(f"{seed}\0{span}\0{first}".encode(), digest_size=1).digest()
         first += span * (drawn[0] & 1)
     return first
+
+
+def acts(seed: str, block: int, span: int, scale: int = 0) -> bool:
+    """Whether a block is acted in by those who leave out one of `span`; 0: never, 1: always.
+
+    Blocks are doubled `scale` times.
+    """
+    block >>= scale
+    return span == ALWAYS or (span > 0 and left_out(seed, block, span) != block)
 
 
 class _Block:
@@ -139,6 +105,9 @@ class RandomTrial:
         self.objective = objective
         self._seed = seed
         self._grace = share - SHARE  # of every step, what the objective may cost beside
+        self.leads = True  # decides; else it does as it is told, unless that surely costs
+        self.told: tuple[int, float, float] = (0, 0.0, 0.0)  # pairs, gain and cost of the last one
+        self.heard: list[tuple[float, float]] = []  # the same of others who act in the same blocks
         self.reset()
 
     def reset(self) -> None:
@@ -152,14 +121,12 @@ class RandomTrial:
         self._learned = 0
         self._trials = 0
         self._rest, self._wake = FIRST_REST_STEPS, self.account.steps + LEARNING_STEPS
-        self._asked = (-1, False)
         self._begin()
 
     def _begin(self) -> None:
         self.gains: list[float] = []  # D of each pair
         self._squares = 0.0  # sum of D²
-        self._for = [0.0] * len(_RATES)  # log of the martingale that grows where it pays …
-        self._against = [0.0] * len(_RATES)  # … and of the one that grows where it costs
+        self._for, self._against = Evidence(), Evidence()
         self._loss = 0.0  # steps, less what was gained
         self._steps = self.account.steps
         self._acted = [0, 0.0]  # steps acted in since the last pair, and their loss
@@ -177,12 +144,7 @@ class RandomTrial:
 
     def acts(self, block: int) -> bool:
         """Whether a step of this block (a step's number over `BLOCK_STEPS`) is to be acted in."""
-        if not self.span:
-            return False
-        block >>= self.scale
-        if block != self._asked[0]:
-            self._asked = (block, left_out(self._seed, block, self.span) != block)
-        return self._asked[1]
+        return acts(self._seed, block, self.span, self.scale)
 
     def learn(
         self,
@@ -222,11 +184,23 @@ class RandomTrial:
         account = self.account
         if not self.wanted or learned < LEARNING_STEPS or account.steps < self._wake:
             return
-        if account.holder is None and account.room() > 1.0:
+        if self.leads and account.holder is None and account.room() > 1.0:
             account.holder = self
             self._trials += 1
-            self.word, self.span, self._asked = "on trial", PAIR, (-1, False)
+            self.word, self.span = "on trial", PAIR
             self._begin()
+
+    def follow(self, span: int, scale: int) -> None:
+        """Do as whoever leads does, but where that surely cost us of late."""
+        if span and not self.span:
+            if self._learned < LEARNING_STEPS or self.account.steps < self._wake:
+                return
+            self._begin()
+        if scale != self.scale:
+            self.scale = scale
+            self._leaves_anew()
+        self.span = span
+        self.word = "on trial" if span == PAIR else "pays" if span else self.word
 
     def _close(self, block: _Block) -> None:
         other, self._partner = self._partner, block
@@ -244,22 +218,36 @@ class RandomTrial:
 
     def _pair(self, off: _Block, on: _Block) -> None:
         """Enter the difference of a pair, and book what acting has cost since the last one."""
-        gain = self._gain(off, on)
-        if len(self.gains) < 8 * MOST_PAIRS:
-            self.gains.append(gain)
-            self._squares += gain * gain
-        for index, rate in enumerate(_RATES):
-            grown = rate * gain
-            self._for[index] += grown - _log_cosh(grown)
-            self._against[index] -= grown + _log_cosh(grown)
-        count, total = self._acted
-        self._loss += total - count * off.mean
+        gain, (count, total) = self._gain(off, on), self._acted
+        cost = total - count * off.mean
         self._acted = [0, 0.0]
         left, error = self._left_behind
         if abs(left) > LEFT_SURE * error:
             self._lengthen(self.scale + 1)
             # Three in four blocks without follow acting: they look worse, and are worse, by it.
-            self._loss += 1.75 * left * (BLOCK_STEPS << self.scale)
+            cost += 1.75 * left * (BLOCK_STEPS << self.scale)
+        self.told = self.told[0] + 1, gain, cost
+        self._against.add(-gain)
+        harms = self._against.log
+        if harms > -log(ALARM):
+            self._stop("does not pay")
+            return
+        if harms < 0.0 and self.word == "pays":  # watched for a change from here on
+            self._against = Evidence()
+        if self.leads:
+            self._enter(gain, cost)
+
+    def _enter(self, gain: float, cost: float) -> None:
+        """Judge by a pair of ours, and what others say of theirs."""
+        heard, self.heard = self.heard, []
+        if heard:
+            gain = (gain + sum(each for each, _ in heard)) / (1 + len(heard))
+            cost = (cost + sum(each for _, each in heard)) / (1 + len(heard))
+        if len(self.gains) < 8 * MOST_PAIRS:
+            self.gains.append(gain)
+            self._squares += gain * gain
+        self._for.add(gain)
+        self._loss += cost
         self.account.book(self, self._loss)
         self._judge(gain)
 
@@ -287,16 +275,15 @@ class RandomTrial:
             self._stop("does not pay")
         elif self.word == "pays":
             self._go_on(gain)
-        elif self._left_behind[1] < inf and _mixed(self._for) > self._needed:
+        elif self._left_behind[1] < inf and self._for.log > self._needed:
             self.word, self._rest = "pays", FIRST_REST_STEPS
-            self._against = [0.0] * len(_RATES)
             account.release(self)
         elif len(self.gains) >= MOST_PAIRS:
             self._stop("undecided")
 
     def _lengthen(self, scale: int) -> None:
         if self.scale < scale <= LONGEST_SCALE:
-            self.scale, self._asked = scale, (-1, False)
+            self.scale = scale
             self._leaves_anew()
 
     @property
@@ -305,19 +292,13 @@ class RandomTrial:
         return log(self._trials * (self._trials + 1) / ALPHA)
 
     def _go_on(self, gain: float) -> None:
-        """Watch for a change, and leave out less where the gains so far cover the error of that."""
-        harms = _mixed(self._against)
-        if harms > -log(ALARM):
-            self._stop("does not pay")
-            return
-        if harms < 0.0:
-            self._against = [0.0] * len(_RATES)
+        """Leave out less where the gains so far cover the error, more where the last pair lost."""
         error = 2.0 * sqrt(self._squares / len(self.gains))  # of the mean of a block
         at_stake = error * 2 * self.span * (BLOCK_STEPS << self.scale)
         if gain < 0.0:
-            self.span, self._asked = max(PAIR, self.span // 2), (-1, False)
+            self.span = max(PAIR, self.span // 2)
         elif self.span < LONGEST_SPAN and -self._loss > at_stake:
-            self.span, self._asked = 2 * self.span, (-1, False)
+            self.span = 2 * self.span
         elif -self._loss > at_stake:
             self._lengthen(1)
 
@@ -331,52 +312,3 @@ class RandomTrial:
     def verdict(self) -> Verdict:
         """Where the comparison stands."""
         return Verdict(self.word, len(self.gains), *interval(self.gains))
-
-
-def interval(gains: Sequence[float], alpha: float = ALPHA) -> tuple[float, float, float]:
-    """Mean of paired differences in random order, and the effects that they do not refute.
-
-    The test inverted: with a constant effect of m, the signs of D - m are coins. Valid at all
-    times, at level 1 - alpha.
-    """
-    if not gains:
-        return 0.0, -inf, inf
-    mean = sum(gains) / len(gains)
-    reach = max(abs(gain - mean) for gain in gains) + 1e-9
-    below = _refuted(gains, alpha, mean, -reach)
-    above = _refuted(gains, alpha, mean, reach)
-    return mean, mean + below, mean + above
-
-
-def _refuted(gains: Sequence[float], alpha: float, mean: float, reach: float) -> float:
-    """How far from the mean an effect must be to be refuted; infinite where none is."""
-    sign = 1.0 if reach > 0 else -1.0
-    far, near = 16 * reach, 0.0
-    limit = log(2 / alpha)
-
-    def evidence(effect: float) -> float:
-        grown = [sum(_grown(sign * rate * (effect - gain)) for gain in gains) for rate in _RATES]
-        return _mixed(grown)
-
-    if evidence(mean + far) < limit:
-        return sign * inf
-    for _ in range(40):
-        middle = (near + far) / 2
-        near, far = (near, middle) if evidence(mean + middle) >= limit else (middle, far)
-    return far
-
-
-def _grown(value: float) -> float:
-    return value - _log_cosh(value)
-
-
-def _log_cosh(value: float) -> float:
-    """log cosh, without overflow."""
-    value = abs(value)
-    return value + log1p(exp(-2 * value)) - log(2)
-
-
-def _mixed(logs: Sequence[float]) -> float:
-    """Log of the mean of what these are the logs of."""
-    most = max(logs)
-    return most + log(sum(exp(each - most) for each in logs)) - _RELEVANT

@@ -9,7 +9,7 @@ from evenstep.errors import ConfigError
 
 MODES = ("off", "observe", "on")
 OBJECTIVES = ("throughput", "stability", "energy")
-CONTROLLERS = ("auto", "slack", "phase", "gap", "paper")
+CONTROLLERS = ("slack", "paper")
 LEDGERS = ("rank", "job")
 
 
@@ -17,12 +17,12 @@ LEDGERS = ("rank", "job")
 class PacerSettings:
     """How a job may be paced. Raises `ConfigError` naming the field that is out of range.
 
-    Shares are fractions of the median step. `guarded=False` switches the guard and the ledger off:
+    Shares are fractions of the median step. `guarded=False` switches the trial and the ledger off:
     for comparisons in the simulator, never for a job somebody needs.
     """
 
     mode: str = "observe"
-    controller: str = "auto"
+    controller: str = "slack"
     objective: str = "throughput"
     imbalance: float = 0.03  # slack below this share of a step is left alone
     max_delay: float = 0.10  # no step is ever held longer than this share of the median step

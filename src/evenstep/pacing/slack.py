@@ -87,10 +87,6 @@ class LocalSlack:
     the waits seen *under* d. The term with κ is the same caution as with shared work: where slack
     comes and goes (independent noise) nothing is spent, and a lone job loses nothing.
 
-    Where others were on the links right after the first collective, and may have lengthened it as
-    well, its length is no wait that can be told, and where that is so step after step nothing is
-    held.
-
     The only rank of a job has nobody to wait for: what lengthens its collectives is contention.
     """
 
@@ -111,7 +107,7 @@ class LocalSlack:
         if not due:  # waits of unpaced blocks say nothing about d
             return
         wait_ns, delay_ns = seen.wait_ns, seen.delay_ns
-        if wait_ns is None or seen.clouded:
+        if wait_ns is None:
             self._untold += 1
             return
         self._untold = 0

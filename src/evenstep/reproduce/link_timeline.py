@@ -1,7 +1,7 @@
 """What the ranks of jobs on a shared link do over a few steps: the spans of a timeline.
 
-The driver that holds a job sees how long each bucket took every rank, what was paused after it, and
-when the step began and ended. From the end backwards that is the whole step.
+The driver that holds a job is asked when its last rank is ready, and told how long the first bucket
+took every rank, and when the step began and ended. That is the whole step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from evenstep.reproduce.link_pacing import drivers
 from evenstep.reproduce.link_worlds import Driver, Free, LinkWorld, run
 
-HELD, COMPUTE, WAIT, EXCHANGE, PAUSE = "held", "compute", "wait", "exchange", "pause"
+HELD, COMPUTE, WAIT, EXCHANGE = "held", "compute", "wait", "exchange"
 
 
 class Span(NamedTuple):
@@ -34,40 +34,32 @@ class Watched:
         self._job = job
         self._steps = steps
         self._delays: Sequence[float] = ()
-        self._took: list[Sequence[float]] = []
-        self._paused: list[Sequence[float]] = []
+        self._asked: list[float] = []  # in the running step
 
     def before(self, step: int) -> Sequence[float]:
         """The driver's delays."""
-        self._delays, self._took, self._paused = self._driver.before(step), [], []
+        self._delays = self._driver.before(step)
         return self._delays
 
-    def pauses(self, bucket: int, durations: Sequence[float]) -> Sequence[float]:
-        """The driver's pauses."""
-        found = self._driver.pauses(bucket, durations)
-        self._took.append(durations)
-        self._paused.append(found)
-        return found
+    def wait(self, now: float) -> float:
+        """The driver's wait; the last question is when the exchange begins."""
+        self._asked.append(now)
+        return self._driver.wait(now)
 
-    def after(self, step: int, begin: float, end: float) -> None:
-        """Work the step out from its end backwards."""
-        self._driver.after(step, begin, end)
+    def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
+        """Work the step out from when each rank entered."""
+        self._driver.after(step, begin, end, first)
+        asked, self._asked = self._asked, []
         if step not in self._steps:
             return
         ready = [begin + delay for delay in self._delays]
+        least = min(first)  # of the last rank, who is ready when the job asks
+        entered = [asked[0] - (took - least) for took in first]
+        last = [asked[-1]] * len(ready)
         self._keep(HELD, [begin] * len(ready), ready)
-        for bucket in reversed(range(len(self._took))):
-            took = self._took[bucket]
-            entered = [end - duration for duration in took]
-            last = [max(entered)] * len(took)  # who enters last does not wait
-            self._keep(EXCHANGE, last, [end] * len(took))
-            self._keep(WAIT, entered, last)
-            if bucket:
-                paused = self._paused[bucket - 1]
-                end = last[0] - max(paused)
-                self._keep(PAUSE, [end] * len(took), [end + pause for pause in paused])
-            else:
-                self._keep(COMPUTE, ready, entered)
+        self._keep(COMPUTE, ready, entered)
+        self._keep(WAIT, entered, last)
+        self._keep(EXCHANGE, last, [end] * len(ready))
 
     def _keep(self, kind: str, begins: Sequence[float], ends: Sequence[float]) -> None:
         self.spans += [

@@ -56,11 +56,11 @@ class Driver(Protocol):
     def before(self, step: int) -> Sequence[float]:
         """The delay of each rank before the step."""
 
-    def pauses(self, bucket: int, durations: Sequence[float]) -> Sequence[float]:
-        """What each rank sleeps after a bucket that took it so long."""
+    def wait(self, now: float) -> float:
+        """Its last rank is ready for the exchange: how long until it asks again; 0 is to begin."""
 
-    def after(self, step: int, begin: float, end: float) -> None:
-        """The step is over."""
+    def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
+        """The step is over; `first`: how long its first bucket took each rank."""
 
 
 class Free:
@@ -73,11 +73,11 @@ class Free:
         """No delay."""
         return self._none
 
-    def pauses(self, bucket: int, durations: Sequence[float]) -> Sequence[float]:  # noqa: ARG002
-        """No pause."""
-        return self._none
+    def wait(self, now: float) -> float:  # noqa: ARG002 (the interface)
+        """The exchange begins at once."""
+        return 0.0
 
-    def after(self, step: int, begin: float, end: float) -> None:
+    def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
         """Nothing to learn."""
 
 
@@ -99,19 +99,19 @@ class _Running:
     """One job under way."""
 
     __slots__ = (
-        "_begin", "_compute", "_driver", "_enter", "_job", "_seed", "_sizes", "_work", "bucket",
-        "left", "start", "step", "times", "until",
+        "_begin", "_compute", "_driver", "_enter", "_first", "_job", "_seed", "_sizes", "_work",
+        "bucket", "left", "step", "times", "until",
     )  # fmt: skip
 
     def __init__(self, job: LinkJob, driver: Driver, seed: tuple[int, int]) -> None:
         self._job, self._driver, self._seed = job, driver, seed
         self.step, self.bucket = 0, 0
         self.left = 0.0  # of the bucket on the link
-        self.start = 0.0  # when it entered
         self.until = 0.0  # off the link till then
         self.times: list[float] = []
         self._begin = 0.0
         self._enter: list[float] = []
+        self._first: list[float] = []
         self._compute: list[list[float]] = []
         self._sizes: list[list[float]] = []
         self._begin_step(0.0)
@@ -135,21 +135,24 @@ class _Running:
         self.bucket = 0
         self.until = max(self._enter)
 
-    def enter(self) -> None:
-        """Put the next bucket on the link."""
-        self.start = self.until
+    def enter(self, now: float) -> bool:
+        """Put the next bucket on the link, unless the job waits before its first one."""
+        if self.bucket == 0 and (wait := self._driver.wait(now)) > 0:
+            self.until = now + wait
+            return False
         self.left = self._work[self.bucket]
+        return True
 
     def leave(self, now: float) -> None:
-        """A bucket is over: a pause, the next one, or the next step."""
+        """A bucket is over: the next one, or the next step."""
         self.left = 0.0
-        pauses = self._driver.pauses(self.bucket, [now - entered for entered in self._enter])
+        if self.bucket == 0:
+            self._first = [now - entered for entered in self._enter]
         self.bucket += 1
+        self.until = now
         if self.bucket < BUCKETS:
-            self._enter = [now + pause for pause in pauses]
-            self.until = max(self._enter)
             return
-        self._driver.after(self.step, self._begin, now)
+        self._driver.after(self.step, self._begin, now, self._first)
         self.times.append(now - self._begin)
         self.step += 1
         self._begin_step(now)
@@ -232,9 +235,9 @@ class _Link:
                 on.remove(first)
                 off.append(first)
             elif due is not None and due.until <= background.until:
-                due.enter()
-                off.remove(due)
-                on.append(due)
+                if due.enter(now):
+                    off.remove(due)
+                    on.append(due)
             else:
                 background.toggle()
 

@@ -9,15 +9,16 @@ family a tenth of the time is taken by a flow that does not yield.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from evenstep.reproduce.link_pacing import paced
 from evenstep.reproduce.link_timeline import timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
+from evenstep.statistics.quantiles import student
 
 RACK = 4
 APART = 0.01  # of neighbouring periods
@@ -73,11 +74,16 @@ MOST_LOAD = 1.6  # of the core, by all jobs: beyond it nothing is like the table
 
 
 class Figure(NamedTuple):
-    """Throughput of our job in samples/s, its change, and the CV of its steps."""
+    """Throughput of our job in samples/s, its change, and the CV of its steps.
+
+    `low` and `high` are the 95 % interval of the change over seeds; None where there is one seed.
+    """
 
     throughput: float
     gain: float
     cv: float
+    low: float | None = None
+    high: float | None = None
 
 
 class Row(NamedTuple):
@@ -87,12 +93,13 @@ class Row(NamedTuple):
     baseline: Figure
     arms: dict[str, Figure]
     alone: Figure  # our job without the others: no pacing can reach more
+    lone: dict[str, float]  # the change by each arm where the job has its links to itself
 
 
 #: What is held beside the baseline. The rule as the paper states it has no guard.
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"controller": "paper", "guarded": False},
-    "auto": {"controller": "auto"},
+    "token": {"controller": "token"},
 }
 
 
@@ -139,26 +146,63 @@ def _members(family: Family, grid: Mapping[str, Sequence[float]]) -> Iterable[Fa
             yield replace(family, **chosen)
 
 
-def predict(family: Family, *, seeds: Sequence[int], steps: int) -> list[Row]:
-    """Baseline and arms at every size, over these seeds."""
+def predict(
+    family: Family,
+    *,
+    seeds: Sequence[int],
+    steps: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Baseline and arms at every size, over these seeds; `progress` hears of each size."""
     rows: list[Row] = []
     first = 0.0
-    for published in PUBLISHED:
+    for done, published in enumerate(PUBLISHED):
+        if progress is not None:
+            progress(done, len(PUBLISHED))
         worlds = [world(family, published.nodes, seed) for seed in seeds]
-        mean, cv = _measured([unpaced(item, steps) for item in worlds])
+        free = [unpaced(item, steps) for item in worlds]
+        mean, cv = _measured(free)
         first = first or mean
         baseline = Figure(_throughput(published.nodes, mean, first), 0.0, cv)
-        arms = {}
-        for name, settings in ARMS.items():
-            held, held_cv = _measured([paced(item, steps, **settings) for item in worlds])
-            throughput = _throughput(published.nodes, held, first)
-            arms[name] = Figure(throughput, mean / held - 1, held_cv)
-        lone, lone_cv = _measured(
-            [unpaced(replace(item, jobs=item.jobs[:1]), steps) for item in worlds]
-        )
-        alone = Figure(_throughput(published.nodes, lone, first), mean / lone - 1, lone_cv)
-        rows.append(Row(published, baseline, arms, alone))
+        scale = _throughput(published.nodes, mean, first) * mean
+        arms = {
+            name: _figure(free, [paced(item, steps, **settings) for item in worlds], scale)
+            for name, settings in ARMS.items()
+        }
+        lone = [unpaced(replace(item, jobs=item.jobs[:1]), steps) for item in worlds]
+        alone = _figure(free, lone, scale)
+        rows.append(Row(published, baseline, arms, alone, _lone(worlds[0], steps)))
+    if progress is not None:
+        progress(len(PUBLISHED), len(PUBLISHED))
     return rows
+
+
+def _figure(before: Sequence[Outcome], after: Sequence[Outcome], scale: float) -> Figure:
+    """The change of our job; `scale` is samples/s at a step of 1."""
+    mean, cv = _measured(after)
+    gains = [one.mean(0) / other.mean(0) - 1 for one, other in zip(before, after, strict=True)]
+    return Figure(scale / mean, fmean(gains), cv, *_interval(gains))
+
+
+def _interval(gains: Sequence[float]) -> tuple[float | None, float | None]:
+    """Student's 95 % interval of the mean; nothing from one."""
+    if len(gains) < 2:
+        return None, None
+    half = student(len(gains) - 1) * stdev(gains) / math.sqrt(len(gains))
+    return fmean(gains) - half, fmean(gains) + half
+
+
+def _lone(world: LinkWorld, steps: int) -> dict[str, float]:
+    """What each arm changes in our job where nobody else is on its links; its ranks wait for each
+    other there, which the paper's rule takes for slack.
+    """
+    job = replace(world.jobs[0], ranks=SHOWN_RANKS)
+    alone = LinkWorld(jobs=(job,), seed=world.seed)
+    before = unpaced(alone, steps).mean(0)
+    return {
+        name: before / paced(alone, steps, **settings).mean(0) - 1
+        for name, settings in ARMS.items()
+    }
 
 
 def timelines(family: Family, *, seed: int, steps: int) -> dict[str, Any]:
@@ -167,10 +211,10 @@ def timelines(family: Family, *, seed: int, steps: int) -> dict[str, Any]:
     made = world(family, nodes, seed)
     made = replace(made, jobs=(replace(made.jobs[0], ranks=SHOWN_RANKS), *made.jobs[1:]))
     first_step = min(steps, SHOWN_AFTER) - SHOWN_STEPS
-    arms: dict[str, Mapping[str, Any]] = {"before": {}, "after": ARMS["auto"]}
+    arms: dict[str, Mapping[str, Any]] = {"before": {}, "after": ARMS["token"]}
     return {
         "nodes": nodes,
-        "controller": "auto",
+        "controller": "token",
         "first_step": first_step,
         "steps": SHOWN_STEPS,
         **{
@@ -219,6 +263,7 @@ def to_json(family: Family, rows: Sequence[Row]) -> dict[str, Any]:
                 "baseline": row.baseline._asdict(),
                 **{name: figure._asdict() for name, figure in row.arms.items()},
                 "alone": row.alone._asdict(),
+                "lone": row.lone,
             }
             for row in rows
         ],

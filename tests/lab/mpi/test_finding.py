@@ -23,7 +23,7 @@ def outcome(name: str, step_ms: float, *gain: float) -> ArmOutcome:
 
 BASELINE = outcome("baseline", 50, 0.0, 0.0, 0.0)
 AGAIN = outcome("baseline again", 50, 0.01, 0.001, 0.02)
-PACED = outcome("auto", 43.5, 0.15, 0.11, 0.19)
+PACED = outcome("slack", 43.5, 0.15, 0.11, 0.19)
 BLOCKING = outcome("blocking", 34, 0.47, 0.40, 0.54)
 
 
@@ -33,14 +33,14 @@ def test_a_blocking_wait_comes_first_with_its_measured_gain():
     assert "block" in first.action
     # throughput × 1.47 is a step of 1/1.47: .32 of it is given back
     assert (first.gain, first.low, first.high) == pytest.approx((0.3197, 0.2857, 0.3506), abs=1e-4)
-    assert "auto" in second.action
+    assert "slack" in second.action
     assert last.gain is None
     assert finding.severity == first.gain
 
 
 def test_what_was_not_shown_to_gain_is_no_option():
-    (finding,) = findings(SCENARIO, [BASELINE, outcome("auto", 49, 0.02, -0.01, 0.05), BLOCKING])
-    assert not any("auto" in option.action for option in finding.options)
+    (finding,) = findings(SCENARIO, [BASELINE, outcome("slack", 49, 0.02, -0.01, 0.05), BLOCKING])
+    assert not any("slack" in option.action for option in finding.options)
 
 
 def test_where_blocking_was_not_shown_to_help_there_is_no_finding():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenstep.pacing import PacerSettings, Plan, Stance, StepObservation
+from evenstep.pacing import PacerSettings, Plan, StepObservation
 from lab.tcp.turns import TurnPacer, settings_of
 
 STEP_NS, WAIT_NS = 50_000_000, 20_000_000
@@ -47,7 +47,7 @@ def test_a_plan_is_adopted_by_the_arm_that_made_it():
     shared = {"mode": "on", "sharing": True, "world": 2}
     arms = [PacerSettings(**shared), PacerSettings(**shared)]
     turns = TurnPacer(settings_of(arms), lambda step: step // 100)
-    plan = Plan(10, 41, attempt=1, world=2, stance=Stance.ON)
+    plan = Plan(10, 41, attempt=1, world=2, span=1)
     assert turns.adopt(plan)
     assert not turns.adopt(plan._replace(attempt=2))
 

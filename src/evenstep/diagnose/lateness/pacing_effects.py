@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import expm1, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -82,15 +82,11 @@ def _share(booked: Sequence[int | None], total_ns: float) -> float | None:
 
 
 def _word(account: Mapping[str, Any]) -> str:
-    word = (account.get("verdict") or {}).get("word")
-    return str(account.get("contention") or word or ENDED_EARLY)
+    return str((account.get("verdict") or {}).get("word") or ENDED_EARLY)
 
 
 def _effect(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Change of throughput and its 95 % interval, by the guard that has compared most.
-
-    Guards add differences of logarithms of step time.
-    """
+    """Change of throughput and its 95 % interval, by the trial that has compared most."""
     most = max(verdicts, key=lambda verdict: verdict.get("pairs") or 0)
     if not most.get("pairs"):
         return None
@@ -98,12 +94,12 @@ def _effect(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     known = low is not None and high is not None
     return {
         "pairs": most["pairs"],
-        "gain": expm1(most["gain"]),
+        "gain": _change(most["gain"]),
         "low": low if known else None,
         "high": high if known else None,
     }
 
 
-def _change(difference: float | None) -> float | None:
-    """Of throughput, from a difference of logarithms; None where that is not finite."""
-    return None if difference is None or not isfinite(difference) else expm1(difference)
+def _change(saved: float | None) -> float | None:
+    """Of throughput, by the share of a step that is saved; None where that is not known."""
+    return None if saved is None or not isfinite(saved) or saved >= 1 else saved / (1 - saved)

@@ -17,7 +17,6 @@ from evenstep.diagnose.modes import (
     input_pipeline,
     latency_bound,
     locality,
-    rank_failed,
     restart_amplification,
     runtime_jitter,
     scaling_collapse,
@@ -30,7 +29,6 @@ from evenstep.diagnose.modes import (
 from evenstep.diagnose.modes.mode import Mode
 
 MODES: tuple[Mode, ...] = (
-    rank_failed.MODE,
     hang.MODE,
     restart_amplification.MODE,
     async_staleness.MODE,

@@ -199,8 +199,8 @@ class PhaseHooks:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self._on_failure(error)
         self.armed = False
+        self._on_failure(error)
 
     # -- how they get there ----------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ COLOURS = {
     "printed coordination": "#5b5b5b",
     "baseline": "#c2571a",
     "paper": "#8a6bbd",
-    "auto": "#1f6fb2",
+    "token": "#1f6fb2",
     "ideal": "#bbbbbb",
 }
 DASHED = ("ideal", "printed baseline", "printed coordination")
@@ -63,7 +63,7 @@ def _beside(panels: Sequence[str], y: int) -> list[str]:
 
 def _panels(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Series]]:
     printed = [row["published"] for row in rows]
-    arms = ("baseline", "paper", "auto")
+    arms = ("baseline", "paper", "token")
     per_node = printed[0]["baseline"] / printed[0]["nodes"]
     throughput: Series = {
         "ideal": [per_node * row["nodes"] for row in rows],

@@ -119,8 +119,7 @@ class Engine:
         self._begin = step.now
         length = step.now - begin
         held_ns = np.zeros(len(begin)) if held is None else held
-        seen = step.all_seen() if self._pace.sees_buckets else step.seen
-        self._pace.after(number, seen, begin, step.now, held_ns)
+        self._pace.after(number, step.seen, begin, step.now, held_ns)
         if self._recorder is not None:
             self._record(self._recorder, number, step, held_ns)
         work = length - step.blocked - held_ns

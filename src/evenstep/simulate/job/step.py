@@ -11,7 +11,7 @@ import numpy.typing as npt
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.noise import Disturbance
 from evenstep.simulate.job.recording import Row
-from evenstep.simulate.job.strategies import Seen, with_buckets
+from evenstep.simulate.job.strategies import Seen
 from evenstep.simulate.wires.wire import Carried
 from evenstep.trace.spool.layout import Phase
 
@@ -28,7 +28,6 @@ class Step:
         self.rows: list[Row] | None = [] if recording else None
         self.pending: list[tuple[list[Flow], Carried]] = []  # issued, not yet waited for
         self.seen: Seen | None = None
-        self.buckets: list[Carried] = []  # gradient collectives, in order of issue
         self.delayed: set[Phase] = set()  # phases whose delay has been spent
         ranks = len(start_ns)
         self.input = np.zeros(ranks)
@@ -59,7 +58,6 @@ class Step:
 
     def see(self, flows: Sequence[Flow], carried: Carried) -> None:
         """Remember the step's first collective and the end of its last, for pacing."""
-        self.buckets.append(carried)
         size = self.now.shape
         over = np.broadcast_to(carried.end_ns[-1], size)
         if self.seen is not None:
@@ -67,11 +65,3 @@ class Step:
             return
         last, end = (np.broadcast_to(a[0], size) for a in (carried.last_ns, carried.end_ns))
         self.seen = Seen(carried.enter_ns[0], last, end, flows[0].duration_ns, over)
-
-    def all_seen(self) -> Seen | None:
-        """What pacing sees, every collective of the step included."""
-        if self.seen is None:
-            return None
-        enter = np.concatenate([carried.enter_ns for carried in self.buckets])
-        end = np.concatenate([np.broadcast_to(c.end_ns, c.enter_ns.shape) for c in self.buckets])
-        return with_buckets(self.seen, enter, end)

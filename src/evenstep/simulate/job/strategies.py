@@ -32,20 +32,10 @@ class Seen(NamedTuple):
     end_ns: Array
     floor_ns: float
     over_ns: Array  # when the step's last collective was over
-    buckets_ns: Array | None = None  # (ranks, collectives): from entry or the end of the one before
-
-
-def with_buckets(seen: Seen, enter_ns: Array, end_ns: Array) -> Seen:
-    """The same with every collective of the step; both arrays are (collectives, ranks)."""
-    begin = enter_ns.copy()
-    np.maximum(begin[1:], end_ns[:-1], out=begin[1:])
-    return seen._replace(buckets_ns=np.maximum(end_ns - begin, 0.0).T)
 
 
 class Pace:
     """Nobody is held, nobody is kept: collectives alone keep ranks together."""
-
-    sees_buckets = False  # needs every collective of a step, not only the first
 
     def before(self, step: int) -> Array | None:  # noqa: ARG002
         """Delay of each rank before a step, in ns."""
@@ -115,8 +105,6 @@ class BoundedLag(Loose):
 class Paced(Pace):
     """A pacer for each rank, the same object that runs in a live job."""
 
-    sees_buckets = True
-
     def __init__(self, scenario: Scenario, run_id: str) -> None:
         settings, ranks = scenario.strategy, scenario.ranks
         self._pacers = [
@@ -160,7 +148,6 @@ class Paced(Pace):
     def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:
         """Tell every pacer what its rank could see."""
         work, table = self._seen(seen, begin, end, held)
-        buckets = _buckets(seen)
         for rank, pacer in enumerate(self._pacers):
             wait, margin, flight, floor, spread = table[rank]
             pacer.observe(
@@ -177,8 +164,6 @@ class Paced(Pace):
                     world=len(self._pacers),
                     batch=self._samples,
                     slowest=self._slowest,
-                    buckets_ns=tuple(buckets[rank]) if buckets else (),
-                    serial=0,  # nobody pauses between collectives here
                 )
             )
         if self._sharing:  # what is shared arrives a step later
@@ -230,14 +215,6 @@ class Paced(Pace):
             "booked_ns": sum(account.booked_ns for account in accounts),
             "verdict": accounts[0].verdict.word,
         }
-
-
-def _buckets(seen: Seen | None) -> list[list[int]]:
-    """Durations of the collectives of every rank."""
-    if seen is None or seen.buckets_ns is None:
-        return []
-    durations: list[list[int]] = seen.buckets_ns.astype(np.int64).tolist()
-    return durations
 
 
 def pace_of(scenario: Scenario, run_id: str) -> Pace:
