@@ -1,0 +1,141 @@
+"""`evenstep selftest`: a known delay in a tiny job on this machine, found or not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenstep.cli.terminal import say
+from evenstep.errors import UsageError
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.finding import Diagnosis
+
+HELP = """Hold one rank of a small job 50 ms a step, and see whether evenstep finds it here.
+
+Alone it starts two ranks on this machine. Under a launcher (torchrun … -m evenstep selftest, srun
+python -m evenstep selftest) each rank takes part and the last is held; rank 0 diagnoses the ranks
+whose traces it can read. The exit code is 0 where just the held rank was named, 1 where not."""
+
+SCHEMA = "evenstep.selftest/1"
+RANKS = 2
+STEPS = 40
+HELD_S = 0.05
+WIDTH = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep selftest`."""
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="keep the job's trace here")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the job, or this rank of it, and say what was found."""
+    if find_spec("torch") is None:
+        raise UsageError(
+            "the selftest trains with torch, which is not installed: pip install torch"
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return _as_rank(args)
+    with tempfile.TemporaryDirectory(prefix="evenstep-selftest-") as scratch:
+        out = args.out or Path(scratch) / "run"
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        command = [sys.executable, *launcher, "-m", "evenstep", "selftest", "--out", str(out)]
+        environ = {name: v for name, v in os.environ.items() if not name.startswith("EVENSTEP")}
+        done = subprocess.run(
+            [*command, *(["--json"] if args.json else [])],
+            env={**environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    print(done.stdout, end="", flush=True)
+    if not done.stdout:
+        say(f"the job of the selftest failed with code {done.returncode}")
+    return 0 if done.returncode == 0 else 1
+
+
+def _as_rank(args: argparse.Namespace) -> int:
+    """Train as one rank; rank 0 looks for the held one."""
+    import torch.distributed as dist
+
+    import evenstep
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    chosen = [str(args.out or Path(tempfile.mkdtemp(prefix="evenstep-selftest-")) / "run")]
+    dist.broadcast_object_list(chosen)
+    evenstep.attach(out=chosen[0], verdict=False)
+    _train(held=rank == world - 1)
+    evenstep.detach()
+    dist.barrier()
+    works = _judge(Path(chosen[0]), world - 1, as_json=args.json) if rank == 0 else True
+    dist.destroy_process_group()
+    return 0 if works else 1
+
+
+def _train(*, held: bool) -> None:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(torch.nn.Sequential(*map(_layer, range(3))))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        hidden = model(torch.randn(8, WIDTH))
+        if held:
+            hidden.register_hook(_hold)
+        hidden.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _layer(_: int) -> Any:
+    import torch
+
+    return torch.nn.Linear(WIDTH, WIDTH)
+
+
+def _hold(gradient: Any) -> Any:
+    time.sleep(HELD_S)
+    return gradient
+
+
+def _judge(run: Path, held: int, *, as_json: bool) -> bool:
+    """Diagnose, print the outcome, and say whether just the held rank was named."""
+    from evenstep.diagnose.engine import diagnose
+    from evenstep.importers.opening import load
+
+    found = diagnose(load(run))
+    named, found_ms = _named(found)
+    works = named == [held]
+    if as_json:
+        outcome = {
+            "schema": SCHEMA, "works": works, "held_rank": held, "named_ranks": named,
+            "held_ms": 1e3 * HELD_S, "found_ms": found_ms,
+        }  # fmt: skip
+        print(json.dumps(outcome, indent=2))
+    elif works:
+        print(
+            f"evenstep works here: rank {held} was held {1e3 * HELD_S:.0f} ms a step and is named"
+        )
+        print(f"({found_ms:.0f} ms a step would be gained without it)")
+    else:
+        print(f"evenstep did not find rank {held}, held {1e3 * HELD_S:.0f} ms a step; it says:")
+        print(found.verdict)
+    return works
+
+
+def _named(found: Diagnosis) -> tuple[list[int], float | None]:
+    """Ranks of the first finding, and what it costs a step (ms)."""
+    mean_ns = (found.summary.get("step_time") or {}).get("mean_ns")
+    if not found.findings:
+        return [], None
+    first = found.findings[0]
+    cost_ms = None if mean_ns is None else round(first.severity * mean_ns / 1e6, 3)
+    return list(first.where.ranks), cost_ms

@@ -1,0 +1,32 @@
+"""A known delay in a real job of two ranks, found or not."""
+
+import json
+from types import SimpleNamespace
+
+import jsonschema
+import pytest
+
+from evenstep.cli import selftest
+from evenstep.cli.main import main
+from evenstep.report.schema import schema
+
+
+def test_the_held_rank_is_found_on_this_machine(capsys, tmp_path):
+    pytest.importorskip("torch")
+    assert main(["selftest", "--json", "--out", str(tmp_path / "run")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, schema("selftest"))
+    assert (found["held_rank"], found["named_ranks"]) == (1, [1])
+    assert list((tmp_path / "run").glob("attempt-000/rank-*.spool"))
+
+
+@pytest.mark.parametrize(("ranks", "works"), [([1], True), ([0], False), ([0, 1], False)])
+def test_naming_any_other_rank_is_a_failure(ranks, works, monkeypatch, capsys):
+    finding = SimpleNamespace(severity=0.5, where=SimpleNamespace(ranks=ranks))
+    said = SimpleNamespace(
+        findings=[finding], summary={"step_time": {"mean_ns": 1e8}}, verdict="it was rank 0"
+    )
+    monkeypatch.setattr("evenstep.importers.opening.load", lambda run: None)
+    monkeypatch.setattr("evenstep.diagnose.engine.diagnose", lambda trace: said)
+    assert selftest._judge("run", 1, as_json=False) is works
+    assert ("works here" in capsys.readouterr().out) is works
