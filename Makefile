@@ -55,6 +55,7 @@ fuzz-importers: $(VENV)/.ready
 corpus: $(VENV)/.ready
 	$(BIN)/python -m benchmarks corpus --wrong
 	$(BIN)/python -m benchmarks corpus --real --wrong
+	$(BIN)/python -m benchmarks independent_corpus --wrong
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks

@@ -11,11 +11,14 @@ for the bands of cost, which were added after a look at tuning seeds:
   done everything. Of two faults each is worth its Shapley value. Cases that lose less than 5 % are
   dropped, not judged.
 - *Mode first*: the first finding is of one of the modes that an honest reader may call the fault.
+  Findings come worst first, so those of structure (below) that truly costs this job more than the
+  fault does may stand before it.
   Several are accepted only where no record could tell them apart: a slow node is a straggler or
   locality, and so is a slow rank that is alone on its node; a rank that is a whole stage, or a node
   that is whole stages, is a straggler or an imbalance; lengths on a device whose
   forward and backward are not seen apart are noise as well; a link that is slow for everybody is
   the fabric's, whatever it is called; a single rank that feeds its device slowly is late as well;
+  ranks that are slow in strict turns swing in opposite phase, which is an oscillation as well;
   a rank that came late into the first step is late, whatever held it.
 - *Culprits*: `where.ranks` of that finding are exactly the ranks at fault; of a node, its ranks or
   its name; of a link, its node and at most others of one group that is slow. They are not asked for
@@ -26,7 +29,8 @@ for the bands of cost, which were added after a look at tuning seeds:
   the two extremes is right: a slow rank mended is as it was by nature, or like its peers (constant
   differences of up to 2 % are nobody's knowledge); a fabric that is slow in all its transfers may
   have its rated bandwidth or an infinite one; lengths may be told from the job's noise, or, where
-  that noise too is shared by forward and backward, not.
+  that noise too is shared by forward and backward, not. Of 15 steps or more the first may be left
+  out, as docs/stacks/ddp.md says.
 - *False finding*: for each mode, the sum of its severities less what removing its structure truly
   gives back in this very job is 5 % or more; with the fault in place or once it is mended,
   whichever is more, since parts may be booked in either order. The structure of noise

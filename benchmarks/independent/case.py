@@ -12,6 +12,7 @@ from benchmarks.independent.job import Job, Spec, World, shapley
 from benchmarks.independent.pipelines import Pipeline
 from benchmarks.independent.stacks import STACKS, Stack
 
+FIRST_LEFT_OUT = 15  # steps of a run whose first a diagnosis may leave out
 WORTH = 0.05  # a loss that counts, and a finding that does
 
 
@@ -49,13 +50,17 @@ class Case:
         where = "device" if self.spec.on_device else "host"
         return f"{self.row}/{self.stack}/{where}/{self.fault}#{self.number}"
 
-    def time(self, faults: tuple[Fault, ...], **ideal: object) -> float:
-        """How long the run takes with these of its faults, idealised or not."""
+    def ran(self, faults: tuple[Fault, ...], **ideal: object) -> Job:
+        """The job with these of its faults, idealised or not."""
         spec = self.spec
         for fault in self.faults:
             if fault not in faults:
                 spec = fault.mended(spec)
-        return run(self.stack, spec, World(faults, **ideal)).took_s
+        return run(self.stack, spec, World(faults, **ideal))
+
+    def time(self, faults: tuple[Fault, ...], **ideal: object) -> float:
+        """How long that takes."""
+        return self.ran(faults, **ideal).took_s
 
     @cached_property
     def recorded(self) -> Job:
@@ -99,9 +104,15 @@ class Case:
         """Between which costs no record could tell: see the rules in the package's docstring."""
         (fault,) = self.faults
         low = high = self.loss
+        mended = [self.ran(())]
         if fault.culprits is not None:
-            peers = self.time((), like_peers=fault.culprits)
-            low, high = sorted((self.loss, (self.took_s - peers) / self.took_s))
+            mended.append(self.ran((), like_peers=fault.culprits))
+        for job in mended:
+            known = [(self.took_s - job.took_s) / self.took_s]
+            if self.spec.steps >= FIRST_LEFT_OUT:
+                later_s = self.recorded.later_s
+                known.append((later_s - job.later_s) / later_s)
+            low, high = min(low, *known), max(high, *known)
         if fault.all_transfers(self.recorded):
             high = max(high, self.gain(no_transfer=True))
         if fault.like_noise(self.spec):

@@ -82,7 +82,10 @@ def _bursty(rng: Rng, spec: Spec) -> Fault:
 def _rotating(rng: Rng, spec: Spec) -> Fault:
     size = min(spec.world, int(rng.integers(2, 5)))
     ranks = tuple(sorted(int(r) for r in rng.choice(spec.world, size, replace=False)))
-    modes = ("straggler", "synchronization_amplification") if size == spec.world else ("straggler",)
+    # In strict turns the ranks swing in opposite phase, which is an oscillation as well.
+    modes = ("straggler", "synchronization_oscillation")
+    if size == spec.world:
+        modes = (*modes, "synchronization_amplification")
     length = int(rng.integers(1, 4))
     return SlowRanks(modes, None, ranks=ranks, pattern="rotating", length=length)
 

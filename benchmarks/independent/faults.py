@@ -311,15 +311,29 @@ class NarrowFabric(Fault):
 
 @dataclass(frozen=True)
 class Lengths(Fault):
-    """Each rank's batch of a step has its own amount of work; without it all have the mean."""
+    """Every batch of a step has its own amount of work; without it all have the mean.
+
+    Ranks of one replica of the model work on one batch; a pipeline's is cut into micro-batches.
+    """
 
     def work(self, job: Job, piece: Piece) -> None:
         if piece.phase not in (FORWARD, BACKWARD):
             return
-        sigma = 0.18 * self.strength
-        drawn = job.rng(f"lengths {job.step}").normal(0, 1, job.spec.world)
-        amount = np.exp(sigma * np.clip(drawn, -3, 3))
-        piece.own = piece.own * (amount / amount.mean())[piece.ranks]
+        shape, ranks = job.spec.shape, piece.ranks
+        if "stages" in shape:
+            replicas = job.spec.world // shape["stages"]
+            amount = self.amounts(job, replicas * shape["micro"]).reshape(replicas, -1)
+            factor = amount[ranks % replicas, int(piece.label.rpartition(" ")[2])]
+        else:
+            each = shape.get("tp", 1)
+            factor = self.amounts(job, job.spec.world // each)[ranks // each]
+        piece.own = piece.own * factor
+
+    def amounts(self, job: Job, batches: int) -> Array:
+        """What so many batches of this step have to do, 1 on average."""
+        drawn = job.rng(f"lengths {job.step}").normal(0, 1, batches)
+        amount = np.exp(min(0.18 * self.strength, 0.6) * np.clip(drawn, -3, 3))
+        return amount / amount.mean()
 
     def like_noise(self, spec: Spec) -> bool:
         return spec.coupled or len(self.modes) > 1

@@ -128,17 +128,30 @@ def _identity(found: Mapping[str, Any]) -> float | None:
 
 def _one_cause(verdict: Verdict, case: Case, fault: Fault) -> None:
     said = verdict.said
-    verdict.first = bool(said) and said[0]["mode"] in fault.modes
-    if not verdict.first:
+    first = _first(said, case)
+    verdict.first = first is not None and first["mode"] in fault.modes
+    if first is None or not verdict.first:
         return
     job = case.recorded
-    verdict.culprits = fault.named(said[0]["ranks"], said[0]["nodes"], job)
+    verdict.culprits = fault.named(first["ranks"], first["nodes"], job)
     if case.row == "terminal":
         return
     low, high = case.band
     severity = _severity(said, fault, job)
     verdict.error = severity / low - 1 if severity < low else max(severity / high - 1, 0.0)
     verdict.cost = abs(verdict.error) <= COST
+
+
+def _first(said: Sequence[Mapping[str, Any]], case: Case) -> Mapping[str, Any] | None:
+    """The first finding, structure passed over that is in the job and truly costs more."""
+    accepted = {mode for fault in case.faults for mode in fault.modes}
+    for one in said:
+        structural = one["mode"] in _STRUCTURE and one["mode"] not in accepted
+        if case.row == "terminal" or not structural:
+            return one
+        if structure(case, one["mode"]) < max(case.parts):
+            return one
+    return None
 
 
 def _severity(said: Sequence[Mapping[str, Any]], fault: Fault, job: Job) -> float:
@@ -152,7 +165,8 @@ def _severity(said: Sequence[Mapping[str, Any]], fault: Fault, job: Job) -> floa
 def _two_causes(verdict: Verdict, case: Case) -> None:
     causes = [pair for pair in zip(case.faults, case.parts, strict=True) if pair[1] >= WORTH]
     wanted = {mode for fault, _ in causes for mode in fault.modes}
-    verdict.first = bool(verdict.said) and verdict.said[0]["mode"] in wanted
+    first = _first(verdict.said, case)
+    verdict.first = first is not None and first["mode"] in wanted
     for fault, part in causes:
         severity = _severity(verdict.said, fault, case.recorded)
         verdict.causes.append(abs(severity / part - 1) <= CAUSE)

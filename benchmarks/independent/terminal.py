@@ -93,7 +93,8 @@ def _stuck(number: int, kind: str, spec: Spec, rng: Rng) -> Terminal:
         return [path]
 
     modes = ("hang",) if kind in ("hang", "mismatch", "transport") else ("rank_failed", "hang")
-    culprits = None if kind == "transport" else (culprit,)
+    either = kind == "mismatch" and spec.world == 2  # which of two differs, nobody can tell
+    culprits = None if kind == "transport" or either else (culprit,)
     return _case(number, kind, spec, modes, folders=folders, culprits=culprits)
 
 

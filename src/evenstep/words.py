@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from evenstep.trace.ranks import format_ranks, parse_ranks
 from evenstep.trace.spool.layout import Phase
@@ -186,3 +187,25 @@ def _visible(text: str) -> Iterable[str]:
             yield character
         else:
             yield " " if character.isspace() else "\ufffd"
+
+
+def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
+    """How a rank ended, from what it and its launcher wrote down: "SIGKILL", "exit code 3".
+
+    Of an exception its place and message, too, unless it is to be `brief`.
+    """
+    end, raised = facts.get("ended") or {}, facts.get("raised") or {}
+    if name := end.get("signal"):
+        kills = name == "SIGKILL" and end.get("out_of_memory_kills")
+        told = f"{name}: the kernel was out of memory" if kills else str(name)
+    elif "exit_code" in end:
+        told = f"exit code {end['exit_code']}"
+    else:
+        told = "the end of its script" if "closed" in facts else "an end without a word"
+    if not raised:
+        return told
+    if brief:
+        return str(raised["type"])
+    where = f" at {raised['frames'][0]}" if raised.get("frames") else ""
+    message = f": {raised['message']}" if raised.get("message") else ""
+    return f"{raised['type']}{where}{message}"

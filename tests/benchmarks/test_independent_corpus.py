@@ -13,6 +13,7 @@ from benchmarks.independent.faults import SlowRanks
 from benchmarks.independent.job import Spec, World, shapley
 from benchmarks.independent.machine import ALL_REDUCE, Communicator, Machine
 from benchmarks.independent.pipelines import bubble, schedule
+from evenstep.trace.spool.layout import Kind
 
 QUIET = Spec(seed=1, world=2, per_node=2, steps=4, noise_cv=0, spread=0, transfer_cv=0)
 
@@ -93,6 +94,16 @@ def test_a_case_is_a_trace_that_loads_whole(tmp_path, which):
     assert trace.world == len(trace.ranks) == case.spec.world
     assert len(trace.events) == sum(len(row["ranks"]) for row in case.recorded.machine.tape)
     assert len(trace.summaries) == case.spec.world * case.spec.steps
+
+
+def test_the_trace_is_as_long_as_the_run(tmp_path):
+    case = next(case for case in map(build, range(400), repeat("hosts/fsdp")) if case is not None)
+    case.write(tmp_path)
+    events = evenstep.load(tmp_path).of_kind(Kind.STEP)
+    ends = [events.exit_ns[events["rank"] == rank][-1] for rank in range(case.spec.world)]
+    starts = [events.enter_ns[events["rank"] == rank][0] for rank in range(case.spec.world)]
+    took_s = np.mean(np.array(ends) - np.array(starts)) / 1e9
+    assert took_s == pytest.approx(case.took_s, abs=2e-3)  # ranks start within 2 ms
 
 
 def test_the_same_number_is_the_same_case(tmp_path):

@@ -34,9 +34,7 @@ def fakes(monkeypatch, severities):
             path=path, operations=None, world=2, attempt=0
         ),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
-        "evenstep.report.terminal.terminal.render": lambda diagnosis: (
-            f"verdict on {diagnosis.path}\n"
-        ),
+        "evenstep.report.terminal.brief.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",
         "evenstep.report.page.html.write": lambda d, trace, path, **_: path.write_text(
             f"page {trace.path}"
         ),

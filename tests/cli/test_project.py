@@ -53,7 +53,7 @@ def test_the_table_fits_80_columns_and_says_what_it_cannot_tell(projected, monke
 
 
 def test_colour_only_makes_lines_bold(run, capsys, monkeypatch):
-    monkeypatch.setattr("evenstep.report.terminal.terminal.wants_color", lambda: True)
+    monkeypatch.setattr("evenstep.report.terminal.style.wants_color", lambda: True)
     main(["project", str(run), "--ranks", "8"])
     assert "\x1b[1m" in capsys.readouterr().out
 

@@ -281,7 +281,7 @@ def test_files_of_one_host_share_a_clock(opened):
 def test_the_host_stands_in_a_handlers_file_name(opened):
     profile = two_steps()
     del profile.header["host_name"]
-    trace = opened(profile, name="gpu012_4711.17{}.pt.trace.json")
+    trace = opened(profile, name="gpu012_7.17{}.pt.trace.json")
     assert trace.ranks[0].node == "gpu012"
 
 
@@ -291,3 +291,22 @@ def test_times_are_those_of_the_base_where_there_is_one(opened):
     profiles[0].header["baseTimeNanoseconds"] = 1_700_000_000_000_005_000
     first, second = collectives(opened(*profiles)).enter_ns.reshape(2, 2)
     assert list(first - second) == [5_000, 5_000]
+
+
+def test_a_name_of_ones_own_is_no_host(opened):
+    profile = two_steps()
+    del profile.header["host_name"]
+    trace = opened(profile, name="worker0_step_12.17{}.pt.trace.json")  # no process of the file
+    assert trace.ranks[0].node == ""
+
+
+def test_ranks_on_different_devices_of_hosts_without_a_name_share_a_clock(opened):
+    profiles = [two_steps(rank) for rank in (0, 1)]
+    for rank, profile in enumerate(profiles):
+        del profile.header["host_name"]
+        for event in profile.events:
+            if "device" in event["args"]:
+                event["args"]["device"] = rank
+    trace = opened(*profiles)
+    assert len({info.clock for info in trace.ranks.values()}) == 1
+    assert any("taken to be of one" in limit for limit in trace.limits)

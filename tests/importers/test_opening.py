@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import pytest
 from hypothesis import given
@@ -192,4 +193,22 @@ def test_any_bytes_are_a_sentence(tmp_path_factory, data, compressed):
     path = tmp_path_factory.getbasetemp() / "anything"
     path.write_bytes(gzip.compress(data) if compressed else data)
     with pytest.raises(EvenstepError):
+        open_trace([path])
+
+
+def test_an_archive_is_what_it_holds(tmp_path):
+    for rank in (0, 1):
+        two_steps(rank).write(tmp_path / f"rank-{rank}.json")
+    path = tmp_path / "traces.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for rank in (0, 1):
+            archive.add(tmp_path / f"rank-{rank}.json", f"job/../../rank-{rank}.json")
+    assert sorted(open_trace([path]).ranks) == [0, 1]
+    assert not (tmp_path.parent / "rank-0.json").exists()
+
+
+def test_a_damaged_archive_is_a_sentence(tmp_path):
+    path = tmp_path / "traces.tar"
+    path.write_bytes(b"a".ljust(257, b"\0") + b"ustar" + b"\xff" * 900)
+    with pytest.raises(EvenstepError, match="no whole tar archive"):
         open_trace([path])

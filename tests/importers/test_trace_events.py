@@ -48,10 +48,11 @@ def path(tmp_path_factory):
 
 @given(EVENTS, st.integers(1, 300), st.sampled_from([None, 1]), st.booleans())
 def test_events_are_the_same_however_the_text_is_cut(path, events, piece, indent, bare):
-    whole = events if bare else {"first": 1, "traceEvents": events, "last": [{"a": 1}, {"b": 2}]}
+    beside = {"host_name": "h", "last": [{"a": 1}, {"b": 2}], "distributedInfo": {"rank": 1}}
+    whole = events if bare else {"first": 1, "traceEvents": events, **beside}
     found, header = read(path, json.dumps(whole, indent=indent).encode(), piece)
     assert [(event.name, event.ts) for event in found] == [(e["name"], e["ts"]) for e in events]
-    assert header == ({} if bare else {"first": 1, "last": [{"a": 1}, {"b": 2}]})
+    assert header == ({} if bare else {"host_name": "h", "distributedInfo": {"rank": 1}})
 
 
 @given(EVENTS.filter(bool), st.integers(1, 300), st.data())
@@ -105,10 +106,24 @@ def test_a_name_that_is_not_utf8_is_read_as_far_as_it_goes(path):
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_field_that_is_not_utf8_is_read_as_far_as_it_goes(path, place):
     fields = {
-        "before": b'"h": "\xff", "traceEvents": []',
-        "after": b'"traceEvents": [], "h": "\xff"',
+        "before": b'"host_name": "\xff", "traceEvents": []',
+        "after": b'"traceEvents": [], "host_name": "\xff"',
     }
-    assert read(path, b"{" + fields[place] + b"}")[1] == {"h": "\N{REPLACEMENT CHARACTER}"}
+    header = read(path, b"{" + fields[place] + b"}")[1]
+    assert header == {"host_name": "\N{REPLACEMENT CHARACTER}"}
+
+
+def test_an_event_that_never_ends_is_not_held(path, monkeypatch):
+    monkeypatch.setattr(trace_events, "LONGEST_EVENT_BYTES", 1 << 16)
+    nested = b'{"":0},' * 100_000
+    with pytest.raises(TraceError, match="more than 65536 bytes"):
+        read(path, b'{"traceEvents": [{"args": {"correlation": [' + nested + b"0]}}]}", 1 << 12)
+
+
+def test_lists_that_only_seem_to_be_the_events_are_given_up(path):
+    decoys = b'{"traceEvents":[]},' * 100
+    with pytest.raises(TraceError, match='too many lists "traceEvents"'):
+        read(path, b'{"a":[' + decoys + b'1],"traceEvents":[{}]}')
 
 
 def test_a_bare_list_may_lack_its_bracket(path):

@@ -7,6 +7,7 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Effect, Where
 from evenstep.report.terminal import terminal
+from evenstep.report.terminal.style import wants_color
 from tests.report.test_movement import BLAME
 from tests.report.test_scaling import CURVE
 
@@ -59,7 +60,7 @@ def test_a_terminal_gets_colour_unless_asked_not_to(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(variable, value)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert terminal.wants_color() is colored
+    assert wants_color() is colored
 
 
 def test_a_finding_answers_its_four_questions_in_order(diagnosis: Diagnosis) -> None:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.agent.background import Background
-from evenstep.agent.collector import PauseWatch
+from evenstep.agent.collector import PauseWatch, signal_behind
 from evenstep.agent.config import Config
 from evenstep.agent.control import Control
+from evenstep.agent.heartbeat import Heartbeat
 from evenstep.agent.live import LiveView
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
@@ -59,6 +60,7 @@ class Agent:
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
+        self._heartbeat = Heartbeat(spool)
         self._pace = PaceHost(
             Pacer(replace(pacer_settings(config, identity), mode=start.mode)),
             self.recorder,
@@ -92,6 +94,7 @@ class Agent:
             hooks.install()
         self._pauses.install()
         self._background.sampler.start()
+        self._heartbeat.start()
         if self.spool.note:
             self.spool.add_fact("spool", self.spool.note)
         self._describe_hooks()
@@ -155,6 +158,7 @@ class Agent:
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
             ("scheduler", self._work.close),
+            ("heartbeat", lambda: self._heartbeat.stop(CLOSING_TIMEOUT_S)),
         ):
             try:
                 end()
@@ -175,11 +179,18 @@ class Agent:
             hooks.disarm()
         self._pauses.disarm()
         self._background.sampler.disarm()
+        self._heartbeat.disarm()
         self._pace.pacer.kill()
         self._stopped = True
 
     def give_up(self, error: Exception) -> None:
-        """Our own code failed: observe nothing from here on; the job goes on."""
+        """Our own code failed: observe nothing from here on; the job goes on.
+
+        Unless it was a handler of the script's, for a signal that came while we ran: what that
+        raised is raised here again, and reaches the script.
+        """
+        if signal_behind(error) is not None:
+            raise error
         if self.failure or self._stopped:  # after the end, a call under way finds its spool shut
             return
         self.failure = f"{type(error).__name__}: {error}"
@@ -215,7 +226,7 @@ class Agent:
             "cost",
             {
                 "ns_per_collective": self.recorder.cost.median_ns,
-                "background_cpu_ns": self._background.sampler.cost_ns,
+                "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
             },
         )
         account = self._pace.pacer.account

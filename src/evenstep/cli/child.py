@@ -28,11 +28,13 @@ def run(
     command: Sequence[str],
     environ: Mapping[str, str],
     heard: Callable[[int], object],
+    ending: Callable[[], object] = lambda: None,
 ) -> int:
     """Run a command to its end; its exit code, 128 + n if signal n ended it.
 
-    `heard` is called with each signal that comes, before it is passed on. Raises `OSError` where
-    the command cannot be started (see `start_failure`).
+    `heard` is called with each signal that comes, before it is passed on; `ending` once the command
+    has ended and the kernel still knows how. Raises `OSError` where it cannot be started (see
+    `start_failure`).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides our child's end
     awaited = FORWARDED | {signal.SIGCHLD}
@@ -41,7 +43,7 @@ def run(
         pid = os.posix_spawnp(
             command[0], list(command), dict(environ), setsigmask=before, setsigdef=_RESTORED
         )
-        return _wait(pid, awaited, heard)
+        return _wait(pid, awaited, heard, ending)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -63,7 +65,12 @@ def start_failure(command: Sequence[str], error: OSError) -> tuple[str, int]:
     return f"cannot run {command[0]!r}: {error.strerror}", NOT_EXECUTABLE
 
 
-def _wait(pid: int, awaited: frozenset[signal.Signals], heard: Callable[[int], object]) -> int:
+def _wait(
+    pid: int,
+    awaited: frozenset[signal.Signals],
+    heard: Callable[[int], object],
+    ending: Callable[[], object],
+) -> int:
     while True:
         arrived = signal.sigwaitinfo(awaited)
         if arrived.si_signo != signal.SIGCHLD:
@@ -71,7 +78,8 @@ def _wait(pid: int, awaited: frozenset[signal.Signals], heard: Callable[[int], o
             if arrived.si_code != _SI_KERNEL:
                 os.kill(pid, arrived.si_signo)  # not reaped yet, so the number is still its own
             continue
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            ending()
+            _, status = os.waitpid(pid, 0)
             code = os.waitstatus_to_exitcode(status)
             return 128 - code if code < 0 else code

@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli import diagnosed, engine, files
+from evenstep.cli import diagnosed, engine, files, runs
 from evenstep.cli.arguments import price, severity
+from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 from evenstep.importers.opening import sort_out
+from evenstep.trace.spool.folder import RUNS, RunFolder
 
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
     from evenstep.trace.trace import Trace
 
 HELP = """Say who a run was waiting for, how much, why, and what to do about it.
+
+Without a TRACE the latest run in ./evenstep-runs is opened; a folder of runs is listed. Fifteen
+lines; --verbose prints everything, --html FILE draws it.
 
 A TRACE is a run's folder, one of its attempts or a spool, or what another tool has written: a
 Kineto trace, a flight recorder dump, an Nsight Systems export, an operation table, a log of the
@@ -34,8 +39,11 @@ THRESHOLD = 0.05
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep diagnose`."""
-    parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path)
-    parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
+    parser.add_argument("traces", metavar="TRACE", nargs="*", type=Path)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
+    form.add_argument("--verbose", "-v", action="store_true", help="print all that is known")
+    form.add_argument("--markdown", action="store_true", help="print it for a chat or an issue")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page as well")
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
     parser.add_argument(
@@ -64,6 +72,11 @@ def main(args: argparse.Namespace) -> int:
 
     for text in args.what_if:
         parse(text)  # what is misunderstood is said before the work is done
+    if not args.traces:
+        args.traces = [_latest()]
+    elif _is_folder_of_runs(args.traces):
+        print("\n".join(runs.listed(args.traces[0])))
+        return 0
     carrier = engine.chosen(args, workers=1)
     given = sort_out([*args.traces, *args.floors])
     files.check_free(args.html, force=args.force)
@@ -77,8 +90,8 @@ def main(args: argparse.Namespace) -> int:
     joint = len({one.world for one in results}) > 1
     if joint:
         traces = traces or list(diagnosed.opened_with_progress(given, args.price_per_rank_hour))
-        runs = [(trace, one.diagnosis) for trace, one in zip(traces, results, strict=True)]
-        largest, together = diagnosed.together(runs)
+        pairs = [(trace, one.diagnosis) for trace, one in zip(traces, results, strict=True)]
+        largest, together = diagnosed.together(pairs)
         shown = diagnosed.shown(together, largest, tasks[0])
         results.append(diagnosed.Said(len(results), largest.world, together, shown))
         traces.append(largest)
@@ -97,11 +110,29 @@ def main(args: argparse.Namespace) -> int:
     return int(worst(one.diagnosis for one in results) > args.fail_above)
 
 
+def _is_folder_of_runs(traces: Sequence[Path]) -> bool:
+    return len(traces) == 1 and not RunFolder(traces[0]).exists() and bool(runs.inside(traces[0]))
+
+
+def _latest() -> Path:
+    """The run to open where none was named. Raises `UsageError` where there is none."""
+    found = runs.latest()
+    if found is None:
+        raise UsageError(
+            f"there is no run in ./{RUNS}: name a trace, or record one with "
+            "`evenstep run -- COMMAND`"
+        )
+    say(f"the latest run: {found}")
+    return found
+
+
 def _tasks(args: argparse.Namespace, number: int) -> list[diagnosed.Task]:
     """A task for each of so many traces."""
     paths, folder, specs = (*args.traces, *args.floors), Path.cwd(), tuple(args.what_if)
+    forms = (("json", args.json), ("verbose", args.verbose), ("markdown", args.markdown))
+    form = next((name for name, asked in forms if asked), "brief")
     return [
-        diagnosed.Task(paths, folder, each, args.price_per_rank_hour, specs, args.json)
+        diagnosed.Task(paths, folder, each, args.price_per_rank_hour, specs, form)
         for each in range(number)
     ]
 
@@ -117,6 +148,9 @@ def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) ->
 
 
 def worst(diagnoses: Iterable[Any]) -> float:
-    """The highest severity of any finding."""
-    severities = (finding.severity for item in diagnoses for finding in item.findings)
-    return max((severity for severity in severities if severity is not None), default=0.0)
+    """The highest severity of any finding; 1 where something ended the job."""
+    from evenstep.diagnose.finding import TERMINAL
+
+    found = [finding for item in diagnoses for finding in item.findings]
+    costs = (1.0 if each.mode in TERMINAL else each.severity or 0.0 for each in found)
+    return max(costs, default=0.0)

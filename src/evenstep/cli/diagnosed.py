@@ -23,7 +23,7 @@ class Task(NamedTuple):
     number: int
     price_per_rank_hour: float | None
     what_if: tuple[str, ...]
-    as_json: bool
+    form: str  # brief, verbose, markdown or json
 
 
 class Said(NamedTuple):
@@ -77,11 +77,13 @@ def shown(diagnosis: Diagnosis, trace: Trace, task: Task) -> Any:
     """What is printed of a diagnosis and its what-ifs: an object for JSON, or text."""
     from evenstep.diagnose.what_if.what_if import added, answers
 
-    if task.as_json:
+    if task.form == "json":
         return added(diagnosis.to_json(), trace, task.what_if)
-    from evenstep.report.terminal.terminal import render
+    from evenstep.report import markdown
+    from evenstep.report.terminal import brief, terminal
     from evenstep.report.terminal.what_if import render as render_answers
 
+    render = {"verbose": terminal.render, "markdown": markdown.render}.get(task.form, brief.render)
     parts = (render(diagnosis), render_answers(answers(trace, task.what_if)))
     return "\n\n".join(text.rstrip() for text in parts if text)
 

@@ -63,7 +63,7 @@ def _projected(args: argparse.Namespace) -> dict[str, Any]:
 
 def _page(document: dict[str, Any]) -> Iterator[str]:
     """The table, then what it cannot know; at most 80 columns."""
-    from evenstep.report.terminal.terminal import wants_color
+    from evenstep.report.terminal.style import wants_color
 
     bold = ("\x1b[1m", "\x1b[0m") if wants_color() else ("", "")
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)

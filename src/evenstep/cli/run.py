@@ -13,6 +13,7 @@ from pathlib import Path
 from evenstep.agent import config
 from evenstep.cli import child, env, files, preemption
 from evenstep.cli.admission import Admission, admit
+from evenstep.cli.deaths import RankEnds
 from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 from evenstep.trace.spool import facts, identity
@@ -65,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     added |= admission.variables() | shim
     try:
         environ = {**os.environ, **added}
-        code = child.run(command, environ, preemption.noting(folder, environ))
+        code = _watched(folder, command, environ)
     except OSError as error:
         message, code = child.start_failure(command, error)
         say(message)
@@ -79,6 +80,18 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:  # a second Ctrl-C: no verdict then, but the command's own code
         say(f"interrupted; `evenstep diagnose {folder.path}` gives the verdict")
     return code
+
+
+def _watched(folder: RunFolder, command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """The command's exit code; how each of its ranks here ended stands in their traces."""
+    ends, noted = RankEnds(folder, say), preemption.noting(folder, environ)
+
+    def heard(number: int) -> None:
+        ends.heard(number)
+        noted(number)
+
+    ends.start()
+    return child.run(command, environ, heard, ends.settle)
 
 
 def disabling_options(command: Sequence[str]) -> list[str]:

@@ -170,7 +170,7 @@ def _print_json(pictures: Iterator[tuple[Frame, Journal, list[str]]], *, once: b
 
 
 def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
-    from evenstep.report.terminal.terminal import wants_color
+    from evenstep.report.terminal.style import wants_color
     from evenstep.watch.terminal import View, lines
 
     size = shutil.get_terminal_size((80, 24))

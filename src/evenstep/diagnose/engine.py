@@ -7,7 +7,7 @@ from typing import Any
 
 from evenstep import words
 from evenstep.diagnose import dynamics
-from evenstep.diagnose.finding import Diagnosis, Finding
+from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.pacing_effects import pacing
 from evenstep.diagnose.measure.attempts import PREEMPTED
@@ -32,7 +32,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         if len(case.grid.steps) or mode.without_steps:
             case.claims.asking = mode.name
             findings += mode.find(case)
-    findings.sort(key=lambda finding: -finding.severity)
+    findings.sort(key=lambda finding: (finding.mode not in TERMINAL, -finding.severity))
     findings = [_as_sure_as_exposure(case, one) for one in with_interactions(case, findings)]
     numbers = summary(trace, case.grid) | dynamics.summary(case)
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
@@ -69,6 +69,8 @@ def _run(trace: Trace) -> dict[str, Any]:
 def _verdict(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> str:
     if not len(case.grid.steps) and not findings:
         return "no step was finished by every rank: there is nothing to judge yet"
+    if findings and findings[0].mode in TERMINAL:
+        return _broke(findings[0])
     if not findings or findings[0].severity < NAMED:
         return _healthy(case, findings, numbers)
     first = findings[0]
@@ -81,6 +83,12 @@ def _verdict(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> st
     if advice:
         verdict += f" To do: {advice}."
     return verdict + _fabric(case, numbers)
+
+
+def _broke(first: Finding) -> str:
+    """What ended the job, before anything that made it slow."""
+    verdict = f"{_capital(first.observation)}. Why: {first.cause}."
+    return verdict + (f" To do: {first.options[0].action}." if first.options else "")
 
 
 def _who(finding: Finding) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from evenstep.doctor.check import Check, Severity
 from evenstep.doctor.examination import Examination
-from evenstep.report.terminal.terminal import wants_color
+from evenstep.report.terminal.style import wants_color
 
 _NARROWEST, _WIDEST = 40, 100
 _INDENT = " " * 9

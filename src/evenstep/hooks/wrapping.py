@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from evenstep.agent.collector import signal_behind
+
 log = logging.getLogger("evenstep")
 
 
@@ -76,6 +78,8 @@ def _tell(whom: Callable[[], None] | None, name: str) -> None:
         if whom is not None:
             whom()
     except Exception as error:
+        if signal_behind(error) is not None:  # of a handler of the script's
+            raise
         log.warning("evenstep: at %s: %s", name, error)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
-from evenstep.trace.ranks import group_uid
+from evenstep.trace.ranks import MOST_RANKS, group_uid
 from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS
 from evenstep.trace.trace import Group, RankInfo, Trace
 
@@ -29,6 +29,7 @@ _EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
 FIRST_NS = 7_200_000_000_000
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
+MOST_MEMBERS = 4 * MOST_RANKS  # of all groups of a trace: a few characters may claim a million
 
 
 class Draft:
@@ -39,6 +40,7 @@ class Draft:
         self.limits: list[str] = []
         self._groups: dict[str, int] = {}
         self._group_table: list[Group] = []
+        self._members = 0  # of the groups that were asked for
         self._names: dict[str, int] = {"": 0}
         self._tables: list[Columns] = []
 
@@ -54,6 +56,9 @@ class Draft:
     def group(self, name: str, ranks: Iterable[int], backend: str = "") -> int:
         """Number of the group with this name and these members; it is entered when new."""
         members = tuple(sorted(set(ranks)))
+        self._members += len(members)
+        if self._members > MOST_MEMBERS:
+            raise TraceError(f"its groups have more than {MOST_MEMBERS} members in all: damage")
         uid = group_uid(members, name)
         if uid not in self._groups:
             self._groups[uid] = len(self._group_table)

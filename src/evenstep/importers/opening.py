@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evenstep.errors import MissingExtra, TraceError, UsageError
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
     from evenstep.importers.format import CompanionFormat, Progress, Source, TraceFormat
     from evenstep.trace.trace import Trace
 
@@ -54,6 +56,7 @@ class Given(NamedTuple):
     bundles: list[Bundle]
     companions: list[tuple[CompanionFormat, list[Source]]]
     limits: list[str]  # what was given and is not used
+    folders: list[TemporaryDirectory[str]]  # of archives, for as long as this is held
 
 
 def load(path: str | Path, *, attempt: int | None = None) -> Trace:
@@ -107,15 +110,16 @@ def sort_out(paths: Sequence[Path]) -> Given:
     Spools of one attempt become that attempt; files of one foreign format are one trace, but those
     of different folders that bear the same name are not; each folder is by itself.
     """
-    given = Given([], [], [])
+    given = Given([], [], [], [])
     loose = []
     for path in _attempts(paths):
         if not path.exists():
             raise TraceError(f"there is no {path}; give {EXPECTED}")
-        if is_run(path):
-            given.bundles.append(Bundle(path))
-        elif path.is_dir():
-            _take(given, _inside(path), folder=path)
+        inside = _opened(given, path)
+        if is_run(inside):
+            given.bundles.append(Bundle(inside))
+        elif inside.is_dir():
+            _take(given, _inside(inside), folder=path)
         else:
             loose.append(path)
     for files in _by_run(loose) if loose else ():
@@ -123,6 +127,25 @@ def sort_out(paths: Sequence[Path]) -> Given:
     if not given.bundles:
         raise TraceError(_nothing(given))
     return given
+
+
+def _opened(given: Given, path: Path) -> Path:
+    """The path, or the folder that an archive was unpacked into: what it holds, if it holds one."""
+    if path.is_dir() or is_run(path):
+        return path
+    from evenstep.importers.archive import is_archive, unpacked
+    from evenstep.importers.compression import read_head
+
+    try:
+        archived = is_archive(read_head(path))
+    except TraceError:  # said when its contents are looked at
+        return path
+    if not archived:
+        return path
+    given.folders.append(unpacked(path))
+    folder = Path(given.folders[-1].name)
+    within = list(folder.iterdir())
+    return within[0] if len(within) == 1 and within[0].is_dir() else folder
 
 
 def is_run(path: Path) -> bool:

@@ -20,6 +20,9 @@ from evenstep.importers.compression import Stream
 PIECE_BYTES = 512 << 10  # in the processor's cache, and long beside an event
 WINDOW_BYTES = 1 << 16  # where the last boundary of a piece is looked for
 PREAMBLE_BYTES = 256 << 20  # more than any profile says before its events
+LONGEST_EVENT_BYTES = 8 << 20  # more than any profiler says of one
+MOST_CONTAINERS = 1 << 17  # of a field beside the events: lists of ranks, of every group
+MOST_DECOYS = 64  # lists of the same name inside something else, each read up to once more
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -104,9 +107,17 @@ class _FineRest(msgspec.Struct):
     traceEvents: list[FineEvent] = []  # noqa: N815 - the format's own name
 
 
+class _Fields(msgspec.Struct):
+    """What is used of the fields beside the events; the rest is skipped."""
+
+    baseTimeNanoseconds: msgspec.Raw = msgspec.Raw()  # noqa: N815 - the format's own names
+    distributedInfo: msgspec.Raw = msgspec.Raw()  # noqa: N815
+    host_name: msgspec.Raw = msgspec.Raw()
+
+
 _PLAIN = (msgspec.json.Decoder(list[Event]), msgspec.json.Decoder(_Rest))
 _EXACT = (msgspec.json.Decoder(list[FineEvent]), msgspec.json.Decoder(_FineRest))
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_FIELDS = msgspec.json.Decoder(_Fields)
 _VALUE = msgspec.json.Decoder()
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BEFORE = b'{"traceEvents":['
@@ -126,6 +137,7 @@ class TraceEvents:
         self._offset = 0  # of `_text` in the decompressed file
         self._count = 0  # events handed out
         self._ended = False
+        self._decoys = 0  # places where the events seemed to begin
         self._mended = b""  # the text decoded last, with what is no JSON but harmless replaced
         self._decoders: tuple[Any, Any] = _PLAIN
 
@@ -138,6 +150,11 @@ class TraceEvents:
             if self._ended:
                 break
             events = self._piece()
+            if events is None and len(self._text) >= LONGEST_EVENT_BYTES:
+                raise TraceError(
+                    f"{self._stream.path}: event {self._count} of traceEvents is damaged, or has "
+                    f"more than {LONGEST_EVENT_BYTES} bytes; export it again"
+                )
             size = PIECE_BYTES if events is not None else 2 * len(self._text)
             if events is not None:
                 yield events
@@ -181,6 +198,12 @@ class TraceEvents:
     def _found_after(self, begin: int) -> bool:
         """Whether the events begin in the text; if so, take in the fields before them."""
         for found in _EVENTS.finditer(self._text, begin):
+            self._decoys += 1
+            if self._decoys > MOST_DECOYS:
+                raise TraceError(
+                    f'{self._stream.path} holds too many lists "traceEvents", of which none is the '
+                    "profile's; export it again"
+                )
             fields, error = self._attempt(_FIELDS, self._text[: found.end()] + b"]}")
             if error is not None:  # the key stood inside something else
                 continue
@@ -189,11 +212,12 @@ class TraceEvents:
             return True
         return False
 
-    def _take_in(self, fields: dict[str, msgspec.Raw]) -> None:
+    def _take_in(self, fields: _Fields) -> None:
         """Keep the fields beside the events."""
-        for key, raw in fields.items():
-            if key != "traceEvents":
-                self.header[key] = self._decode(_VALUE, bytes(raw), 0)
+        for key in fields.__struct_fields__:
+            text = bytes(getattr(fields, key))
+            if text and text.count(b"[") + text.count(b"{") <= MOST_CONTAINERS:
+                self.header[key] = self._decode(_VALUE, text, 0)
 
     def _piece(self) -> list[Event] | None:
         """Events up to the last boundary in the text; None where more text is needed to cut."""

@@ -142,6 +142,9 @@ def _opened(place: Path | Extent) -> tuple[SpoolContents, Ring, Array]:
     if len(data) < end:
         contents.damage = f"{path} is cut short: {len(data)} bytes of {end}"
     _read_tables(contents, data[tables : tables + tables_bytes])
+    at = layout.HEARTBEAT_OFFSET
+    if beat_ns := int.from_bytes(bytes(data[at : at + 8]), "little"):
+        contents.facts["heartbeat_ns"] = beat_ns
     contents.summaries = _summaries(data[first_summary:], summaries)
     settled = contents.closed or bool(extent.name)
     return contents, Ring(extent.file, extent.offset + ring, capacity, settled=settled), data

@@ -50,6 +50,7 @@ class SpoolTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.heartbeat_ns = 0  # when the rank was last alive, on its own clock; 0 unknown
         self._page = b""  # the header of the file that is followed
         self._forget()
 
@@ -76,6 +77,7 @@ class SpoolTail:
             return False
         try:
             page = os.pread(file, layout.PAGE_BYTES, 0)
+            page, self.heartbeat_ns = _without_heartbeat(page)
             if page != self._page:
                 self._forget()
                 self._page = page
@@ -217,6 +219,12 @@ class SpoolTail:
         data = os.pread(file, (end - begin) * size, self._ring_at + begin * size)
         rows = np.frombuffer(data, RECORD, len(data) // size)
         return np.asarray(rows[rows["seq"] != 0])
+
+
+def _without_heartbeat(page: bytes) -> tuple[bytes, int]:
+    """A header without the one word of it that changes, and that word."""
+    at, end = layout.HEARTBEAT_OFFSET, layout.HEARTBEAT_OFFSET + 8
+    return page[:at] + bytes(8) + page[end:], int.from_bytes(page[at:end], "little")
 
 
 def kept(rows: Array) -> Array:

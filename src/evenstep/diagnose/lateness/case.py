@@ -24,6 +24,7 @@ from evenstep.diagnose.lateness.claims import Claims
 from evenstep.diagnose.lateness.delays import Delays, attribute
 from evenstep.diagnose.lateness.faster import gained, path, stand_ins
 from evenstep.diagnose.measure import attempts, restarts
+from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.scheduler import Contention, contention
@@ -37,6 +38,7 @@ Array = npt.NDArray[Any]
 
 SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
 _INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+LONG = 0.99  # quantile of the steps that a hang is compared with
 WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
 USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
 
@@ -50,6 +52,8 @@ class Case:
     delays: Delays
     scheduler: Contention | None
     stuck: list[hang.Stuck]  # at the end, for much longer than a step takes
+    dead: list[Death]  # ranks that ended wrongly, in the order in which they did
+    failed: list[Death]  # those of them that ended the job, where no hang did
     claims: Claims  # what the modes asked so far have explained
 
     @property
@@ -95,11 +99,16 @@ class Case:
         """Time the run stood still at its end."""
         return max((place.since_ns for place in self.stuck), default=0)
 
+    @property
+    def running_share(self) -> float:
+        """Part of the time in which the job ran: it stood still in a hang, and after a death."""
+        after_ns = self.dead[-1].at_ns - self.failed[0].at_ns if self.failed else 0
+        return self.grid.total_ns / max(self.grid.total_ns + self.hung_ns + after_ns, 1)
+
     def share(self, lost_ns: Array) -> Share:
         """A per-step loss as a share of all time: steps, standstill at the end, restarts."""
         steps = share_of(lost_ns, self.grid.step_ns)
-        ran = self.grid.total_ns / max(self.grid.total_ns + self.hung_ns, 1)
-        ran *= restarts.running_share(attempts.known(self.trace.run))
+        ran = self.running_share * restarts.running_share(attempts.known(self.trace.run))
         return Share(*(value * ran for value in steps))
 
     def loss(self, cells: Array) -> Array:
@@ -196,8 +205,11 @@ def open_case(trace: Trace) -> Case:
     grid = step_grid(trace)
     scheduler = contention(trace, grid)
     contended = scheduler is not None and scheduler.oversubscribed
-    step_ns = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
-    stuck = hang.long_enough(hang.stuck(trace), step_ns)
+    longest_ns = float(np.quantile(grid.step_ns, LONG)) if len(grid.steps) else 0.0
+    dead = deaths(trace)
+    places = hang.stuck(trace)
+    stuck = hung_first(trace, places, dead, longest_ns)
+    failed = [] if stuck else first_of(dead, [rank for place in places for rank in place.missing])
     delays = attribute(grid, contended=contended)
     return Case(
         trace,
@@ -205,6 +217,8 @@ def open_case(trace: Trace) -> Case:
         delays,
         scheduler,
         stuck,
+        dead,
+        failed,
         Claims(grid.shape, exposed_transfer(grid), delays.rest_ns, waited(grid, delays)),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.measure import device_time
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
@@ -18,6 +19,7 @@ _MEASURED = (
     "overlapped_communication",
     "communication_to_compute",
     "rank_hours_wasted",
+    "device",
 )
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
@@ -40,6 +42,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "overlapped_communication": round(hidden, 4),
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
         "rank_hours_wasted": float(grid.wait_ns.sum()) / 3.6e12,
+        "device": device_time.shares(device_time.device_times(trace)),
         "agent": agent_cost(trace, total / ranks),
     }
 
@@ -86,12 +89,13 @@ def time_shares(grid: StepGrid) -> dict[str, float]:
 
 
 def compute_ns(grid: StepGrid) -> npt.NDArray[Any]:
-    """Time in forward, backward and optimizer by step and rank, or of kernels where that is more.
+    """Time in forward, backward and optimizer by step and rank; where devices were seen, of them.
 
-    A profile has often no phase but the optimizer: what its kernels computed stands for the rest.
+    A host in its forward pass may only be launching, with its device idle most of the time.
     """
     phases = np.sum([grid.phase_ns[phase] for phase in _COMPUTE], axis=0)
-    return np.asarray(np.maximum(phases, grid.device_ns))
+    seen = grid.device_ns.any(axis=0)
+    return np.asarray(np.where(seen, grid.device_ns, phases))
 
 
 def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:

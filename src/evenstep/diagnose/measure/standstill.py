@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
 
 #: The side of a call whose size all members must bring alike.
 _ALIKE: Mapping[int, str] = {
@@ -47,17 +50,36 @@ class Stuck(NamedTuple):
     pause_ns: int | None = None  # of a dump: the longest pause between operations before
     timed: bool = True  # whether since_ns is known, not only a lower bound
     peer: int = -1  # of a message
+    entered_ns: int = 0  # when the first of the waiting entered it, on its own clock
 
 
 def unfinished(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns:
     """Operations that nobody finished: without an exit on ranks that did not end their trace
-    themselves, or ended by an error (a timeout)."""
+    themselves or ended by an exception, or ended by an error (a timeout, a peer that is gone)."""
     events = trace.of_kind(kind)
     wanted = (events.flags & int(Flag.FAILED)) != 0
-    still = [rank for rank, info in trace.ranks.items() if not info.closed]
+    still = [r for r, info in trace.ranks.items() if not info.closed or "raised" in info.facts]
     if still:  # the columns of a large run are read from its files: no more of them than needed
         wanted |= (events.exit_ns == 0) & np.isin(events["rank"], still)
+        if kind is Kind.COLLECTIVE:
+            wanted |= _without_all(events) & np.isin(events["rank"], still)
     return events.select(wanted)
+
+
+def _without_all(events: Columns) -> Array:
+    """Collectives that end when all have entered, and that a member of the group had not reached.
+
+    However they ended, it was by an error: a backend's threads do not always say so. A member that
+    was never seen in the group tells nothing.
+    """
+    found = np.zeros(len(events), bool)
+    waits = np.isin(events.op, [int(op) for op in SYNCHRONIZING_OPS])
+    for group in np.unique(events.group[events.group >= 0]):
+        mine = np.flatnonzero(events.group == group)
+        sequence, ranks = events.group_seq[mine], events["rank"][mine]
+        last = [sequence[ranks == rank].max() for rank in np.unique(ranks)]
+        found[mine] = waits[mine] & (sequence > min(last))
+    return found
 
 
 def call_of(rows: Columns, index: int) -> Call:
@@ -84,11 +106,14 @@ def in_flight(trace: Trace, waiting: Columns) -> tuple[int, bool]:
 
 
 def _last_heard(trace: Trace, clock: str) -> int:
-    """The last moment on a clock that any record knows of."""
-    near = [rank for rank, info in trace.ranks.items() if info.clock == clock]
+    """The last moment on a clock that any record, heartbeat or launcher knows of."""
+    near = {rank: info for rank, info in trace.ranks.items() if info.clock == clock}
     events = trace.events
-    mine = np.isin(events["rank"], near)
+    mine = np.isin(events["rank"], list(near))
     latest = [int(events[name][mine].max()) for name in ("enter_ns", "exit_ns") if mine.any()]
+    latest += [int(info.facts.get("heartbeat_ns", 0)) for info in near.values()]
+    ends = (info.facts.get("ended") or {} for info in near.values())
+    latest += [int(end.get("monotonic_ns", 0)) for end in ends]
     return max(latest, default=0)
 
 

@@ -22,12 +22,13 @@ from evenstep.diagnose.measure.standstill import (
 )
 from evenstep.diagnose.measure.unanswered import unanswered
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
+from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
 from evenstep.trace.trace import Trace
 
-SHORTEST_NS = 2_000_000_000  # in flight for less than this may just be a slow step
-STEPS = 10  # … and for less than so many median steps
+SHORTEST_NS = 500_000_000  # in flight for less than this may just be a slow step
+STEPS = 20  # … and for less than so many of the longest steps (their 99 % quantile)
 SHORTEST_IN_DUMP_NS = 100_000_000  # a dump is written because something is wrong
+HISTORY, CONTEXT = 4096, 64  # calls looked back at, and compared with those that led to a hang
 PAUSES = 3  # … and for less than so many of the longest pauses between operations
 
 
@@ -65,11 +66,12 @@ def long_enough(places: list[Stuck], step_ns: float) -> list[Stuck]:
         for place in places
         if not place.timed
         or (place.pause_ns is not None and place.different)
-        or place.since_ns > _limit(place, step_ns)
+        or place.since_ns > limit_ns(place, step_ns)
     ]
 
 
-def _limit(place: Stuck, step_ns: float) -> float:
+def limit_ns(place: Stuck, step_ns: float) -> float:
+    """What is in flight for longer than this hangs, where the longest steps take `step_ns`."""
     if place.pause_ns is None:
         return max(SHORTEST_NS, STEPS * step_ns)
     return max(SHORTEST_IN_DUMP_NS, PAUSES * place.pause_ns)
@@ -104,9 +106,11 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
     entered = events.select((events.group == group) & (events.group_seq == sequence))
     calls = {int(r): call_of(entered, i) for i, r in enumerate(entered["rank"])}
     common, different = _different(calls)
+    if len(different) == len(calls) > 1:
+        different = _unusual(events, waiting, calls) or different
     passed = _passed(trace, events, group, sequence) - set(calls)
-    failed = (entered.flags & int(Flag.FAILED)) != 0
-    left = bool(passed) or bool(((entered.exit_ns > 0) & ~failed).any())
+    finished = (entered.exit_ns > 0) & ~np.isin(entered["rank"], waiting["rank"])
+    left = bool(passed) or bool(finished.any())
     if left and not different and common in SYNCHRONIZING_OPS:
         return None
     everybody = trace.groups[group].ranks
@@ -124,6 +128,7 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
         untraced=tuple(rank for rank in everybody if rank not in trace.ranks),
         pause_ns=longest_pause(trace, [int(rank) for rank in waiting["rank"]]),
         timed=timed,
+        entered_ns=int(waiting.enter_ns.min()),
     )
 
 
@@ -137,6 +142,27 @@ def _different(calls: Mapping[int, Call]) -> tuple[Op, list[int]]:
     tied = bool(others) and others[0][1] == votes
     odd = sorted(rank for rank, kind in kinds.items() if tied or kind != usual)
     return Op(usual[0]), odd
+
+
+def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, Call]) -> list[int]:
+    """Where no majority tells: who did not call what followed when the same was called before.
+
+    Training repeats its collectives; the longest repetition of the calls that led here counts.
+    """
+    group, sequence, rank = (waiting[name][0] for name in ("group", "group_seq", "rank"))
+    own = events.select((events.group == group) & (events["rank"] == rank))
+    own = own.select(own.group_seq < sequence).sorted_by("group_seq")
+    own = own.select(slice(-HISTORY, None))
+    kinds = [call_of(own, index)[:3] for index in range(len(own))]
+    followed, longest = None, 0
+    for end in range(len(kinds) - 1, 0, -1):
+        alike = 0
+        while alike < min(end, CONTEXT) and kinds[end - 1 - alike] == kinds[-1 - alike]:
+            alike += 1
+        if alike > longest:
+            followed, longest = kinds[end], alike
+    odd = sorted(rank for rank, call in calls.items() if call[:3] != followed)
+    return odd if len(odd) < len(calls) else []
 
 
 def _passed(trace: Trace, events: Columns, group: int, sequence: int) -> set[int]:

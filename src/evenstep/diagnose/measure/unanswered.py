@@ -90,6 +90,7 @@ def _message(trace: Trace, waiting: Columns) -> Stuck:
         pause_ns=longest_pause(trace, ranks),
         timed=timed,
         peer=peer,
+        entered_ns=int(waiting.enter_ns.min()),
     )
 
 

@@ -17,6 +17,7 @@ from evenstep.diagnose.modes import (
     input_pipeline,
     latency_bound,
     locality,
+    rank_failed,
     restart_amplification,
     runtime_jitter,
     scaling_collapse,
@@ -29,6 +30,7 @@ from evenstep.diagnose.modes import (
 from evenstep.diagnose.modes.mode import Mode
 
 MODES: tuple[Mode, ...] = (
+    rank_failed.MODE,
     hang.MODE,
     restart_amplification.MODE,
     async_staleness.MODE,

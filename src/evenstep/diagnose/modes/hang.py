@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.measure.deaths import SILENT_NS, ended_ns, wall_ns
 from evenstep.diagnose.measure.standstill import Call, Stuck
-from evenstep.diagnose.measure.stuck import long_enough, stuck
+from evenstep.diagnose.measure.stuck import stuck
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.diagnose.modes.out_of_step import out_of_step
 from evenstep.trace.spool.layout import DType, Kind, Op
@@ -16,7 +17,7 @@ from evenstep.trace.trace import Trace
 if TYPE_CHECKING:
     from evenstep.diagnose.lateness.case import Case
 
-__all__ = ["MODE", "Stuck", "describe", "endings", "find", "long_enough", "stuck"]
+__all__ = ["MODE", "Stuck", "describe", "endings", "find", "last_of", "stuck"]
 
 QUOTED = 3  # calls that differ, in words
 BRIEF_NS = 10_000_000_000  # in a dump: writing it may take seconds, in which others go on
@@ -56,11 +57,19 @@ def _finding(case: Case, place: Stuck) -> Finding:
         when=When([(place.step, place.step)], "transient"),
         effect=Effect(share),
         options=[_option(place)],
+        title=_title(place),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
             Evidence("ranks_waiting", len(place.waiting), 0, "ranks"),
         ],
     )
+
+
+def _title(place: Stuck) -> str:
+    name = Op(place.op).name.lower()
+    if place.missing:
+        return f"{words.ranks(place.missing)} never came to {name}"
+    return f"{words.ranks(place.different or place.waiting)} hung in {name}"
 
 
 def _share(case: Case, place: Stuck) -> float:
@@ -110,8 +119,8 @@ def _cause(case: Case, place: Stuck) -> str:
             cause = f"{case.named(place.missing)} never called the matching {wanted}"
         if circle := _circle(case, place):
             return f"{cause}; {circle}"
-        last = _last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
-        return cause + (f"; the last it entered was {last}" if last else "")
+        last = last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
+        return cause + _left(trace, place) + (f"; the last it entered was {last}" if last else "")
     if place.different and place.peer >= 0:
         return f"{words.ranks(place.different)} disagree on the size of the message"
     if place.different:
@@ -123,6 +132,20 @@ def _cause(case: Case, place: Stuck) -> str:
             "have come"
         )
     return "every traced rank entered it: a rank without a trace, or the transport, is at fault"
+
+
+def _left(trace: Trace, place: Stuck) -> str:
+    """How the one who did not come had ended by the time the others gave up, or since when it was
+    not heard of."""
+    info, waiting = trace.ranks[place.missing[0]], trace.ranks[place.waiting[0]]
+    began_ns = wall_ns(waiting, place.entered_ns)
+    ended, beat = ended_ns(info), info.facts.get("heartbeat_ns")
+    if ended is not None and wall_ns(info, ended) < began_ns + place.since_ns / 2:
+        return f", and had ended ({words.ended(info.facts)})"
+    silent_ns = began_ns + place.since_ns - wall_ns(info, beat) if beat else 0
+    if silent_ns > max(SILENT_NS, place.since_ns / 2):
+        return f", and was not heard of for {words.duration(silent_ns)}: it was stopped or frozen"
+    return ""
 
 
 def _circle(case: Case, place: Stuck) -> str:
@@ -163,8 +186,8 @@ def _words(trace: Trace, call: Call) -> str:
     return f"{Op(call.op).name.lower()}{size}{dtype}" + (f" in {site}" if site else "")
 
 
-def _last_of(trace: Trace, rank: int) -> str:
-    """The last collective or message a rank entered."""
+def last_of(trace: Trace, rank: int) -> str:
+    """In words the last collective or message a rank entered."""
     rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
     rows = rows.select(rows["rank"] == rank)
     if not len(rows):

@@ -175,5 +175,5 @@ class JaxHooks:
         return self._group
 
     def _give_up(self, error: Exception) -> None:
-        self.armed = False
         self._agent.give_up(error)
+        self.armed = False

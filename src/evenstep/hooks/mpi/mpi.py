@@ -243,5 +243,5 @@ class MpiHooks:
         only this call goes unrecorded, and the program hears of it from its own.
         """
         if self.armed and not isinstance(error, self._mpi.Exception):
-            self.armed = False
             self._agent.give_up(error)
+            self.armed = False

@@ -199,8 +199,8 @@ class Observer:
 
     def give_up(self, error: Exception) -> None:
         """Our own code has failed: pass everything through from here on."""
+        self._on_failure(error)  # raises what is the script's own
         self.armed = False
-        self._on_failure(error)
 
     # -- waiting ---------------------------------------------------------------------------------
 

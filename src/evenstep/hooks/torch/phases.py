@@ -199,8 +199,8 @@ class PhaseHooks:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self.armed = False
         self._on_failure(error)
+        self.armed = False
 
     # -- how they get there ----------------------------------------------------------------------
 

@@ -105,6 +105,7 @@ class _Groups:
         self._draft = draft
         self._users: dict[tuple[str, str], set[int]] = {}
         self._numbers: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._known: dict[tuple[int, tuple[str, str]], int] = {}  # by rank and name
         self._labels: dict[tuple[str, tuple[int, ...]], tuple[str, str, tuple[int, ...]]] = {}
         self.guessed: set[int] = set()
         for rank, dump in dumps.items():
@@ -114,6 +115,12 @@ class _Groups:
 
     def number(self, dump: Dump, item: Entry) -> int:
         """The group of an entry."""
+        key = dump.rank, item.group
+        if key not in self._known:
+            self._known[key] = self._found(dump, item)
+        return self._known[key]
+
+    def _found(self, dump: Dump, item: Entry) -> int:
         name, description = item.group
         members = dump.config.get(name, ())
         known = dump.rank in members

@@ -26,11 +26,16 @@ _ADDRESS: Mapping[int, int] = {
 _NO_DESCRIPTION = ("", "undefined")
 
 
+#: Ascending; a range where they are evenly spaced, so that a few characters never become a million
+#: numbers, and equal sets are equal.
+Ranks = tuple[int, ...] | range
+
+
 class GroupKey(NamedTuple):
     """A process group as one file names it."""
 
     name: str
-    ranks: tuple[int, ...]
+    ranks: Ranks
 
 
 class Call(NamedTuple):
@@ -115,7 +120,7 @@ def group_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> GroupKey
     return GroupKey(_shown(name, args.group_description, ranks, groups), ranks) if ranks else None
 
 
-def ranks_of(value: Any) -> tuple[int, ...]:
+def ranks_of(value: Any) -> Ranks:
     """Global ranks from a list or its text; none where it is cut short (`[0, 1, ..., 63]`)."""
     if isinstance(value, str):
         try:
@@ -126,7 +131,10 @@ def ranks_of(value: Any) -> tuple[int, ...]:
         return ()
     if not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in value):
         return ()
-    return tuple(sorted(set(value)))
+    ranks = tuple(sorted(set(value)))
+    stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    spaced = range(ranks[0], ranks[-1] + 1, stride) if ranks else range(0)
+    return spaced if len(spaced) == len(ranks) and tuple(spaced) == ranks else ranks
 
 
 def tensors(args: Args) -> tuple[DType, int]:
@@ -157,9 +165,7 @@ def _elements(shape: Any) -> int:
     return min(math.prod(shape), MOST_BYTES)
 
 
-def _shown(
-    name: str, description: Any, ranks: tuple[int, ...], others: Mapping[str, GroupKey]
-) -> str:
+def _shown(name: str, description: Any, ranks: Ranks, others: Mapping[str, GroupKey]) -> str:
     """The user's name for a group where there is one and no other group bears it."""
     if not isinstance(description, str) or description in _NO_DESCRIPTION:
         return name
@@ -167,15 +173,15 @@ def _shown(
     return f"{description} ({name})" if taken else description
 
 
-def _strided(args: Args) -> tuple[int, ...]:
+def _strided(args: Args) -> range:
     start, stride, size = (_whole(v) for v in (args.rank_start, args.rank_stride, args.group_size))
     if start < 0 or stride < 1 or size < 1 or start + stride * (size - 1) >= MOST_RANKS:
-        return ()
-    return tuple(range(start, start + stride * size, stride))
+        return range(0)
+    return range(start, start + stride * (size - 1) + 1, stride if size > 1 else 1)
 
 
-def _everyone(args: Args, world: int) -> tuple[int, ...]:
-    return tuple(range(world)) if 0 < _whole(args.group_size) == world else ()
+def _everyone(args: Args, world: int) -> range:
+    return range(world if 0 < _whole(args.group_size) == world else 0)
 
 
 def _root(args: Args, group: GroupKey | None) -> int:

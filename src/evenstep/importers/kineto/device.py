@@ -62,7 +62,16 @@ def compute_of(file: KinetoFile, steps: Steps) -> Columns:
     Columns: device, enter_ns, exit_ns, step (that in which the kernels were launched).
     """
     kernels = file.of(Row.KERNEL)
-    kernels = kernels.select(~_communicating(file, kernels) & (kernels.device >= 0))
+    return _united(file, kernels.select(~_communicating(file, kernels)), steps)
+
+
+def copies_of(file: KinetoFile, steps: Steps) -> Columns:
+    """When each device copied or set memory, as `compute_of`."""
+    return _united(file, file.of(Row.COPY), steps)
+
+
+def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
+    kernels = kernels.select(kernels.device >= 0)
     step = steps.at(_launched(file, kernels).start_ns)
     order = np.lexsort([kernels.start_ns, step, kernels.device])
     kernels, step = kernels.select(order), step[order]

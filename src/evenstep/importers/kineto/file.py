@@ -30,11 +30,14 @@ class Row(IntEnum):
     LAUNCH = 2  # the runtime's or driver's call that started it
     OPERATOR = 3
     ANNOTATION = 4
+    COPY = 5  # of memory, or setting it
 
 
 _CATEGORIES = {
     "kernel": Row.KERNEL,
     "concurrent_kernel": Row.KERNEL,
+    "gpu_memcpy": Row.COPY,
+    "gpu_memset": Row.COPY,
     "cpu_op": Row.OPERATOR,
     "operator": Row.OPERATOR,
     "user_annotation": Row.ANNOTATION,
@@ -118,7 +121,8 @@ class _Gathering:
         name = np.array([names.setdefault(e.name or "", len(names)) for e in kept], np.int32)
         row = np.array([sorts[event.cat] for event in kept], np.uint8)
         device = _numbers([item.device for item in args])
-        if (homeless := (row == int(Row.KERNEL)) & (device < 0)).any():
+        on_device = np.isin(row, [int(Row.KERNEL), int(Row.COPY)])
+        if (homeless := on_device & (device < 0)).any():
             process = _numbers([event.pid for event in kept])  # of a kernel, that is its device
             device = np.where(homeless, process, device)
         return Columns(

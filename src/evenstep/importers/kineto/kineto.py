@@ -70,9 +70,14 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     if not ranks:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
         raise TraceError("nothing to read: " + "; ".join(reasons))
+    together = _on_one_host(ranks)
     for each in ranks:
-        draft.rank(_info(each, origin))
+        draft.rank(_info(each, origin, "the one host" if together else ""))
     draft.limits += _spoken(told, len(ranks))
+    if together:
+        draft.limits.append(
+            "the files name no host; their devices are all different: they are taken to be of one"
+        )
     enter(draft, ranks, origin)
     trace = _finished(draft, ranks)
     return _repeating(trace) if all(each.steps.whole for each in ranks) else trace
@@ -136,11 +141,23 @@ def _spoken(told: dict[str, list[int]], ranks: int) -> list[str]:
     ]
 
 
-def _info(each: Profile, origin: int) -> RankInfo:
+def _on_one_host(ranks: Sequence[Profile]) -> bool:
+    """Whether nothing names a host, and each rank works on a device that no other does.
+
+    Ranks of several hosts share the numbers of their devices.
+    """
+    if len(ranks) < 2 or any(each.place.host for each in ranks):
+        return False
+    devices = [set(each.calls.device[each.calls.device >= 0].tolist()) for each in ranks]
+    return all(devices) and sum(map(len, devices)) == len(set().union(*devices))
+
+
+def _info(each: Profile, origin: int, unnamed: str) -> RankInfo:
+    """Who a rank is; `unnamed` is the clock of those that name no host."""
     place = each.place
     identity = {
         "rank": place.rank, "world": place.world, "attempt": 0, "hostname": place.host,
-        "boot_id": f"host {place.host}" if place.host else "", "source": str(each.file.path),
+        "boot_id": f"host {place.host}" if place.host else unnamed, "source": str(each.file.path),
         "anchor_monotonic_ns": FIRST_NS, "anchor_realtime_ns": origin,
     }  # fmt: skip
     return RankInfo(place.rank, identity, {"device_clock": "host"})

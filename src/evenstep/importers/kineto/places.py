@@ -12,8 +12,8 @@ from evenstep.importers.kineto.calls import groups_of, ranks_of
 from evenstep.importers.kineto.file import KinetoFile
 from evenstep.trace.ranks import MOST_RANKS
 
-#: tensorboard_trace_handler: HOST_PID.STAMP.pt.trace.json
-_WORKER = re.compile(r"^(?P<host>.+)_\d+(?:\.\d+)?\.pt\.trace\.json")
+#: tensorboard_trace_handler, unless told otherwise: HOST_PID.STAMP.pt.trace.json
+_WORKER = re.compile(r"^(?P<host>.+)_(?P<process>\d+)(?:\.\d+)?\.pt\.trace\.json")
 _BY_NAME = "the file does not say which rank it is: its name does"
 _IN_ORDER = (
     "neither the files nor their names say which rank is which: they are numbered in the order of "
@@ -126,8 +126,10 @@ def _stated(file: KinetoFile) -> int | None:
 
 
 def _host(file: KinetoFile) -> str:
+    """The host as the file says, or as its name does; names of people's own choice say nothing."""
     stated = file.header.get("host_name")
     if isinstance(stated, str):
         return stated
     worker = _WORKER.match(file.path.name)
-    return worker["host"] if worker else ""
+    processes = {str(process) for process, _ in file.threads}
+    return worker["host"] if worker and worker["process"] in processes else ""

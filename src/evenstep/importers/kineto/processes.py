@@ -15,6 +15,8 @@ from evenstep.importers.kineto.places import info_of
 
 Array = npt.NDArray[Any]
 
+MOST_PROCESSES = 1_024
+
 
 def by_process(file: KinetoFile) -> list[KinetoFile]:
     """A file per process that takes steps or part in collectives, in order of their numbers.
@@ -22,11 +24,16 @@ def by_process(file: KinetoFile) -> list[KinetoFile]:
     A device that has a process number of its own, as profilers write it, belongs to the process in
     the same place. Raises `TraceError` where there are more or fewer devices than processes.
     """
-    numbers = list(dict.fromkeys(process for process, _ in file.threads))
-    process = np.array([numbers.index(process) for process, _ in file.threads])[file.rows.thread]
+    index: dict[Any, int] = {}
+    of_thread = [index.setdefault(process, len(index)) for process, _ in file.threads]
+    numbers, process = list(index), np.array(of_thread)[file.rows.thread]
     ranks = sorted(_training(file, process), key=lambda number: _order(numbers[number]))
     if len(ranks) < 2:
         return [file]
+    if len(ranks) > MOST_PROCESSES:
+        raise TraceError(
+            f"{file.path} holds {len(ranks)} processes that train, more than any host runs"
+        )
     owner = np.arange(len(numbers))
     on_device = np.unique(process[file.rows.row == int(Row.KERNEL)])
     strange = [number for number in on_device.tolist() if number not in ranks]

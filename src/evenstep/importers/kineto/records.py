@@ -11,7 +11,7 @@ import numpy.typing as npt
 from evenstep.importers.completion import Completion
 from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.kineto.calls import Call, GroupKey
-from evenstep.importers.kineto.device import completion_of, compute_of
+from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
 from evenstep.importers.kineto.host import host_waits
 from evenstep.importers.kineto.names import MESSAGES, ROOTED
@@ -25,7 +25,7 @@ from evenstep.trace.spool.layout import Flag, Kind, Op, ReduceOp
 
 Array = npt.NDArray[Any]
 
-COMPUTE = "compute"  # the name of spans in which a device computes
+COMPUTE, COPY = "compute", "copy"  # the names of spans in which a device does either
 _REDUCTIONS = (
     ("sum", ReduceOp.SUM), ("prod", ReduceOp.PRODUCT), ("minmax", ReduceOp.OTHER),
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
@@ -58,7 +58,7 @@ def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
         if len(mine):
             draft.rows(rank, {name: mine[name] for name in mine if name != "rank"})
         _enter_steps(draft, each, origin, done, waits)
-        _enter_compute(draft, each, origin)
+        _enter_device(draft, each, origin)
 
 
 def _since(times: Array, origin: int) -> Array:
@@ -191,16 +191,21 @@ def _enter_steps(
         draft.rows(each.place.rank, {"kind": int(Kind.PHASE), **columns})
 
 
-def _enter_compute(draft: Draft, each: Profile, origin: int) -> None:
-    """Spans in which a device computed, on the host's clock and the device's, which are one."""
-    spans = compute_of(each.file, each.steps)
+def _enter_device(draft: Draft, each: Profile, origin: int) -> None:
+    """Spans in which a device computed or copied."""
+    _enter_spans(draft, each, origin, COMPUTE, compute_of(each.file, each.steps))
+    _enter_spans(draft, each, origin, COPY, copies_of(each.file, each.steps))
+
+
+def _enter_spans(draft: Draft, each: Profile, origin: int, name: str, spans: Columns) -> None:
+    """Spans of a device, on the host's clock and the device's, which are one."""
     if not len(spans):
         return
     start, end = _since(spans.enter_ns, origin), _since(spans.exit_ns, origin)
     draft.rows(
         each.place.rank,
         {
-            "kind": int(Kind.SPAN), "name": draft.name(COMPUTE),
+            "kind": int(Kind.SPAN), "name": draft.name(name),
             "enter_ns": start, "exit_ns": end, "device_enter_ns": start, "device_exit_ns": end,
             "step": spans.step, "device": spans.device, "flags": int(Flag.ON_DEVICE),
         },

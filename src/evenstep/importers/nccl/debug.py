@@ -15,6 +15,7 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import Line, lines, reported
+from evenstep.importers.draft import MOST_MEMBERS
 from evenstep.importers.format import CompanionFormat, Progress, Source
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_RANKS
@@ -26,7 +27,7 @@ MOST_CHOICES = 1_000
 MOST_COMMUNICATORS = 4_096
 
 _LINE = re.compile(
-    r"(?P<host>[\w.\-]+):(?P<pid>\d{1,10}):\d{1,10} \[(?P<device>-?\d{1,4})\] "
+    r"(?<![\w.\-])(?P<host>[\w.\-]{1,255}):(?P<pid>\d{1,10}):\d{1,10} \[(?P<device>-?\d{1,4})\] "
     r"(?P<place>[^\[\]]{0,200}?)NCCL (?P<level>INFO|WARN|VERSION) ?(?P<text>.*)"
 )
 _VERSION = re.compile(r"\b([NR]CCL) version ([\w.+\-]+)")
@@ -40,14 +41,14 @@ _LINK = re.compile(
     r"(?:Channel|Ring) (\d{1,4})(?:/\d+)? : (\d{1,7})(?:\[\w+\])? -> (\d{1,7})(?:\[\w+\])?"
     r"(?: \[(?P<way>send|receive)\])? via (?P<via>\S+)"
 )
-_CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels")
+_CHANNELS = re.compile(
+    r"(?<!\d)(\d{1,6}) coll channels, (?:\d+ collnet channels, )?\d+ nvls channels"
+)
 _USING = re.compile(r"NET/(\w+) : Using (.*)")
 _NIC = re.compile(r"\[\d+\](\S+)")
 _SET = re.compile(r"\b((?:[NR]CCL|HSA)_\w+) set by environment to (.*?)\.?$")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled)")
-_CHOICE = re.compile(
-    r"(?:(\w+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+)(?:.*? channel\{Lo\.\.Hi\}=\{(\S+)\})?"
-)
+_CHOICE = re.compile(r"(?:\b(\w{1,40}): )?\b(\d{1,18}) Bytes -> Algo (\w+) proto (\w+)")
 #: Numbers that older versions print instead of names (nccl's `ncclAlgoStr`, `ncclProtoStr`).
 _ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 _PROTOCOLS = ("LL", "LL128", "Simple")
@@ -211,7 +212,7 @@ def _environment(log: _Log, _: _Process, text: str) -> None:
 
 def _channels(log: _Log, _: _Process, text: str) -> None:
     if match := _CHANNELS.search(text):
-        log.channels = max(log.channels or 0, int(match[1][:6]))
+        log.channels = max(log.channels or 0, int(match[1]))
 
 
 def _gdr(log: _Log, _: _Process, text: str) -> None:
@@ -270,7 +271,7 @@ def _facts(log: _Log) -> dict[str, Any]:
         ],
         "channels": log.channels or channels or None,
         "rings": {str(channel): rings[channel] for channel in sorted(rings)},
-        "trees": {str(c): _parents(log.trees[c], world.size) for c in sorted(log.trees)},
+        "trees": _trees(log.trees, world.size),
         "transports": dict(log.transports),
         "network": log.network,
         "nics": log.nics,
@@ -288,6 +289,14 @@ def _facts(log: _Log) -> dict[str, Any]:
         "environment": dict(sorted(log.environment.items())),
         "warnings": [{"text": text, "times": n} for text, n in log.warnings.most_common()],
     }
+
+
+def _trees(trees: Mapping[int, Mapping[int, int]], size: int) -> dict[str, list[int | None]]:
+    """The trees of all channels, unless lines that nobody printed claim a million ranks."""
+    ranks = max(size, *(rank + 1 for tree in trees.values() for rank in tree), 0)
+    if ranks * len(trees) > MOST_MEMBERS:
+        return {}
+    return {str(channel): _parents(trees[channel], size) for channel in sorted(trees)}
 
 
 def _parents(tree: Mapping[int, int], size: int) -> list[int | None]:

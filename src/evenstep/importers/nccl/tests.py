@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,7 @@ _NAMES: Mapping[str, Op] = {
 }
 #: Before a line: by mpirun --tag-output, srun --label, torchrun, and whoever collects logs.
 _TAG = re.compile(
-    r"^\s*(?:\[[\w,]+\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)\s*"
+    r"\s*(?:\[[\w,]+\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)\s*"
 )
 _UNITS_NS = {"(us)": 1e3, "(ms)": 1e6, "(s)": 1e9}
 _RATIO_ERROR = 0.03  # printed bandwidths have two or three digits
@@ -52,22 +53,27 @@ class _Test:
     """One program's run within a log."""
 
     op: Op | None = None
-    hosts: dict[tuple[str, str], str] = field(default_factory=dict)  # (group, rank): host
+    hosts: set[str] = field(default_factory=set)
+    members: set[tuple[str, str]] = field(default_factory=set)  # group and rank
+    sizes: Counter[str] = field(default_factory=Counter)  # ranks by group
+    ranks: int | None = None  # of one communicator; ranks that are split make several
     columns: tuple[str, ...] = ()
     in_place: tuple[bool, ...] = (False, True)  # of the two groups of results, in order
     unit_ns: float | None = None
     rows: int = 0
 
-    @property
-    def ranks(self) -> int | None:
-        """Ranks of one communicator; ranks that are split into groups make several."""
-        groups = [group for group, _ in self.hosts]
-        return max((groups.count(group) for group in set(groups)), default=0) or None
+    def enter(self, group: str, rank: str, host: str) -> None:
+        """Take in a rank."""
+        self.hosts.add(host)
+        if (group, rank) not in self.members:
+            self.members.add((group, rank))
+            self.sizes[group] += 1
+            self.ranks = max(self.ranks or 0, self.sizes[group])
 
     @property
     def nodes(self) -> int | None:
         """Hosts in all."""
-        return len(set(self.hosts.values())) or None
+        return len(self.hosts) or None
 
 
 def recognises(source: Source) -> bool:
@@ -115,9 +121,10 @@ def from_lines(text: Iterable[Line], file: str) -> list[dict[str, Any]]:
 
 def _untagged(text: str) -> str:
     """A line without what stands before it, be it several things."""
-    while tag := _TAG.match(text):
-        text = text[tag.end() :]
-    return text.strip()
+    begin = 0
+    while tag := _TAG.match(text, begin):
+        begin = tag.end()
+    return text[begin:].strip()
 
 
 def _heard(test: _Test, row: str) -> _Test:
@@ -128,7 +135,7 @@ def _heard(test: _Test, row: str) -> _Test:
         test = _Test(op=test.op)  # another run, of another program if it says so
     test.op = named or test.op
     if match:
-        test.hosts[match[2] or "", match[1]] = match[3]
+        test.enter(match[2] or "", match[1], match[3])
     _table(test, row.lstrip("#").split())
     return test
 
@@ -230,7 +237,7 @@ def _described(value: Mapping[str, Any]) -> _Test:
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict):
             place = str(device.get("group", ""))[:40], str(device.get("rank"))[:40]
-            test.hosts[place] = str(device.get("hostname"))[:256]
+            test.enter(*place, str(device.get("hostname"))[:256])
     return test
 
 

@@ -37,7 +37,7 @@ from evenstep.trace.trace import RankInfo, Trace
 Array = npt.NDArray[Any]
 
 NAME = "Nsight Systems export"
-COMPUTE = "compute"  # the name of spans in which a device computes
+COMPUTE, COPY = "compute", "copy"  # the names of spans in which a device does either
 _STREAMS = int(np.iinfo(np.uint16).max)
 
 
@@ -200,7 +200,7 @@ def _peers(draft: Draft, group: Array, calls: Sequence[Call]) -> Array:
 def _enter_steps(
     draft: Draft, each: Rank, shift: int, done: Completion, waits: tuple[Array, Array]
 ) -> None:
-    """Steps, their phases, and when the device computed in them."""
+    """Steps, their phases, and when the device computed and copied in them."""
     shift += _began(each)
     steps = each.steps.on_device(done)
     if len(steps.number):
@@ -221,13 +221,15 @@ def _enter_steps(
                 "group_seq": phases.leaf,
             },
         )  # fmt: skip
-    spans = compute_of(each.kernels, each.steps)
-    if len(spans):
+    for name, work in ((COMPUTE, each.kernels), (COPY, each.copies)):
+        spans = compute_of(work, each.steps)
+        if not len(spans):
+            continue
         start, end = spans.start + shift, spans.end + shift
         draft.rows(
             each.rank,
             {
-                "kind": int(Kind.SPAN), "name": draft.name(COMPUTE), "flags": int(Flag.ON_DEVICE),
+                "kind": int(Kind.SPAN), "name": draft.name(name), "flags": int(Flag.ON_DEVICE),
                 "device": max(each.device, 0), "step": np.maximum(spans.step, 0),
                 "enter_ns": start, "exit_ns": end, "device_enter_ns": start, "device_exit_ns": end,
             },

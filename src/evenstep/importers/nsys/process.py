@@ -163,7 +163,7 @@ def collectives_of(export: Export, kernels: Columns) -> tuple[Columns, list[Call
 
 
 def compute_of(kernels: Columns, steps: Steps) -> Columns:
-    """When the device computed: the union of all other kernels, step by step.
+    """When a device was at work: the union of what does not communicate, step by step.
 
     Columns: start, end, step.
     """
@@ -203,14 +203,14 @@ def _disjoint(start: Array, end: Array, number: Array) -> Array:
 # -- launches --------------------------------------------------------------------------------------
 
 
-def kernels_of(export: Export, process: int, device: int) -> Columns:
-    """The kernels of a device of a process, with how they were launched.
+def launched(export: Export, kernels: Columns, process: int, device: int) -> Columns:
+    """The kernels, or copies, of a device of a process, with how they were launched.
 
     Columns besides those of the export: issued and thread (of the launch; where it is not known,
     of the kernel itself and -1) and moving (whether it carries data between ranks). A process
     counts its correlations by itself: several of one file have the same.
     """
-    kernels, launches = export.kernels, export.launches
+    launches = export.launches
     kernels = kernels.select((kernels.process == process) & (kernels.device == device))
     if process >= 0:
         launches = launches.select((launches.thread >> 24) == process)

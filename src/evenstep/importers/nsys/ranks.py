@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
-from evenstep.importers.nsys.process import Membership, Steps, kernels_of, memberships, steps_of
+from evenstep.importers.nsys.process import Membership, Steps, launched, memberships, steps_of
 from evenstep.importers.nsys.tables import Export
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
@@ -23,7 +23,8 @@ class Rank:
     export: Export
     process: int
     device: int
-    kernels: Columns  # of this device, as `kernels_of` gives them
+    kernels: Columns  # of this device, as `launched` gives them
+    copies: Columns
     members: list[Membership]
     steps: Steps
     rank: int = -1
@@ -51,10 +52,11 @@ def _devices(export: Export, limits: list[str]) -> list[Rank]:
         return []
     found = []
     for process, device in pairs.tolist():
-        kernels = kernels_of(export, process, device)
+        kernels = launched(export, export.kernels, process, device)
+        copies = launched(export, export.copies, process, device)
         joined = memberships(export, process)
         steps = steps_of(export, process, kernels)
-        found.append(Rank(export, process, device, kernels, joined, steps))
+        found.append(Rank(export, process, device, kernels, copies, joined, steps))
     return found
 
 

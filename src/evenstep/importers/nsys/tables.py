@@ -38,12 +38,13 @@ LONGEST_NS = 30 * 86_400 * 10**9  # of a session
 LATEST_BEGIN_NS = 4 * 10**18  # the year 2096
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 STRINGS = "StringIds"
 SYSTEM = "TARGET_INFO_SYSTEM_ENV"
 SESSION = "TARGET_INFO_SESSION_START_TIME"
-TABLES = (KERNELS, RUNTIME, NVTX, STRINGS, SYSTEM, SESSION)
+TABLES = (KERNELS, *COPIES, RUNTIME, NVTX, STRINGS, SYSTEM, SESSION)
 
 
 def _nothing() -> Columns:
@@ -57,6 +58,7 @@ class Export:
     path: Path
     kernels: Columns = field(default_factory=_nothing)  # start, end, device, stream, …
     #                                                     correlation, process, name
+    copies: Columns = field(default_factory=_nothing)  # the same, nameless
     launches: Columns = field(default_factory=_nothing)  # start, end, thread, correlation
     ranges: Columns = field(default_factory=_nothing)  # start, end, thread, name, payload
     names: list[str] = field(default_factory=lambda: [""])
@@ -88,6 +90,7 @@ def _read(path: Path, database: sqlite3.Connection) -> Export:
     export = Export(path)
     names = Names(database, tables, STRINGS, export.names)
     export.kernels = _kernels(path, database, tables, names, export.limits)
+    export.copies = _copies(database, tables, export.limits)
     export.launches = _launches(database, tables, export.limits)
     export.ranges = _nvtx(database, tables, names, export)
     export.host = _hostname(database, tables)
@@ -113,6 +116,19 @@ def _kernels(
     found = _timed(parts, columns, "kernels", limits)
     if not len(found):
         raise TraceError(f"{path} holds no kernel; profile with nsys profile --trace=cuda,nvtx")
+    return found.with_column("process", found.process >> 24)
+
+
+def _copies(database: sqlite3.Connection, tables: Tables, limits: list[str]) -> Columns:
+    wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+    parts = [
+        table_of([[*map(stamp, row[:2]), *map(key, row[2:]), 0] for row in rows])
+        for table in COPIES
+        if {"start", "end"} <= tables.get(table, frozenset())
+        for rows in pieces(database, tables, table, wanted)
+    ]
+    columns = ("start", "end", "device", "stream", "correlation", "process", "name")
+    found = _timed(parts, columns, "copies", limits)
     return found.with_column("process", found.process >> 24)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from evenstep.diagnose.compare.findings import Changed
 from evenstep.diagnose.compare.result import NO_EVIDENCE, Change, Comparison, Part
 from evenstep.diagnose.compare.words import signed
-from evenstep.report.terminal.terminal import wants_color
+from evenstep.report.terminal.style import wants_color
 from evenstep.words import UNKNOWN, duration, number, percent, printable
 
 WIDTH = 80

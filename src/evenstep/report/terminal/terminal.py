@@ -1,4 +1,4 @@
-"""A diagnosis as text: the verdict on the first line, then what it rests on.
+"""A diagnosis as text, with all it rests on: the verdict on the first line, then everything.
 
 Standard library only, so the verdict is printed wherever the diagnosis could be made. The same
 words with and without colour: a file, a pipe and `NO_COLOR` get the plain text.
@@ -6,18 +6,13 @@ words with and without colour: a file, a pipe and `NO_COLOR` get the plain text.
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.report.terminal import scaling_table
 from evenstep.report.terminal.movement import movement
 from evenstep.report.terminal.pacing import pacing
+from evenstep.report.terminal.style import Style
 from evenstep.words import (
     SHARES,
     UNKNOWN,
@@ -35,14 +30,9 @@ from evenstep.words import (
     some_ranks,
 )
 
-NARROWEST = 40
-WIDEST = 100
 OPTIONS = 3
 EVIDENCE = 4
-_LABEL = 8
 
-#: Where a line must not break: between a number and its unit.
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|MHz)(?!\w))")
 
 _GLYPHS = dict(zip((name for name, _ in SHARES), "█▓▒░·", strict=True))
 _COLORS = dict(zip((name for name, _ in SHARES), ("34", "36", "33", "35", "90"), strict=True))
@@ -54,12 +44,11 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
     Without `width` the terminal's (80 when there is none); without `color` as the terminal and
     `NO_COLOR` (https://no-color.org) say.
     """
-    columns = width or shutil.get_terminal_size((80, 24)).columns
-    style = _Style(max(min(columns, WIDEST), NARROWEST), wants_color() if color is None else color)
+    style = Style.of(width, color)
     sections = [
         style.wrap(printable(diagnosis.verdict), code="1"),
         list(_summary(diagnosis, style)),
-        list(_scaling(diagnosis, style)),
+        list(scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
         list(_movement(diagnosis, style)),
         list(_pacing(diagnosis, style)),
@@ -69,58 +58,22 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
-def wants_color() -> bool:
-    """Whether standard output is a terminal that nobody asked to keep plain."""
-    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return not plain and sys.stdout is not None and sys.stdout.isatty()
-
-
-@dataclass(slots=True, frozen=True)
-class _Style:
-    width: int
-    color: bool
-
-    def paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color and code and text else text
-
-    def wrap(self, text: str, *, first: str = "", indent: int = 0, code: str = "") -> list[str]:
-        """Lines of at most `width` columns; colour is added after the widths are settled."""
-        lines = textwrap.wrap(
-            _BEFORE_UNIT.sub("\u00a0", text),
-            self.width,
-            initial_indent=first.ljust(indent),
-            subsequent_indent=" " * indent,
-            break_on_hyphens=False,
-        )
-        return [self.paint(line.replace("\u00a0", " "), code) for line in lines]
-
-    def field(self, label: str, text: str, *, code: str = "") -> list[str]:
-        """A labelled paragraph of a finding: the label in its own narrow column."""
-        if not text:
-            return []
-        head = "   " + label.ljust(_LABEL)
-        lines = self.wrap(printable(text), first=head, indent=len(head))
-        head, rest = lines[0][: len(head)], lines[0][len(head) :]
-        tail = [self.paint(rest, code), *(self.paint(line, code) for line in lines[1:])]
-        return [self.paint(head, "2") + tail[0], *tail[1:]]
-
-
-def _summary(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+def _summary(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     summary = diagnosis.summary
     shares = {key: value for key, value in (summary.get("shares") or {}).items() if is_known(value)}
     if shares:
-        yield _bar(shares, style)
-        yield from _legend(shares, style)
-    yield from style.wrap(_step_time(diagnosis))
+        yield bar(shares, style)
+        yield from legend(shares, style)
+    yield from style.wrap(step_time(diagnosis))
     yield from style.wrap(_communication(diagnosis))
 
 
-def _bar(shares: dict[str, float], style: _Style) -> str:
+def bar(shares: dict[str, float], style: Style) -> str:
     counts = cells(shares, style.width)
     return "".join(style.paint(_GLYPHS[name] * n, _COLORS[name]) for name, n in counts.items())
 
 
-def _legend(shares: dict[str, float], style: _Style) -> Iterator[str]:
+def legend(shares: dict[str, float], style: Style) -> Iterator[str]:
     parts = [
         (f"{_GLYPHS[name]} {label} {percent(shares.get(name))}", name) for name, label in SHARES
     ]
@@ -134,7 +87,7 @@ def _legend(shares: dict[str, float], style: _Style) -> Iterator[str]:
     yield line
 
 
-def _step_time(diagnosis: Diagnosis) -> str:
+def step_time(diagnosis: Diagnosis) -> str:
     summary = diagnosis.summary
     time = summary.get("step_time") or {}
     throughput = summary.get("throughput") or {}
@@ -150,8 +103,19 @@ def _step_time(diagnosis: Diagnosis) -> str:
 def _communication(diagnosis: Diagnosis) -> str:
     summary = diagnosis.summary
     parts = []
-    if is_known(overlapped := summary.get("overlapped_communication")):
-        parts.append(f"{percent(overlapped)} of the time communication is hidden behind compute")
+    device = summary.get("device") or {}
+    if is_known(device.get("idle")):
+        used = " · ".join(
+            f"{name} {percent(device[key])}"
+            for key, name in (("compute", "compute"), ("communication", "communication"),
+                              ("copy", "copies alone"))
+        )  # fmt: skip
+        parts.append(f"devices busy {percent(device['busy'])} ({used}), idle "
+                     f"{percent(device['idle'])}")  # fmt: skip
+    if is_known(hidden := device.get("hidden")):
+        parts.append(f"{percent(hidden)} of the communication is behind compute")
+    elif is_known(overlapped := summary.get("overlapped_communication")):
+        parts.append(f"communication is behind compute for {percent(overlapped)} of step time")
     if is_known(ratio := summary.get("communication_to_compute")):
         parts.append(f"communication : compute {number(ratio)}")
     if is_known(wasted := summary.get("rank_hours_wasted")):
@@ -159,7 +123,7 @@ def _communication(diagnosis: Diagnosis) -> str:
     return " · ".join(parts)
 
 
-def _finding(index: int, finding: Finding, style: _Style) -> Iterator[str]:
+def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
     name = finding.mode.replace("_", " ")
     head = (
         f"{printable(name)} ({printable(finding.layer)}): "
@@ -221,19 +185,19 @@ def evidence(finding: Finding) -> str:
     return "; ".join(parts)
 
 
-def _scaling(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+def scaling(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     """Of several runs: throughput by number of ranks."""
-    scaling = diagnosis.summary.get("scaling")
-    if not scaling:
+    found = diagnosis.summary.get("scaling")
+    if not found:
         return
-    kind = f"{scaling['kind']} scaling" if scaling.get("kind") else "scaling"
+    kind = f"{found['kind']} scaling" if found.get("kind") else "scaling"
     yield style.paint(f"Throughput by ranks, {kind}", "1")
-    yield from (f"  {printable(line)}" for line in scaling_table.table(scaling))
-    for note in scaling_table.notes(scaling):
+    yield from (f"  {printable(line)}" for line in scaling_table.table(found))
+    for note in scaling_table.notes(found):
         yield from style.wrap(printable(note), first=" - ", indent=3)
 
 
-def _movement(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+def _movement(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     sentences = list(movement(diagnosis.summary))
     if sentences:
         yield style.paint("How the run moves", "1")
@@ -241,7 +205,7 @@ def _movement(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
         yield from style.wrap(printable(sentence), first=" - ", indent=3)
 
 
-def _pacing(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+def _pacing(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     found = diagnosis.summary.get("pacing")
     if not found:
         return
@@ -250,14 +214,14 @@ def _pacing(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
         yield from style.wrap(printable(sentence), first=" - ", indent=3)
 
 
-def _limits(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+def _limits(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     if diagnosis.limits:
         yield style.paint("What this trace cannot tell", "1")
     for limit in diagnosis.limits:
         yield from style.wrap(printable(limit), first=" - ", indent=3)
 
 
-def _agent(diagnosis: Diagnosis, style: _Style) -> Iterator[str]:
+def _agent(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     agent = diagnosis.summary.get("agent") or {}
     if not agent.get("ns_per_collective") and not agent.get("share_of_step"):
         return  # nothing was measured: a simulation, a foreign profile

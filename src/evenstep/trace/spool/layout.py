@@ -25,6 +25,8 @@ PAGE_BYTES = 4096
 #: magic, version, header bytes, record bytes, summary bytes, ring offset, ring capacity (records),
 #: summary offset, summary capacity (records), tables offset, tables bytes, identity length (bytes).
 HEADER = struct.Struct("<8sIIIIQQQQQQI")
+#: `time.monotonic_ns()` when the rank was last alive, i64, renewed several times a second; or 0.
+HEARTBEAT_OFFSET = 80
 HEADER_TEXT_OFFSET = 96  # the identity, JSON, follows here
 
 #: entry length including this head (multiple of 8, written last), kind, padding, id

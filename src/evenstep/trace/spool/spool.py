@@ -34,6 +34,8 @@ _SHRINKS = (1, 4, 16, 64)  # a nearly full disk gets a smaller spool rather than
 
 _TEXT_ROOM = layout.PAGE_BYTES - layout.HEADER_TEXT_OFFSET
 _ENTRY_BYTES = layout.TABLE_ENTRY.size
+_LENGTH_BYTES = 4
+_HEARTBEAT = struct.Struct("<q")
 
 
 class Regions:
@@ -187,22 +189,22 @@ class Spool:
 
     def add_fact(self, key: str, value: Any) -> bool:
         """Write a JSON-able fact about the rank; a later one of the same key replaces it."""
-        text = json.dumps({"key": key, "value": value}, separators=(",", ":")).encode()
         with self._table_lock:
-            return self._append(layout.TABLE_FACT, 0, text)
+            return self._append(layout.TABLE_FACT, 0, _fact(key, value))
+
+    def beat(self, now_ns: int) -> None:
+        """The rank is alive now (`time.monotonic_ns()`). Raises ValueError once it is shut."""
+        _HEARTBEAT.pack_into(self._view, layout.HEARTBEAT_OFFSET, now_ns)
 
     def _append(self, kind: int, number: int, text: bytes) -> bool:
         """Add a table entry, its length last: a reader stops at the first length of zero."""
-        length = -(-(_ENTRY_BYTES + len(text)) // 8) * 8
-        start = self._table_end
+        entry = _entry(kind, number, text)
+        start, length = self._table_end, len(entry)
         kept = 0 if kind == layout.TABLE_FACT else FACTS_BYTES
         if start + length > layout.PAGE_BYTES + TABLES_BYTES - _ENTRY_BYTES - kept:
             return False
-        body = start + _ENTRY_BYTES
-        self._view[body : body + len(text)] = text
-        padding = length - _ENTRY_BYTES - len(text)
-        layout.TABLE_ENTRY.pack_into(self._view, start, 0, kind, padding, number)
-        struct.pack_into("<I", self._view, start, length)
+        self._view[start + _LENGTH_BYTES : start + length] = entry[_LENGTH_BYTES:]
+        self._view[start : start + _LENGTH_BYTES] = entry[:_LENGTH_BYTES]
         self._table_end = start + length
         return True
 
@@ -246,14 +248,22 @@ class BufferedSpool(Spool):
         super().__init__(path, fd, memory, regions)
         self.buffered = True
         self._flushed = 0  # last sequence number written out
-        self._fixed = b""
+        self._fixed = bytearray()
+
+    def beat(self, now_ns: int) -> None:
+        """The rank is alive now: eight bytes of the file."""
+        super().beat(now_ns)
+        at, word = layout.HEARTBEAT_OFFSET, _HEARTBEAT.pack(now_ns)
+        if self._fixed:
+            self._fixed[at : at + len(word)] = word
+            os.pwrite(self._fd, word, at)
 
     def flush(self) -> None:
         """Write out what changed. Raises OSError; the caller logs it once and goes on."""
         head = bytes(self._view[: self.regions.ring_offset])
         if head != self._fixed:
             self._write_changed_pages(head)
-            self._fixed = head
+            self._fixed = bytearray(head)
         last = self._last_number()
         capacity = self.regions.ring_capacity
         first = max(1, last - capacity + 1, self._flushed - self.PATCH_WINDOW)
@@ -281,6 +291,37 @@ class BufferedSpool(Spool):
                 begin = start * RECORD_BYTES
                 data = bytes(self._ring[begin : begin + length * RECORD_BYTES])
                 os.pwrite(self._fd, data, self.regions.ring_offset + begin)
+
+
+def add_last_fact(path: Path, key: str, value: Any) -> bool:
+    """Write a fact into the spool of a process that has ended; False where there is no room.
+
+    Raises OSError, and ValueError for a file that is no spool. Nobody may be writing to it.
+    """
+    entry = _entry(layout.TABLE_FACT, 0, _fact(key, value))
+    with path.open("r+b", buffering=0) as file:
+        fields = layout.HEADER.unpack_from(file.read(layout.PAGE_BYTES).ljust(layout.HEADER.size))
+        if fields[0] != layout.MAGIC:
+            raise ValueError(f"{path} is not a spool")
+        start, end = fields[9], fields[9] + fields[10]
+        while length := int.from_bytes(os.pread(file.fileno(), _LENGTH_BYTES, start), "little"):
+            start += length
+        if start + len(entry) > end - _ENTRY_BYTES:
+            return False
+        os.pwrite(file.fileno(), entry[_LENGTH_BYTES:], start + _LENGTH_BYTES)
+        os.pwrite(file.fileno(), entry[:_LENGTH_BYTES], start)
+    return True
+
+
+def _entry(kind: int, number: int, text: bytes) -> bytes:
+    """An entry of a spool's tables."""
+    length = -(-(_ENTRY_BYTES + len(text)) // 8) * 8
+    padding = length - _ENTRY_BYTES - len(text)
+    return layout.TABLE_ENTRY.pack(length, kind, padding, number) + text + bytes(padding)
+
+
+def _fact(key: str, value: Any) -> bytes:
+    return json.dumps({"key": key, "value": value}, separators=(",", ":")).encode()
 
 
 def _create(path: Path) -> int:

@@ -1,0 +1,40 @@
+"""Where a thread is, as people read it: "train/loop.py:31 step", innermost first.
+
+File, line and function, never a variable's value. Frames of evenstep itself are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from traceback import walk_stack, walk_tb
+from types import CodeType, FrameType
+
+DEEPEST = 12  # frames kept, from the innermost
+_OURS = str(Path(__file__).parents[1])
+_PARTS = 3  # of a file's path: enough to know it by
+
+
+def frames_of(frame: FrameType) -> list[str]:
+    """The frames of a running thread."""
+    return _told((each.f_code, line) for each, line in walk_stack(frame))
+
+
+def frames_of_error(error: BaseException) -> list[str]:
+    """The frames an exception came through."""
+    walked = [(each.f_code, line) for each, line in walk_tb(error.__traceback__)]
+    return _told(reversed(walked))
+
+
+def _told(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:
+    named = ((*_place(code.co_filename), code.co_name, line) for code, line in walked)
+    told = (f"{file}:{line} {name}" for file, ours, name, line in named if not ours)
+    return list(islice(told, DEEPEST))
+
+
+@lru_cache(maxsize=1024)
+def _place(file: str) -> tuple[str, bool]:
+    """The end of a file's path, and whether it is one of ours."""
+    return "/".join(Path(file).parts[-_PARTS:]), file.startswith(_OURS)

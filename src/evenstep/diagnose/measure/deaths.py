@@ -1,0 +1,137 @@
+"""Which ranks did not end as they should, when, and whose end came first.
+
+A rank writes down the exception that ended its script, and several times a second that it is alive;
+the launcher writes down how each process of its machine ended. Together they order the ends of a
+job's ranks, so that the first can be told from those that followed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from evenstep.diagnose.measure.standstill import Stuck
+from evenstep.diagnose.measure.stuck import limit_ns, long_enough
+from evenstep.trace.trace import RankInfo, Trace
+
+SILENT_NS = 1_000_000_000  # a rank not heard of for so long while others were is gone
+RESOLUTION_NS = 500_000_000  # ends closer together than two heartbeats are told apart by more
+INTERRUPTED = "KeyboardInterrupt"
+
+
+class Death(NamedTuple):
+    """The end of a rank that was not to end."""
+
+    rank: int
+    at_ns: int  # of the wall clock; where nothing tells, when it was last heard of
+    facts: dict[str, Any]  # of the rank: `ended`, `raised`, `closed`
+
+
+def deaths(trace: Trace) -> list[Death]:
+    """The ranks that ended wrongly, in the order in which they did."""
+    found = [
+        Death(rank, wall_ns(info, ended_ns(info) or 0), info.facts)
+        for rank, info in trace.ranks.items()
+        if _wrong(info)
+    ]
+    if found:  # the job is over: who has not ended its trace was not let
+        known = {death.rank for death in found}
+        unended = {rank: info for rank, info in trace.ranks.items() if _unended(info)}
+        found += [
+            Death(rank, wall_ns(info, info.facts["heartbeat_ns"]), info.facts)
+            for rank, info in unended.items()
+            if rank not in known
+        ]
+    return sorted(found, key=lambda death: death.at_ns)
+
+
+def first_of(found: Sequence[Death], awaited: Iterable[int]) -> list[Death]:
+    """Whose end led to the others': one rank, or those that raised the very same at one place.
+
+    A process that is killed closes its connections a moment before it has ended, and its peers may
+    raise within that moment. So of ends that lie close together comes first that of a rank the
+    others waited for (`awaited`), and then that of a process that was gone before the others'.
+    """
+    if not found:
+        return []
+    close = [death for death in found if death.at_ns - found[0].at_ns < RESOLUTION_NS]
+    wanted = set(awaited)
+    waited_for = [death for death in close if death.rank in wanted]
+    gone = [death for death in close if _gone_ns(death) < _gone_ns(close[0])]
+    silent = [death for death in gone if "raised" not in death.facts]
+    first = next(iter(waited_for or silent or close))
+    raised = _raised(first)
+    alike = [each for each in found if raised and _raised(each) == raised and each is not first]
+    return [first, *alike]
+
+
+def hung_first(
+    trace: Trace, places: Sequence[Stuck], found: Sequence[Death], step_ns: float
+) -> list[Stuck]:
+    """The places where the job hung, whatever ended it later: a timeout, a person, a scheduler.
+
+    What stood still only because who was to come had died by then, or died before it could be
+    called a hang, is none. A call that differs, or a rank that had left in good order, is one as
+    soon as somebody died of it. The longest steps take `step_ns`.
+    """
+    long = long_enough(list(places), step_ns)
+    hung = []
+    for place in places:
+        if place.pause_ns is not None:  # of a dump, which is always of living processes
+            hung += [place] if place in long else []
+            continue
+        entered_ns = wall_ns(trace.ranks[place.waiting[0]], place.entered_ns)
+        soon_ns = entered_ns + limit_ns(place, step_ns)
+        died = {death.rank for death in found if death.at_ns <= soon_ns}
+        left = {rank for rank in place.missing if _left(trace.ranks[rank], soon_ns)}
+        came_to_nothing = place.different or (place.missing and set(place.missing) <= left)
+        bereft = place.missing and set(place.missing) <= died
+        if (found and came_to_nothing) or (place in long and not bereft):
+            hung.append(place)
+    return hung
+
+
+def _left(info: RankInfo, by_ns: float) -> bool:
+    """Whether a rank had ended in good order by then."""
+    ended = ended_ns(info)
+    return ended is not None and not _wrong(info) and wall_ns(info, ended) <= by_ns
+
+
+def wall_ns(info: RankInfo, monotonic_ns: int) -> int:
+    """A moment of a rank's own clock on the wall clock of its host."""
+    anchors = (info.identity.get(f"anchor_{clock}_ns", 0) for clock in ("realtime", "monotonic"))
+    real_ns, own_ns = map(int, anchors)
+    return real_ns - own_ns + monotonic_ns
+
+
+def ended_ns(info: RankInfo) -> int | None:
+    """When a rank is known to have ended, on its own clock: raised, closed its trace, or died."""
+    facts = (info.facts.get(name) or {} for name in ("raised", "closed", "ended"))
+    moments = [int(each["monotonic_ns"]) for each in facts if "monotonic_ns" in each]
+    return min(moments, default=None)
+
+
+def _wrong(info: RankInfo) -> bool:
+    """Whether it was a death, by what is written down of it."""
+    ended, raised = info.facts.get("ended") or {}, info.facts.get("raised") or {}
+    if ended.get("asked") or raised.get("type") == INTERRUPTED:
+        return False
+    told = ended.get("signal") or ended.get("exit_code") or raised
+    return bool(told) or ("ended" in info.facts and not info.closed and "exit_code" not in ended)
+
+
+def _unended(info: RankInfo) -> bool:
+    """Whether nothing tells that it has ended, though it was to be heard of until then."""
+    return not info.closed and "ended" not in info.facts and "heartbeat_ns" in info.facts
+
+
+def _gone_ns(death: Death) -> float:
+    """When its process had ended, where a launcher saw it."""
+    return float((death.facts.get("ended") or {}).get("realtime_ns", math.inf))
+
+
+def _raised(death: Death) -> tuple[str, str] | None:
+    """What was raised and where."""
+    raised = death.facts.get("raised") or {}
+    return (raised["type"], raised["frames"][0]) if raised.get("frames") else None

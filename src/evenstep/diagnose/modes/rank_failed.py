@@ -1,0 +1,108 @@
+"""`rank_failed`: the rank whose end ended the job: who died first, of what, and inside what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenstep import words
+from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When
+from evenstep.diagnose.measure.deaths import Death, ended_ns
+from evenstep.diagnose.modes.hang import last_of
+from evenstep.diagnose.modes.mode import Mode
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.lateness.case import Case
+
+SEEN, LAST_HEARD = 0.95, 0.8  # confidence: by whether the moment of the end is known
+MEMORY = ("OutOfMemory", "MemoryError", "not enough memory", "out of memory", "alloc")
+INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+
+
+def find(case: Case) -> list[Finding]:
+    """The first death, where no hang came before it."""
+    return [_finding(case, case.failed)] if case.failed else []
+
+
+def _finding(case: Case, failed: list[Death]) -> Finding:
+    first = failed[0]
+    ranks = [death.rank for death in failed]
+    steps = case.grid.steps
+    last = int(steps[-1]) if len(steps) else 0
+    share = round(1.0 - case.running_share, 4)
+    followed = [death for death in case.dead if death.rank not in ranks]
+    return Finding(
+        mode="rank_failed",
+        layer=_layer(first),
+        severity=share,
+        confidence=SEEN if ended_ns(case.trace.ranks[first.rank]) else LAST_HEARD,
+        observation=f"{case.named(ranks)} died after step {last}{_followed(first, followed)}",
+        cause=f"{words.ended(first.facts)}{_inside(case, first)}",
+        where=case.where(ranks),
+        when=When([(last, last)], "transient"),
+        effect=Effect(share),
+        options=[Option(_remedy(first), None, None, None, "none", "how the rank ended")],
+        title=f"{words.ranks(ranks)} died: {words.ended(first.facts, brief=True)}",
+        evidence=[
+            Evidence("ranks_failed_first", len(ranks), 0, "ranks"),
+            Evidence("ranks_failed", len(case.dead), 0, "ranks"),
+        ],
+    )
+
+
+def _followed(first: Death, others: list[Death]) -> str:
+    if not others:
+        return ""
+    within = words.duration(max(others[-1].at_ns - first.at_ns, 0))
+    return f"; {words.ranks([death.rank for death in others])} followed within {within}"
+
+
+def _inside(case: Case, first: Death) -> str:
+    """The last collective it was in, or had been in."""
+    last = last_of(case.trace, first.rank)
+    return f"; the last it entered was {last}" if last else ""
+
+
+def _layer(first: Death) -> str:
+    if first.facts.get("raised"):
+        return "model"
+    return "node" if (first.facts.get("ended") or {}).get("out_of_memory_kills") else "framework"
+
+
+def _remedy(first: Death) -> str:
+    """What to look at next, by how it ended."""
+    ended, raised = first.facts.get("ended") or {}, first.facts.get("raised") or {}
+    said = f"{raised.get('type', '')} {raised.get('message', '')}"
+    if ended.get("out_of_memory_kills") or any(word in said for word in MEMORY):
+        return "less memory on that rank: a smaller batch, fewer loader workers, checkpointing"
+    if raised:
+        return f"mend what raises {raised['type']}: the frames are in the trace, fact `raised`"
+    if ended.get("signal") in INVALID:
+        return "run that rank with PYTHONFAULTHANDLER=1, and look at native extensions it loads"
+    if ended.get("signal"):
+        return (
+            "find who sent the signal: dmesg and the scheduler's log on that node, its limits of "
+            "memory and time"
+        )
+    if ended.get("exit_code") is not None:
+        return "look for sys.exit and os._exit on that rank's path, and at the end of its log"
+    return "run under `evenstep run`, which knows how processes end; look at that node's log"
+
+
+MODE = Mode(
+    name="rank_failed",
+    layer="framework",
+    symptom="The job ends with an error, and every rank's log blames another.",
+    look_at=(
+        "the rank whose end came first, and how: a signal, an exit code, an exception",
+        "the last collective it was in, and the frames of its exception",
+        "the ranks that followed: they lost a peer, and their errors are no cause",
+    ),
+    remedy=(
+        "an exception: mend it where it was raised, on the first rank",
+        "SIGKILL: look for the kernel's out-of-memory killer and the scheduler's limits",
+        "SIGSEGV, SIGBUS, SIGABRT: look at native extensions, drivers and GPU errors (Xid)",
+    ),
+    confirm="Start again from the last checkpoint: does the same rank, node or step fail?",
+    find=find,
+    without_steps=True,
+)

@@ -1,0 +1,114 @@
+"""The verdict in four parts that each stand alone: who, what it costs, why, and what to do.
+
+One number stands for one loss, what the best remedy gives back, and it is said as step times before
+and after. The JSON's sentence, the terminal's first lines and the page's head all come from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep import words
+from evenstep.diagnose.finding import TERMINAL, Finding, Option
+
+NAMED = 0.05  # severity from which a finding makes the headline
+CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
+NOTHING = "no step was finished by every rank: there is nothing to judge yet"
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """What a run's diagnosis comes to. Parts that do not apply are empty; times are ns or None."""
+
+    who: str
+    cost: str
+    why: str = ""
+    action: str = ""
+    before_ns: float | None = None  # a mean step
+    after_ns: float | None = None  # the same, once the action has worked
+    healthy: bool = False
+
+    @property
+    def change(self) -> str:
+        """ "806 → 516 ms a step"; empty where either is not known."""
+        return _change(self.before_ns, self.after_ns)
+
+    def __str__(self) -> str:
+        """One or two sentences."""
+        head = f"{self.who} {self.cost}".rstrip()
+        change = f", {self.change} without it" if self.change else ""
+        parts = [f"{head}{change}", self.why, f"Do: {self.action}" if self.action else ""]
+        return " ".join(f"{words.capital(part)}." for part in parts if part)
+
+
+def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
+    """The verdict on findings, worst first, with the summary they rest on."""
+    if not findings and not summary.get("steps"):
+        return Verdict(NOTHING, "")
+    if not findings or (findings[0].severity < NAMED and findings[0].mode not in TERMINAL):
+        return _healthy(findings, summary)
+    first = findings[0]
+    remedy = best(first)
+    action = remedy.action if remedy else ""
+    if first.mode in TERMINAL:
+        return Verdict(first.observation, "", first.cause, action)
+    before_ns = (summary.get("step_time") or {}).get("mean_ns")
+    verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
+    cost = f"{verb} {words.percent(first.severity)} of step time"
+    after_ns = before_ns and before_ns * (1 - first.severity)
+    why = first.cause.partition(";")[0]
+    return Verdict(who(first), cost, why, action, before_ns, after_ns)
+
+
+def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
+    wait = (summary.get("shares") or {}).get("wait")
+    coupling = "" if wait is None else f"; waiting for each other takes {words.percent(wait)}"
+    largest = findings[0] if findings else None
+    why = (
+        f"the largest loss: {title(largest)}, {words.percent(largest.severity)}" if largest else ""
+    )
+    cost = f"costs {words.percent(NAMED)} of step time or more{coupling}"
+    mean_ns = (summary.get("step_time") or {}).get("mean_ns")
+    return Verdict("nothing", cost, why, before_ns=mean_ns, healthy=True)
+
+
+def title(finding: Finding) -> str:
+    """The cause in a few words."""
+    return finding.title or words.capital(finding.mode.replace("_", " "))
+
+
+def who(finding: Finding) -> str:
+    """The culprits as the subject of a sentence; the cause where nobody is one."""
+    ranks, nodes = list(finding.where.ranks), list(finding.where.nodes)
+    if not ranks:
+        return title(finding)
+    if takes_turns(finding):
+        return f"one rank after the other ({words.ranks(ranks)})"
+    return words.ranks(ranks) + (f" ({nodes[0]})" if len(nodes) == 1 and nodes[0] else "")
+
+
+def takes_turns(finding: Finding) -> bool:
+    """Whether another rank is late each time."""
+    return finding.when.pattern == "rotating"
+
+
+def best(finding: Finding) -> Option | None:
+    """The first remedy that gives something back, or whose gain nobody knows."""
+    return next((one for one in finding.options if one.gain is None or one.gain > 0), None)
+
+
+def sureness(confidence: float) -> str:
+    """Confidence in a word."""
+    return "certain" if confidence >= CERTAIN else "likely" if confidence >= LIKELY else "perhaps"
+
+
+def _change(before_ns: float | None, after_ns: float | None) -> str:
+    """Two times, the unit once where both share it."""
+    if before_ns is None or after_ns is None:
+        return ""
+    before, after = words.duration(before_ns), words.duration(after_ns)
+    number, _, unit = before.rpartition(" ")
+    shared = unit == after.rpartition(" ")[2]
+    return f"{number if shared else before} → {after} a step"

@@ -1,0 +1,57 @@
+"""A diagnosis as Markdown, short enough for a chat or an issue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.verdict import best, sureness, title, verdict
+from evenstep.report.terminal.terminal import where
+from evenstep.words import capital, duration, is_known, percent, plural, printable
+
+FINDINGS = 5
+_MARKS = re.compile(r"([\\`*_\[\]<>|#])")
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The verdict in bold, its reason and remedy, and the findings as a table."""
+    return "\n".join(_lines(diagnosis)) + "\n"
+
+
+def _lines(diagnosis: Diagnosis) -> Iterator[str]:
+    said = verdict(diagnosis.findings, diagnosis.summary)
+    change = f" ({said.change} without it)" if said.change else ""
+    yield f"**{_text(capital(f'{said.who} {said.cost}'.rstrip()))}**{change}"
+    yield ""
+    for label, text in (("Why", said.why), ("Do", said.action)):
+        if text:
+            yield f"- {label}: {_text(text)}"
+    yield f"- {_facts(diagnosis)}"
+    if diagnosis.findings and not said.healthy:
+        yield from (
+            "",
+            "| cause | where | costs | how sure | to do |",
+            "|" + " --- |" * 5,
+        )
+        for finding in diagnosis.findings[:FINDINGS]:
+            remedy = best(finding)
+            cells = (
+                title(finding), where(finding), percent(finding.severity),
+                sureness(finding.confidence), remedy.action if remedy else "",
+            )  # fmt: skip
+            yield "| " + " | ".join(_text(cell) for cell in cells) + " |"
+
+
+def _facts(diagnosis: Diagnosis) -> str:
+    summary = diagnosis.summary
+    parts = [plural(summary["ranks"], "rank"), plural(summary["steps"], "step")]
+    time = summary.get("step_time") or {}
+    if is_known(time.get("mean_ns")):
+        parts.insert(0, f"step {duration(time['mean_ns'])} mean, {duration(time['p99_ns'])} p99")
+    return " · ".join(parts)
+
+
+def _text(text: str) -> str:
+    """Text without marks of its own, whatever a trace's names contain."""
+    return _MARKS.sub(r"\\\1", printable(text))

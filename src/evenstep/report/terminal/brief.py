@@ -1,0 +1,94 @@
+"""A diagnosis in at most fifteen lines: who, what it costs, why, what to do; the rest on request.
+
+A healthy run is one line. `terminal.render` says all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
+from evenstep.diagnose.verdict import NAMED, Verdict, best, sureness, title, verdict
+from evenstep.report.terminal.style import Style
+from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
+from evenstep.words import capital, duration, is_known, percent, plural, printable
+
+OTHERS = 3  # findings beside the first that get a line each
+LINES = 2  # of a reason or an advice
+GREEN, BOLD, DIM = "32", "1", "2"
+
+
+def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
+    """The diagnosis as text of at most `width` columns, ending in a newline."""
+    style = Style.of(width, color)
+    said = verdict(diagnosis.findings, diagnosis.summary)
+    if said.healthy:
+        return "\n".join([*_healthy(diagnosis, style), *scaling(diagnosis, style)]) + "\n"
+    sections = [
+        list(_head(said, diagnosis, style)),
+        list(_numbers(diagnosis, style)),
+        list(scaling(diagnosis, style)),
+        [*_others(diagnosis, style), *_more(diagnosis, style)],
+    ]
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _healthy(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    summary = diagnosis.summary
+    mean_ns = (summary.get("step_time") or {}).get("mean_ns")
+    parts = [f"Healthy: nothing costs {percent(NAMED)} of step time"]
+    parts += [f"{duration(mean_ns)} a step"] if is_known(mean_ns) else []
+    parts += [f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}"]
+    yield from style.wrap(" · ".join(parts), code=GREEN)
+
+
+def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    change = f": {said.change} without it" if said.change else ""
+    yield from style.wrap(
+        capital(printable(f"{said.who} {said.cost}".rstrip() + change)), code=BOLD
+    )
+    yield from style.field("why", said.why, most=LINES)
+    yield from style.field("do", said.action, code=GREEN, most=LINES)
+    if not diagnosis.findings:
+        return
+    first = diagnosis.findings[0]
+    for stack in list(first.stacks)[:1]:
+        where = stack.frames[0] if stack.frames else ""
+        yield from style.field("in", f"{where} ({percent(stack.share)} of the looks)", most=1)
+    if first.mode not in TERMINAL:
+        yield from style.field("sure", _sureness(first))
+
+
+def _sureness(finding: Finding) -> str:
+    remedy = best(finding)
+    if remedy is None or not (is_known(remedy.low) and is_known(remedy.high)):
+        return sureness(finding.confidence)
+    return f"{sureness(finding.confidence)}; {percent(remedy.low)} to {percent(remedy.high)}"
+
+
+def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    shares = diagnosis.summary.get("shares") or {}
+    known = {key: value for key, value in shares.items() if is_known(value)}
+    if known:
+        yield bar(known, style)
+        yield from legend(known, style)
+    if diagnosis.summary.get("steps"):
+        yield from style.wrap(step_time(diagnosis))
+
+
+def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    rest = diagnosis.findings[1:]
+    for number, finding in enumerate(rest[:OTHERS], start=2):
+        text = f"{title(finding)}: {percent(finding.severity)}, {sureness(finding.confidence)}"
+        yield from style.wrap(printable(text), first=f"{number}. ", indent=3)
+    if len(rest) > OTHERS:
+        yield f"   and {plural(len(rest) - OTHERS, 'smaller finding')}"
+
+
+def _more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    number = len(diagnosis.limits)
+    if notice := diagnosis.run.get("preempted"):
+        told = f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']})"
+        yield from style.wrap(capital(printable(told)))
+    limits = f"{plural(number, 'thing')} this trace cannot tell; " if number else ""
+    yield from style.wrap(f"{limits}--verbose says all, --html FILE draws it", code=DIM)

@@ -1,0 +1,89 @@
+"""How processes end that somebody else started and waits for."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from evenstep.attachment.attempts import started_ticks
+from evenstep.cli.deaths import RankEnds
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.identity import boot_id, hostname
+from evenstep.trace.spool.spool import Spool
+
+#: Starts a process and asks for its end every .1 s, as torchrun does; prints its number.
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+print(child.pid, flush=True)
+while child.poll() is None:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def ends(tmp_path):
+    """(watch, said): ranks as they are found in a run's folder, and what was said of them."""
+    said = []
+    return RankEnds(RunFolder(tmp_path), said.append), said
+
+
+def rank(folder, code, number=0):
+    """The parent of a rank that runs this code; its spool is what a rank would have made."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, code], stdout=subprocess.PIPE, text=True
+    )
+    pid = int(parent.stdout.readline())
+    path = RunFolder(folder).spool_path(0, number)
+    identity = {"rank": number, "pid": pid, "started_ticks": started_ticks(pid)}
+    identity |= {"boot_id": boot_id(), "hostname": hostname()}
+    Spool.create(path, identity, ring_bytes=1, summary_bytes=1).shut()
+    return parent, pid, path
+
+
+def how(watch, folder, code, act=lambda pid: None):
+    """The fact `ended` of a rank that runs this code while it is watched."""
+    parent, pid, path = rank(folder, code)
+    watch.start()
+    deadline = time.monotonic() + 10
+    while not watch._ranks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    act(pid)
+    parent.wait(20)
+    watch.settle()
+    return read_spool(path).facts["ended"]
+
+
+def test_a_signal_is_known_by_its_name(ends, tmp_path):
+    watch, said = ends
+    fact = how(watch, tmp_path, "import time; time.sleep(60)", lambda p: os.kill(p, signal.SIGKILL))
+    assert fact["signal"] == "SIGKILL"
+    assert len(said) == 1
+    assert said[0].endswith("died: SIGKILL")
+
+
+def test_an_exit_code_is_known(ends, tmp_path):
+    watch, said = ends
+    assert how(watch, tmp_path, "import os, time; time.sleep(.6); os._exit(3)")["exit_code"] == 3
+    assert said[0].endswith("exit code 3")
+
+
+def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):
+    watch, said = ends
+    assert how(watch, tmp_path, "import time; time.sleep(.6)")["exit_code"] == 0
+    assert said == []
+
+
+def test_who_was_asked_to_end_did_not_fail(ends, tmp_path):
+    watch, said = ends
+
+    def ask(pid):
+        watch.heard(signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
+
+    assert how(watch, tmp_path, "import time; time.sleep(60)", ask)["asked"] == "SIGTERM"
+    assert said == []

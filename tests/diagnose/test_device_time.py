@@ -1,0 +1,111 @@
+"""Overlap of communication and compute, against a count that shares no code with the importer."""
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.device_time import device_times
+from evenstep.importers.opening import open_trace
+from evenstep.trace.spool.layout import Kind
+from tests.importers.profiles import two_steps
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "kineto"
+real = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/kineto is not here")
+FILES = ("nccl_data.json.gz", "sampled_rank-0.json.gz", "sampled_rank-1.json.gz")
+
+
+def counted(events):
+    """Compute, communication, both, anything in ns: one walk over all beginnings and ends."""
+    marks = []
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            begin, length = round(event["ts"] * 1000), round(event["dur"] * 1000)
+            sort = "copy" if event["cat"] != "kernel" else event["name"].startswith("nccl")
+            marks += [(begin, sort, 1), (begin + length, sort, -1)]
+    marks.sort(key=lambda mark: mark[0])
+    running = {True: 0, False: 0, "copy": 0}
+    found = [0, 0, 0, 0]
+    before = marks[0][0]
+    for time, sort, change in marks:
+        moving, computing = running[True] > 0, running[False] > 0
+        both, any_at_all = moving and computing, any(running.values())
+        for place, holds in enumerate((computing, moving, both, any_at_all)):
+            found[place] += (time - before) * holds
+        running[sort] += change
+        before = time
+    return tuple(found)
+
+
+@real
+@pytest.mark.parametrize("name", FILES)
+def test_overlap_in_real_profiles_is_that_of_an_independent_count(name):
+    (found,) = device_times(open_trace([DATA / name])).values()
+    assert found[1:] == counted(
+        json.loads(gzip.decompress((DATA / name).read_bytes()))["traceEvents"]
+    )
+    assert found.elapsed_ns > found.busy_ns
+
+
+@real
+def test_an_archive_of_real_profiles_is_read_whole_and_its_devices_as_counted():
+    name = DATA / "dlrm_kineto.tar.gz"
+    trace = open_trace([name])
+    found = device_times(trace)
+    with tarfile.open(name) as archive:
+        for member in filter(tarfile.TarInfo.isreg, archive):
+            events = json.load(archive.extractfile(member))
+            assert found[events["distributedInfo"]["rank"]][1:] == counted(events["traceEvents"])
+    assert len(found) == 8
+    assert trace.nodes == ("",)  # worker0_step_12 is no host: nothing in the files names one
+
+
+@real
+def test_arrivals_in_a_real_step_are_those_of_the_kernels():
+    """One host, ends within 7 µs: who waits for whom follows from when kernels began."""
+    trace = open_trace([DATA / "dlrm_kineto.tar.gz"])
+    rows = trace.of_kind(Kind.COLLECTIVE).sorted_by("group_seq", "rank")
+    start = rows.device_enter_ns.reshape(8, 8)  # 5 all-to-alls and 3 all-reduces of 8 ranks
+    spread_ms = (start.max(axis=1) - start.min(axis=1)) / 1e6
+    assert spread_ms.round(2).tolist() == pytest.approx(
+        [7.6, 1.1, 0.17, 0.13, 0.22, 0.53, 0.58, 0.89], abs=0.03
+    )
+    wait_ms = np.bincount(start.argmax(axis=1), (start.max(axis=1) - start.T).sum(axis=0) / 1e6)
+    assert wait_ms[[7, 5, 4]].round(1).tolist() == [35.6, 6.3, 5.0]  # the data's README
+
+
+@real
+@pytest.mark.parametrize(("name", "percent"), [(FILES[1], 14.95), (FILES[2], 19.93)])
+def test_overlap_is_that_of_holistic_trace_analysis(name, percent):
+    """HTA 0.5.0, get_comm_comp_overlap, with include_last_profiler_step."""
+    (found,) = device_times(open_trace([DATA / name])).values()
+    assert 100 * found.hidden_share == pytest.approx(percent, abs=0.005)
+
+
+@real
+@pytest.mark.parametrize("files", [FILES[:1], FILES[1:], FILES])
+def test_real_profiles_are_diagnosed(files):
+    diagnosis = diagnose(open_trace([DATA / name for name in files]))
+    assert diagnosis.summary["steps"] == (3 if len(files) == 1 else 2)
+    assert diagnosis.summary["step_time"]["mean_ns"] > 100_000_000
+
+
+def test_overlap_of_a_made_up_profile_is_known(tmp_path):
+    trace = open_trace([two_steps().write(tmp_path / "rank-0.json")])
+    found = device_times(trace)[0]
+    assert (found.communication_ns, found.compute_ns, found.hidden_ns) == (
+        400_000,
+        800_000,
+        200_000,
+    )
+    assert found.hidden_share == 0.5
+
+
+def test_a_rank_without_a_device_has_no_share(tmp_path):
+    profile = two_steps()
+    profile.events = [event for event in profile.events if event["cat"] != "kernel"]
+    assert not device_times(open_trace([profile.write(tmp_path / "rank-0.json")]))

@@ -1,0 +1,140 @@
+"""Whose end ended the job."""
+
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.spool.layout import Kind, Op, Phase
+from tests.diagnose.synthetic import MS, World, with_rows
+
+SECOND = 1_000_000_000
+GONE = {"signal": "SIGKILL"}
+
+
+def broken(world, ends):
+    """The run, and how its ranks ended: {rank: {fact: (ns after the last step, more of it)}}."""
+    trace = world.trace()
+    end = int(trace.events.exit_ns.max())
+    for rank, facts in ends.items():
+        info = trace.ranks[rank]
+        info.closed = "closed" in facts
+        for name, (after, more) in facts.items():
+            info.facts[name] = {"monotonic_ns": end + after, "realtime_ns": end + after} | more
+        info.facts["heartbeat_ns"] = end + min(after for after, _ in facts.values())
+    return trace, end
+
+
+def waits(trace, end, *ranks):
+    """Some ranks enter one more collective, and do not leave it."""
+    for rank in ranks:
+        trace = with_rows(
+            trace, rank=rank, kind=Kind.COLLECTIVE, op=Op.ALL_REDUCE, group=0, group_seq=10**6,
+            step=60, enter_ns=end + MS, bytes_in=4096,
+        )  # fmt: skip
+    return trace
+
+
+def raised(after, kind="RuntimeError", message="Connection closed by peer", place="train.py:7 f"):
+    return after, {"type": kind, "message": message, "frames": [place]}
+
+
+def first(trace):
+    return diagnose(trace).findings[0]
+
+
+def test_who_died_first_is_the_cause_and_the_others_followed():
+    trace, _ = broken(
+        World(),
+        {1: {"ended": (10 * MS, GONE)}, 0: {"raised": raised(600 * MS), "closed": (SECOND, {})}},
+    )
+    finding = first(trace)
+    assert (finding.mode, finding.where.ranks) == ("rank_failed", [1])
+    assert finding.cause.startswith("SIGKILL")
+    assert "rank 0 followed" in finding.observation
+
+
+def test_it_heads_whatever_was_slow():
+    trace, _ = broken(World().slow(2, Phase.BACKWARD, 50 * MS), {1: {"ended": (10 * MS, GONE)}})
+    diagnosis = diagnose(trace)
+    assert [finding.mode for finding in diagnosis.findings] == ["rank_failed", "straggler"]
+    assert diagnosis.verdict.startswith("Rank 1 (node node0) died")
+
+
+def test_a_peer_that_hears_of_a_death_before_the_process_is_gone_is_no_cause():
+    """The kernel closes a dying process's connections a few ms before its parent can know."""
+    trace, end = broken(
+        World(),
+        {1: {"ended": (12 * MS, GONE)}, 0: {"raised": raised(9 * MS), "ended": (300 * MS, {})}},
+    )
+    assert first(trace).where.ranks == [1]
+    assert first(waits(trace, end, 0)).where.ranks == [1]
+
+
+def test_an_exception_is_told_with_its_place():
+    own = raised(MS, "ValueError", "no labels", "data.py:31 batch")
+    trace, _ = broken(World(), {2: {"raised": own}, 0: {"raised": raised(900 * MS)}})
+    finding = first(trace)
+    assert finding.where.ranks == [2]
+    assert "ValueError at data.py:31 batch: no labels" in finding.cause
+
+
+def test_ranks_that_raise_the_very_same_fail_together():
+    own = raised(MS, "ValueError", "no labels", "data.py:31 batch")
+    trace, _ = broken(World(), {rank: {"raised": own} for rank in range(4)})
+    assert first(trace).where.ranks == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"ended": (MS, {"exit_code": 0}), "closed": (MS, {})},
+        {"ended": (MS, GONE | {"asked": "SIGTERM"})},
+        {"raised": raised(MS, "KeyboardInterrupt"), "closed": (2 * MS, {})},
+    ],
+)
+def test_an_end_in_good_order_or_on_request_is_no_failure(facts):
+    trace, _ = broken(World(), {1: facts})
+    assert "rank_failed" not in {finding.mode for finding in diagnose(trace).findings}
+
+
+def test_a_hang_stays_a_hang_when_a_timeout_ends_it():
+    trace, end = broken(
+        World(),
+        {
+            0: {"raised": raised(20 * SECOND, message="Timed out")},
+            1: {"ended": (21 * SECOND, GONE)},
+        },
+    )
+    finding = first(waits(trace, end, 0, 2, 3))
+    assert (finding.mode, finding.where.ranks) == ("hang", [1])
+
+
+def test_ranks_that_wait_for_a_dead_one_do_not_hang():
+    trace, end = broken(
+        World(), {1: {"ended": (2 * MS, GONE)}, 0: {"ended": (30 * SECOND, {"signal": "SIGTERM"})}}
+    )
+    modes = [finding.mode for finding in diagnose(waits(trace, end, 0, 2, 3)).findings]
+    assert modes[0] == "rank_failed"
+    assert "hang" not in modes
+
+
+def test_a_stop_of_two_seconds_before_the_end_is_found():
+    trace, end = broken(
+        World(), {rank: {"ended": (2 * SECOND, GONE | {"asked": "SIGTERM"})} for rank in range(4)}
+    )
+    finding = first(waits(trace, end, 0, 2, 3))
+    assert (finding.mode, finding.where.ranks) == ("hang", [1])
+
+
+def test_one_of_two_ranks_that_left_a_call_out_is_told_from_the_other():
+    trace, end = broken(World(ranks=2), {0: {"ended": (SECOND, GONE)}})
+    sizes = [8, 512] * 6
+    for at, size in enumerate([*sizes, 8]):
+        for rank in (0, 1):
+            own = 512 if rank and at == len(sizes) else size
+            trace = with_rows(
+                trace, rank=rank, kind=Kind.COLLECTIVE, op=Op.ALL_REDUCE, group=0,
+                group_seq=10**6 + at, step=60, bytes_in=own, enter_ns=end + at * MS,
+                exit_ns=0 if at == len(sizes) else end + at * MS + 1,
+            )  # fmt: skip
+    finding = first(trace)
+    assert (finding.mode, finding.where.ranks) == ("hang", [1])

@@ -1,0 +1,76 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from evenstep.diagnose.finding import CallStack, Diagnosis, Finding, Option
+from evenstep.diagnose.verdict import verdict
+from evenstep.report import markdown
+from evenstep.report.terminal import brief
+
+LONG = "and so on, " * 60
+
+
+def lines(diagnosis: Diagnosis, width: int = 80) -> list[str]:
+    return brief.render(diagnosis, width=width, color=False).splitlines()
+
+
+def worded(finding: Finding) -> Finding:
+    options = [Option(LONG, 0.2, 0.1, 0.3, "", "")]
+    stacks = [CallStack(3, 0.9, ["loader.py:12 fetch"])]
+    return replace(finding, cause=LONG, options=options, stacks=stacks)
+
+
+def test_one_finding_takes_fifteen_lines_and_two_take_twenty(diagnosis: Diagnosis) -> None:
+    diagnosis.findings[:] = [worded(diagnosis.findings[0])]
+    assert len(lines(diagnosis)) <= 15
+    diagnosis.findings *= 2
+    assert len(lines(diagnosis)) <= 20
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_no_line_is_wider_than_the_terminal(diagnosis: Diagnosis, width: int) -> None:
+    assert max(map(len, lines(diagnosis, width))) <= width
+
+
+def test_what_is_left_out_can_be_had(diagnosis: Diagnosis) -> None:
+    assert "--verbose" in lines(diagnosis)[-1]
+
+
+def test_one_loss_is_one_number_and_two_times(diagnosis: Diagnosis) -> None:
+    finding = diagnosis.findings[0]
+    said = verdict(diagnosis.findings, diagnosis.summary)
+    mean_ns = diagnosis.summary["step_time"]["mean_ns"]
+    assert said.after_ns == pytest.approx(mean_ns * (1 - finding.severity))
+    head = " ".join(lines(diagnosis)[:2])
+    assert len(re.findall(r"\d %", head)) == 1
+    assert said.change in head
+
+
+def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
+    diagnosis.findings[:] = [replace(diagnosis.findings[0], severity=0.01)]
+    assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy"]
+
+
+def test_what_ended_the_job_has_no_share_of_a_step(diagnosis: Diagnosis) -> None:
+    broken = replace(diagnosis.findings[0], mode="hang", observation="rank 3 never entered")
+    diagnosis.findings[:] = [broken]
+    assert lines(diagnosis)[0] == "Rank 3 never entered"
+
+
+def test_where_the_late_rank_was_stands_below_the_reason(diagnosis: Diagnosis) -> None:
+    diagnosis.findings[:] = [worded(diagnosis.findings[0])]
+    assert any("loader.py:12 fetch (90 % of the looks)" in line for line in lines(diagnosis))
+
+
+def test_a_remedy_that_gives_nothing_back_is_not_advised(diagnosis: Diagnosis) -> None:
+    useless, useful = Option("a", 0.0, 0.0, 0.0, "", ""), Option("b", 0.1, 0.1, 0.1, "", "")
+    diagnosis.findings[:] = [replace(diagnosis.findings[0], options=[useless, useful])]
+    assert verdict(diagnosis.findings, diagnosis.summary).action == "b"
+
+
+def test_markdown_is_a_table_that_names_cannot_break(diagnosis: Diagnosis) -> None:
+    diagnosis.findings[:] = [replace(diagnosis.findings[0], title="a | b", cause="*c*")]
+    rows = [line for line in markdown.render(diagnosis).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert r"\*c\*" in markdown.render(diagnosis)
