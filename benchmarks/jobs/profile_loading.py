@@ -36,10 +36,12 @@ def main() -> None:
 def _evenstep() -> tuple[Callable[[dict[int, str]], Any], Callable[[Any], dict[int, float]]]:
     import evenstep.importers.kineto.kineto  # noqa: F401 - as with HTA, importing is not loading
     from evenstep.importers.opening import open_trace
-    from evenstep.importers.overlap import overlaps
 
     def shares(trace: Any) -> dict[int, float]:
-        return {rank: 100 * (found.share or 0) for rank, found in overlaps(trace).items()}
+        from evenstep.diagnose.measure.device_time import device_times
+
+        found = device_times(trace)
+        return {rank: 100 * (each.hidden_share or 0) for rank, each in found.items()}
 
     return lambda paths: open_trace(list(paths.values())), shares
 
