@@ -21,6 +21,7 @@ NAMES = (
     "mpi_cost",
     "memory",
     "waits",
+    "deaths",
     "step_time",
     "toggles",
     "trial",

@@ -41,7 +41,7 @@ def background():
     )  # fmt: skip
     work = SimpleNamespace(sharing=None, step_ns=1)
     made = Background(
-        config, identity, recorder, {}, work, Control(), None, Notes(spool), print
+        config, identity, recorder, {}, work, Control(), None, Notes(spool), print, lambda: None
     )  # fmt: skip
     made.facts, made.work = facts, work
     return made

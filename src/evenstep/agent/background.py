@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from evenstep.agent.alarm import Alarm
 from evenstep.agent.config import Config
 from evenstep.agent.control import Control
 from evenstep.agent.live import LiveView
@@ -17,6 +18,7 @@ from evenstep.agent.sampler import Sampler
 from evenstep.agent.sharing import Sharing
 from evenstep.agent.stacks import Hooks
 from evenstep.agent.step_work import PENDING_NS, StepWork
+from evenstep.agent.vigil import Standstill
 from evenstep.agent.windows import Late, WindowReport
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.identity import Identity
@@ -39,6 +41,7 @@ class Background:
         live: LiveView,
         notes: Notes,
         hear: Callable[[Any], None],
+        standstill: Callable[[], Standstill | None],
     ) -> None:
         self._config = config
         self._identity = identity
@@ -50,6 +53,10 @@ class Background:
         self._live = live
         self._notes = notes
         self._hear = hear
+        self._prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
+        self._alarm = Alarm(
+            standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
+        )
         self._meeting: int | None = None  # of the ranks, whose store is in use
         self._absent: dict[str, str] = {}
         self._once: list[Callable[[], None]] = [self._record_locality]
@@ -87,12 +94,13 @@ class Background:
             )
             return
         identity, together = self._identity, self._config.pace_sharing
-        prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
+        prefix = self._prefix
         if self._meeting is None:
             self._control.connect(store, prefix, world=identity.world, together=together)
         else:
             self._control.reconnect(store, together=together)
         self._meeting = meeting
+        self._alarm.store = store
         self._work.sharing = Sharing(
             store,
             prefix=prefix,
@@ -123,6 +131,7 @@ class Background:
             self._spool.flush()
         except OSError as error:  # a full disk may have room again
             self._notes.failed("flush", error)
+        self._raise_alarm()
         if self._work.sharing is not None:
             self._exchange(self._work.sharing)
         self._ask_for_change()
@@ -140,6 +149,13 @@ class Background:
             self._control.disconnect()
             self._notes.failed("control", error)
         return PENDING_NS
+
+    def _raise_alarm(self) -> None:
+        try:
+            self._alarm.round()
+        except Exception as error:  # the store is gone, or the job is ending
+            self._alarm.store = None
+            self._notes.failed("alarm", error)
 
     def _exchange(self, sharing: Sharing) -> None:
         try:

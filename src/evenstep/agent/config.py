@@ -56,6 +56,12 @@ class Config:
     share: bool = _setting(
         True, values.SWITCH, "one small message per rank and window, to name the late rank live"
     )
+    stacks: bool = _setting(
+        True,
+        values.SWITCH,
+        "look a few times a minute, and when it stands still, at where the training thread is: "
+        "file, line and function",
+    )
     sample_period_s: float = _setting(
         1.0, values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
     )

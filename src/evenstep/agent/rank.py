@@ -26,6 +26,7 @@ from evenstep.agent.selection import whereabouts
 from evenstep.agent.stacks import Hooks, Place, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
+from evenstep.agent.vigil import Vigil
 from evenstep.host.resources import Lap
 from evenstep.pacing import Pacer, PacerSettings
 from evenstep.trace.spool.folder import RunFolder
@@ -60,7 +61,6 @@ class Agent:
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
-        self._heartbeat = Heartbeat(spool)
         self._pace = PaceHost(
             Pacer(replace(pacer_settings(config, identity), mode=start.mode)),
             self.recorder,
@@ -79,10 +79,12 @@ class Agent:
             samples_per_step=config.samples_per_step,
             at_once=start.mode == "on",
         )
+        self._vigil = Vigil(self.recorder, self._work.durations)
+        self._heartbeat = Heartbeat(spool, [self._vigil.look] if config.stacks else [])
         self._steering = Steering(start, control, self._work, self._pace, self.recorder, notes)
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
-            LiveView(folder.path), notes, self._pace.hear,
+            LiveView(folder.path), notes, self._pace.hear, lambda: self._vigil.standstill,
         )  # fmt: skip
         control.wake = self._background.sampler.wake
 

@@ -57,6 +57,10 @@ class StepWork:
         rows = self._rows
         return rows[-1].step_ns if rows else PENDING_NS
 
+    def durations(self) -> tuple[int, ...]:
+        """How long the latest steps took; for any thread."""
+        return tuple(row.step_ns for row in tuple(self._rows))
+
     def end(self, now_ns: int) -> ClosedStep:
         """The marking optimizer has finished. May sleep when pacing."""
         closed = self._closed(now_ns, self.lap(), self._pace.take_held())

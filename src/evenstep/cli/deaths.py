@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from evenstep import words
 from evenstep.attachment.attempts import header
+from evenstep.trace.pack import look
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import boot_id, hostname
@@ -141,6 +142,9 @@ class RankEnds:
             if not beat_ns or rank.path in self._silent or now_ns - beat_ns < SILENT_S * 1e9:
                 continue
             self._silent.add(rank.path)
+            found = look(rank.path)
+            if found is None or found.closed:  # its trace has ended; the process takes its time
+                continue
             state = (_stat(rank.pid) or [""])[_STATE]
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
             silent = words.duration(now_ns - beat_ns)

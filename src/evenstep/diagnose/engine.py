@@ -11,6 +11,7 @@ from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.pacing_effects import pacing
 from evenstep.diagnose.measure.attempts import PREEMPTED
+from evenstep.diagnose.measure.callstacks import with_stacks
 from evenstep.diagnose.measure.overview import summary
 from evenstep.diagnose.measure.regimes import regimes
 from evenstep.diagnose.modes import hang
@@ -34,6 +35,7 @@ def diagnose(trace: Trace) -> Diagnosis:
             findings += mode.find(case)
     findings.sort(key=lambda finding: (finding.mode not in TERMINAL, -finding.severity))
     findings = [_as_sure_as_exposure(case, one) for one in with_interactions(case, findings)]
+    findings = [with_stacks(trace, finding) for finding in findings]
     numbers = summary(trace, case.grid) | dynamics.summary(case)
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
     numbers["regimes"] = regimes(case.grid)

@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 KEPT_STEPS = 64  # of each rank: the window everything live is told from
 STRETCH = 32  # summaries read at a time
-LATEST_RECORDS = 64  # looked at for what a silent rank is in
+LATEST_RECORDS = 1024  # looked at for what a silent rank is in: samples go on while it is
 TABLE_STRETCH = 1 << 16
 _SEQ_BYTES = 8
 

@@ -71,6 +71,7 @@ RECORD_FIELDS: tuple[tuple[str, str], ...] = (
 # Words (8 bytes) and halves (2 bytes) patched in place after the record was written.
 WORD_ENTER, WORD_EXIT, WORD_DEVICE_ENTER, WORD_DEVICE_EXIT = 1, 2, 3, 4
 WORD_HELD, WORD_GROUP_SEQ, WORD_BYTES_IN, WORD_BYTES_OUT = 5, 6, 7, 8
+WORD_STEP, WORD_KIND = 9, 12  # the low half; the highest two bytes are the operation and the kind
 HALF_FLAGS = 47  # byte 94
 
 NO_PEER = -1
@@ -91,6 +92,8 @@ class Kind(IntEnum):
     PACING = 7  # a decision: held_ns the delay, name the reason, op the `Actuator`
     SAMPLE = 8  # name the metric, device its index, bytes_in the bits of a float64
     MARKER = 9  # `evenstep.log(name=value)`: bytes_in the bits of a float64
+    STACK = 10  # where the training thread was seen: name its frames, op the `Phase`, payload how
+    #             often, bytes_in looks in all that time
 
 
 class Op(IntEnum):

@@ -1,0 +1,83 @@
+"""Who says what when a job stands still."""
+
+import logging
+import time
+
+import pytest
+
+from evenstep.agent.alarm import NOTE_S, SAY_S, Alarm
+from evenstep.agent.vigil import Standstill
+from tests.agent.test_sharing import FakeStore
+
+
+def still(inside, at="train.py:1 main", seconds=SAY_S + 1, step=40):
+    return Standstill(step, time.monotonic_ns() - int(seconds * 1e9), inside, at)
+
+
+class Job:
+    """Ranks with one store; each stands still as it is told."""
+
+    def __init__(self, *standstills):
+        self.now = list(standstills)
+        self.alarms = [
+            Alarm(lambda rank=rank: self.now[rank], rank=rank, world=len(self.now), prefix="p")
+            for rank in range(len(self.now))
+        ]
+        store = FakeStore()
+        for alarm in self.alarms:
+            alarm.store = store
+
+    def rounds(self):
+        for alarm in reversed(self.alarms):
+            alarm.round()
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.WARNING, logger="evenstep")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_rank_0_says_who_waits_and_where_the_one_is_that_does_not(said):
+    Job(still("all_reduce 85"), still("", "data.py:31 batch"), still("all_reduce 85")).rounds()
+    [line] = said()
+    assert (
+        "no step has ended for 10 s, since step 40: rank 1 in no collective, at data.py:31" in line
+    )
+    assert "ranks 0,2 in all_reduce 85" in line
+
+
+def test_a_rank_that_cannot_speak_is_named(said):
+    Job(still("all_reduce 85"), None).rounds()
+    assert said()[0].endswith("nothing heard of rank 1")
+
+
+def test_a_long_step_in_which_nobody_waits_is_nobodys_concern(said):
+    Job(still(""), still("")).rounds()
+    assert said() == []
+
+
+def test_it_is_said_once_and_so_is_its_end(said):
+    job = Job(still("all_reduce 85"), still(""))
+    job.rounds()
+    job.rounds()
+    job.now = [None, None]
+    job.rounds()
+    job.rounds()
+    assert [line.split(",")[0] for line in said()][1:] == ["evenstep: steps end again"]
+
+
+def test_notes_are_taken_back(said):
+    job = Job(still("a", seconds=NOTE_S + 1), still("b", seconds=NOTE_S + 1))
+    job.rounds()
+    assert len(job.alarms[0].store.values) == 2
+    job.now = [None, None]
+    job.rounds()
+    assert not job.alarms[0].store.values
+
+
+def test_without_a_store_rank_0_speaks_of_itself(said):
+    job = Job(still("all_reduce 85"), None)
+    job.alarms[0].store = None
+    job.alarms[0].round()
+    assert said()[0].endswith("rank 0 in all_reduce 85, at train.py:1 main")

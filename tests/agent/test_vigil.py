@@ -1,0 +1,123 @@
+"""Looks at the training thread, on a clock of the test's own."""
+
+import threading
+from time import monotonic_ns
+
+import pytest
+
+from evenstep.agent import vigil
+from evenstep.agent.recorder import Recorder
+from evenstep.agent.vigil import SEPARATOR, Vigil
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import Kind, Op
+from evenstep.trace.spool.spool import Spool
+
+MS = 1_000_000
+USUAL = 40 * MS
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """(vigil, recorder, ask): a thread of ours trains; `ask` looks and reads what was written."""
+    spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1 << 20, summary_bytes=1)
+    recorder = Recorder(spool)
+    stop = threading.Event()
+    trainer = threading.Thread(target=busy_function, args=(stop,))
+    trainer.start()
+    recorder.ident = trainer.ident
+    yield Vigil(recorder, lambda: (USUAL,) * 16), recorder, lambda: stacks(spool)
+    stop.set()
+    trainer.join()
+    recorder.summaries.release()
+    spool.shut()
+
+
+def busy_function(stop):
+    stop.wait()
+
+
+def stacks(spool):
+    found = read_spool(spool.path)
+    rows = found.records[found.records["kind"] == Kind.STACK]
+    return [(found.names[int(row["name"])].split(SEPARATOR), row) for row in rows]
+
+
+def through(watch, now_ns, until_ns):
+    """Look whenever the watch asks for it; how often that was."""
+    looks = 0
+    while now_ns < until_ns:
+        now_ns += max(int(watch.look(now_ns) * 1e9), 1)
+        looks += 1
+    return looks
+
+
+def started(recorder):
+    return recorder.clock.start_ns
+
+
+def test_a_burst_leaves_one_record_for_each_stack_with_how_often_it_was_seen(watched):
+    watch, recorder, written = watched
+    recorder.clock.start_ns = start = monotonic_ns()
+    watch.look(start)
+    recorder.clock.start_ns = later = start + 2_000 * MS  # a step has just begun
+    through(watch, later, later + 2 * USUAL)
+    [(frames, row)] = written()
+    assert any(frame.endswith(" busy_function") for frame in frames)
+    assert row["payload"] == row["bytes_in"] >= 10
+
+
+def test_a_step_that_is_overdue_is_looked_at(watched):
+    watch, recorder, written = watched
+    recorder.clock.start_ns = start = monotonic_ns()
+    through(watch, start, start + 400 * MS)
+    assert len(written()) == 1
+
+
+def test_steps_in_time_are_left_alone_most_of_the_time(watched):
+    watch, recorder, _ = watched
+    start = monotonic_ns()
+    looks = 0
+    for second in range(60):
+        for step in range(25):
+            recorder.clock.start_ns = now = start + (second * 1000 + step * 40) * MS
+            recorder.stack.step += 1
+            looks += through(watch, now, now + USUAL)
+    assert looks < 25 * 60 + 6 * (vigil.MOST_LOOKS + 2)
+
+
+def test_standing_still_is_looked_at_less_and_less_often(watched):
+    watch, recorder, written = watched
+    recorder.clock.start_ns = start = monotonic_ns() - 900 * MS
+    watch.look(start + 900 * MS)
+    through(watch, start + 900 * MS, start + 900 * MS + 60_000 * MS)
+    assert 5 <= len(written()) <= 8
+    assert watch.standstill.since_ns == start
+
+
+def test_what_a_rank_stands_still_in_is_the_first_collective_without_an_end(watched):
+    watch, recorder, _ = watched
+    recorder.clock.start_ns = start = monotonic_ns()
+    recorder.spool.put(start, start + 1, Kind.COLLECTIVE, Op.BROADCAST, group_seq=6)
+    recorder.spool.put(start, 0, Kind.COLLECTIVE, Op.ALL_REDUCE, group_seq=7)
+    for _ in range(100):
+        recorder.sample("host.load", -1, 1.0)
+    watch.look(start + 60_000 * MS)
+    assert watch.standstill.inside == "all_reduce 7"
+
+
+def test_a_step_that_ends_ends_the_standstill(watched):
+    watch, recorder, _ = watched
+    recorder.clock.start_ns = start = monotonic_ns()
+    watch.look(start + 60_000 * MS)
+    assert watch.standstill
+    recorder.stack.step += 1
+    recorder.clock.start_ns = start + 60_000 * MS
+    watch.look(start + 60_001 * MS)
+    assert watch.standstill is None
+
+
+def test_a_thread_that_is_gone_is_not_looked_at(watched):
+    watch, recorder, written = watched
+    recorder.ident = 1
+    watch.look(recorder.clock.start_ns + 60_000 * MS)
+    assert written() == []

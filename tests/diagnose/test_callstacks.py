@@ -1,0 +1,69 @@
+"""What late ranks were seen in."""
+
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.spool.layout import Kind, Op, Phase
+from tests.diagnose.synthetic import MS, World, with_rows
+
+
+def seen(trace, rank, counts, step=30):
+    """Looks at a rank: {stack: how many}."""
+    for stack, looks in counts.items():
+        names = (*trace.names, stack)
+        trace = with_rows(
+            trace, rank=rank, kind=Kind.STACK, step=step, op=Phase.BACKWARD, payload=looks,
+            bytes_in=sum(counts.values()), name=len(names) - 1, enter_ns=1, exit_ns=2,
+        )  # fmt: skip
+        trace.names = names
+    return trace
+
+
+@pytest.fixture
+def late():
+    """Rank 2 sleeps 50 ms in backward, beside 40 ms that every rank computes."""
+    trace = World().slow(2, Phase.BACKWARD, 50 * MS).trace()
+    for rank in range(4):
+        own = {"train.py:31 nap < train.py:9 main": 40} if rank == 2 else {"comm.py:1 wait": 40}
+        trace = seen(trace, rank, {"graph.py:979 backward < train.py:9 main": 45} | own)
+    return trace
+
+
+def test_the_place_that_others_do_not_spend_as_long_in_is_named(late):
+    finding = diagnose(late).findings[0]
+    assert finding.where.ranks == [2]
+    assert finding.stacks[0].rank == 2
+    assert list(finding.stacks[0].frames) == ["train.py:31 nap", "train.py:9 main"]
+    assert finding.stacks[0].share == pytest.approx(40 / 85, abs=1e-3)
+    assert finding.cause.endswith("47 % of the looks at rank 2 it was in train.py:31 nap")
+
+
+def test_a_function_is_one_place_whatever_its_line(late):
+    late = seen(late, 2, {"train.py:32 nap < train.py:9 main": 45})
+    assert diagnose(late).findings[0].stacks[0].share == pytest.approx(85 / 130, abs=1e-3)
+
+
+def test_of_a_hang_every_rank_is_told_where_it_was():
+    trace = World().trace()
+    end = int(trace.events.exit_ns.max())
+    for rank in (0, 1, 3):
+        trace = with_rows(
+            trace, rank=rank, kind=Kind.COLLECTIVE, op=Op.ALL_REDUCE, group=0, group_seq=10**6,
+            step=60, enter_ns=end + MS,
+        )  # fmt: skip
+        trace = seen(trace, rank, {"train.py:12 step": 1}, step=60)
+    trace = seen(trace, 2, {"data.py:7 read": 1}, step=60)
+    for info in trace.ranks.values():
+        info.closed, info.facts["heartbeat_ns"] = False, end + 30_000 * MS
+    finding = diagnose(trace).findings[0]
+    assert finding.mode == "hang"
+    assert [(each.rank, each.frames[0]) for each in finding.stacks] == [
+        (0, "train.py:12 step"), (1, "train.py:12 step"), (2, "data.py:7 read"),
+        (3, "train.py:12 step"),
+    ]  # fmt: skip
+    assert finding.cause.endswith("it was in data.py:7 read")
+
+
+def test_a_trace_without_looks_has_no_stacks():
+    trace = World().slow(2, Phase.BACKWARD, 50 * MS).trace()
+    assert not any(finding.stacks for finding in diagnose(trace).findings)
