@@ -13,14 +13,8 @@ from tempfile import TemporaryDirectory
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
 
-MAGIC, MAGIC_AT = b"ustar", 257
 MOST_FILES = 20_000
 _PIECE_BYTES = 1 << 20
-
-
-def is_archive(head: bytes) -> bool:
-    """Whether a file, decompressed, begins as a tar archive does."""
-    return head[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC
 
 
 def unpacked(path: Path) -> TemporaryDirectory[str]:

@@ -20,6 +20,7 @@ LIMIT_VARIABLE = "EVENSTEP_IMPORT_LIMIT_GB"
 LIMIT_GB = 4.0  # 1e9 bytes: a few hundred times what a profile of ten steps takes
 GZIP = b"\x1f\x8b"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
+TAR, TAR_AT = b"ustar", 257
 
 
 class Stream:
@@ -102,6 +103,12 @@ def read_head(path: Path) -> bytes:
             if not head:
                 raise
     return head
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file, decompressed, is a tar archive. Raises `TraceError` as reading does."""
+    with Stream(path) as stream:
+        return stream.read(TAR_AT + len(TAR))[TAR_AT:] == TAR
 
 
 def _decompressed(raw: IO[bytes], magic: bytes, path: Path) -> Any:

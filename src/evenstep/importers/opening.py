@@ -133,15 +133,15 @@ def _opened(given: Given, path: Path) -> Path:
     """The path, or the folder that an archive was unpacked into: what it holds, if it holds one."""
     if path.is_dir() or is_run(path):
         return path
-    from evenstep.importers.archive import is_archive, unpacked
-    from evenstep.importers.compression import read_head
+    from evenstep.importers.compression import is_archive
 
     try:
-        archived = is_archive(read_head(path))
+        if not is_archive(path):
+            return path
     except TraceError:  # said when its contents are looked at
         return path
-    if not archived:
-        return path
+    from evenstep.importers.archive import unpacked
+
     given.folders.append(unpacked(path))
     folder = Path(given.folders[-1].name)
     within = list(folder.iterdir())

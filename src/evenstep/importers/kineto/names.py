@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from evenstep.trace.spool.layout import DType, Op, Phase
@@ -37,6 +38,7 @@ _ANNOTATION = re.compile(
 ON_DEVICE = frozenset({"nccl", "rccl", "xccl", "hccl", "mccl"})  # backends, by where they work
 ON_HOST = frozenset({"gloo", "mpi", "ucc"})
 
+MOST_NAMES = 1 << 16  # whose meaning is kept: those of one rank are those of the others
 COMMS = "record_param_comms"
 CALL = "c10d::"
 EVALUATE = "autograd::engine::evaluate_function"
@@ -59,11 +61,13 @@ def operation(name: str) -> Op | None:
     return next((op for word, op in _OPS if word in letters), None)
 
 
+@lru_cache(MOST_NAMES)
 def communicates(kernel: str) -> bool:
     """Whether a kernel moves data between ranks: NCCL, RCCL, MSCCL, symmetric memory."""
     return _KERNEL.search(kernel) is not None
 
 
+@lru_cache(MOST_NAMES)
 def kernel_operation(kernel: str) -> Op:
     """What a communication kernel does, as far as its name says.
 
@@ -75,6 +79,7 @@ def kernel_operation(kernel: str) -> Op:
     return operation(head) or Op.OTHER
 
 
+@lru_cache(MOST_NAMES)
 def annotation(name: str) -> Annotation | None:
     """What a process group's annotation says; None for any other name."""
     found = _ANNOTATION.match(name)
@@ -105,11 +110,17 @@ _PHASES = (
     (Phase.FORWARD, r"^(?:forward|fwd)(?: (?:pass|step))?$|\bforward$|\btraining step$"),
 )  # fmt: skip
 _EMITTED = re.compile(r", (?:seq|op_id|sizes) = .*")  # what torch's emit_nvtx adds to a name
+_MARKS = ("data", "load", "batch", "eval", "valid", "checkpoint", "save", "saving", "writ",
+          "optim", "backward", "bwd", "forward", "fwd", "step")  # one is in any name that fits
 _PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASES)
 
 
+@lru_cache(MOST_NAMES)
 def phase(name: str) -> Phase | None:
     """The phase a host-side annotation marks; None for one that marks none."""
+    lower = name.lower()
+    if not any(mark in lower for mark in _MARKS):
+        return None
     words = re.sub(r"[^a-z]+", " ", _EMITTED.sub("", name).lower()).strip()
     return next((phase for phase, pattern in _PATTERNS if pattern.search(words)), None)
 
