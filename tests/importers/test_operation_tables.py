@@ -1,4 +1,5 @@
 import gzip
+import json
 from pathlib import Path
 
 import duckdb
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
+from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
 from evenstep.importers.format import Source
 from evenstep.importers.operations.operation_tables import FORMAT
@@ -258,3 +260,20 @@ def test_the_published_trace_loads():
     assert trace.run["layout"] | {"dp_size": 2, "pp_size": 4, "vpp_size": 1} == trace.run["layout"]
     assert len(np.unique(trace.of_kind(Kind.STEP).step)) == 32  # data/README.md
     assert trace.limits == []
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the published trace is not beside this checkout")
+def test_the_published_measures_stand_in_the_summary():
+    found = diagnose(opened(DATA / "trace-ST.parquet")).summary["stragglers"]
+    for name in ("ms", "mw"):
+        want = json.loads((DATA / f"{name}-ST.json").read_text())
+        assert found[name] == pytest.approx(want, rel=1e-3)
+
+
+def test_the_world_is_what_the_description_says(tmp_path):
+    path = tmp_path / "trace-X.csv"
+    names = ",".join(("dp_rank", "stage", "step", "optype", "start_ts", "duration"))
+    path.write_text(f"{names}\n0,0,1,forward-compute,0,1\n0,0,1,backward-compute,1,1\n")
+    (tmp_path / "meta-X.yaml").write_text("world_size: 16\ntp_size: 16\n")
+    trace = opened(path)
+    assert (trace.world, trace.run["world"]) == (16, 16)

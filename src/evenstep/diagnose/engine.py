@@ -16,6 +16,8 @@ from evenstep.diagnose.measure.overview import summary
 from evenstep.diagnose.measure.regimes import regimes
 from evenstep.diagnose.modes import hang
 from evenstep.diagnose.modes.catalog import MODES
+from evenstep.diagnose.operations.operations import job
+from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.diagnose.what_if.together import with_interactions
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -40,6 +42,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
     numbers["regimes"] = regimes(case.grid)
     numbers["pacing"] = pacing(trace)
+    if trace.operations is not None:
+        numbers["stragglers"] = published(slowdowns(job(trace.operations, trace.names)))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
 
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.operations.operations import job
-from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.diagnose.operations.what_if_table import Table
 from evenstep.diagnose.what_if.collectives import Collectives
 from evenstep.diagnose.what_if_spec import Spec, parse
@@ -118,10 +117,7 @@ def _check(trace: Trace, spec: Spec) -> None:
 
 
 def added(diagnosis: dict[str, Any], trace: Trace, specs: Sequence[str]) -> dict[str, Any]:
-    """A diagnosis as JSON with `what_if`; of an operation table with the published measures."""
-    if trace.operations is not None:
-        measures = published(slowdowns(job(trace.operations, trace.names)))
-        diagnosis = {**diagnosis, "summary": {**diagnosis["summary"], "stragglers": measures}}
+    """A diagnosis as JSON with `what_if`."""
     if not specs:
         return diagnosis
     return {**diagnosis, "what_if": [answer.to_json() for answer in answers(trace, specs)]}

@@ -110,8 +110,23 @@ _PHASES = (
     (Phase.FORWARD, r"^(?:forward|fwd)(?: (?:pass|step))?$|\bforward$|\btraining step$"),
 )  # fmt: skip
 _EMITTED = re.compile(r", (?:seq|op_id|sizes) = .*")  # what torch's emit_nvtx adds to a name
-_MARKS = ("data", "load", "batch", "eval", "valid", "checkpoint", "save", "saving", "writ",
-          "optim", "backward", "bwd", "forward", "fwd", "step")  # one is in any name that fits
+_MARKS = (
+    "data",
+    "load",
+    "batch",
+    "eval",
+    "valid",
+    "checkpoint",
+    "save",
+    "saving",
+    "writ",
+    "optim",
+    "backward",
+    "bwd",
+    "forward",
+    "fwd",
+    "step",
+)  # one is in any name that fits
 _PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASES)
 
 

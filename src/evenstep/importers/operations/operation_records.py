@@ -15,6 +15,7 @@ import numpy.typing as npt
 from evenstep.importers.draft import Draft
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COLLECTIVES, MESSAGES, SENDS, Role
+from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, Flag, Kind, Op, Phase
 from evenstep.trace.trace import RankInfo, Trace
 
@@ -58,7 +59,9 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
         draft.rank(RankInfo(rank, identity))
     _enter(draft, [_steps(timed), *_phases(timed), _collectives(draft, timed), _messages(timed)])
     run = {"run_id": str(meta.get("trial_name", "")), "source": "operation table"}
-    trace = draft.trace({**run, "layout": {**layout, **meta}})
+    world = meta.get("world_size")  # a table may hold one of the ranks that share a model's slice
+    known = world if isinstance(world, int) and 0 < world <= MOST_RANKS else None
+    trace = draft.trace({**run, "world": known, "layout": {**layout, **meta}}, world=known)
     trace.operations = table
     return trace
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.report.terminal import scaling_table
 from evenstep.report.terminal.movement import movement
+from evenstep.report.terminal.operations import stragglers
 from evenstep.report.terminal.pacing import pacing
 from evenstep.report.terminal.style import Style
 from evenstep.words import (
@@ -50,6 +51,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
         list(_summary(diagnosis, style)),
         list(scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
+        list(_stragglers(diagnosis, style)),
         list(_movement(diagnosis, style)),
         list(_pacing(diagnosis, style)),
         list(_limits(diagnosis, style)),
@@ -195,6 +197,14 @@ def scaling(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from (f"  {printable(line)}" for line in scaling_table.table(found))
     for note in scaling_table.notes(found):
         yield from style.wrap(printable(note), first=" - ", indent=3)
+
+
+def _stragglers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    lines = list(stragglers(diagnosis.summary.get("stragglers") or {}))
+    if lines:
+        yield style.paint("What stragglers cost", "1")
+    for line in lines:
+        yield from style.wrap(line, first=" - ", indent=3)
 
 
 def _movement(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
