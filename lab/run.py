@@ -35,7 +35,7 @@ INTERRUPTED, UNFINISHED = "interrupted", "not finished"
 SCRATCH = "evenstep-lab-"
 BOARD = ".board"
 OWN_LOGS = ("traffic.log", "hog.log")  # of what tiers start beside ranks; these have JOB-RANK.log
-SCRATCH_FILES = (BOARD, ".trial", ".pulse-", ".order-", ".store-", "lab.part")
+SCRATCH_FILES = (BOARD, ".trial", "..trial.", ".pulse-", ".order-", ".store-", f".{RECORD}.")
 
 #: told the number of finished blocks, of all blocks, and the seconds left
 Progress = Callable[[int, int, float], None]

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+import msgspec
+
 from evenstep.errors import EvenstepError
+from evenstep.trace.spool.files import read_own, write_whole
 from lab.arms import Schedule
 from lab.board import Board
 from lab.scenario import Scenario
@@ -27,6 +30,8 @@ MODULES = {
     "tcp": "lab.tcp.tier",
     "mpi": "lab.mpi.tier",
 }
+_FILE = ".trial"
+_MOST_BYTES = 1 << 20
 LOG = "lab.log"  # in a run's folder: what its processes said
 
 
@@ -43,6 +48,20 @@ class Trial:
     folder: Path  # of the run; each job's trace goes to `job_folder`
     board_path: Path
     run_id: str  # names this run in everything that outlives a process
+
+    @property
+    def path(self) -> Path:
+        """Where the processes of the trial find it."""
+        return self.folder / _FILE
+
+    def write(self) -> None:
+        """Put it there."""
+        write_whole(self.path, msgspec.json.encode(self, enc_hook=str))
+
+    @classmethod
+    def read(cls, path: Path) -> Trial:
+        """The inverse: plain values, never a program, and of this user's own making."""
+        return msgspec.json.decode(read_own(path, _MOST_BYTES), type=cls, dec_hook=_path)
 
     def job_folder(self, job: int) -> Path:
         """Where the trace of a job goes: a run folder that `evenstep diagnose` reads."""
@@ -62,6 +81,10 @@ class Trial:
             "guarded": pacing.guarded,
             "run_id": self.run_id,
         }
+
+
+def _path(_: type[Path], text: str) -> Path:
+    return Path(text)
 
 
 class Running(Protocol):

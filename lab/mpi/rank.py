@@ -9,7 +9,6 @@ every arm alike.
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import threading
 import time
@@ -152,7 +151,7 @@ def burn(seconds: float) -> None:
 def main(argv: list[str]) -> None:
     """Run one rank of a job."""
     end_with_parent(os.getppid())
-    trial: Trial = pickle.loads(Path(argv[0]).read_bytes())
+    trial = Trial.read(Path(argv[0]))
     if trial.scenario.jobs[int(argv[1])].pinned:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[MPI.COMM_WORLD.Get_rank() % len(cores)]})

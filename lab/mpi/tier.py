@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import signal
 import sys
@@ -26,7 +25,6 @@ __all__ = ["ARMS", "clean", "findings", "missing", "start"]
 ARMS = (BLOCKING,)  # ranks look now and then and sleep, instead of spinning
 STARTING_S = 60.0
 ENDING_S = 10.0
-_TRIAL = ".trial"
 
 
 def missing(scenario: Scenario) -> str:  # noqa: ARG001 - the same for all
@@ -68,13 +66,13 @@ class Ranks:
     def begin(self) -> None:
         """Start everything and wait for the first steps."""
         trial = self._trial
-        (trial.folder / _TRIAL).write_bytes(pickle.dumps(trial))
+        trial.write()
         for number, job in enumerate(trial.scenario.jobs):
             time.sleep(job.start_ms * 1e-3)
             self._crew.start(
                 job.name,
                 [str(_mpiexec()), "-n", str(job.ranks), sys.executable, "-m",
-                 "lab.mpi.rank", str(trial.folder / _TRIAL), str(number)],
+                 "lab.mpi.rank", str(trial.path), str(number)],
                 _environment(),
                 trial.folder / f"{job.name}.log",
             )  # fmt: skip
@@ -112,7 +110,7 @@ class Ranks:
             self._crew.end(1.0)
         for job, pulse in self._pulses.items():
             pulse.remove(self._trial.folder, job)
-        (self._trial.folder / _TRIAL).unlink(missing_ok=True)
+        self._trial.path.unlink(missing_ok=True)
 
     def _resume(self) -> None:
         """Ranks that a fault has stopped cannot leave."""

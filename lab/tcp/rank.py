@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import runpy
 import signal
 import sys
@@ -32,7 +31,7 @@ TRAINING = Path(__file__).with_name("training.py")
 
 def main(argv: list[str]) -> None:
     """Run one rank until it is ended."""
-    trial: Trial = pickle.loads(Path(argv[0]).read_bytes())
+    trial = Trial.read(Path(argv[0]))
     number, rank = int(argv[1]), int(os.environ["RANK"])
     agent = attached(trial, number)
     pacer = turns(trial, number, rank)

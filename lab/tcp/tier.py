@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import time
 
@@ -21,7 +20,6 @@ from lab.tier import LabError, Trial
 ARMS: tuple[str, ...] = ()
 STARTING_S = 120.0
 LEAVING_S = 5.0
-_TRIAL = ".trial"
 _PORT = "29500"  # of every job's store: each has a host of its own
 #: gives the host its name, then becomes the command
 _NAMED = 'hostname "$0" && exec "$@"'
@@ -69,7 +67,7 @@ class Jobs:
     def begin(self) -> None:
         """Start everything and wait for the first steps."""
         trial, scenario = self._trial, self._trial.scenario
-        (trial.folder / _TRIAL).write_bytes(pickle.dumps(trial))
+        trial.write()
         disturbances.background(scenario, self)
         for number, job in enumerate(scenario.jobs):
             order.of(scenario, number).write(order.path_of(trial.folder, number))
@@ -89,7 +87,7 @@ class Jobs:
             "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": "eth0",
             "EVENSTEP_RUN_ID": f"{trial.run_id}-{job.name}",
         }  # fmt: skip
-        command = [sys.executable, "-m", "lab.tcp.rank", str(trial.folder / _TRIAL)]
+        command = [sys.executable, "-m", "lab.tcp.rank", str(trial.path)]
         self._crew.start(
             f"rank {rank} of {job.name}",
             self._there(host, [*command, str(number)]),
@@ -136,7 +134,7 @@ class Jobs:
         for number, pulse in self._pulses.items():
             pulse.remove(self._trial.folder, number)
             order.path_of(self._trial.folder, number).unlink(missing_ok=True)
-        (self._trial.folder / _TRIAL).unlink(missing_ok=True)
+        self._trial.path.unlink(missing_ok=True)
 
 
 def _environment() -> dict[str, str]:

@@ -7,7 +7,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from evenstep.cli import export as export_command
 from evenstep.cli.main import main
+from evenstep.errors import UsageError
 from evenstep.report.schema import schema
 from tests.cli.simulated import simulate
 from tests.report.perfetto_reader import Reader
@@ -130,3 +132,15 @@ def test_the_endpoint_serves_until_it_is_interrupted(start, run):
         assert 'evenstep_steps_total{rank="3"' in answer.read().decode()
     child.send_signal(signal.SIGINT)
     assert child.wait(20) == 130
+
+
+def test_a_port_alone_is_this_machines_own_and_others_need_a_token(monkeypatch):
+    assert export_command._address(":9400") == ("127.0.0.1", 9400)
+    assert [export_command._is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == (
+        [True] * 3
+    )
+    assert not any(map(export_command._is_loopback, ("0.0.0.0", "10.0.0.1", "node7", "::")))
+    assert len(export_command._token()) >= export_command.SHORTEST_TOKEN
+    monkeypatch.setenv("EVENSTEP_METRICS_TOKEN", "short")
+    with pytest.raises(UsageError, match="EVENSTEP_METRICS_TOKEN must have 16"):
+        export_command._token()

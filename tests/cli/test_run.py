@@ -245,3 +245,14 @@ def test_options_that_keep_the_bootstrap_out_are_warned_of(line, letters):
 def test_a_rank_under_the_launcher_is_armed(command):
     script = "import sys; print(type(sys.meta_path[0]).__module__)"
     assert command("run", "--", *python(script)).stdout == "evenstep_arming\n"
+
+
+def test_a_command_runs_unobserved_where_evenstep_is_off(command, environ, tmp_path):
+    script = "import os; print(os.environ['EVENSTEP'], os.environ.get('PYTHONPATH', ''))"
+    done = command(
+        "run", "--", *python(f"{script}; raise SystemExit(7)"), env=environ | {"EVENSTEP": "0"}
+    )
+    assert (done.returncode, done.stdout.split()[:1]) == (7, ["0"])
+    assert "bootstrap" not in done.stdout
+    assert "runs unobserved" in done.stderr
+    assert not list(tmp_path.glob("evenstep-runs"))

@@ -1,11 +1,15 @@
 """A scenario says which field is wrong, and every shipped one can be read."""
 
+import pickle
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from evenstep.errors import ConfigError
+from lab.arms import Schedule, arm
 from lab.scenario import load, parse
+from lab.tier import Trial
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "lab").glob("*.toml"))
 ONE = {"jobs": [{}]}
@@ -67,3 +71,14 @@ def test_what_needs_cores_does_not_run_before_ordinary_work():
     assert parse(dict(ONE)).real_time
     assert not parse({"jobs": [{"work": "train"}]}).real_time
     assert not parse({"jobs": [{}], "faults": [{"kind": "cpu_hog"}]}).real_time
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_a_trial_comes_back_from_its_file_without_a_program(tmp_path, path):
+    schedule = Schedule((arm("baseline"), arm("auto+sharing")), 3, 1, seed=5)
+    trial = Trial(load(path), schedule, tmp_path, tmp_path / "board", "run")
+    trial.write()
+    assert Trial.read(trial.path) == trial
+    trial.path.write_bytes(pickle.dumps(trial))
+    with pytest.raises(msgspec.DecodeError):
+        Trial.read(trial.path)

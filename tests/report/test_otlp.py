@@ -6,6 +6,7 @@ import pytest
 
 from evenstep.errors import UsageError
 from evenstep.export.otlp import push, request
+from evenstep.export.posting import post
 from evenstep.export.prometheus_metrics import Families, of_diagnosis
 from tests.report.receiver import receiving
 
@@ -48,6 +49,26 @@ def test_a_path_that_is_given_is_kept():
 def test_a_collector_that_refuses_is_one_sentence():
     with receiving(503) as collector, pytest.raises(UsageError, match="refused OTLP metrics: 503"):
         push(Families(), collector.url, time_ns=1, resource={})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://h/a b", "http://h:x/", "http://[::1", "http://h\n/", "http://h:99999/", "http://:80/"],
+)
+def test_a_url_that_is_none_is_one_sentence(url):
+    with pytest.raises(UsageError, match="needs a URL"):
+        push(Families(), url, time_ns=1, resource={})
+
+
+def test_errors_show_neither_password_nor_path_nor_query():
+    with receiving(503) as collector:
+        address = collector.url.removeprefix("http://")
+        secret = f"http://user:hunter2@{address}/T0/hunter2?key=hunter2"
+        with pytest.raises(UsageError, match=f"http://{address} refused") as refused:
+            post(secret, {}, purpose="a finding")
+    with pytest.raises(UsageError, match="cannot reach") as gone:
+        post(secret, {}, purpose="a finding")
+    assert "hunter2" not in f"{refused.value} {gone.value}"
 
 
 def test_a_collector_that_is_not_there_is_one_sentence():

@@ -5,7 +5,7 @@ import re
 import threading
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -119,6 +119,21 @@ def test_the_endpoint_answers_with_what_is_there_now(diagnosis):
             assert answer.read().decode() == exposition(of_diagnosis(diagnosis))
         with pytest.raises(HTTPError, match="404"):
             urlopen(f"{url}/other", timeout=10)
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+
+
+def test_with_a_token_only_who_sends_it_is_answered(diagnosis):
+    endpoint = server(("127.0.0.1", 0), lambda: of_diagnosis(diagnosis), token="0123456789abcdef")
+    threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{endpoint.server_address[1]}/metrics"
+    try:
+        for sent in ({}, {"Authorization": "Bearer other"}):
+            with pytest.raises(HTTPError, match="401"):
+                urlopen(Request(url, headers=sent), timeout=10)
+        sent = {"Authorization": "Bearer 0123456789abcdef"}
+        assert urlopen(Request(url, headers=sent), timeout=10).status == 200
     finally:
         endpoint.shutdown()
         endpoint.server_close()

@@ -151,3 +151,13 @@ def test_run_facts_are_json_and_say_what_is_unknown(tmp_path):
     written = json.loads(json.dumps(facts))
     assert written["world"] is None
     assert written["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b"\xff", b"{" + b" " * (1 << 20) + b"}", b"1", b""]
+)
+def test_facts_that_are_none_are_one_sentence(tmp_path, text):
+    folder = RunFolder(tmp_path)
+    folder.facts_path.write_bytes(text)
+    with pytest.raises(TraceError, match=r"run\.json"):
+        folder.read()

@@ -22,6 +22,7 @@ FILE = "evenstep.toml"
 #: Variables that are ours but not settings.
 OTHER_VARIABLES = frozenset(
     {"EVENSTEP_CONFIG", "EVENSTEP_RUN_ID", "EVENSTEP_ATTEMPT", "EVENSTEP_IMPORT_LIMIT_GB"}
+    | {"EVENSTEP_METRICS_TOKEN"}
 )
 #: Settings that stand in a table of the file: `pace_mode` is `mode` in [pace].
 TABLES = ("pace", "record")
@@ -215,14 +216,12 @@ def describe(config: Config | None = None) -> list[dict[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, object]:
-    import tomllib
+    from evenstep.trace.spool.toml import read_toml
 
     try:
-        return tomllib.loads(path.read_text())
+        return read_toml(path)
     except OSError as error:
         raise ConfigError(f"cannot read the settings in {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def _flat(written: Mapping[str, object]) -> dict[str, object]:

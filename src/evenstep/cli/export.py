@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
+import os
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -23,9 +26,13 @@ HELP = """Write a run for other tools; several at once if you like.
 
 RUN is what `evenstep diagnose` takes: a run's folder, an attempt, a spool or another tool's trace.
 With --anonymise nothing that is written holds a host's name, a path or a user's name. --serve
-answers Prometheus from one port per node while the job runs: start it once on each."""
+answers Prometheus from one port per node while the job runs: start it once on each. :PORT listens
+on this machine alone; another address (0.0.0.0:PORT) answers only who sends the token it prints, or
+that of EVENSTEP_METRICS_TOKEN."""
 
 THRESHOLD = 0.05
+LOOPBACK = "127.0.0.1"
+SHORTEST_TOKEN = 16
 OUTPUTS = (
     *("perfetto", "parquet", "prometheus", "otlp", "webhook"),
     *("wandb", "mlflow", "tensorboard", "json", "store"),
@@ -155,18 +162,20 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
 
 def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     """Everything that leaves over the network, or through a tracker's own API."""
+    from evenstep.export.posting import shown
+
     if args.otlp:
         from evenstep.export.otlp import push
 
         run = str(diagnosis.run.get("run_id") or "")
         resource = {"service.name": "evenstep", "evenstep.run_id": run}
         push(_families(args, diagnosis), args.otlp, time_ns=time.time_ns(), resource=resource)
-        print(f"Sent metrics to {args.otlp}", file=sys.stderr)
+        print(f"Sent metrics to {shown(args.otlp)}", file=sys.stderr)
     if args.webhook:
         from evenstep.watch.alerts import webhook
 
         told = webhook(args.webhook, diagnosis, above=args.above)
-        print(f"Sent {len(told)} findings to {args.webhook}", file=sys.stderr)
+        print(f"Sent {len(told)} findings to {shown(args.webhook)}", file=sys.stderr)
     if args.wandb or args.mlflow or args.tensorboard:
         _tracked(args, trace, diagnosis)
 
@@ -191,9 +200,15 @@ def _serve(args: argparse.Namespace) -> int:
     if not args.run.is_dir():
         raise UsageError(f"{args.run} is no run's folder; --serve needs one")
     node = hostname()
-    endpoint = server(args.serve, lambda: running(args.run, node=node, anonymous=args.anonymise))
-    host, port = args.serve[0] or "0.0.0.0", endpoint.server_address[1]
-    print(f"Serving http://{host}:{port}/metrics until interrupted", file=sys.stderr, flush=True)
+    token = "" if _is_loopback(args.serve[0]) else _token()
+    endpoint = server(
+        args.serve, lambda: running(args.run, node=node, anonymous=args.anonymise), token=token
+    )
+    host, port = args.serve[0], endpoint.server_address[1]
+    asks = f' to who sends "Authorization: Bearer {token}"' if token else ""
+    print(
+        f"Serving http://{host}:{port}/metrics{asks} until interrupted", file=sys.stderr, flush=True
+    )
     with endpoint:
         endpoint.serve_forever()
     return 0
@@ -208,7 +223,25 @@ def _address(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(
             f"must be HOST:PORT or :PORT such as :9400, found {text!r}"
         )
-    return host, int(port)
+    return host or LOOPBACK, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _token() -> str:
+    """What others than this machine must send: EVENSTEP_METRICS_TOKEN, else made up anew."""
+    token = os.environ.get("EVENSTEP_METRICS_TOKEN", "")
+    if token and not (len(token) >= SHORTEST_TOKEN and token.isascii() and token.isprintable()):
+        raise UsageError(
+            f"EVENSTEP_METRICS_TOKEN must have {SHORTEST_TOKEN} printable ASCII characters or more"
+        )
+    return token or secrets.token_urlsafe(24)
 
 
 def _steps(text: str) -> tuple[int, int]:

@@ -55,6 +55,9 @@ def main(args: argparse.Namespace) -> int:
         return refused[1]
     asked = env.given(args)
     settings = config.load(asked)
+    if not settings.enabled:
+        say(f"the command runs unobserved: enabled is off ({settings.sources['enabled']})")
+        return _unobserved(command)
     for warning in [*settings.warnings, *disabling_options(command)]:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
@@ -80,6 +83,16 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:  # a second Ctrl-C: no verdict then, but the command's own code
         say(f"interrupted; `evenstep diagnose {folder.path}` gives the verdict")
     return code
+
+
+def _unobserved(command: Sequence[str]) -> int:
+    """Run the command as if we were not there; its exit code."""
+    try:
+        return child.run(command, {**os.environ, "EVENSTEP": "0"}, lambda _: None)
+    except OSError as error:
+        message, code = child.start_failure(command, error)
+        say(message)
+        return code
 
 
 def _watched(folder: RunFolder, command: Sequence[str], environ: Mapping[str, str]) -> int:

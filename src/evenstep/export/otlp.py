@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
-from evenstep.export.posting import post
+from evenstep.export.posting import checked, post
 from evenstep.export.prometheus_metrics import COUNTER, Family
 
 CUMULATIVE = 2  # AggregationTemporality
@@ -22,8 +21,10 @@ def push(
 
     Raises `UsageError` where the collector cannot be reached or refuses.
     """
-    where = f"{url.rstrip('/')}/v1/metrics" if urlsplit(url).path in ("", "/") else url
-    post(where, request(families, time_ns=time_ns, resource=resource), purpose="OTLP metrics")
+    purpose = "OTLP metrics"
+    bare = checked(url, purpose).path in ("", "/")
+    where = f"{url.rstrip('/')}/v1/metrics" if bare else url
+    post(where, request(families, time_ns=time_ns, resource=resource), purpose=purpose)
 
 
 def request(

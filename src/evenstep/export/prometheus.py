@@ -5,7 +5,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats
 
 from __future__ import annotations
 
-import json
+import hmac
 import math
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +16,9 @@ from evenstep.errors import TraceError, UsageError
 from evenstep.export.prometheus_metrics import Families, Family, of_live, of_spools
 from evenstep.trace.reader import SpoolContents, open_spool
 from evenstep.trace.spool.files import write_whole
-from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.folder import RunFolder, read_facts
 
+WAITING_S = 60.0  # a request that does not come is given up
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -88,11 +89,10 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
 def _live(path: Path) -> dict[str, Any]:
     """The latest window; nothing where there is none yet, or a file of somebody else's."""
     try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
+        document = read_facts(path)
+    except TraceError:
         return {}
-    ours = isinstance(document, dict) and document.get("schema") == "evenstep.live/1"
-    return document if ours else {}
+    return document if document.get("schema") == "evenstep.live/1" else {}
 
 
 def _readable(path: Path) -> SpoolContents | None:
@@ -102,15 +102,25 @@ def _readable(path: Path) -> SpoolContents | None:
         return None
 
 
-def server(address: tuple[str, int], read: Callable[[], Families]) -> ThreadingHTTPServer:
+def server(
+    address: tuple[str, int], read: Callable[[], Families], *, token: str = ""
+) -> ThreadingHTTPServer:
     """An endpoint that answers /metrics with what `read` finds then; start it with its own
-    `serve_forever`. Raises `UsageError` where the port is taken.
+    `serve_forever`. With a token it answers who sends it (`Authorization: Bearer TOKEN`) and nobody
+    else. Raises `UsageError` where the port is taken.
     """
+    wanted = f"Bearer {token}".encode()
 
     class Handler(BaseHTTPRequestHandler):
         """Answers GET /metrics."""
 
+        timeout = WAITING_S
+
         def do_GET(self) -> None:
+            sent = self.headers.get("Authorization", "").encode("utf-8", "replace")
+            if token and not hmac.compare_digest(sent, wanted):
+                self.send_error(401, "send the token that evenstep export --serve has printed")
+                return
             if self.path.partition("?")[0] not in ("/metrics", "/"):
                 self.send_error(404, "give /metrics")
                 return

@@ -8,7 +8,6 @@ cannot show wrong, such as more ranks than GPUs, is checked by `Scenario` when i
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster, Fabric
 from evenstep.scenario.schema import choice, count, flag, number, numbers, size, table, tables, text
 from evenstep.trace.ranks import parse_ranks
+from evenstep.trace.spool.toml import read_toml
 
 ALGORITHMS = (
     "auto",
@@ -272,13 +272,11 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:
 def read(path: Path) -> dict[str, Any]:
     """The plain values of a scenario's file, as they stand there."""
     try:
-        return tomllib.loads(path.read_text())
+        return read_toml(path)
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}; give a scenario, a TOML file"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from evenstep.errors import ConfigError
 from evenstep.scenario import spelling
+from evenstep.trace.spool.toml import parse_toml
 
 Settings = TypeVar("Settings")
 
@@ -207,7 +208,10 @@ def _bytes(value: str, place: str, check: Check) -> int:
     if match is None:
         raise refused(place, check.allowed, value)
     unit: int = (1024 if match[3] else 1000) ** _POWERS[match[2]]
-    return round(float(match[1]) * unit)
+    size = float(match[1]) * unit
+    if not math.isfinite(size):
+        raise refused(place, check.allowed, value)
+    return round(size)
 
 
 def refused(place: str, allowed: str, value: Any) -> ConfigError:
@@ -260,11 +264,9 @@ def _index(place: list[Any], part: str, path: str) -> int:
 
 def parsed(value: str) -> Any:
     """A value from the command line: TOML, also .5 where TOML wants 0.5; else text."""
-    import tomllib
-
     try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {value}")["value"]
+    except (ValueError, RecursionError):
         text = value.strip()
         return float(text) if _BARE.fullmatch(text) else text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from evenstep.trace.cores import each
 from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.reader import SpoolContents, read_spool
 from evenstep.trace.spool import layout
+from evenstep.trace.spool.folder import read_facts
 from evenstep.trace.survey import Survey, survey
 
 LARGE_RECORDS = 2_000_000  # more than these are left on disk: see `evenstep.trace.spooled`
@@ -146,12 +146,8 @@ def _run_json(root: Path, limits: list[str]) -> dict[str, Any]:
         file = place / "run.json"
         if file.is_file():
             try:
-                run = json.loads(file.read_text())
-            except (OSError, ValueError) as error:
-                limits.append(f"{file} cannot be read ({error}); the spools' own headers are used")
+                return read_facts(file)
+            except TraceError as error:
+                limits.append(f"{error}; the spools' own headers are used")
                 return {}
-            if isinstance(run, dict):
-                return run
-            limits.append(f"{file} is not a JSON object; the spools' own headers are used")
-            return {}
     return {}

@@ -25,6 +25,7 @@ from evenstep.trace.spool.files import write_whole
 
 SCHEMA = "evenstep.run/1"
 RUNS = "evenstep-runs"
+MOST_FACTS_BYTES = 1 << 20  # of run.json and its like: a command, an environment, versions
 
 
 class RunFolder:
@@ -96,15 +97,7 @@ class RunFolder:
 
     def read(self) -> dict[str, Any]:
         """Contents of `run.json`. Raises `TraceError` where there is none or it is damaged."""
-        try:
-            facts = json.loads(self.facts_path.read_text())
-        except OSError as error:
-            raise TraceError(f"cannot read {self.facts_path}: {error.strerror}") from error
-        except ValueError as error:
-            raise TraceError(f"{self.facts_path} is not JSON: {error}; remove it") from error
-        if not isinstance(facts, dict):
-            raise TraceError(f"{self.facts_path} must hold a JSON object; remove it")
-        return facts
+        return read_facts(self.facts_path)
 
     def clear(self) -> None:
         """Remove the files of a run and nothing else, so that another can take its place."""
@@ -122,6 +115,23 @@ class RunFolder:
             *("run.json", "live.json", "control.json"),
         )
         return [file for place in places for file in self.path.glob(place)]
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """A small JSON object that ranks or launchers have written. Raises `TraceError`."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_FACTS_BYTES + 1) if path.is_file() else b""
+        if len(text) > MOST_FACTS_BYTES:
+            raise TraceError(f"{path} has more than {MOST_FACTS_BYTES} bytes; remove it")
+        facts = json.loads(text)
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path} is not JSON: {str(error)[:100]}; remove it") from error
+    if not isinstance(facts, dict):
+        raise TraceError(f"{path} must hold a JSON object; remove it")
+    return facts
 
 
 def default_path(cwd: Path, pid: int) -> Path:

@@ -1,0 +1,49 @@
+"""Settings and scenarios: small TOML, whatever somebody put in their place."""
+
+import os
+
+import pytest
+
+from evenstep.agent import config
+from evenstep.errors import ConfigError
+from evenstep.scenario import scenario, schema
+from evenstep.trace.spool.toml import MOST_BYTES, parse_toml, read_toml
+
+HOSTILE = {
+    "a deep name": "a." * 100_000 + "a = 1",
+    "a deep table": "[" + '"a" . ' * 40_000 + "a]",
+    "deep lists": "a = " + "[" * 100_000,
+    "deep tables": "a = " + "{a = " * 40_000,
+    "a long number": "a = " + "9" * 100_000,
+    "a nul": "a = \0",
+    "no text": "a = \udcff",
+    "too much": "# " + "x" * MOST_BYTES,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    "read", [read_toml, scenario.load, lambda path: config.load({}, {}, path.parent)]
+)
+def test_what_is_no_small_toml_is_one_sentence(tmp_path, text, read):
+    path = tmp_path / config.FILE
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match=config.FILE):
+        read(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="no plain file"):
+        read_toml(tmp_path / "pipe")
+
+
+def test_what_people_write_is_read(tmp_path):
+    text = 'a.b.c = 1\nx = [1.5, 2.5]\ns = "' + "a.b" * 20 + '"\n[t.u]\nv = {w = 2}\n'
+    assert parse_toml(text)["t"] == {"u": {"v": {"w": 2}}}
+    assert schema.parsed("[" * 5_000) == "[" * 5_000
+
+
+def test_a_size_beyond_any_number_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"work\.gradient_bytes must be"):
+        scenario.parse({}, [f"work.gradient_bytes='{'9' * 400}GB'"])
