@@ -77,6 +77,7 @@ def test_an_unknown_variable_is_a_warning_with_the_nearest_one():
 
 
 WRONG = {
+    "EVENSTEP_ACT": "gc,sleep",
     "EVENSTEP": "maybe", "EVENSTEP_OUT": " ", "EVENSTEP_RING_BYTES": "1kB",
     "EVENSTEP_SUMMARY_BYTES": "-1", "EVENSTEP_SPOOL": "disk", "EVENSTEP_SHARE": "2",
     "EVENSTEP_SAMPLE_PERIOD_S": "nan", "EVENSTEP_SAMPLES_PER_STEP": "0",

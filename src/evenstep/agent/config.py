@@ -73,6 +73,9 @@ class Config:
     log_level: str = _setting(
         "warning", values.choice("debug", "info", "warning", "error"), "what evenstep itself says"
     )
+    act: str = _setting(
+        "off", values.ACTIONS, "what may be done about the job, each thing only while it pays"
+    )
     pace_mode: str = _setting(
         "observe", values.choice("off", "observe", "on"), "observe decides and records only"
     )

@@ -240,13 +240,14 @@ def record(
 ) -> None:
     """Write into the trace how pacing is from `step` on, and which request asked for it."""
     words = f"asked to: {settings.mode}"
+    words += f", act {change.act}" if change.act is not None else ""
     words += f" (threshold {settings.imbalance:g}, max delay {settings.max_delay:g})"
     now = monotonic_ns()
     spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=spool.name_id(words))
     spool.add_fact(
         "pace",
         {
-            **stance(change.mode, settings.mode, part),
+            **stance(change.mode or settings.mode, settings.mode, part),
             "threshold": settings.imbalance,
             "max_delay": settings.max_delay,
             "request": change.number,

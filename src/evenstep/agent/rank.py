@@ -13,6 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from evenstep.agent.actions.action import OFF
+from evenstep.agent.actions.conductor import Conductor
+from evenstep.agent.actions.cores import Cores
+from evenstep.agent.actions.garbage import Garbage
+from evenstep.agent.actions.power import Power
 from evenstep.agent.background import Background
 from evenstep.agent.collector import PauseWatch, signal_behind
 from evenstep.agent.config import Config
@@ -28,7 +33,7 @@ from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.vigil import Vigil
 from evenstep.host.resources import Lap
-from evenstep.pacing import Pacer, PacerSettings
+from evenstep.pacing import Account, Pacer, PacerSettings
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.spool import Spool
@@ -61,8 +66,9 @@ class Agent:
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
+        account = Account()  # of all trials of this rank
         self._pace = PaceHost(
-            Pacer(replace(pacer_settings(config, identity), mode=start.mode)),
+            Pacer(replace(pacer_settings(config, identity), mode=start.mode), account),
             self.recorder,
             world=identity.world,
             can_hold=not any(hooks.on_device for hooks in self._hooks.values()),
@@ -81,7 +87,16 @@ class Agent:
         )
         self._vigil = Vigil(self.recorder, self._work.durations)
         self._heartbeat = Heartbeat(spool, [self._vigil.look] if config.stacks else [])
-        self._steering = Steering(start, control, self._work, self._pace, self.recorder, notes)
+        self._conductor = Conductor(
+            spool,
+            seed=f"{identity.run_id}/{identity.attempt}",
+            account=account,
+            place=(identity.local_rank, _local_world(os.environ), identity.world),
+            makers={"gc": Garbage, "cores": Cores, "power": Power},
+        )
+        self._steering = Steering(
+            start, control, self._work, self._pace, self.recorder, notes, self._conductor
+        )
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
             LiveView(folder.path), notes, self._pace.hear, lambda: self._vigil.standstill,
@@ -101,6 +116,8 @@ class Agent:
             self.spool.add_fact("spool", self.spool.note)
         self._describe_hooks()
         self._steering.say()
+        if self.config.act != OFF:
+            self._conductor.ask(self.config.act.split(","), self.recorder.stack.step)
 
     def take_in(self, stack: Stack) -> None:
         """Watch a stack that was imported after the start. Raises what its hooks raise."""
@@ -156,6 +173,7 @@ class Agent:
         self._stopped = True
         for part, end in (
             *((f"{name} hooks", hooks.remove) for name, hooks in self._hooks.items()),
+            ("actions", self._conductor.stop),
             ("last steps", self._work.through),
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
@@ -183,6 +201,7 @@ class Agent:
         self._background.sampler.disarm()
         self._heartbeat.disarm()
         self._pace.pacer.kill()
+        self._conductor.stop()
         self._stopped = True
 
     def give_up(self, error: Exception) -> None:
@@ -200,6 +219,7 @@ class Agent:
             hooks.disarm()
         self._pauses.disarm()
         self._pace.pacer.kill()
+        self._conductor.stop()
         log.error("evenstep: stopped observing rank %d: %s", self.identity.rank, self.failure)
         log.debug("evenstep: the failure was", exc_info=error)
         try:
@@ -211,7 +231,9 @@ class Agent:
 
     def end_step(self, now_ns: int) -> None:
         """The marking optimizer has finished. On the training thread; may sleep when pacing."""
-        self._steering.look(self._work.end(now_ns))
+        closed = self._work.end(now_ns)
+        self._conductor.end_step(closed)
+        self._steering.look(closed)
 
     def end_past_step(self, end_ns: int, used: tuple[Lap, int]) -> None:
         """Close a step of which it is known only now that it ended then; `used` is its `lap`."""
@@ -231,6 +253,8 @@ class Agent:
                 "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
             },
         )
+        if self._conductor.parts:
+            self.spool.add_fact("actions", self._conductor.account_of())
         account = self._pace.pacer.account
         self.spool.add_fact(
             "pacing_account",
@@ -240,6 +264,12 @@ class Agent:
                 "mode": self._pace.pacer.settings.mode,
             },
         )
+
+
+def _local_world(environ: Mapping[str, str]) -> int:
+    """Ranks on this node, as the launcher says."""
+    text = environ.get("LOCAL_WORLD_SIZE", "1")
+    return int(text) if text.isdigit() else 1
 
 
 def pacer_settings(config: Config, identity: Identity) -> PacerSettings:

@@ -21,23 +21,24 @@ MOST_BYTES = 4096
 
 
 class Change(NamedTuple):
-    """How pacing is to be from `first_step` on; None leaves a value as it is."""
+    """What is to be done from `first_step` on; None leaves a value as it is."""
 
     number: int  # of the request: 1, 2, 3 … in a run's folder
-    mode: str
+    mode: str | None  # of pacing
     threshold: float | None = None
     max_delay: float | None = None
     ranks: str | None = None  # these four are as in `Selection`, or "all"
     nodes: str | None = None
     partitions: str | None = None
     first_nodes: int | str | None = None
+    act: str | None = None  # the actions, as in the settings
     first_step: int = 0  # the first step that is decided by it; 0 is as soon as it is heard
 
     def applied_to(self, settings: PacerSettings, *, chosen: bool = True) -> PacerSettings:
         """The settings of a pacer that follows the change; only a chosen one may hold its rank."""
         return replace(
             settings,
-            mode=allowed(self.mode, chosen=chosen),
+            mode=settings.mode if self.mode is None else allowed(self.mode, chosen=chosen),
             imbalance=settings.imbalance if self.threshold is None else self.threshold,
             max_delay=settings.max_delay if self.max_delay is None else self.max_delay,
         )
@@ -50,7 +51,7 @@ class Change(NamedTuple):
         )
 
 
-#: What a request may change, in the file and on the command line.
+#: What a request may change of pacing, in the file and on the command line.
 VALUES = ("mode", "threshold", "max_delay", *Selection._fields)
 
 
@@ -62,10 +63,11 @@ def allowed(mode: str, *, chosen: bool) -> str:
 def valid(values: Mapping[str, Any], *, number: int) -> Change:
     """A change of these values. Raises `ConfigError` naming the one that cannot be."""
     given = {f"pace.{name}": values.get(name) for name in VALUES}
-    if given["pace.mode"] is None:
+    act = values.get("act")
+    if given["pace.mode"] is None and act is None:
         raise ConfigError("pace.mode is missing; give on, off or observe")
-    found = config.resolve(given, {}, {})
-    taken: dict[str, Any] = {}
+    found = config.resolve({**given, "act": act}, {}, {})
+    taken: dict[str, Any] = {"mode": None, "act": None if act is None else found.act}
     for name in VALUES:
         if given[f"pace.{name}"] is not None:
             value = getattr(found, f"pace_{name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.config import Config
 from evenstep.agent.control import Control, record, stance
 from evenstep.agent.notes import Notes
@@ -12,6 +13,8 @@ from evenstep.agent.selection import Whereabouts
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.steps import ClosedStep
 
+PACE = "pace"  # the one action that is the pacer's
+
 
 class Stance:
     """What the settings ask of a rank: the mode it starts in, and the part of the job it is in."""
@@ -20,7 +23,9 @@ class Stance:
         self.config = config
         self.place = place
         self.part = config.part("pace")
-        self.mode = allowed(config.pace_mode, chosen=self.part.holds(place))
+        self.acts = tuple(config.act.split(","))
+        asked = "on" if PACE in self.acts else config.pace_mode
+        self.mode = allowed(asked, chosen=self.part.holds(place))
 
 
 class Steering:
@@ -34,6 +39,7 @@ class Steering:
         pace: PaceHost,
         recorder: Recorder,
         notes: Notes,
+        conductor: Conductor,
     ) -> None:
         self._start = start
         self._part = start.part
@@ -42,11 +48,12 @@ class Steering:
         self._pace = pace
         self._recorder = recorder
         self._notes = notes
+        self._conductor = conductor
 
     def say(self) -> None:
         """Write into the trace how pacing begins."""
         mode = self._pace.pacer.settings.mode
-        asked = self._start.config.pace_mode
+        asked = "on" if PACE in self._start.acts else self._start.config.pace_mode
         self._recorder.spool.add_fact("pace", stance(asked, mode, self._part))
 
     def look(self, closed: ClosedStep) -> None:
@@ -64,6 +71,10 @@ class Steering:
         pacer = self._pace.pacer
         self._part = change.part_of(self._part)
         chosen = self._part.holds(self._start.place)
+        if change.act is not None:
+            names = change.act.split(",")
+            self._conductor.ask(names, step)
+            change = change._replace(mode="on" if PACE in names else "observe")
         pacer.settings = change.applied_to(pacer.settings, chosen=chosen)
         mode = pacer.settings.mode
         self._work.at_once = mode == "on"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.agent import selection
+from evenstep.agent.actions import action
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True}
 _SWITCHES |= {"0": False, "false": False, "no": False, "off": False}
@@ -129,10 +130,24 @@ def _path(value: object) -> Path:
     return Path(value).expanduser()
 
 
+def _actions(value: object) -> str:
+    """Actions in their usual order, or off."""
+    text = str(value).strip().lower()
+    names = {part.strip() for part in text.split(",")}
+    if text == action.OFF:
+        return text
+    if text == action.AUTO:
+        names = set(action.ACTIONS)
+    if isinstance(value, bool) or not names <= set(action.ACTIONS):
+        raise ValueError(value)
+    return ",".join(name for name in action.ACTIONS if name in names)
+
+
 SWITCH = Kind("1 or 0 (also true, yes, on; false, no, off)", switch)
 COUNT = Kind("a whole number from 1", _count)
 PATH = Kind("a path", _path)
 RANKS = Kind("ranks such as 0-7,16, or all", selection.ranks_text)
 NODES = Kind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
 NAMES = Kind("names separated by commas, or all", selection.names_text)
+ACTIONS = Kind(f"some of {','.join(action.ACTIONS)}, auto for all of them, or off", _actions)
 COUNT_OR_ALL = Kind("a whole number from 1, or all", _count_or_all)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent import request
+from evenstep.agent.actions.action import ACTIONS
 from evenstep.cli.env import add_part
 from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError, TraceError, UsageError
@@ -18,8 +19,10 @@ from evenstep.errors import ConfigError, TraceError, UsageError
 if TYPE_CHECKING:
     from evenstep.watch.run import LiveRun
 
-HELP = """Change how a running job is paced, or say how it is.
+HELP = """Change what is done about a running job, or say what is.
 
+    evenstep ctl RUN act gc,cores
+    evenstep ctl RUN act off
     evenstep ctl RUN pace on --threshold 3% --max-delay 10%
     evenstep ctl RUN pace on --ranks 0-7
     evenstep ctl RUN pace off
@@ -31,14 +34,17 @@ from the same step on. Where nodes keep their own folders, write where rank 0 ru
 others. Only delays change, never a result. EVENSTEP=0 in the job's environment wins over
 everything: such a rank does not listen."""
 
-ACTIONS = ("on", "off", "observe", "status")
+MODES = ("on", "off", "observe", "status")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep ctl`."""
     parser.add_argument("run", metavar="RUN", type=Path)
-    parser.add_argument("what", choices=("pace",), help="what is controlled")
-    parser.add_argument("action", choices=ACTIONS)
+    parser.add_argument("what", choices=("pace", "act"), help="pacing, or all actions")
+    parser.add_argument(
+        "action", metavar="ACTION",
+        help=f"of pace: {', '.join(MODES)}; of act: {', '.join(ACTIONS)}, auto, off or status",
+    )  # fmt: skip
     parser.add_argument(
         "--threshold", metavar="SHARE", help="imbalance, of the step, below which nothing is paced"
     )
@@ -51,6 +57,8 @@ def main(args: argparse.Namespace) -> int:
     """Write the wish or print the state."""
     from evenstep.watch.run import LiveRun
 
+    if args.what == "pace" and args.action not in MODES:
+        raise UsageError(f"pace takes one of {', '.join(MODES)}, found {args.action!r}")
     folder = args.run.absolute()
     run = LiveRun(folder)
     run.refresh()
@@ -88,7 +96,8 @@ def _wish(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Change
         before = request.read(run.path, run_id)
     except ConfigError:  # a damaged file is written anew
         before = None
-    values = {name: getattr(args, name, None) for name in request.VALUES} | {"mode": args.action}
+    values = {name: getattr(args, name, None) for name in request.VALUES}
+    values |= {"mode" if args.what == "pace" else "act": args.action}
     followed = [int(pace.get("request") or 0) for pace in _paces(run).values()]
     if before is not None:
         kept = before._asdict()
@@ -118,6 +127,9 @@ def _state(run: LiveRun, asked: request.Change | None) -> dict[str, Any]:
         if asked
         else None,
         "ranks": {str(rank): pace for rank, pace in known.items()},
+        "acts": {
+            str(rank): str(each["act"]["asked"]) for rank, each in facts.items() if "act" in each
+        },
         "notes": sorted({str(each["pacing"]) for each in facts.values() if "pacing" in each}),
     }
 
@@ -153,8 +165,12 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
         if parts:
             line += f"; only {' or '.join(sorted(parts))} may be held"
         found.append(line)
+    for names in sorted(set(state["acts"].values())):
+        acting = format_ranks(int(r) for r, told in state["acts"].items() if told == names)
+        found.append(f"actions: {names} on ranks {acting}")
     asked = state["asked"]
     if asked and len(state["followed_by"]) < len(ranks):
         followed = len(state["followed_by"])
-        found.append(f"{asked['mode']} was asked for; {followed} of {len(ranks)} ranks follow yet")
+        wish = f"act {asked['act']}" if asked["act"] is not None else asked["mode"]
+        found.append(f"{wish} was asked for; {followed} of {len(ranks)} ranks follow yet")
     return [*found, *state["notes"]] or ["no rank says how it is paced"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evenstep.agent import config
+from evenstep.agent.actions.action import ACTIONS
 
 HELP = """Print the environment variables that observe a job whose launcher cannot be wrapped
 (srun, Kubernetes, a scheduler's own agent). Set them for every rank:
@@ -42,6 +43,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="the run's folder, shared by all nodes")
     modes = ("off", "observe", "on")
     parser.add_argument("--pace", choices=modes, help="pacing: observe only (default), or act")
+    parser.add_argument(
+        "--act", metavar="NAME,…", help="what may be done about the job while it pays: "
+        f"{', '.join(ACTIONS)}, or auto"
+    )  # fmt: skip
     for table, what in (("pace", "hold only"), ("record", "observe only")):
         add_part(parser, what, prefix=f"{table}-")
 
@@ -74,7 +79,12 @@ def main(args: argparse.Namespace) -> int:
 
 def given(args: argparse.Namespace) -> dict[str, str]:
     """The settings that the arguments of `add_settings` give."""
-    names = ["out", "pace", *(f"{table}_{name}" for table in config.TABLES for name in PARTS)]
+    names = [
+        "out",
+        "pace",
+        "act",
+        *(f"{table}_{name}" for table in config.TABLES for name in PARTS),
+    ]
     values = {name: getattr(args, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 

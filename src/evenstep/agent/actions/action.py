@@ -1,0 +1,47 @@
+"""What an action is, and what it is told.
+
+An action changes when things happen, never what is computed nor the order of collectives. `begin`
+and `end` come in turns, many times; after `end` the process is as if it had never begun.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+ACTIONS = ("gc", "token", "pace", "cores", "power")
+AUTO, OFF = "auto", "off"
+
+
+class Facts(NamedTuple):
+    """What the last steady steps of this rank were like."""
+
+    step_ns: int  # these four are means of a step
+    paused_ns: int  # by Python's collector
+    starved_ns: int  # ready, but without a core
+    waited_ns: int  # for other ranks
+    longest_pause_ns: int
+    local_rank: int
+    local_world: int
+    world: int
+
+
+class Action(Protocol):
+    """One way to act. All methods run on the training thread, between two steps."""
+
+    name: str
+
+    def applies(self, facts: Facts) -> str:
+        """Why there is something to gain here; "" where there is not."""
+
+    def begin(self, step: int) -> None:
+        """Act from this step on."""
+
+    def during(self, step: int, *, last: bool) -> None:
+        """Before a step that is acted in; `last`: the next one is not."""
+
+    def end(self, step: int) -> None:
+        """Act no longer; everything is as it was."""
+
+    @property
+    def note(self) -> str:
+        """Why it must not act any more; "" while it may."""

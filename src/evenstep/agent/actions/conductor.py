@@ -1,0 +1,170 @@
+"""The actions of one rank: one of them on trial at a time, one account for all.
+
+What an action did and why stands in the trace: a record whenever its word changes, and a fact at
+the end. All ranks draw the same order of blocks from the run's name and the number of the step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from evenstep.agent.actions.action import OFF, Action, Facts
+from evenstep.agent.steps import ClosedStep
+from evenstep.pacing.account import Account
+from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
+from evenstep.trace.spool.layout import Actuator, Kind
+from evenstep.trace.spool.spool import Spool
+
+FACTS_STEPS = 64  # steps that the facts are of
+CALM_STEPS = 2  # steady ones in a row after an unsteady one, before anything is acted on
+
+
+class Part:
+    """An action and its trial."""
+
+    def __init__(self, action: Action, trial: RandomTrial) -> None:
+        self.action = action
+        self.trial = trial
+        self.acting = False
+        self.acted_steps = 0
+        self.reason = ""
+        self.said = ""
+        trial.wanted = False
+
+
+class Conductor:
+    """Tries the actions that were asked for; told of every step, on the training thread."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        *,
+        seed: str,
+        account: Account,
+        place: tuple[int, int, int],
+        makers: dict[str, Callable[[], Action]],
+    ) -> None:
+        self.account = account
+        self.parts: list[Part] = []
+        self._spool = spool
+        self._seed = seed
+        self._place = place  # local rank, local world, world
+        self._makers = makers
+        self._calm = 0
+        self._seen = [0] * 6  # steps, their time, paused, longest, starved, waited
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is asked for now."""
+        return tuple(part.action.name for part in self.parts)
+
+    def ask(self, names: Iterable[str], step: int) -> None:
+        """Act in these ways from now on; what is not among them is ended."""
+        wanted = [name for name in names if name in self._makers]
+        for part in self.parts:
+            if part.action.name not in wanted:
+                self._end(part, step)
+                part.trial.reset()
+        kept = {part.action.name: part for part in self.parts}
+        self.parts = [kept.get(name) or self._made(name) for name in wanted]
+        self._spool.add_fact("act", {"asked": ",".join(wanted) or OFF, "since_step": step})
+
+    def _made(self, name: str) -> Part:
+        seed = f"{self._seed}/{name}"
+        return Part(self._makers[name](), RandomTrial(self.account, seed=seed))
+
+    def end_step(self, closed: ClosedStep, waited_ns: int = 0) -> None:
+        """A step is over; what is done in the next one begins here."""
+        if not self.parts:
+            return
+        step, step_ns = closed.number, closed.end_ns - closed.start_ns
+        self._calm = 0 if closed.unsteady else self._calm + 1
+        if self._calm:
+            self.account.tick(step)
+            self._count(closed, step_ns, waited_ns)
+            for part in self.parts:
+                part.trial.learn(step // BLOCK_STEPS, step_ns, part.acting)
+        calm = self._calm >= CALM_STEPS
+        for part in self.parts:
+            self._turn(part, step + 1, calm=calm)
+
+    def _count(self, closed: ClosedStep, step_ns: int, waited_ns: int) -> None:
+        pauses = [end - start for start, end in closed.pauses]
+        seen = self._seen
+        seen[0] += 1
+        seen[1] += step_ns
+        seen[2] += sum(pauses)
+        seen[3] = max([seen[3], *pauses])
+        seen[4] += closed.run_delay_ns
+        seen[5] += waited_ns
+        if seen[0] >= FACTS_STEPS:
+            steps, step_ns, paused_ns, longest_ns, starved_ns, waited_ns = seen
+            self._look(
+                Facts(
+                    step_ns // steps, paused_ns // steps, starved_ns // steps, waited_ns // steps,
+                    longest_ns, *self._place,
+                )
+            )  # fmt: skip
+            self._seen = [0] * 6
+
+    def _look(self, facts: Facts) -> None:
+        """Whether there is something to gain, as long as nothing is done."""
+        for part in self.parts:
+            if part.trial.span:
+                continue
+            part.reason = part.action.applies(facts)
+            part.trial.wanted = bool(part.reason) and not part.action.note
+
+    def _turn(self, part: Part, step: int, *, calm: bool) -> None:
+        """Begin, go on or end before this step."""
+        trial, action = part.trial, part.action
+        acts = calm and not action.note and trial.acts(step // BLOCK_STEPS)
+        if part.acting and not acts:
+            self._end(part, step)
+        elif acts and not part.acting:
+            action.begin(step)
+            part.acting = True
+        if acts:
+            part.acted_steps += 1
+            action.during(step, last=not trial.acts((step + 1) // BLOCK_STEPS))
+        said = f"{action.name}: {action.note or trial.word}" if part.reason else ""
+        if said != part.said:
+            part.said = said
+            self._record(f"{said} ({part.reason})", step)
+
+    def _end(self, part: Part, step: int) -> None:
+        if part.acting:
+            part.acting = False
+            part.action.end(step)
+
+    def _record(self, words: str, step: int) -> None:
+        now = time.monotonic_ns()
+        name = self._spool.name_id(words)
+        self._spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=name)
+
+    def stop(self, step: int = 0) -> None:
+        """Give everything back."""
+        for part in self.parts:
+            self._end(part, step)
+
+    def account_of(self) -> list[dict[str, Any]]:
+        """What each action did and what its trial found; JSON-able."""
+        return [
+            {
+                "action": part.action.name,
+                "reason": part.reason,
+                "note": part.action.note,
+                "acted_steps": part.acted_steps,
+                **_plain(part.trial.verdict),
+            }
+            for part in self.parts
+        ]
+
+
+def _plain(verdict: Sequence[Any]) -> dict[str, Any]:
+    word, pairs, gain, low, high = verdict
+    known = abs(low) < 1e9 and abs(high) < 1e9
+    ends = {"low": low, "high": high} if known else {"low": None, "high": None}
+    return {"word": word, "pairs": pairs, "gain": gain, **ends}

@@ -1,0 +1,112 @@
+"""`gc`: Python's collector runs at one step in so many on all ranks, not when each feels like it.
+
+What exists when it begins is frozen, so a collection looks at what has come since (measured: 85 ms
+for 266,000 objects, 1 ms after freezing). Where ranks wait for each other, the pauses of all then
+cost one pause. Frozen again and again, cycles of before would stay: they are given back at each
+`end`, and while it lasts resident memory is watched.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+
+from evenstep.agent.actions.action import Facts
+
+WORTH = 0.003  # of the step, paused
+LONG = 0.05  # ... or one pause of this share of a step
+SHARE = 0.002  # of time that collections may take
+MOST_STEPS = 1024  # between two; a power of two, so that ranks that differ still meet
+LOOK_STEPS = 16
+GROWTH = 1.05  # of resident memory; then it is collected, and twice as often
+MOST_GROWN = 2  # times, then it is given up
+MEMORY = 0.25  # weight of the newest cost
+
+_PAGES = Path("/proc/self/statm")
+
+
+class Garbage:
+    """Collects at fixed steps while it acts."""
+
+    name = "gc"
+
+    def __init__(self) -> None:
+        self.every = 1  # steps between two collections
+        self.note = ""
+        self._step_ns = 0
+        self._cost_ns = 0.0
+        self._was = (True, False)  # the collector was on; something was frozen by others
+        self._collected = False
+        self._resident = 0
+        self._grown = 0
+
+    def applies(self, facts: Facts) -> str:
+        """Where the collector takes time, or has long pauses, of a job of several ranks."""
+        self._step_ns = facts.step_ns
+        if facts.world < 2 or not gc.isenabled():
+            return ""
+        paused = facts.paused_ns / max(1, facts.step_ns)
+        if paused < WORTH and facts.longest_pause_ns < LONG * facts.step_ns:
+            return ""
+        longest = facts.longest_pause_ns / 1e6
+        return f"the collector pauses {paused:.1%} of the time, {longest:.0f} ms at most"
+
+    def begin(self, step: int) -> None:
+        """Freeze what there is, and collect by hand from here on."""
+        del step
+        self._was = gc.isenabled(), gc.get_freeze_count() > 0
+        if not self._collected:
+            gc.collect()
+            self._collected, self._resident = True, resident_bytes()
+        if not self._was[1]:
+            gc.freeze()
+        gc.disable()
+
+    def during(self, step: int, *, last: bool) -> None:
+        """Collect where all ranks do; what has come is paid for before acting ends."""
+        if step % LOOK_STEPS == 0:
+            self._watch()
+        if last or step % self.every == 0:
+            begin = time.monotonic_ns()
+            gc.collect()
+            took = time.monotonic_ns() - begin
+            self._cost_ns += (MEMORY if self._cost_ns else 1.0) * (took - self._cost_ns)
+            self._adapt()
+
+    def end(self, step: int) -> None:
+        """Give everything back."""
+        del step
+        was_on, others_froze = self._was
+        if not others_froze:
+            gc.unfreeze()
+        if was_on:
+            gc.enable()
+
+    def _adapt(self) -> None:
+        """As often as the cost allows, and half as often as memory asks for."""
+        allowed = SHARE * max(1, self._step_ns)
+        every = 1
+        while every < MOST_STEPS and every * allowed < self._cost_ns:
+            every *= 2
+        self.every = max(1, every >> self._grown)
+
+    def _watch(self) -> None:
+        now = resident_bytes()
+        if not self._resident or now <= GROWTH * self._resident:
+            return
+        self._grown += 1
+        self._resident = now
+        if self._grown > MOST_GROWN:
+            self.note = f"memory grew by {GROWTH - 1:.0%} {self._grown} times"
+        gc.collect()
+        self._adapt()
+
+
+def resident_bytes() -> int:
+    """Memory that this process has; 0 where the kernel does not say."""
+    try:
+        return int(_PAGES.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0

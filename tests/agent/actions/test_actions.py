@@ -1,0 +1,130 @@
+"""Actions give everything back, however often they come and go."""
+
+import gc
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.cores import Cores, share
+from evenstep.agent.actions.garbage import Garbage
+from evenstep.agent.actions.power import Power
+
+MS = 1_000_000
+PLAIN = Facts(100 * MS, 0, 0, 0, 0, 1, 4, 4)
+
+
+def state():
+    """What of this process an action may change."""
+    masks = {int(t): os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")}  # noqa: PTH208
+    return gc.isenabled(), gc.get_freeze_count(), gc.get_threshold(), masks
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_changed():
+    before = state()
+    yield
+    assert state() == before
+
+
+ACTIONS = [
+    (Garbage, PLAIN._replace(paused_ns=MS, longest_pause_ns=60 * MS)),
+    (Cores, PLAIN._replace(starved_ns=10 * MS)),
+    (Power, PLAIN._replace(waited_ns=20 * MS)),
+]
+
+
+@pytest.mark.parametrize(("make", "facts"), ACTIONS)
+@given(st.lists(st.integers(0, 5), max_size=30))
+@settings(max_examples=15, deadline=None)
+def test_whatever_comes_between_begin_and_end_nothing_is_left_changed(make, facts, lengths):
+    action, before, step = make(), state(), 0
+    action.applies(facts)
+    for length in lengths:
+        action.begin(step)
+        for each in range(length):
+            step += 1
+            action.during(step, last=each == length - 1)
+        action.end(step)
+        assert state() == before
+
+
+@pytest.mark.parametrize(("make", "facts"), ACTIONS)
+def test_a_thousand_times(make, facts):
+    action = make()
+    assert action.applies(facts) or os.cpu_count() == 1
+    for step in range(1000):
+        action.begin(step)
+        action.end(step)
+
+
+@pytest.mark.parametrize(("make", "facts"), ACTIONS)
+def test_where_there_is_nothing_to_gain_it_does_not_apply(make, facts):
+    del facts
+    assert make().applies(PLAIN) == ""
+
+
+def test_what_exists_is_not_looked_at_again_while_it_acts():
+    kept = [[] for _ in range(50_000)]
+    action = Garbage()
+    action.begin(0)
+    assert not gc.isenabled()
+    assert gc.get_freeze_count() >= len(kept)
+    action.end(0)
+
+
+def test_a_cycle_made_while_it_acts_is_collected_before_acting_ends():
+    class Cycle:
+        gone = False
+
+        def __del__(self):
+            Cycle.gone = True
+
+    action = Garbage()
+    action.begin(0)
+    one = Cycle()
+    one.itself = one
+    del one
+    action.during(1, last=True)
+    assert Cycle.gone
+    action.end(1)
+
+
+def test_collections_are_so_rare_that_they_cost_a_fifth_of_a_percent():
+    action = Garbage()
+    action.applies(PLAIN)
+    action.begin(0)
+    action._cost_ns = 3 * MS
+    action._adapt()
+    assert action.every == 16  # 3 ms in 16 steps of 100 ms are .19 %
+    action.end(0)
+
+
+def test_a_collector_that_the_script_has_switched_off_is_left_alone():
+    gc.disable()
+    try:
+        assert Garbage().applies(ACTIONS[0][1]) == ""
+    finally:
+        gc.enable()
+
+
+def test_memory_that_grows_again_and_again_ends_it(monkeypatch):
+    sizes = iter([100, 106, 112, 119])
+    monkeypatch.setattr("evenstep.agent.actions.garbage.resident_bytes", lambda: next(sizes))
+    action = Garbage()
+    action.begin(0)
+    for step in (16, 32, 48):
+        assert action.note == ""
+        action.during(step, last=False)
+    assert action.note
+    action.end(48)
+
+
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_every_rank_has_a_core_and_none_is_wasted(cores, ranks):
+    shares = [share(list(range(cores)), rank, ranks) for rank in range(ranks)]
+    assert all(shares)
+    if ranks <= cores:
+        assert sorted(core for each in shares for core in each) == list(range(cores))

@@ -1,0 +1,126 @@
+"""Who acts when: fed with steps, as the agent does."""
+
+import random
+
+import pytest
+
+from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.conductor import Conductor
+from evenstep.agent.steps import ClosedStep
+from evenstep.pacing import Account
+
+MS = 1_000_000
+
+
+class Made:
+    """An action that makes steps shorter."""
+
+    name, note = "made", ""
+
+    def __init__(self, gain: float = 0.05) -> None:
+        self.gain = gain
+        self.acts = False
+        self.turns = 0
+
+    def applies(self, facts: Facts) -> str:
+        return "always" if facts.step_ns else ""
+
+    def begin(self, step: int) -> None:
+        assert not self.acts
+        self.acts = True
+        self.turns += 1
+
+    def during(self, step: int, *, last: bool) -> None:
+        assert self.acts
+
+    def end(self, step: int) -> None:
+        assert self.acts
+        self.acts = False
+
+
+class Spool:
+    """What is said."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, object] = {}
+        self.words: list[str] = []
+
+    def add_fact(self, name: str, value: object) -> None:
+        self.facts[name] = value
+
+    def name_id(self, words: str) -> int:
+        self.words.append(words)
+        return 1
+
+    def put(self, *values: object, **fields: object) -> int:
+        return 0
+
+
+class Job:
+    def __init__(self, *gains: float) -> None:
+        self.spool, self.draw, self.now, self.step = Spool(), random.Random(1), 0, 0
+        self.actions = [Made(gain) for gain in gains]
+        makers = {f"made-{n}": (lambda made=made: made) for n, made in enumerate(self.actions)}
+        for name, made in zip(makers, self.actions, strict=True):
+            made.name = name
+        self.account = Account()
+        self.conductor = Conductor(
+            self.spool, seed="run/0", account=self.account, place=(0, 1, 4), makers=makers
+        )
+        self.conductor.ask(makers, 0)
+
+    def go(self, steps: int, *, unsteady: bool = False) -> "Job":
+        for _ in range(steps):
+            gain = sum(made.gain for made in self.actions if made.acts)
+            took = int(100 * MS * (1 - gain) * self.draw.gauss(1, 0.02))
+            closed = ClosedStep(self.step, self.now, self.now + took, [0] * 8)
+            closed.unsteady = unsteady
+            self.now += took
+            self.step += 1
+            self.conductor.end_step(closed)
+        return self
+
+
+def test_an_action_that_pays_goes_on() -> None:
+    job = Job(0.05).go(1500)
+    (told,) = job.conductor.account_of()
+    assert (told["word"], told["action"]) == ("pays", "made-0")
+    assert told["low"] <= 0.05 <= told["high"]
+    assert job.spool.words[-1] == "made-0: pays (always)"
+
+
+def test_an_action_that_harms_is_ended() -> None:
+    job = Job(-0.05).go(1500)
+    assert job.conductor.account_of()[0]["word"] == "does not pay"
+    assert not job.actions[0].acts
+
+
+def test_one_action_is_on_trial_at_a_time() -> None:
+    job, most = Job(0.0, 0.0), 0
+    for _ in range(1000):
+        job.go(1)
+        most = max(most, sum(made.acts for made in job.actions))
+    assert most == 1
+
+
+@pytest.mark.parametrize("end", [lambda c: c.ask([], 0), lambda c: c.stop()])
+def test_when_it_is_over_nothing_acts(end) -> None:
+    job = Job(0.05).go(1500)
+    end(job.conductor)
+    assert not job.actions[0].acts
+
+
+def test_around_a_checkpoint_nothing_acts() -> None:
+    job = Job(0.05).go(1500).go(1, unsteady=True)
+    assert not job.actions[0].acts
+    job.go(1)
+    assert not job.actions[0].acts
+    job.go(40)
+    assert job.actions[0].turns > 2
+
+
+def test_what_is_not_known_is_not_asked_for() -> None:
+    job = Job(0.05)
+    job.conductor.ask(["made-0", "token", ""], 5)
+    assert job.conductor.names == ("made-0",)
+    assert job.spool.facts["act"] == {"asked": "made-0", "since_step": 5}
