@@ -1,1 +1,10 @@
-"""A preflight of a minute: what each rank, each link and the whole can do before a job starts."""
+"""A preflight of a minute: what each rank, each link and the whole can do before a job starts.
+
+Plan       what is measured, stage by stage                           rank.py, tournament.py
+Board      where ranks post what they have measured                   board.py
+Samples    repeated measurements of one thing                         samples.py, kernels.py
+Outcome    what the posts come to                                     outcome.py, ends.py
+Finding    who is slow, beyond what the noise allows                  findings.py
+document   plain values: JSON, and the floors of a diagnosis          document.py, page.py
+Scenario   of the machine that was probed                             scenario.py
+"""
