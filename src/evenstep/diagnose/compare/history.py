@@ -17,12 +17,14 @@ import numpy.typing as npt
 
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.measure.attempts import RANKS_READ, WARM_UP, Attempt, read
+from evenstep.diagnose.measure.goodput import of_attempts
 from evenstep.diagnose.measure.restarts import account
 from evenstep.diagnose.sizes.workload import script
 from evenstep.errors import TraceError
 from evenstep.statistics.quantiles import student
 from evenstep.trace.reader import open_spool
 from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.layout import Phase
 from evenstep.trace.spools import spools_in
 
 Array = npt.NDArray[Any]
@@ -60,6 +62,7 @@ class PastRun:
     rank_hours_per_unit: float
     joules_per_unit: float | None
     cost_per_unit: float | None
+    goodput: dict[str, Any] | None = None  # see `goodput.Goodput.to_json`
 
 
 @dataclass(slots=True, frozen=True)
@@ -162,6 +165,7 @@ def past_run(
         cost_per_unit=(
             None if price_per_rank_hour is None else price_per_rank_hour * hours / progress
         ),
+        goodput=of_attempts(attempts, lengths.inside_s).to_json(),
     )
 
 
@@ -178,23 +182,32 @@ class _Lengths:
 
     cv: float | None
     samples: float
+    inside_s: dict[str, float]  # data, checkpoint and wait of all steps, one rank
 
 
 def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
     count = total = square = samples = 0.0
+    inside_s = dict.fromkeys(("data", "checkpoint", "wait"), 0.0)
     for attempt in attempts:
         tables = _tables(folder, attempt.number)
         if not tables:
             continue
         samples += float(np.mean([table["samples"].sum() for table in tables])) * attempt.ranks
+        for name, columns in (
+            ("data", tables[0]["phase_ns"][:, Phase.INPUT]),
+            ("checkpoint", tables[0]["phase_ns"][:, Phase.CHECKPOINT]),
+            ("wait", tables[0]["wait_ns"]),
+        ):
+            inside_s[name] += float(columns.sum()) / 1e9
         rows = tables[0][tables[0]["last_step"] >= WARM_UP]
         count += float(rows["count"].sum())
         total += float(rows["step_sum_ns"].sum()) / 1e9
         square += float(rows["step_square_sum"].sum())
     if count < 2:
-        return _Lengths(None, samples)
+        return _Lengths(None, samples, inside_s)
     mean = total / count
-    return _Lengths(float(np.sqrt(max(square / count - mean**2, 0.0)) / mean), samples)
+    spread = float(np.sqrt(max(square / count - mean**2, 0.0)) / mean)
+    return _Lengths(spread, samples, inside_s)
 
 
 def _tables(folder: Path, attempt: int) -> list[Array]:

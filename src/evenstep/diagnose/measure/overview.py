@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.measure import device_time
+from evenstep.diagnose.measure.goodput import goodput
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
@@ -20,6 +21,7 @@ _MEASURED = (
     "communication_to_compute",
     "rank_hours_wasted",
     "device",
+    "goodput",
 )
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
@@ -43,6 +45,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
         "rank_hours_wasted": float(grid.wait_ns.sum()) / 3.6e12,
         "device": device_time.shares(device_time.device_times(trace)),
+        "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
     }
 

@@ -10,7 +10,7 @@ from evenstep.diagnose.compare.history import History, PastRun, Workload
 from evenstep.words import duration, number, percent, plural, printable
 
 WIDTH = 80
-NAME = 17
+NAME = 12
 
 
 def render(found: History) -> str:
@@ -19,7 +19,8 @@ def render(found: History) -> str:
 
 
 def _lines(found: History) -> Iterator[str]:
-    head = f"{'run':<{NAME}}{'started (UTC)':>14}{'ranks':>6}{'tries':>6}{'step':>9}{'CV':>8}"
+    head = f"{'run':<{NAME}}{'started (UTC)':>14}{'ranks':>6}{'tries':>6}{'step':>9}{'CV':>7}"
+    head += f"{'good':>6}"
     priced = any(run.cost_per_unit is not None for run in found.runs)
     yield f"{head}{'cost/1000' if priced else 'rank-h/1000':>12}{'J':>8}"
     yield from (_row(run) for run in found.runs)
@@ -38,7 +39,8 @@ def _row(run: PastRun) -> str:
     name = printable(run.name)
     name = name if len(name) < NAME else "…" + name[-(NAME - 2) :]
     line = f"{name:<{NAME}}{started:>14}{run.ranks:>6}{run.attempts:>6}{duration(run.step_ns):>9}"
-    return f"{line}{cv:>8}{number(1000 * hours):>12}{energy:>8}".rstrip()
+    good = percent(run.goodput["share"]).replace(" ", "") if run.goodput else ""
+    return f"{line}{cv:>7}{good:>6}{number(1000 * hours):>12}{energy:>8}".rstrip()
 
 
 def _workload(found: Workload) -> Iterator[str]:

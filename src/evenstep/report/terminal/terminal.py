@@ -68,6 +68,7 @@ def _summary(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         yield from legend(shares, style)
     yield from style.wrap(step_time(diagnosis))
     yield from style.wrap(_communication(diagnosis))
+    yield from style.wrap(goodput(diagnosis))
 
 
 def bar(shares: dict[str, float], style: Style) -> str:
@@ -123,6 +124,17 @@ def _communication(diagnosis: Diagnosis) -> str:
     if is_known(wasted := summary.get("rank_hours_wasted")):
         parts.append(f"{number(wasted)} rank-hours lost")
     return " · ".join(parts)
+
+
+def goodput(diagnosis: Diagnosis) -> str:
+    """The job's one number, and its largest losses first."""
+    found = diagnosis.summary.get("goodput")
+    if not found:
+        return ""
+    lost = sorted(found["lost"].items(), key=lambda item: -item[1])
+    parts = [f"{name.replace('_', ' ')} {percent(share)}" for name, share in lost if share > 0]
+    text = f"goodput {percent(found['share'])} of {duration(1e9 * found['elapsed_s'])}"
+    return f"{text}; lost to {', '.join(parts)}" if parts else text
 
 
 def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:

@@ -1,0 +1,69 @@
+"""The share of a job's time in which it made progress, beside what is written down by hand."""
+
+from dataclasses import asdict
+
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.attempts import KEY, Attempt
+from evenstep.diagnose.measure.goodput import of_attempts
+from evenstep.importers.opening import open_trace
+
+
+def attempt(number, started_s, ended_s, steps, since):
+    """Steps of one second; so many were done since the last checkpoint."""
+    return Attempt(
+        number=number, ranks=2, started_s=started_s, ended_s=ended_s, steps=steps, step_ns=1e9,
+        checkpoints=1, checkpoint_ns=1e9, steps_since_checkpoint=since,
+        since_checkpoint_ns=since * 1e9, first_progress=None, last_progress=None,
+        cv_at_start=None, cv_at_end=None, rate_at_start=None, rate_at_end=None,
+        energy_joules=None,
+    )  # fmt: skip
+
+
+ATTEMPTS = [attempt(0, 0, 60, 60, 12), attempt(1, 80, 120, 40, 5)]  # 20 s to start again
+
+
+def test_a_past_run_loses_its_restart_what_it_did_again_and_parts_of_its_steps():
+    found = of_attempts(ATTEMPTS, {"data": 10.0, "checkpoint": 5.0, "wait": 20.0}).to_json()
+    kept = 88 / 100  # of the steps: twelve were done again
+    lost = {"data": 10 * kept, "checkpoint": 5 * kept, "wait": 20 * kept, "restart": 20,
+            "lost_work": 12, "init": 0}  # fmt: skip
+    assert found["lost"] == pytest.approx({name: s / 120 for name, s in lost.items()}, abs=1e-6)
+    assert found["share"] == pytest.approx(1 - sum(lost.values()) / 120, abs=1e-6)
+
+
+def table(tmp_path, text):
+    path = tmp_path / "steps.csv"
+    path.write_text(text)
+    return open_trace([path])
+
+
+def test_a_job_loses_what_its_ranks_wait_for_the_slowest(tmp_path):
+    rows = "".join(f"0,{step},2\n1,{step},4\n" for step in range(40))
+    found = diagnose(table(tmp_path, "rank,step,seconds\n" + rows)).summary["goodput"]
+    assert found["share"] == pytest.approx(0.75, abs=1e-3)  # rank 0 waits for half of each step
+    assert found["lost"]["wait"] == pytest.approx(0.25, abs=1e-3)
+
+
+def test_steps_that_came_again_are_lost_work(tmp_path):
+    rows = "".join(f"0,{step},1\n" for step in [*range(30), *range(20, 50)])
+    found = diagnose(table(tmp_path, "rank,step,seconds\n" + rows)).summary["goodput"]
+    assert found["lost"]["lost_work"] == pytest.approx(10 / 60, abs=1e-3)
+
+
+def test_all_attempts_of_a_job_count(tmp_path):
+    rows = "".join(f"{rank},{step},1\n" for step in range(40) for rank in (0, 1))
+    trace = table(tmp_path, "rank,step,seconds\n" + rows)
+    trace.run[KEY] = [asdict(one) for one in ATTEMPTS]
+    found = diagnose(trace).summary["goodput"]
+    assert found["elapsed_s"] == 120
+    assert found["lost"]["restart"] == pytest.approx(20 / 120, abs=1e-6)
+    assert found["share"] == pytest.approx(1 - 32 / 120, abs=1e-3)
+
+
+def test_initialisation_is_lost_where_a_log_tells_of_it(tmp_path):
+    trace = table(tmp_path, "rank,step,seconds\n" + "".join(f"0,{s},1\n" for s in range(30)))
+    trace.run["init_s"] = 30.0
+    found = diagnose(trace).summary["goodput"]
+    assert found["lost"]["init"] == pytest.approx(0.5, abs=1e-3)
