@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.export.anonymise import anonymised, scrubber
-from evenstep.export.perfetto import encode
+from evenstep.export.perfetto.document import encode
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 

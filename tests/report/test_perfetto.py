@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from evenstep.export.perfetto import encode
+from evenstep.export.perfetto.document import encode
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import Group
 from tests.report.perfetto_reader import Reader

@@ -143,7 +143,7 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
 
 
 def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.export.perfetto import encode
+    from evenstep.export.perfetto.document import encode
 
     data, partial = encode(trace, diagnosis, steps=args.steps)
     only = f", {partial}" if partial else ""

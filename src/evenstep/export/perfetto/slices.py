@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.measure.arrivals import FROM_ROOT, arrivals
-from evenstep.export.perfetto_flows import Flows, arrows
-from evenstep.export.perfetto_tracks import lanes, levels, side_by_side
+from evenstep.export.perfetto.flows import Flows, arrows
+from evenstep.export.perfetto.tracks import lanes, levels, side_by_side
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
