@@ -22,6 +22,7 @@ NAMES = (
     "memory",
     "waits",
     "deaths",
+    "stacks",
     "step_time",
     "toggles",
     "trial",

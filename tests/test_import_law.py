@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "errors": set(),
     "version": set(),
     "compiled": {"errors"},
+    "lateness": set(),
     "words": {"errors", "trace"},
     "statistics": {"errors"},
     "trace": {"errors"},
@@ -24,7 +25,7 @@ MAY_IMPORT = {
     "scenario": {"errors", "words", "trace", "pacing"},
     "workers": {"errors"},
     "host": {"errors", "trace"},
-    "agent": {"errors", "trace", "pacing", "host", "hooks", "attachment"},
+    "agent": {"errors", "lateness", "trace", "pacing", "host", "hooks", "attachment"},
     "hooks": {"errors", "compiled", "trace", "pacing", "host", "agent", "attachment"},
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
@@ -43,7 +44,7 @@ MAY_IMPORT = {
     },
     "report": {"errors", "words", "statistics", "trace", "diagnose", "simulate", "reproduce"},
     "export": {"errors", "words", "trace", "diagnose", "report"},
-    "watch": {"errors", "words", "trace", "diagnose", "report", "export"},
+    "watch": {"errors", "lateness", "words", "trace", "diagnose", "report", "export"},
     "explain": {"errors", "words", "simulate", "scenario", "reproduce"},
     "reproduce": {
         "errors",
@@ -70,6 +71,7 @@ LIVE = {
     "frameworks",
     "hooks",
     "host",
+    "lateness",
     "pacing",
     "__init__",
 }

@@ -1,6 +1,6 @@
 """A job whose last rank is late in a known function, once in a few steps or in every one.
 
-torchrun … -m benchmarks.jobs.late PLACE [--steps N] [--every K] [--sleep S]
+torchrun … -m benchmarks.jobs.late FOLDER PLACE [--steps N] [--first N] [--every K] [--sleep S]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -91,7 +92,9 @@ def main() -> None:
         threading.Thread(target=hold_lock, args=(stop,), daemon=True).start()
     batches = iter(DataLoader(Batches(), batch_size=BATCH))
     for step in range(ARGS.steps):
-        late = mine and step % ARGS.every == 0
+        late = mine and step >= ARGS.first and step % ARGS.every == 0
+        if mine and step == ARGS.first:
+            (ARGS.folder / "began").write_text(str(time.monotonic_ns()))
         batch = next(batches)
         wait_for_lock()
         optimizer.zero_grad()
@@ -105,8 +108,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
     parser.add_argument("place", choices=FUNCTIONS)
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--sleep", type=float, default=0.06)
     ARGS = parser.parse_args()

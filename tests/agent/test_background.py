@@ -74,7 +74,7 @@ def test_ranks_that_meet_again_share_in_the_store_of_now(background):
 def test_a_store_that_is_gone_leaves_each_rank_to_itself(background):
     background.connect(FakeStore, 1)
     background.work.sharing.exchange = gone
-    background._round()
+    background._exchange(background.work.sharing)
     assert background.work.sharing is None
     assert "the server has left" in background.facts["sharing"]
     assert background._control.told[-1] == "disconnect"

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from evenstep.agent.live import STEADY_WINDOWS, LiveView
+from evenstep.agent.live import STEADY, LiveView
 from evenstep.agent.windows import WINDOW_STEPS, Late
 from tests.agent.test_sharing import report
 
@@ -48,7 +48,7 @@ def said_of(view, caplog, ranks):
 
 
 def test_a_rank_that_stays_late_is_told_once_and_its_recovery_too(view, caplog):
-    lines = said_of(view, caplog, [2] * 5 * STEADY_WINDOWS + [None] * 5 * STEADY_WINDOWS)
+    lines = said_of(view, caplog, [2] * 5 * STEADY + [None] * 5 * STEADY)
     assert [line.split(":")[1].strip()[:16] for line in lines] == [
         "rank 2 is late b",
         "nobody waits for",
@@ -61,3 +61,11 @@ def test_a_rank_that_is_late_now_and_then_is_not_worth_a_line(view, caplog):
 
 def test_a_job_where_nobody_is_late_says_nothing(view, caplog):
     assert said_of(view, caplog, [None] * 20) == []
+
+
+def test_a_rank_that_is_late_in_every_step_is_told_a_window_sooner(view, caplog):
+    with caplog.at_level(logging.WARNING, logger="evenstep"):
+        for window in range(STEADY - 1):
+            assert not caplog.records
+            view.update([report(0, window)], late(2, window)._replace(always=True))
+    assert "rank 2 is late" in caplog.text

@@ -161,3 +161,9 @@ def test_facts_that_are_none_are_one_sentence(tmp_path, text):
     folder.facts_path.write_bytes(text)
     with pytest.raises(TraceError, match=r"run\.json"):
         folder.read()
+
+
+def test_a_rank_that_is_all_there_is_started_itself():
+    """Its shell may start another within the same second."""
+    assert starter_pid("environment", 1) == os.getpid()
+    assert starter_pid("environment", 2) == os.getppid()

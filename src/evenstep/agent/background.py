@@ -23,6 +23,8 @@ from evenstep.agent.windows import Late, WindowReport
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.identity import Identity
 
+EXCHANGE_S = 0.25  # between looks at what the ranks tell each other, at most
+
 
 class Background:
     """One rank's background thread, and what goes round on it.
@@ -53,6 +55,7 @@ class Background:
         self._live = live
         self._notes = notes
         self._hear = hear
+        self._exchange_s = min(EXCHANGE_S, config.sample_period_s)
         self._prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
         self._alarm = Alarm(
             standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
@@ -109,7 +112,7 @@ class Background:
             local_rank=identity.local_rank,
             local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
             threshold=self._config.pace_threshold,
-            period_s=self._config.sample_period_s,
+            period_s=self._exchange_s,
             on_window=self._on_window,
             on_orders=self._hear if together else None,
         )
@@ -132,13 +135,15 @@ class Background:
         except OSError as error:  # a full disk may have room again
             self._notes.failed("flush", error)
         self._raise_alarm()
-        if self._work.sharing is not None:
-            self._exchange(self._work.sharing)
         self._ask_for_change()
 
     def _listen(self) -> float:
-        """Between two rounds: seconds until something may have been asked for."""
-        return self._ask_for_change() / 1e9 if self._control.listens else math.inf
+        """Between two rounds: seconds until somebody may have something to say."""
+        pause_s = self._ask_for_change() / 1e9 if self._control.listens else math.inf
+        if self._work.sharing is not None:
+            self._exchange(self._work.sharing)
+            pause_s = min(pause_s, self._exchange_s)
+        return pause_s
 
     def _ask_for_change(self) -> int:
         try:

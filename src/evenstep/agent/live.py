@@ -1,7 +1,8 @@
 """What rank 0 knows of the running job: a small file anybody may read, and a line in the log.
 
 `live.json` is rewritten with every window. The log gets one line when a rank has been late for
-`STEADY_WINDOWS` windows in a row, and one when that is over: never more.
+`STEADY` windows in a row, of which one in which it was late in nearly every step counts twice, and
+one when that is over: never more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from evenstep.trace.spool.files import write_whole
 
 log = logging.getLogger("evenstep")
 
-STEADY_WINDOWS = 3
+STEADY = 3
 
 
 class LiveView:
@@ -28,7 +29,7 @@ class LiveView:
         self._windows = 0
         self._late: dict[int, int] = {}  # rank -> windows in which it was late
         self._current: int | None = None  # rank late in the latest window
-        self._in_a_row = 0
+        self._steady = self._since = 0  # how sure that is, and since which window
         self._said: int | None = None
 
     def update(self, reports: Sequence[WindowReport], late: Late | None) -> None:
@@ -42,20 +43,21 @@ class LiveView:
     def _say(self, late: Late | None) -> None:
         """Tell the log of a rank that has become, or is no longer, the one to wait for."""
         rank = None if late is None else late.rank
-        self._in_a_row = self._in_a_row + 1 if rank == self._current else 1
-        self._current = rank
-        if self._in_a_row < STEADY_WINDOWS or rank == self._said:
+        if rank != self._current:
+            self._current, self._steady, self._since = rank, 0, self._windows
+        self._steady += 2 if late is not None and late.always else 1
+        if self._steady < STEADY or rank == self._said:
             return
         if late is None:
             log.warning("evenstep: nobody waits for rank %d any more", self._said)
         else:
             log.warning(
-                "evenstep: rank %d is late by %.3g ms, %.0f %% of a step, for %d steps now; "
+                "evenstep: rank %d is late by %.3g ms, %.0f %% of a step, in %d steps looked at; "
                 "ranks waiting for it: %d",
                 late.rank,
                 late.excess_ns / 1e6,
                 100 * late.share,
-                STEADY_WINDOWS * WINDOW_STEPS,
+                (self._windows - self._since + 1) * WINDOW_STEPS,
                 late.waiting_ranks,
             )
         self._said = rank

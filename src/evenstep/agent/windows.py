@@ -10,6 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from evenstep import lateness
+
 WINDOW_STEPS = 16
 _MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqqqq")
 VERSION = 2
@@ -126,22 +128,23 @@ class Late(NamedTuple):
     excess_ns: int  # its work above the median rank's, per step
     share: float  # the same as a share of the step
     waiting_ranks: int  # ranks that waited at least half as long
+    always: bool = False  # in nearly every step of the window
 
 
 def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | None:
-    """Who is late by more than `threshold` of a step; None where nobody is, or it is not clear.
-
-    The slowest rank is named only if its own wait is not above the others' median: work that is
-    long because it contains somebody else's wait does not make a culprit.
-    """
+    """Who is late by more than `threshold` of a step (see `evenstep.lateness`); None for nobody."""
     if len(reports) < 2:
         return None
-    slowest = max(reports, key=lambda report: report.work_ns)
-    others = sorted(report.work_ns for report in reports if report is not slowest)
-    excess = slowest.work_ns - others[len(others) // 2]
-    share = excess / slowest.step_ns if slowest.step_ns > 0 else 0.0
-    waits = sorted(report.wait_ns for report in reports if report is not slowest)
-    if share <= threshold or slowest.wait_ns > max(waits[len(waits) // 2], excess // 2):
+    work = [report.work_ns for report in reports]
+    step_ns = max(report.step_ns for report in reports)
+    places = lateness.late(work, [each.wait_ns for each in reports], step_ns, threshold=threshold)
+    if not places:
         return None
-    waiting = sum(wait >= excess // 2 for wait in waits)
-    return Late(slowest.rank, slowest.window, excess, share, waiting)
+    slowest = reports[max(places, key=lambda place: work[place])]
+    others = [report for report in reports if report is not slowest]
+    excess_ns = int(max(lateness.excess(work)))
+    waiting = sum(report.wait_ns >= excess_ns // 2 for report in others)
+    usual_high_ns = sorted(report.work_high_ns for report in others)[len(others) // 2]
+    always = slowest.work_low_ns > usual_high_ns
+    share = excess_ns / slowest.step_ns
+    return Late(slowest.rank, slowest.window, excess_ns, share, waiting, always)

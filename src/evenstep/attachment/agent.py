@@ -153,7 +153,8 @@ def _open(config: Config, identity: Identity, place: Place | None) -> bool:
     if not part.holds(whereabouts(identity, os.environ)):
         log.info("evenstep: rank %d is left alone: only %s are observed", identity.rank, part)
         return False
-    folder = RunFolder(config.out or default_path(Path.cwd(), starter_pid(identity.launcher)))
+    starter = starter_pid(identity.launcher, identity.world)
+    folder = RunFolder(config.out or default_path(Path.cwd(), starter))
     identity = renumbered(identity, folder)
     descriptor = folder.claim(identity.attempt, identity.rank)
     if descriptor is None:

@@ -184,7 +184,8 @@ def _written_here(spool: Path) -> bool:
 
 def _own_default(environ: Mapping[str, str]) -> Path:
     """Where the run goes: one folder, also where a launcher of ours is started for every rank."""
-    return default_path(Path.cwd(), starter_pid(identity.from_environment(environ).launcher))
+    place = identity.from_environment(environ)
+    return default_path(Path.cwd(), starter_pid(place.launcher, place.world))
 
 
 def _facts(admission: Admission, command: Sequence[str]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import lateness
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
@@ -22,7 +23,6 @@ from evenstep.words import duration, percent, printable
 
 Array = npt.NDArray[Any]
 
-LATE = 0.03  # of a step: the threshold of pacing too
 TURNS = 0.05  # of a step lost because one rank or another is late
 PAUSES = 0.02
 INPUT = 0.10
@@ -92,20 +92,13 @@ def _restarts(run: FollowedRun) -> Iterator[LiveFinding]:
 
 
 def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
-    """One rank, or several, above the others all the time; else whoever's turn it is.
-
-    A rank is called late only if it is blocked on the others less than the median rank is: work
-    that is long because it holds somebody else's wait makes no culprit.
-    """
+    """One rank, or several, above the others all the time; else whoever's turn it is."""
     if len(window.ranks) < 2:
         return
     late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
     largest = float(late.max())
-    if step_ns <= 0:
-        return
-    least_blocked = window.sync_ns <= np.median(window.sync_ns)
-    chosen = (late >= largest / 2) & (late > LATE * step_ns) & least_blocked
-    if 0 < chosen.sum() <= len(late) / 2:
+    chosen = lateness.late(window.work_ns.tolist(), window.sync_ns.tolist(), step_ns)
+    if chosen:
         ranks = tuple(int(rank) for rank in window.ranks[chosen])
         verb = "is" if len(ranks) == 1 else "are"
         text = f"{_named(ranks)}{_host(run, ranks)} {verb} late by {duration(largest)}, "
@@ -131,7 +124,7 @@ def _turns(table: StepTable, window: RankWindow) -> float:
 
 def _waiting(window: RankWindow, late: int) -> str:
     """What the others make of it."""
-    if float(np.median(window.sync_ns / np.maximum(window.step_ns, 1.0))) <= LATE:
+    if float(np.median(window.sync_ns / np.maximum(window.step_ns, 1.0))) <= lateness.LATE:
         return "the others' waits are hidden behind their work"
     others = len(window.ranks) - late
     who = "the other waits" if others == 1 else f"the other {others:,} wait"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import lateness
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
@@ -141,8 +142,7 @@ def lateness_ns(window: RankWindow) -> Array:
     """How far each rank's own work is above the median rank's (of two, the lesser), per step."""
     if not len(window.ranks):
         return np.zeros(0)
-    usual = np.sort(window.work_ns)[(len(window.ranks) - 1) // 2]
-    return np.asarray(window.work_ns - usual)
+    return np.array(lateness.excess(window.work_ns.tolist()))
 
 
 def _rows(run: FollowedRun, window: RankWindow, shares: Array) -> list[RankRow]:

@@ -147,14 +147,17 @@ def default_path(cwd: Path, pid: int) -> Path:
     return cwd.absolute() / RUNS / f"run-{stamp}-{pid}"
 
 
-def starter_pid(launcher: str) -> int:
+def starter_pid(launcher: str, world: int = 0) -> int:
     """The process that started all ranks of this node, as far as each rank can tell alone.
+
+    A rank whose variables say that it is the only one has started itself: its shell may start more.
 
     A script nobody launched may start ranks itself (`multiprocessing`) and be one of them.
     """
     processes = sys.modules.get("multiprocessing.process")
     spawned = processes is not None and processes.parent_process() is not None
-    return os.getpid() if launcher == "single" and not spawned else os.getppid()
+    alone = launcher == "single" or (launcher == "environment" and world == 1)
+    return os.getpid() if alone and not spawned else os.getppid()
 
 
 def process_start_s(pid: int) -> float | None:

@@ -1,0 +1,33 @@
+"""The one rule of who is late."""
+
+import pytest
+
+from evenstep.lateness import excess, late
+
+
+def test_who_works_longer_and_does_not_wait_is_late():
+    assert late([50, 95, 50], [45, 0, 45], 95) == [1]
+
+
+def test_several_are_named_together_where_the_others_are_more():
+    assert late([50, 95, 50, 90, 50], [45, 0, 45, 5, 45], 95) == [1, 3]
+    assert late([50, 95, 50, 60, 50], [45, 0, 45, 35, 45], 95) == [1]
+
+
+@pytest.mark.parametrize(
+    ("work", "blocked", "step"),
+    [
+        ([50, 51], [1, 0], 51),  # below the threshold
+        ([95, 50], [45, 0], 95),  # a victim whose wait looks like work
+        ([95, 95, 50, 50], [0, 0, 0, 0], 95 * 100),
+        ([99], [0], 99),
+        ([], [], 1),
+        ([1, 2], [0, 0], 0),
+    ],
+)
+def test_otherwise_nobody_is(work, blocked, step):
+    assert late(work, blocked, step) == []
+
+
+def test_of_two_the_lesser_is_the_usual():
+    assert excess([3, 1]) == [2, 0]
