@@ -36,9 +36,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def _exact(ranks: int, seconds: float, megabytes: float) -> Row:
-    found = run_alone(
-        JOB, str(SCENARIOS / "ring.toml"), "--exact", "--set", f"cluster.nodes={ranks}"
-    )
+    found = run_alone(JOB, str(SCENARIOS / "ring.toml"), "--set", f"cluster.nodes={ranks}")
     closed_ns = 2 * (ranks - 1) * (2e3 + 1e8 / ranks / 12.5)
     error = abs(found["mean_ns"] / closed_ns - 1)
     return Row(

@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("scenario", type=Path)
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--coflows", action="store_true")
     parser.add_argument("--trace", action="store_true", help="write the trace as well")
     args = parser.parse_args()
     from evenstep.scenario import scenario
@@ -26,9 +26,9 @@ def main() -> None:
     asked = scenario.load(args.scenario, args.set)
     if args.trace:
         with tempfile.TemporaryDirectory() as folder:
-            result = simulation.simulate_to(Path(folder) / "run", asked, exact=args.exact)
+            result = simulation.simulate_to(Path(folder) / "run", asked, coflows=args.coflows)
     else:
-        result = simulation.simulate(asked, exact=args.exact)
+        result = simulation.simulate(asked, coflows=args.coflows)
     print(
         json.dumps(
             {

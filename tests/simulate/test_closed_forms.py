@@ -18,7 +18,7 @@ JITTER = [{"kind": "normal", "sigma": 0.1, "phase": "forward"}]
 
 def ran(ranks, *sets, noise=()):
     asked = scenario(f"cluster.nodes={ranks}", *JOB, *sets, noise=list(noise))
-    return simulate(asked, coflows=True)
+    return simulate(asked)
 
 
 def transfer_ms(result):

@@ -1,10 +1,7 @@
-import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.simulate.simulation import simulate, simulate_trace
-from evenstep.simulate.wires import rehearsal
-from evenstep.simulate.wires.sharing import Claim, coflow_rates, flow_rates
 from tests.simulate.worlds import MS, scenario
 
 #: two jobs of two nodes each, whose rings share one link of 12.5 GB/s each way
@@ -33,9 +30,8 @@ def drifting(m_ms, steps, compute_ms=101, **more):
 
 
 @pytest.mark.parametrize("m_ms", [10, 20, 40])
-def test_two_drifting_jobs_lose_what_the_closed_form_says(monkeypatch, m_ms):
+def test_two_drifting_jobs_lose_what_the_closed_form_says(m_ms):
     """E[T] = c + m + m²/T for near-equal periods that drift through all phases."""
-    monkeypatch.setattr(rehearsal, "MOST_OF_RUN", 0)  # in coflows
     expected = 100.0 + m_ms
     for _ in range(50):
         expected = 100 + m_ms + m_ms**2 / expected
@@ -72,36 +68,9 @@ def test_incast_costs_goodput_only_while_others_are_there():
     assert job().step_time.p50_ns / MS == pytest.approx(100 + 40 / 0.8, rel=1e-3)
 
 
-@pytest.mark.parametrize("more", [{"kind": "bursty"}, {"responsive": False, "rate_gBps": 5.0}])
-def test_message_by_message_other_neighbours_cost_about_as_much_as_in_coflows(monkeypatch, more):
-    asked = drifting(40, 400, **more)
-    exact = simulate(asked, exact=True).step_time.mean_ns
-    monkeypatch.setattr(rehearsal, "MOST_OF_RUN", 0)
-    assert simulate(asked).step_time.mean_ns == pytest.approx(exact, rel=0.03)
-
-
 def test_a_bursty_neighbour_makes_steps_differ():
     asked = drifting(20, 200, kind="bursty")
     assert simulate(asked).step_time.cv > 0.02
-
-
-def test_message_by_message_a_neighbour_costs_the_same(monkeypatch):
-    """On average over many phases; single steps differ with the phase."""
-    asked = drifting(40, 1000)
-    exact = simulate(asked, exact=True).step_time.mean_ns
-    monkeypatch.setattr(rehearsal, "MOST_OF_RUN", 0)
-    assert simulate(asked).step_time.mean_ns == pytest.approx(exact, rel=0.02)
-
-
-def test_the_smallest_share_is_as_large_as_it_can_be():
-    """Bertsekas & Gallager 1992, figure 6.12: three flows over two links of 1 and 2."""
-    flow, link = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1])
-    assert flow_rates(flow, link, np.array([1.0, 2.0]), 3) == pytest.approx([0.5, 0.5, 1.5])
-
-
-def test_a_coflow_that_crosses_a_link_twice_gets_half_as_much_of_it_for_each_message():
-    rates = coflow_rates([Claim(np.array([2.0])), Claim(np.array([1.0]))], np.array([3.0]))
-    assert rates == pytest.approx([1.0, 1.0])
 
 
 def test_diagnosis_names_the_fabric_where_a_neighbour_shares_the_uplinks():

@@ -131,7 +131,7 @@ def test_two_dgx_nodes_keep_all_their_cards_busy():
     """A large ring's bus bandwidth is at most what eight cards carry, and near it."""
     asked = scenario("preset=dgx-a100", "cluster.nodes=2", "work.gradient_bytes=8GB",
                      "collectives.algorithm=ring")  # fmt: skip
-    flow = set_up(asked).program.flows[0]
+    flow = set_up(asked).flows[0]
     busbw = flow.bytes / flow.duration_ns * 2 * 15 / 16
     assert busbw == pytest.approx(8 * 25, rel=0.01)
 

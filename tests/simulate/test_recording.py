@@ -152,7 +152,8 @@ def test_recording_changes_nothing(asked):
 
 def test_a_step_that_was_interrupted_halfway_is_left_out():
     kept = []
-    recorder = Recorder(2, SimpleNamespace(keep=lambda block: kept.append(block.records.copy())))
+    keeper = SimpleNamespace(keep=lambda block: kept.append(block.records.copy()))
+    recorder = Recorder(np.arange(2), keeper)
     times = np.zeros(2), np.ones(2)
     rows = [Row(Kind.STEP, 0, *times), Row(Kind.PHASE, 2, *times)]
     recorder.step(0, rows)

@@ -1,12 +1,8 @@
 from statistics import NormalDist
 
-import numpy as np
 import pytest
 
-from evenstep.simulate.job.pipeline import run_pipeline
-from evenstep.simulate.job.storage import read_together
 from evenstep.simulate.simulation import simulate
-from tests.pacing.worlds import fair_share
 from tests.simulate.worlds import MS, scenario
 
 JOB = (
@@ -80,27 +76,10 @@ def test_pacing_a_lone_job_costs_no_more_than_its_ledger_allows():
     assert paced.pacing["held_ns"] > 0
 
 
-def test_ranks_that_read_together_share_the_storage():
-    """Against a brute-force fluid of a few lines."""
-    starts = [0, 0, 30, 35, 400]
-    found = read_together(np.array(starts, float), 50.0)
-    assert found == pytest.approx(fair_share(starts, 50), abs=1.0)
-
-
 def test_shared_storage_makes_a_step_as_long_as_all_its_reads():
     result = ran("cluster.storage_gBps=10", "work.input_bytes=10MB")
     alone = ran().step_time.mean_ns
     assert result.step_time.mean_ns - alone == pytest.approx(16 * 1 * MS, rel=1e-6)
-
-
-@pytest.mark.parametrize(("stages", "batches"), [(1, 4), (4, 4), (4, 8), (8, 3)])
-def test_a_pipeline_has_its_bubble(stages, batches):
-    """(m + p - 1)(f + b), Narayanan et al. 2021."""
-    shape = (1, stages)
-    end = run_pipeline(
-        np.zeros(shape), np.full(shape, 2.0), np.full(shape, 5.0), np.zeros(shape), batches
-    )
-    assert end.max() == pytest.approx((batches + stages - 1) * 7)
 
 
 def test_sharded_layers_are_gathered_behind_compute_where_there_is_enough_of_it():
@@ -118,14 +97,3 @@ def test_tensor_parallel_layers_wait_four_times_each():
     result = ran(*sets)
     one = result.collectives[0].alone_ns / MS
     assert result.step_time.mean_ns / MS == pytest.approx(100 + 4 * 3 * one, rel=1e-6)
-
-
-def test_replicas_of_a_stage_exchange_while_other_stages_still_compute():
-    """The last stage is through first; message by message it is the same."""
-    asked = scenario(
-        "cluster.nodes=4", "cluster.gpus_per_node=4", "work.kind=pipeline", "work.forward_ms=50",
-        "work.pipeline_parallel=4", "work.micro_batches=8", "work.message_bytes=10MB",
-        "work.backward_ms=100", "work.gradient_bytes=100MB", "run.steps=2",
-    )  # fmt: skip
-    fast, exact = (simulate(asked, exact=how).step_time.mean_ns for how in (False, True))
-    assert fast == pytest.approx(exact, rel=0.01)

@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html", metavar="FILE", type=Path, help="diagnose it, and write the page to look at"
     )
     parser.add_argument("--force", action="store_true", help="overwrite RUN and FILE")
-    parser.add_argument("--exact", action="store_true", help="simulate every message")
+    parser.add_argument(
+        "--coflows",
+        action="store_true",
+        help="messages of a collective that share links keep pace with each other: faster",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--fields", action="store_true", help="list what a scenario may say")
     parser.add_argument("--presets", action="store_true", help="list systems and models")
@@ -138,9 +142,9 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
 
     tell = progress.counter("simulated {} of {} steps")
     if folder is None:
-        return simulation.simulate(asked, exact=args.exact, progress=tell)
+        return simulation.simulate(asked, coflows=args.coflows, progress=tell)
     _make_room(folder, force=args.force)
-    return simulation.simulate_to(folder, asked, exact=args.exact, progress=tell)
+    return simulation.simulate_to(folder, asked, coflows=args.coflows, progress=tell)
 
 
 def _make_room(path: Path, *, force: bool) -> None:

@@ -106,10 +106,26 @@ def _check_job(scenario: Scenario) -> None:
 
 def _check_work(scenario: Scenario) -> None:
     work = scenario.work
-    split = work.tensor_parallel * work.pipeline_parallel
+    split = work.tensor_parallel * work.context_parallel * work.pipeline_parallel
     if scenario.ranks % split:
         raise ConfigError(
-            f"work.tensor_parallel × work.pipeline_parallel is {split}, which does not divide "
+            f"work.tensor_parallel × work.context_parallel × work.pipeline_parallel is {split}, "
+            f"which does not divide {scenario.ranks} ranks"
+        )
+    if (scenario.ranks // split) % work.expert_parallel:
+        raise ConfigError(
+            f"work.expert_parallel is {work.expert_parallel}, which does not divide "
+            f"{scenario.ranks // split} replicas"
+        )
+    if scenario.ranks % (work.shard_ranks or 1):
+        raise ConfigError(
+            f"work.shard_ranks is {work.shard_ranks}, which does not divide {scenario.ranks} ranks"
+        )
+    if work.schedule == "zero_bubble" and work.interleaved > 1:
+        raise ConfigError('work.schedule "zero_bubble" has one chunk a stage: work.interleaved 1')
+    if scenario.ranks % (scenario.strategy.island_ranks or 1):
+        raise ConfigError(
+            f"strategy.island_ranks is {scenario.strategy.island_ranks}, which does not divide "
             f"{scenario.ranks} ranks"
         )
     if work.sequence_lengths and min(work.sequence_lengths) <= 0:

@@ -31,6 +31,7 @@ ALGORITHMS = (
     "server",
     "nvls",
 )
+SCHEDULES = ("1f1b", "gpipe", "zero_bubble")
 WORKS = ("ddp", "fsdp", "collective", "tensor", "experts", "pipeline")
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 PHASES = ("compute", "model", "input", "forward", "backward", "optimizer")
@@ -39,7 +40,7 @@ NOISES = (
     *("slow", "rotating", "collector", "recorded"),
 )
 STRATEGIES = (
-    *("synchronous", "paced", "local_sgd", "stale_synchronous", "asynchronous"),
+    *("synchronous", "paced", "local_sgd", "diloco", "stale_synchronous", "asynchronous"),
     *("backup_workers", "partial_reduce", "priority"),
 )
 
@@ -77,12 +78,26 @@ class Work:
     )
     operation: str = choice("all_reduce", 'of kind "collective"', OPERATIONS)
     message_bytes: int = size(0, "of tensor and experts: one collective; of pipeline: activations")
+    shard_ranks: int = count(0, "of fsdp: ranks that shard the parameters; 0: all, else replicas")
     tensor_parallel: int = count(1, "ranks that share a layer", least=1)
+    context_parallel: int = count(1, "of pipeline: ranks that share a sequence", least=1)
+    key_share: float = number(
+        0.25, "of context parallel: bytes of keys and values over those of activations"
+    )
+    expert_parallel: int = count(
+        1, "of pipeline: replicas that share the experts of a layer", least=1
+    )
+    expert_imbalance: float = number(
+        0.0, "of experts: how much more than the others the busiest of them gets, as a share"
+    )
     pipeline_parallel: int = count(1, "stages", least=1)
+    schedule: str = choice("1f1b", "in what order stages take micro-batches", SCHEDULES)
     layers: int = count(
         0, "of the model, for tensor parallel collectives of a pipeline; 0: not known, none"
     )
-    micro_batches: int = count(1, "micro-batches of a step, of a pipeline", least=1, most=100_000)
+    micro_batches: int = count(
+        1, "of a step: of a pipeline, or whose gradients are accumulated", least=1, most=100_000
+    )
     interleaved: int = count(
         1,
         "chunks of layers of a stage; above 1, micro-batches come in multiples of stages",
@@ -168,7 +183,11 @@ class Strategy:
     imbalance: float = number(0.03, "of paced: slack below this is left alone", high=1.0)
     sharing: bool = flag(False, "of paced: the slowest rank's work is shared")
     guarded: bool = flag(True, "of paced: the guard may switch it off")
-    every: int = count(1, "of local_sgd: steps between two exchanges", least=1)
+    every: int = count(1, "of local_sgd and diloco: steps between two averages", least=1)
+    island_ranks: int = count(
+        0, "of diloco: ranks that hold different parts of one replica, and average apart"
+    )
+    outer_ms: float = number(0.0, "of diloco: the outer optimizer")
     bound: int = count(0, "of stale_synchronous: steps a rank may be ahead")
     backups: int = count(0, "of backup_workers and partial_reduce: ranks not waited for")
     compression: float = number(1.0, "bytes sent over bytes of the gradients", high=1.0, above=True)

@@ -78,7 +78,7 @@ class Result:
     """A simulated run. `steps` counts the finished ones behind the warm-up."""
 
     name: str
-    mode: str  # fast or exact
+    mode: str  # messages, or coflows: those of a collective keep pace
     ranks: int
     nodes: int
     steps: int
@@ -128,7 +128,7 @@ def summed_up(
     compute_ns: float,
     pacing: dict[str, Any] | None,
     staleness: Staleness | None,
-    exact: bool,
+    coflows: bool,
 ) -> Result:
     """The result of what was added up. Links are counted over all steps."""
     step = account.step_ns[account.counted]
@@ -137,7 +137,7 @@ def summed_up(
     mean = float(step.mean()) if len(step) else 0.0
     return Result(
         name=scenario.name,
-        mode="exact" if exact else "fast",
+        mode="coflows" if coflows else "messages",
         ranks=scenario.ranks,
         nodes=-(-scenario.ranks // scenario.cluster.gpus_per_node),
         steps=len(step),

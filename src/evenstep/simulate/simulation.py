@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.fabric.flows import Library
+from evenstep.simulate.fabric.flows import Flow, Library
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import Weather
 from evenstep.simulate.fabric.placement import Placement, place
-from evenstep.simulate.job import strategies
+from evenstep.simulate.job import program, strategies
 from evenstep.simulate.job.account import Account
 from evenstep.simulate.job.archive import Cast, FolderArchive, MemoryArchive
-from evenstep.simulate.job.engine import Engine
+from evenstep.simulate.job.engine import Done, Engine, carried, shares
+from evenstep.simulate.job.graph import Graph
 from evenstep.simulate.job.link_loads import link_loads
-from evenstep.simulate.job.program import Program, build, without_exchange
-from evenstep.simulate.job.recording import Recorder
+from evenstep.simulate.job.neighbours import Other, others, within_reach
+from evenstep.simulate.job.recording import Extra, Keeper, Recorder
+from evenstep.simulate.job.rows import Scribe, pauses
 from evenstep.simulate.job.strategies import Pace
-from evenstep.simulate.result import SPARING, Result, summed_up
-from evenstep.simulate.wires.exact import ExactWire
-from evenstep.simulate.wires.learning import LearningWire
-from evenstep.simulate.wires.neighbours import Timeline, timeline
-from evenstep.simulate.wires.rehearsal import (
-    MOST_LEARNED_FROM,
-    affordable,
-    is_unshared,
-    rehearsed,
-    teachable,
-)
-from evenstep.simulate.wires.wire import FastWire, LooseWire, Wire
+from evenstep.simulate.result import Result, summed_up
+from evenstep.simulate.wires.carriage import Used, carriage, closed, coflow, most_hops, shared_links
+from evenstep.simulate.wires.world import STUCK, World, make_world
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
@@ -43,181 +37,279 @@ Array = npt.NDArray[Any]
 #: told the number of finished steps and of all steps
 Progress = Callable[[int, int], None]
 
-SETTLING = 8  # steps at most
-EXACT_STRATEGIES = ("synchronous", "paced", "local_sgd")
+SETTLING = 8  # steps at most until a calm job's are all alike
+SETTLED = 1e-10  # of a step: ranks that begin it so much sooner or later do so as before
+AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A scenario made ready: everything that does not change from step to step."""
+    """A scenario made ready: everything that does not change from step to step.
+
+    With `coflows`, the messages of a collective that shares links keep pace with each other.
+    """
 
     scenario: Scenario
     network: Network
     placement: Placement
     library: Library
-    program: Program
+    graph: Graph
+    between: Graph  # of the steps between two averages of parameters; the same, without any
     cast: Cast
-    coflows: bool = False  # every collective is one coflow, however few messages there are
+    coflows: bool = False
+
+    def graph_of(self, number: int) -> Graph:
+        """The graph of a step."""
+        averages = (number + 1) % self.scenario.strategy.every == 0
+        return self.graph if averages else self.between
+
+    @property
+    def flows(self) -> list[Flow]:
+        """The collectives of a step, each kind once."""
+        return carried(self.graph)
 
 
 def set_up(scenario: Scenario, *, coflows: bool = False) -> Setup:
-    """Build network, placement and program. Raises `ConfigError` for what does not fit."""
+    """Build network, placement and graph. Raises `ConfigError` for what does not fit."""
     network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
     placement = place(scenario, network)
-    library = Library(network, placement, scenario.collectives, rehearsed)
-    program = build(scenario, library)
+    library = Library(network, placement, scenario.collectives)
+    graph = between = program.build(scenario, library)
+    if scenario.strategy.kind in program.AVERAGING:
+        between = program.build(scenario, library, exchanges=False)
     names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
-    return Setup(
-        scenario,
-        network,
-        placement,
-        library,
-        program,
-        Cast(scenario, placement, program.partitions, names),
-        coflows,
-    )
+    cast = Cast(scenario, placement, graph.partitions, names)
+    return Setup(scenario, network, placement, library, graph, between, cast, coflows)
 
 
 def simulate(
-    scenario: Scenario,
-    *,
-    exact: bool = False,
-    coflows: bool = False,
-    progress: Progress | None = None,
+    scenario: Scenario, *, coflows: bool = False, progress: Progress | None = None
 ) -> Result:
-    """Run a scenario without keeping a trace. `coflows` is for many runs that are compared: none
-    is followed message by message, whatever its length and strategy."""
-    return simulate_set_up(set_up(scenario, coflows=coflows), exact=exact, progress=progress)
+    """Run a scenario without keeping a trace."""
+    return simulate_set_up(set_up(scenario, coflows=coflows), progress=progress)
 
 
-def simulate_set_up(
-    setup: Setup, *, exact: bool = False, progress: Progress | None = None
-) -> Result:
+def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result:
     """Run a scenario that is set up, without keeping a trace."""
     _check_takes_time(setup)
-    return _run(setup, None, exact=exact, progress=progress)
+    return _Run(setup, None).result(progress)
 
 
-def simulate_trace(scenario: Scenario, *, exact: bool = False) -> tuple[Result, Trace]:
+def simulate_trace(scenario: Scenario, *, coflows: bool = False) -> tuple[Result, Trace]:
     """Run a scenario and keep its trace in memory."""
-    setup = set_up(scenario)
+    setup = set_up(scenario, coflows=coflows)
     archive = MemoryArchive()
-    recorder = Recorder(scenario.ranks, archive)
-    result = _run(setup, recorder, exact=exact, progress=None)
-    return result, archive.trace(setup.cast, recorder)
+    run = _Run(setup, archive)
+    result = run.result(None)
+    return result, archive.trace(setup.cast, run.extras)
 
 
 def simulate_to(
-    folder: Path, scenario: Scenario, *, exact: bool = False, progress: Progress | None = None
+    folder: Path, scenario: Scenario, *, coflows: bool = False, progress: Progress | None = None
 ) -> Result:
     """Run a scenario and write its trace as a run folder, block by block.
 
     Interrupted, it leaves the steps that were finished, and the result says that it is partial.
     """
-    setup = set_up(scenario)
+    setup = set_up(scenario, coflows=coflows)
     _check_takes_time(setup)
-    program, singles = setup.program, len(scenario.noise) + 1  # pauses, and a decision of pacing
-    most = 1 + 3 * len(program.items) + 2 * len(program.flows) + singles  # records of a step
-    archive = FolderArchive(
-        setup.cast, RunFolder(folder), most=most * scenario.run.steps, steps=scenario.run.steps
-    )
-    recorder = Recorder(scenario.ranks, archive)
-    result = _run(setup, recorder, exact=exact, progress=progress)
-    archive.close(setup.cast, recorder)
+    singles = len(scenario.noise) + 1  # pauses, and a decision of pacing
+    widest = max(len(role.operations) for role in setup.graph.roles)
+    most = (1 + 2 * widest + singles) * scenario.run.steps
+    archive = FolderArchive(setup.cast, RunFolder(folder), most=most, steps=scenario.run.steps)
+    run = _Run(setup, archive)
+    result = run.result(progress)
+    archive.close(setup.cast, run.extras)
     return result
 
 
+def step_ns(setup: Setup) -> float:
+    """How long a step is that nothing disturbs."""
+    found = _Run(setup, None).settled(setup.graph, SETTLING)
+    return found[1] if found is not None else 0.0
+
+
 def _check_takes_time(setup: Setup) -> None:
-    scenario, program = setup.scenario, setup.program
-    if not (program.compute_ns or program.flows or scenario.noise or scenario.work.input_bytes):
+    scenario, graph = setup.scenario, setup.graph
+    if not (graph.compute_ns or setup.flows or scenario.noise or scenario.work.input_bytes):
         raise ConfigError("work: a step takes no time; give work.forward_ms, or another time")
 
 
-def _run(
-    setup: Setup, recorder: Recorder | None, *, exact: bool, progress: Progress | None
-) -> Result:
-    scenario = setup.scenario
-    steps, ranks = scenario.run.steps, scenario.ranks
-    account = Account(steps, ranks, scenario.run.warm_up)
-    others = timeline(scenario, setup.network, setup.placement)
-    pace = strategies.pace_of(scenario, setup.cast.run_id)
-    calm = _is_calm(scenario)
-    begin_ns = _stride(setup, exact=exact) if calm else None
-    engine = _engine(
-        setup,
-        _wire(setup, others, exact=exact),
-        pace,
-        recorder=recorder,
-        begin_ns=begin_ns,
-        together=calm and begin_ns is None,
-    )
-    try:
-        for number in engine.run(steps, account):
-            if progress is not None:
-                progress(number + 1, steps)
-    except KeyboardInterrupt:
-        pass  # what is finished is kept, and the result says how much that is
-    if recorder is not None:
-        recorder.flush()
-    carried = engine.flow_steps.values()
-    elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
-    return summed_up(
-        scenario,
-        account,
-        flows=[flow for flow, _ in carried],
-        loads=link_loads(setup.network, carried, others, elapsed_ns),
-        placement=setup.placement,
-        compute_ns=setup.program.compute_ns,
-        pacing=pace.summary(),
-        staleness=pace.staleness(),
-        exact=exact,
-    )
+class _Run:
+    """One run: the world with all jobs in it, and what is kept of it."""
 
+    def __init__(self, setup: Setup, keeper: Keeper | None) -> None:
+        self._setup, scenario = setup, setup.scenario
+        self._near = within_reach(
+            setup.flows, others(scenario, setup.network, setup.placement),
+            len(setup.network.capacity),
+        )  # fmt: skip
+        self._pace = strategies.pace_of(scenario, setup.cast.run_id)
+        self._account = Account(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
+        self._peak = np.zeros(len(setup.network.capacity))
+        self._times: dict[int, tuple[Flow, int]] = {}  # how often each collective was carried
+        self.extras: list[Extra] = []
+        self._scribes: list[tuple[Scribe, Recorder]] = []
+        for number in range(len(setup.graph.roles)) if keeper is not None else ():
+            assert keeper is not None
+            mine = np.flatnonzero(setup.graph.role == number)
+            samples = scenario.work.samples_per_rank
+            scribe = Scribe(number, mine, setup.graph.partitions, samples)
+            self._scribes.append((scribe, Recorder(mine, keeper)))
 
-def _wire(setup: Setup, others: Timeline | None, *, exact: bool) -> Wire:
-    strategy, ranks = setup.scenario.strategy, setup.scenario.ranks
-    if exact and strategy.kind not in EXACT_STRATEGIES:
-        raise ConfigError(
-            f"strategy.kind {strategy.kind!r} is not simulated message by message; exact mode "
-            "knows " + ", ".join(EXACT_STRATEGIES)
+    def result(self, progress: Progress | None) -> Result:
+        """Go through all steps and sum them up."""
+        setup, account = self._setup, self._account
+        try:
+            for done in self._calm() if _is_calm(setup.scenario) else self._steps():
+                self._keep(done)
+                if progress is not None:
+                    progress(account.done, setup.scenario.run.steps)
+        except KeyboardInterrupt:
+            pass  # what is finished is kept, and the result says how much that is
+        for _, recorder in self._scribes:
+            recorder.flush()
+        elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
+        return summed_up(
+            setup.scenario,
+            account,
+            flows=[flow for flow, _ in self._times.values()],
+            loads=link_loads(
+                setup.network, self._times.values(), self._near, self._peak, elapsed_ns
+            ),
+            placement=setup.placement,
+            compute_ns=setup.graph.compute_ns,
+            pacing=self._pace.summary(),
+            staleness=self._pace.staleness(),
+            coflows=setup.coflows,
         )
-    if strategy.kind in ("asynchronous", "stale_synchronous"):
-        return LooseWire(ranks)
-    if exact or (strategy.kind in EXACT_STRATEGIES and _is_followed(setup, others)):
-        return ExactWire(setup.network, ranks, others)
-    spared = strategy.backups if strategy.kind in SPARING else 0
-    fast = FastWire(setup.network, ranks, others, spared=spared)
-    learns = others is None and strategy.kind in EXACT_STRATEGIES and _differs(setup)
-    if learns and teachable(setup.program.flows):
-        followed = ExactWire(setup.network, ranks, None)
-        return LearningWire(followed, fast, MOST_LEARNED_FROM)
-    return fast
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _steps(self) -> Iterator[Done]:
+        """Every step, one after the other."""
+        setup, pace = self._setup, self._pace
+        eager = not isinstance(pace, strategies.Paced) and not any(
+            noise.kind == "daemon" for noise in setup.scenario.noise
+        )
+        graphs = [setup.graph] + ([setup.between] if setup.between is not setup.graph else [])
+        jobs = _Jobs(setup, graphs, self._near, eager=eager)
+        engine = Engine(jobs.world, setup.graph_of, jobs.number, Weather(
+            setup.scenario, setup.placement), pace, np.zeros(setup.scenario.ranks))  # fmt: skip
+        for done in jobs.run(engine, setup.scenario.run.steps):
+            engine.learn(done)
+            yield done
+        self._peak = jobs.world.peak_gBps
+
+    def _calm(self) -> Iterator[Done]:
+        """The one step that all are like: what the first few settle to, else one of ranks that
+        begin together."""
+        setup = self._setup
+        found = self.settled(setup.graph, SETTLING)
+        if found is None:
+            again = program.build(setup.scenario, setup.library)
+            found = self.settled(program.together(again, setup.library), 2)
+        assert found is not None
+        step, length = found
+        begin = step.begin - step.begin.min()
+        step = step.moved(begin, -float(step.begin.min()))
+        for number in range(setup.scenario.run.steps):
+            ahead = number * length
+            yield Done(
+                number, step.graph, begin + ahead, step.enter + ahead, step.end + ahead,
+                step.held, step.disturbance,
+            )  # fmt: skip
+
+    def settled(self, graph: Graph, most: int) -> tuple[Done, float] | None:
+        """A step that leaves its ranks as it found them, and how long it is."""
+        setup = self._setup
+        jobs = _Jobs(setup, [graph], [], eager=True)
+        engine = Engine(jobs.world, lambda _: graph, jobs.number, Weather(
+            setup.scenario, setup.placement), Pace(), np.zeros(setup.scenario.ranks))  # fmt: skip
+        for done in jobs.run(engine, most):
+            self._peak = jobs.world.peak_gBps
+            lengths = done.over - done.begin
+            length = float(done.over.max() - done.begin.max())
+            if float(np.ptp(lengths)) <= SETTLED * length:
+                return done, length
+        return None
+
+    def _keep(self, done: Done) -> None:
+        """Add a step up and write it down."""
+        spent = shares(done)
+        self._account.add(spent)
+        for flow in done.graph.flows:
+            if flow.stages:
+                self._times[id(flow)] = (flow, self._times.get(id(flow), (flow, 0))[1] + 1)
+        for scribe, recorder in self._scribes:
+            recorder.step(done.number, scribe.rows(done, spent.work, done.held))
+        if self._scribes:
+            self.extras += pauses(done) + self._pace.records(done.number, done.begin)
 
 
-def _is_followed(setup: Setup, others: Timeline | None) -> bool:
-    """Whether the fast engine, too, takes message by message: where that is cheap and differs."""
-    if setup.coflows:
-        return False
-    program = setup.program
-    if others is None and not _differs(setup):
-        return False
-    return affordable(program.flows, setup.scenario.run.steps, program.compute_ns, others)
+class _Jobs:
+    """Our job and those that can touch it, in one world."""
 
+    def __init__(
+        self, setup: Setup, graphs: list[Graph], near: list[Other], *, eager: bool
+    ) -> None:
+        self._setup, self._near = setup, near
+        theirs = [other.graph() for other in near]
+        sizes = (setup.scenario.ranks, *(other.ranks for other in near))
+        firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
+        uses = [
+            Used(flow, job, graph.streams[instance], firsts[job])
+            for job, graph in [(0, graph) for graph in graphs] + list(enumerate(theirs, 1))
+            for instance, flow in {id(flow): (n, flow) for n, flow in enumerate(graph.flows)
+                                   if n in graph.streams}.values()
+        ]  # fmt: skip
+        capacity = setup.network.with_storage
+        shared = shared_links(uses, len(capacity))
+        ranks = sum(sizes)
+        made = {
+            id(use.flow): coflow(use.flow, shared, first=use.first, ranks=ranks)
+            if setup.coflows and not is_closed
+            else carriage(use.flow, first=use.first, ranks=ranks, is_closed=is_closed)
+            for use, is_closed in zip(uses, closed(uses, shared), strict=True)
+        }
+        goodput = setup.scenario.fabric.incast_goodput
+        self.world = make_world(capacity, sizes, most_hops(made.values()), goodput)
+        self._numbers = {number: self.world.flow(one) for number, one in made.items()}
+        self._graphs = {
+            id(graph): self.world.graph(graph.plan(self._numbers)) for graph in [*graphs, *theirs]
+        }
+        self._kept = graphs  # so that no other graph gets their identities
+        self._theirs = [self._graphs[id(graph)] for graph in theirs]
+        strategy, work = setup.scenario.strategy, setup.scenario.work
+        lag = strategy.bound if strategy.kind == "stale_synchronous" else 1
+        self.world.job(
+            0, np.zeros(sizes[0]), eager=eager, lag=max(lag, 1), slowdown=work.overlap_slowdown
+        )
+        for job, size in enumerate(sizes[1:], 1):
+            self.world.job(job, np.zeros(size), eager=True)
 
-def _differs(setup: Setup) -> bool:
-    """Whether messages do not just add up to coflows: those of one ring without shared links do."""
-    flows = [flow for flow in setup.program.flows if flow.stages]
-    return not all(is_unshared(flow) and len(flow.members) == 1 for flow in flows)
+    def number(self, graph: Graph) -> int:
+        """What the world calls a graph."""
+        return self._graphs[id(graph)]
 
-
-def _stride(setup: Setup, *, exact: bool) -> Array | None:
-    """When ranks begin the first step of a calm job: as they come out of a step like it.
-
-    Not all leave a collective at once, so a job whose ranks begin together takes a few steps until
-    all are alike. None where they never are.
-    """
-    pace = strategies.pace_of(setup.scenario, setup.cast.run_id)
-    return _engine(setup, _wire(setup, None, exact=exact), pace).settle(SETTLING)
+    def run(self, engine: Engine, steps: int) -> Iterator[Done]:
+        """Steps of our job as they are finished."""
+        while engine.over < steps:
+            wants = self.world.run(AT_A_TIME)
+            for job, other in enumerate(self._near, 1):
+                other.count(self.world, job)
+            found = False
+            while engine.over < engine.fed and (done := engine.take()) is not None:
+                found = True
+                yield done
+            if wants == 0 and engine.fed < steps:
+                engine.feed()
+            elif wants == 0:
+                self.world.final(0)
+            elif wants > 0:
+                self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
+            elif wants == STUCK and not found:
+                raise AssertionError("the operations of a step wait for each other")
 
 
 def _is_calm(scenario: Scenario) -> bool:
@@ -228,38 +320,5 @@ def _is_calm(scenario: Scenario) -> bool:
     return not disturbed and scenario.strategy.kind == "synchronous"
 
 
-def _engine(
-    setup: Setup,
-    wire: Wire,
-    pace: Pace,
-    *,
-    recorder: Recorder | None = None,
-    begin_ns: Array | None = None,
-    together: bool = False,
-) -> Engine:
-    scenario = setup.scenario
-    storage = scenario.cluster.storage_gBps
-    return Engine(
-        _programs(setup),
-        Weather(scenario, setup.placement),
-        wire,
-        ranks=scenario.ranks,
-        pace=pace,
-        partitions=setup.program.partitions,
-        storage_ns=scenario.work.input_bytes / storage if storage else 0.0,
-        samples=scenario.work.samples_per_rank,
-        overlap_slowdown=scenario.work.overlap_slowdown,
-        dropping=scenario.strategy.kind == "backup_workers",
-        begin_ns=begin_ns,
-        together=together,
-        recorder=recorder,
-    )
-
-
-def _programs(setup: Setup) -> Callable[[int], Program]:
-    """The program of each step: with local SGD, gradients stay where they are in most of them."""
-    strategy = setup.scenario.strategy
-    if strategy.kind != "local_sgd" or strategy.every == 1:
-        return lambda _: setup.program
-    alone = without_exchange(setup.program)
-    return lambda number: setup.program if (number + 1) % strategy.every == 0 else alone
+__all__ = ["Progress", "Setup", "World", "set_up", "simulate", "simulate_set_up", "simulate_to",
+           "simulate_trace"]  # fmt: skip

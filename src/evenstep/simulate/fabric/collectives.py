@@ -28,6 +28,9 @@ class Round(NamedTuple):
     `bytes` is the size of one message (a number, or one for each). `card` is the card of both
     nodes a message takes, -1 for each GPU's own. A `posted` message leaves when its target, too, is
     in the round: large messages wait for the buffer that they go to.
+
+    A rank takes part once in every `lane`: those of a collective go on independently, as channels
+    do. A message may lead into another lane, `to_lane`.
     """
 
     source: Array
@@ -37,6 +40,15 @@ class Round(NamedTuple):
     card: Array | None = None
     ring: tuple[int, int] | None = None  # rows × length, where it is rings in that layout
     posted: bool = False
+    lane: Array | int = 0
+    to_lane: Array | int | None = None  # None: the same
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """Lanes of sources and targets."""
+        lane = np.broadcast_to(self.lane, self.source.shape)
+        other = self.lane if self.to_lane is None else self.to_lane
+        return lane, np.broadcast_to(other, self.source.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class Request:
     bytes: float  # of all_gather and reduce_scatter: of the whole
     channels: int = 1
     servers: int = 1
+    imbalance: float = 0.0  # of all_to_all: what the first of a group gets more than the others
 
     @property
     def size(self) -> int:
@@ -72,18 +85,17 @@ def ring(request: Request) -> Pattern:
 
 
 def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
-    """Rings side by side, each through another GPU at a node's border and over another card."""
+    """Rings side by side, each through another GPU at a node's border and over another card; a
+    rank goes on when it is through a round of all of them."""
     order, channels = _channel_orders(request)
     following = np.roll(order, -1, axis=1)
-    card = None
-    if channels > 1:
-        card = np.repeat(np.tile(np.arange(channels), len(request.members)), request.size)
+    channel = np.repeat(np.tile(np.arange(channels), len(request.members)), request.size)
     return Round(
         order.reshape(-1),
         following.reshape(-1),
         np.asarray(message_bytes / channels),
         repeats,
-        card,
+        channel if channels > 1 else None,
         (len(order), request.size),
     )
 
@@ -165,18 +177,37 @@ def tree(request: Request) -> Pattern:
 def _tree_rounds(
     request: Request, edges: list[tuple[Array, Array, Array]], pieces: int, deepest: int
 ) -> Iterator[Round]:
-    """Piece q leaves depth l upwards in round q + deepest - l, downwards in q + deepest + l - 1."""
-    for number in range(pieces + 2 * deepest - 1):
-        sources, targets = [], []
-        for child, parent, depth in edges:
-            up, down = number - deepest + depth, number - deepest - depth + 1
+    """Piece q leaves depth l upwards in round q + deepest - l, downwards in q + deepest + l.
+
+    Each tree has a lane up and a lane down; at its root a piece passes from one to the other once
+    it is up.
+    """
+    for number in range(pieces + 2 * deepest):
+        parts = []
+        for tree, (child, parent, depth) in enumerate(edges):
+            up, down = number - deepest + depth, number - deepest - depth
             rising, falling = (up >= 0) & (up < pieces), (down >= 0) & (down < pieces)
-            sources += [child[rising], parent[falling]]
-            targets += [parent[rising], child[falling]]
-        source, target = np.concatenate(sources), np.concatenate(targets)
+            root = np.setdiff1d(parent, child)[: int(0 <= number - deepest < pieces)]
+            parts += [
+                (child[rising], parent[rising], 2 * tree, 2 * tree, 1),
+                (parent[falling], child[falling], 2 * tree + 1, 2 * tree + 1, 1),
+                (root, root, 2 * tree, 2 * tree + 1, 0),
+            ]
+        source, target = (np.concatenate([part[end] for part in parts]) for end in (0, 1))
+        lane, to_lane, carries = (
+            np.tile(
+                np.repeat([part[k] for part in parts], [len(part[0]) for part in parts]),
+                len(request.members),
+            )
+            for k in (2, 3, 4)
+        )
         if len(source):
-            yield _messages(
-                request.members[:, source], request.members[:, target], request.bytes / 2 / pieces
+            yield Round(
+                request.members[:, source].reshape(-1),
+                request.members[:, target].reshape(-1),
+                carries * (request.bytes / 2 / pieces),
+                lane=lane,
+                to_lane=to_lane,
             )
 
 

@@ -35,6 +35,12 @@ class Routes(NamedTuple):
         """The message of each entry of `link`."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
+    def without(self, messages: Array) -> Routes:
+        """The same, but that these messages take no link."""
+        hops = np.where(messages, 0, np.diff(self.start))
+        start = np.concatenate([[0], np.cumsum(hops)])
+        return Routes(start, self.link[~messages[self.message]])
+
     def worst(self, per_link: Array) -> Array:
         """The largest of a link's values on each route; 0 on one without links."""
         return self._reduced(np.maximum, per_link)
@@ -76,6 +82,11 @@ class Network:
             self.capacity[first:last] = np.tile(each, 2)
         for index, change in enumerate(fabric.changes):
             self._change(change, f"fabric.changes[{index}]")
+
+    @cached_property
+    def with_storage(self) -> Array:
+        """Capacity of every link, and last of what all ranks together can read."""
+        return np.append(self.capacity, self.cluster.storage_gBps or np.inf)
 
     @cached_property
     def names(self) -> list[str]:

@@ -16,7 +16,7 @@ from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.simulate.job.recording import START_NS, Block, Recorder
+from evenstep.simulate.job.recording import START_NS, Block, Extra, extra_records
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.reader import RECORD, SUMMARY
@@ -128,7 +128,8 @@ class FolderArchive:
         self._first_summary = _PAGE + _tables_room(cast)
         self._summaries = _summary_capacity(steps)
         self._first_record = self._first_summary + self._summaries * layout.SUMMARY_BYTES
-        self._records = self._steps = 0
+        self._records = np.zeros(cast.ranks, np.int64)
+        self._steps = np.zeros(cast.ranks, np.int64)
         self._ends: list[int] = []
         folder.write(cast.facts())
         groups = cast.groups()
@@ -163,34 +164,34 @@ class FolderArchive:
 
     def keep(self, block: Block) -> None:
         """Write the block's records and summaries into every spool."""
-        first = self._first_record + self._records * layout.RECORD_BYTES
-        for rank in range(len(block.records)):
+        for place, rank in enumerate(block.ranks.tolist()):
             with self._folder.spool_path(0, rank).open(_FILE_MODE, buffering=0) as file:
-                file.seek(first)
-                file.write(block.records[rank].data)
-                file.seek(self._first_summary + self._steps * layout.SUMMARY_BYTES)
-                file.write(np.ascontiguousarray(block.summaries[rank]).view(np.uint8).data)
-        self._records += block.records.shape[1]
-        self._steps += block.steps
+                file.seek(self._first_record + int(self._records[rank]) * layout.RECORD_BYTES)
+                file.write(block.records[place].data)
+                file.seek(self._first_summary + int(self._steps[rank]) * layout.SUMMARY_BYTES)
+                file.write(np.ascontiguousarray(block.summaries[place]).view(np.uint8).data)
+        self._records[block.ranks] += block.records.shape[1]
+        self._steps[block.ranks] += block.steps
 
-    def close(self, cast: Cast, recorder: Recorder) -> None:
+    def close(self, cast: Cast, alone: list[Extra]) -> None:
         """Write records of single ranks and the facts that end a spool; cut files to their length.
 
         The ring of a spool is then exactly as long as its records.
         """
-        extras = recorder.extra_records()
+        extras = extra_records(alone, self._records)
         for rank, end in enumerate(self._ends):
+            records = int(self._records[rank])
             with self._folder.spool_path(0, rank).open(_FILE_MODE) as file:
                 file.seek(end)
                 file.write(_facts(cast, rank))
-                file.seek(self._first_record + self._records * layout.RECORD_BYTES)
+                file.seek(self._first_record + records * layout.RECORD_BYTES)
                 mine = extras.get(rank, np.zeros(0, RECORD))
                 file.write(mine.view(np.uint8).data if len(mine) else b"")
                 file.truncate()
                 file.seek(0)
                 identity_bytes = layout.HEADER.unpack(file.read(layout.HEADER.size))[-1]
                 file.seek(0)
-                file.write(self._header(self._records + len(mine), identity_bytes))
+                file.write(self._header(records + len(mine), identity_bytes))
 
 
 def _summary_capacity(steps: int) -> int:
@@ -246,30 +247,28 @@ class MemoryArchive:
     """Keeps all blocks and makes a `Trace` of them."""
 
     def __init__(self) -> None:
-        self._records: list[Array] = []
-        self._summaries: list[Array] = []
+        self._blocks: list[Block] = []
 
     def keep(self, block: Block) -> None:
         """Keep a copy."""
-        self._records.append(block.records.copy())
-        self._summaries.append(block.summaries)
+        self._blocks.append(block._replace(records=block.records.copy()))
 
-    def trace(self, cast: Cast, recorder: Recorder) -> Trace:
+    def trace(self, cast: Cast, alone: list[Extra]) -> Trace:
         """Everything kept, as a live job's trace would be."""
         ranks = cast.ranks
-        rows = [np.concatenate(self._records, axis=1).reshape(-1, layout.RECORD_WORDS)]
-        counts = np.full(ranks, len(rows[0]) // ranks)
-        records = rows[0].view(RECORD).reshape(-1)
-        rank = np.repeat(np.arange(ranks, dtype=np.int32), counts)
-        extras = recorder.extra_records()
-        if extras:
-            records = np.concatenate([records, *extras.values()])
-            rank = np.concatenate(
-                [rank, *(np.full(len(found), r, np.int32) for r, found in extras.items())]
-            )
-            order = np.argsort(rank, kind="stable")
-            records, rank = records[order], rank[order]
-        summaries = np.concatenate(self._summaries, axis=1)
+        parts = [block.records.reshape(-1, layout.RECORD_WORDS) for block in self._blocks]
+        who = [np.repeat(block.ranks, block.records.shape[1]) for block in self._blocks]
+        written = np.bincount(np.concatenate(who), minlength=ranks)
+        for one, found in extra_records(alone, written).items():
+            parts.append(found.view(np.uint64).reshape(-1, layout.RECORD_WORDS))
+            who.append(np.full(len(found), one))
+        rank = np.concatenate(who).astype(np.int32)
+        order = np.argsort(rank, kind="stable")
+        records = np.concatenate(parts)[order].view(RECORD).reshape(-1)
+        rank = rank[order]
+        summary_rank = np.concatenate([np.repeat(b.ranks, b.steps) for b in self._blocks])
+        summed = np.concatenate([block.summaries.reshape(-1) for block in self._blocks])
+        summed = summed.astype(SUMMARY, copy=False)[np.argsort(summary_rank, kind="stable")]
         return Trace(
             run=cast.facts(),
             world=ranks,
@@ -278,8 +277,8 @@ class MemoryArchive:
             events=_columns(cast, records, rank),
             groups=tuple(group for groups in cast.groups() for group in groups),
             names=("", *cast.names),
-            summaries=summaries.reshape(-1).astype(SUMMARY, copy=False),
-            summary_rank=np.repeat(np.arange(ranks, dtype=np.int32), summaries.shape[1]),
+            summaries=summed,
+            summary_rank=np.sort(summary_rank).astype(np.int32),
         )
 
 

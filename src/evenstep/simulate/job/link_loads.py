@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow, Stage
 from evenstep.simulate.fabric.network import Network
-from evenstep.simulate.wires.neighbours import Timeline
+from evenstep.simulate.job.neighbours import Other
 
 Array = npt.NDArray[Any]
 
@@ -54,17 +54,21 @@ class LinkLoads:
 def link_loads(
     network: Network,
     carried: Iterable[tuple[Flow, int]],
-    others: Timeline | None,
+    others: Iterable[Other],
+    peak_gBps: Array,  # noqa: N803
     elapsed_ns: float,
 ) -> LinkLoads:
-    """The loads of collectives that were each carried so many times, beside neighbours or alone."""
-    flows = list(carried)
+    """The loads of collectives that were each carried so many times, and of neighbours.
+
+    `peak_gBps` is what the network saw of messages that it followed.
+    """
     nothing = np.zeros(len(network.capacity))
-    own: Array = sum((times * flow.link_bytes for flow, times in flows if flow.stages), nothing)
-    peak = nothing if others is None else others.peak_gBps
-    if not peak.any():
-        peak = _alone([stage for flow, _ in flows for stage in flow.stages], nothing)
-    foreign = nothing if others is None else others.link_bytes
+    laid = [(flow, times) for flow, times in carried if flow.operation != "read"]
+    own: Array = sum((times * flow.link_bytes for flow, times in laid), nothing)
+    peak = _alone([stage for flow, _ in laid for stage in flow.stages], nothing)
+    seen = peak_gBps[: len(nothing)]
+    peak = np.where(seen > 0, seen, peak)
+    foreign: Array = sum((other.link_bytes for other in others), nothing)
     return LinkLoads(network, elapsed_ns, own, foreign, peak)
 
 

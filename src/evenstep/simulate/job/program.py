@@ -1,13 +1,14 @@
-"""One step of the work: what ranks compute, and which collectives they enter where.
+"""Steps of jobs, written down as graphs of operations: one function for each kind of work.
 
-All ranks run the same program. Lengths are before noise; a collective is a `Flow` already laid on
-the network, over all groups of its partition at once.
+Lengths are before noise. A collective is laid on the network once, over all groups of a partition,
+and is an instance of the graph each time it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,325 +16,442 @@ import numpy.typing as npt
 
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow, Library
+from evenstep.simulate.job import schedules
+from evenstep.simulate.job.graph import BACKWARD, EXCHANGE, ONWARD, Graph, Role
+from evenstep.simulate.job.schedules import Task
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
+Partition = tuple[str, Array]
+
+AVERAGING = ("local_sgd", "diloco")  # strategies that exchange parameters, every so many steps
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """A phase without communication."""
+class Draft:
+    """A graph being written: its instances so far, and what every kind of work needs."""
 
-    phase: Phase
-    length_ns: float
+    def __init__(self, scenario: Scenario, library: Library) -> None:
+        self.scenario, self.library = scenario, library
+        self.work, self.strategy = scenario.work, scenario.strategy
+        self.flows: list[Flow] = []
+        self.partitions: list[Partition] = []
 
+    def use(self, flow: Flow) -> int:
+        """One more instance of a collective; -1 where it moves nothing."""
+        if not flow.stages and flow.algorithm != "barrier":
+            return -1
+        self.flows.append(flow)
+        return len(self.flows) - 1
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """A phase in chunks; behind each a collective is issued, and compute goes on.
+    def partition(self, name: str, members: Array) -> Array:
+        """Groups that the trace knows by a name."""
+        if not any(np.array_equal(members, known) for _, known in self.partitions):
+            self.partitions.append((name, members))
+        return members
 
-    `flows` has one for each chunk, or None. With `urgent`, nobody waits for them at the end of the
-    step: the later ones go first, and the next `Layers` waits for each where it needs it.
-    """
+    def graph(self, *roles: Role, role: Array | None = None) -> Graph:
+        """What was written."""
+        of_rank = np.zeros(self.scenario.ranks, np.int64) if role is None else role
+        return Graph(roles, of_rank, self.flows, tuple(self.partitions))
 
-    phase: Phase
-    chunk_ns: Array
-    flows: tuple[Flow | None, ...]
-    urgent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """A phase in layers, each of which needs a collective of the last urgent `Burst`, the last one
-    first (Peng et al. 2019)."""
-
-    phase: Phase
-    chunk_ns: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """A phase in chunks; behind each (or before, with `ahead`) all wait for a collective."""
-
-    phase: Phase
-    chunk_ns: Array
-    flows: tuple[Flow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """A phase in layers: a layer needs its gather, the next one's is issued when it begins.
-
-    `scatters` are issued behind the layers, as in a sharded backward; empty in a forward.
-    """
-
-    phase: Phase
-    chunk_ns: Array
-    gathers: tuple[Flow, ...]
-    scatters: tuple[Flow, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Piped:
-    """Forward and backward of all micro-batches through the stages, one forward one backward.
-
-    `stages` is (pipelines, stages): ranks. Lengths are of one micro-batch; `hop_ns` is what an
-    activation takes from each rank to the next stage, and its gradient back. Ranks of a row of
-    `tensor` share their layers: they spend `tensor_ns` each way exchanging activations, and are as
-    fast as the slowest of them.
-    """
-
-    stages: Array
-    micro_batches: int
-    forward_ns: float
-    backward_ns: float
-    hop_ns: Array
-    interleaved: int = 1
-    tensor: Array | None = None
-    tensor_ns: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Wait for all collectives in flight."""
-
-
-Item = Compute | Burst | Blocking | Gathered | Piped | Layers | Drain
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Items in order, and the partitions of the ranks into groups that its collectives use.
-
-    With `together`, all ranks begin the next step when the last is through, as benchmarks do.
-    """
-
-    items: tuple[Item, ...]
-    partitions: tuple[tuple[str, Array], ...]  # name, (groups, size)
-    together: bool = False
+    # -- what all steps have -----------------------------------------------------------------------
 
     @property
-    def flows(self) -> list[Flow]:
-        """All collectives of a step, in order of issue."""
-        found: list[Flow] = []
-        for item in self.items:
-            if isinstance(item, (Burst, Blocking)):
-                found += [flow for flow in item.flows if flow is not None]
-            elif isinstance(item, Gathered):
-                found += [*item.gathers, *item.scatters]
-        return found
+    def everybody(self) -> Array:
+        """All ranks as one group."""
+        return self.partition("world", np.arange(self.scenario.ranks)[None, :])
 
     @property
-    def compute_ns(self) -> float:
-        """What a rank computes in a step without noise."""
-        return sum(_compute_ns(item) for item in self.items)
+    def sent_bytes(self) -> float:
+        """Gradients as they are sent."""
+        return self.work.gradient_bytes * self.strategy.compression
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether gradients are exchanged; else parameters are, now and then."""
+        return self.strategy.kind not in AVERAGING
+
+    def before(self, role: Role) -> None:
+        """Being held by pacing, and the input."""
+        if self.strategy.kind == "paced":
+            role.compute(0.0)
+        work = self.work
+        if work.input_ms or work.input_bytes:
+            with role.phase(Phase.INPUT):
+                if work.input_bytes and self.scenario.cluster.storage_gBps:
+                    role.block(self.use(self.library.storage(work.input_bytes)))
+                role.compute(work.input_ms * 1e6)
+
+    def after(self, role: Role) -> None:
+        """The optimizer."""
+        length = (self.work.optimizer_ms + self.strategy.encode_ms) * 1e6
+        if length:
+            with role.phase(Phase.OPTIMIZER):
+                role.compute(length)
+
+    def reduced(self, role: Role, exchanges: list[int]) -> None:
+        """Wait for what was issued; who is spared does not."""
+        if exchanges:
+            role.wait(*exchanges, drops=self.strategy.kind == "backup_workers")
+
+    def gradients(self, members: Array, parts: int = 1) -> int:
+        """One of so many parts of the gradients, all-reduced among groups."""
+        flow = self.library.flow("all_reduce", self.sent_bytes / parts, members)
+        return self.use(_as_kept(flow, self.scenario))
 
 
-def _compute_ns(item: Item) -> float:
-    match item:
-        case Compute(length_ns=length):
-            return length
-        case Piped():
-            return item.micro_batches * (item.forward_ns + item.backward_ns)
-        case Drain():
-            return 0.0
-        case _:
-            return float(item.chunk_ns.sum())
+def _as_kept(flow: Flow, scenario: Scenario) -> Flow:
+    """The flow as a strategy exchanges it: without the latest ranks, or each rank by itself."""
+    strategy = scenario.strategy
+    if strategy.kind in ("backup_workers", "partial_reduce") and flow.stages:
+        return _known(flow, "spared", lambda: replace(flow, spared=strategy.backups))
+    if strategy.kind in ("asynchronous", "stale_synchronous") and flow.stages:
+        return _known(flow, "alone", lambda: replace(flow, apart=True))
+    return flow
 
 
-Build = Callable[[Scenario, Library], Program]
+def _known(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
+    """A variant of a flow, made once."""
+    if name not in flow.variants:
+        flow.variants[name] = make()
+    return flow.variants[name]
 
 
-def build(scenario: Scenario, library: Library) -> Program:
-    """The program of a scenario's work."""
-    return PROGRAMS[scenario.work.kind](scenario, library)
+def repeated(flow: Flow, times: int) -> Flow:
+    """A collective so many times in a row, as one."""
+
+    def make() -> Flow:
+        stages = flow.stages * times
+        if len(flow.stages) == 1:
+            item = flow.stages[0]
+            stages = (replace(item, round=item.round._replace(repeats=item.round.repeats * times)),)
+        return replace(
+            flow, stages=stages, bytes=flow.bytes * times, launch_ns=flow.launch_ns * times
+        )
+
+    return flow if times == 1 else _known(flow, f"{times} times", make)
 
 
-def without_exchange(program: Program) -> Program:
-    """The same step with its gradients kept: what local SGD does between exchanges."""
-    items = tuple(
-        replace(item, flows=(None,) * len(item.flows)) if isinstance(item, Burst) else item
-        for item in program.items
-    )
-    return replace(program, items=items)
+# -- data parallel ---------------------------------------------------------------------------------
 
 
-def _everybody(scenario: Scenario) -> Array:
-    return np.arange(scenario.ranks)[None, :]
+def _ddp(draft: Draft) -> Graph:
+    """Gradients in buckets, all-reduced behind the backward of the last micro-batch."""
+    work, role = draft.work, Role()
+    members = draft.everybody
+    if draft.strategy.kind == "priority":
+        return _urgent(draft)
+    draft.before(role)
+    each = work.micro_batches
+    for last in [False] * (each - 1) + [True]:
+        with role.phase(Phase.FORWARD):
+            role.compute(work.forward_ms * 1e6 / each)
+        with role.phase(Phase.BACKWARD):
+            issued = _bucketed(draft, role, members, work.backward_ms * 1e6 / each, sends=last)
+    draft.reduced(role, issued)
+    draft.after(role)
+    return draft.graph(role)
 
 
-def _before(scenario: Scenario) -> list[Item]:
-    input_ns = scenario.work.input_ms * 1e6
-    return [Compute(Phase.INPUT, input_ns)] if input_ns or scenario.work.input_bytes else []
+def _bucketed(
+    draft: Draft, role: Role, members: Array, length_ns: float, *, sends: bool
+) -> list[int]:
+    """A backward, with the all-reduces of its buckets behind its parts or after it."""
+    work = draft.work
+    parts = work.buckets if work.overlap and sends else 1
+    issued: list[int] = []
+    for _ in range(parts):
+        slowed = issued[-1] if issued and work.overlap_slowdown else -1
+        done = role.compute(length_ns / parts, slowed_by=slowed)
+        for _ in range(work.buckets // parts if sends and draft.exchanges else 0):
+            number = draft.gradients(members, work.buckets)
+            issued += [role.exchange(number, done)] if number >= 0 else []
+    return issued
 
 
-def _after(scenario: Scenario) -> list[Item]:
-    work = scenario.work
-    length = (work.optimizer_ms + scenario.strategy.encode_ms) * 1e6
-    return [Compute(Phase.OPTIMIZER, length)] if length else []
+def _urgent(draft: Draft) -> Graph:
+    """What the next forward needs first is sent first, awaited only there (Peng et al. 2019)."""
+    work, role = draft.work, Role()
+    draft.before(role)
+    parts = work.buckets
+    numbers = [draft.gradients(draft.everybody, parts) for _ in range(parts)]
+    layers = 2 * parts  # operations of the forward: a wait and a layer for each
+    first = len(role.operations) + layers  # then a part of backward and its exchange, each
+    with role.phase(Phase.FORWARD):
+        for layer in range(parts):
+            role.wait(first + 2 * (parts - 1 - layer) + 1, back=1)
+            role.compute(work.forward_ms * 1e6 / parts)
+    with role.phase(Phase.BACKWARD):
+        for number in numbers:
+            done = role.compute(work.backward_ms * 1e6 / parts)
+            if number >= 0:
+                role.urgent(number, done)
+            else:
+                role.wait(done)
+    draft.after(role)
+    return draft.graph(role)
 
 
-def _sent_bytes(scenario: Scenario) -> float:
-    """Gradients as they are sent."""
-    return scenario.work.gradient_bytes * scenario.strategy.compression
-
-
-def _reduced(scenario: Scenario, library: Library, members: Array, total: float) -> list[Item]:
-    """Backward with the all-reduces of its buckets, behind it or after it, and the wait."""
-    work = scenario.work
-    backward = work.backward_ms * 1e6
-    flow = library.flow("all_reduce", total / work.buckets, members)
-    flows = (flow if flow.stages else None,) * work.buckets
-    if work.overlap:
-        return [
-            Burst(Phase.BACKWARD, np.full(work.buckets, backward / work.buckets), flows),
-            Drain(),
-        ]
-    chunks = np.zeros(work.buckets)
-    chunks[0] = backward
-    return [Burst(Phase.BACKWARD, chunks, flows), Drain()]
-
-
-def _ddp(scenario: Scenario, library: Library) -> Program:
-    """Data parallel: gradients in buckets, all-reduced behind backward."""
-    members = _everybody(scenario)
-    if scenario.strategy.kind == "priority":
-        return _urgent(scenario, library, members)
-    items = [
-        *_before(scenario),
-        Compute(Phase.FORWARD, scenario.work.forward_ms * 1e6),
-        *_reduced(scenario, library, members, _sent_bytes(scenario)),
-        *_after(scenario),
-    ]
-    return Program(tuple(items), (("world", members),))
-
-
-def _urgent(scenario: Scenario, library: Library, members: Array) -> Program:
-    """Data parallel: what the next forward needs first is sent first, and awaited only there."""
-    work = scenario.work
-    flow = library.flow("all_reduce", _sent_bytes(scenario) / work.buckets, members)
-    flows = (flow if flow.stages else None,) * work.buckets
-
-    def chunks(length_ms: float) -> Array:
-        return np.full(work.buckets, length_ms * 1e6 / work.buckets)
-
-    items = [
-        *_before(scenario),
-        Layers(Phase.FORWARD, chunks(work.forward_ms)),
-        Burst(Phase.BACKWARD, chunks(work.backward_ms), flows, urgent=True),
-        *_after(scenario),
-    ]
-    return Program(tuple(items), (("world", members),))
-
-
-def _collective(scenario: Scenario, library: Library) -> Program:
+def _collective(draft: Draft) -> Graph:
     """One collective a step, as a benchmark does; `forward_ms` before it."""
-    members, work = _everybody(scenario), scenario.work
-    flow = library.flow(work.operation, _sent_bytes(scenario), members)
-    flows = (flow,) * work.buckets if flow.stages else ()
-    chunks = np.full(len(flows), work.forward_ms * 1e6 / max(len(flows), 1))
-    items = (Blocking(Phase.FORWARD, chunks, flows),)
-    return Program(items, (("world", members),), together=True)
+    work, role, members = draft.work, Role(), draft.everybody
+    draft.before(role)
+    with role.phase(Phase.FORWARD):
+        for _ in range(work.buckets):
+            role.compute(work.forward_ms * 1e6 / work.buckets)
+            flow = draft.library.flow(work.operation, draft.sent_bytes, members)
+            if (number := draft.use(_as_kept(flow, draft.scenario))) >= 0:
+                role.block(number)
+    role.block(draft.use(draft.library.barrier(members)))
+    return draft.graph(role)
 
 
-def _fsdp(scenario: Scenario, library: Library) -> Program:
-    """Sharded data parallel: gather layers ahead of use, twice, and scatter their gradients."""
-    members, work = _everybody(scenario), scenario.work
+def _fsdp(draft: Draft) -> Graph:
+    """Gather layers ahead of use, twice, and scatter their gradients; replicas all-reduce those."""
+    work, role = draft.work, Role()
+    size = work.shard_ranks or draft.scenario.ranks
+    shards = np.arange(draft.scenario.ranks).reshape(-1, size)
+    draft.partition("world" if len(shards) == 1 else "shard", shards)
     layer = work.gradient_bytes / work.buckets
-    gathers = (library.flow("all_gather", layer, members),) * work.buckets
-    sent = layer * scenario.strategy.compression
-    scatters = (library.flow("reduce_scatter", sent, members),) * work.buckets
+    draft.before(role)
+    issued: list[int] = []
+    for last in [False] * (work.micro_batches - 1) + [True]:
+        for phase, length_ms in (
+            (Phase.FORWARD, work.forward_ms),
+            (Phase.BACKWARD, work.backward_ms),
+        ):
+            with role.phase(phase):
+                chunk_ns = length_ms * 1e6 / work.buckets / work.micro_batches
+                sends = phase is Phase.BACKWARD and draft.exchanges
+                issued += _gathered(draft, role, shards, layer, chunk_ns, sends=sends, last=last)
+    draft.reduced(role, issued)
+    draft.after(role)
+    return draft.graph(role)
 
-    def chunks(length_ms: float) -> Array:
-        return np.full(work.buckets, length_ms * 1e6 / work.buckets)
 
-    items = [
-        *_before(scenario),
-        Gathered(Phase.FORWARD, chunks(work.forward_ms), gathers),
-        Gathered(Phase.BACKWARD, chunks(work.backward_ms), gathers, scatters),
-        Drain(),
-        *_after(scenario),
-    ]
-    return Program(tuple(items), (("world", members),))
+def _gathered(
+    draft: Draft, role: Role, shards: Array, layer: float, chunk_ns: float, *, sends: bool,
+    last: bool,
+) -> list[int]:  # fmt: skip
+    """Layers, each of which needs its gather; the next one's is issued when a layer begins."""
+    library, issued = draft.library, []
+
+    def gather(*needs: int) -> int:
+        number = draft.use(library.flow("all_gather", layer, shards))
+        return role.exchange(number, *needs) if number >= 0 else -1
+
+    begun = role.compute(0.0)
+    coming = gather(begun)
+    for place in range(draft.work.buckets):
+        if coming >= 0:
+            begun = role.wait(coming)
+        coming = gather(begun) if place + 1 < draft.work.buckets else -1
+        begun = done = role.compute(chunk_ns)
+        if sends:
+            sent = layer * draft.strategy.compression
+            number = draft.use(library.flow("reduce_scatter", sent, shards))
+            if number >= 0:
+                issued.append(role.exchange(number, done))
+            if last and len(shards) > 1:
+                replicas = draft.partition("replica", shards.T.copy())
+                share = library.flow("all_reduce", sent / shards.shape[1], replicas)
+                number = draft.use(share)
+                issued.append(role.exchange(number, *issued[-1:] or [done]))
+    return issued
 
 
-def _grid(scenario: Scenario) -> Array:
-    """(data parallel, stages, tensor parallel): tensor parallel ranks are neighbours."""
+# -- models in parts -------------------------------------------------------------------------------
+
+
+def grid(scenario: Scenario) -> Array:
+    """(data, stages, context, tensor): ranks; those that share a layer are neighbours."""
     work = scenario.work
-    return np.arange(scenario.ranks).reshape(-1, work.pipeline_parallel, work.tensor_parallel)
+    shape = (-1, work.pipeline_parallel, work.context_parallel, work.tensor_parallel)
+    return np.arange(scenario.ranks).reshape(shape)
 
 
-def _replicas(scenario: Scenario) -> Array:
+def replicas(scenario: Scenario) -> Array:
     """Ranks that hold the same parameters: (groups, size)."""
-    return _grid(scenario).transpose(1, 2, 0).reshape(-1, _grid(scenario).shape[0])
+    places = grid(scenario).transpose(1, 3, 0, 2)
+    return places.reshape(places.shape[0] * places.shape[1], -1)
 
 
-def _tensor(scenario: Scenario, library: Library) -> Program:
+def _tensor(draft: Draft) -> Graph:
     """Tensor parallel layers: two all-reduces in forward and in backward of each."""
-    return _layered(scenario, library, "all_reduce")
+    return _layered(draft, "all_reduce")
 
 
-def _experts(scenario: Scenario, library: Library) -> Program:
+def _experts(draft: Draft) -> Graph:
     """Experts spread over `tensor_parallel` ranks: two all-to-alls each way in every layer."""
-    return _layered(scenario, library, "all_to_all")
+    return _layered(draft, "all_to_all")
 
 
-def _layered(scenario: Scenario, library: Library, operation: str) -> Program:
-    work = scenario.work
-    inner, outer = _grid(scenario).reshape(-1, work.tensor_parallel), _replicas(scenario)
-    flow = library.flow(operation, work.message_bytes, inner)
+def _layered(draft: Draft, operation: str) -> Graph:
+    work, role = draft.work, Role()
+    inner = draft.partition("tensor", grid(draft.scenario).reshape(-1, work.tensor_parallel))
+    outer = draft.partition("data", replicas(draft.scenario))
+    flow = draft.library.flow(operation, work.message_bytes, inner, imbalance=work.expert_imbalance)
     number = 2 * work.buckets if flow.stages else 1
-
-    def phase(which: Phase, length_ms: float) -> Item:
-        if not flow.stages:
-            return Compute(which, length_ms * 1e6)
-        return Blocking(which, np.full(number, length_ms * 1e6 / number), (flow,) * number)
-
-    reduced = library.flow("all_reduce", _sent_bytes(scenario), outer)
-    exchange = Burst(Phase.OTHER, np.zeros(1), (reduced if reduced.stages else None,))
-    items = [
-        *_before(scenario),
-        phase(Phase.FORWARD, work.forward_ms),
-        phase(Phase.BACKWARD, work.backward_ms),
-        exchange,
-        Drain(),
-        *_after(scenario),
-    ]
-    return Program(tuple(items), (("tensor", inner), ("data", outer)))
+    draft.before(role)
+    for phase, length_ms in ((Phase.FORWARD, work.forward_ms), (Phase.BACKWARD, work.backward_ms)):
+        with role.phase(phase):
+            for _ in range(number):
+                role.compute(length_ms * 1e6 / number)
+                if (instance := draft.use(flow)) >= 0:
+                    role.block(instance)
+    _exchanged(draft, role, outer)
+    draft.after(role)
+    return draft.graph(role)
 
 
-def _pipeline(scenario: Scenario, library: Library) -> Program:
+def _exchanged(draft: Draft, role: Role, outer: Array) -> None:
+    """Gradients among replicas, all at once behind the backward, and the wait for them."""
+    if not draft.exchanges:
+        return
+    number = draft.gradients(outer)
+    if number >= 0:
+        done = role.compute(0.0)
+        draft.reduced(role, [role.exchange(number, done)])
+
+
+def _pipeline(draft: Draft) -> Graph:
     """Stages that pass micro-batches on, then an all-reduce among the replicas of a stage."""
-    work = scenario.work
-    stages = _grid(scenario).transpose(0, 2, 1).reshape(-1, work.pipeline_parallel)
-    outer = _replicas(scenario)
-    network, gpu = library.network, library.placement.gpu
-    following = np.roll(stages, -1, axis=1)
-    routes = network.routes(gpu[stages.reshape(-1)], gpu[following.reshape(-1)])
-    hop = routes.total(network.latency_ns) + routes.worst(work.message_bytes / network.capacity)
-    micro = work.micro_batches
-    inner = _grid(scenario).reshape(-1, work.tensor_parallel)
-    shared = library.flow("all_reduce", work.message_bytes, inner)
-    layers = work.layers / work.pipeline_parallel if shared.stages else 0.0
-    reduced = library.flow("all_reduce", _sent_bytes(scenario), outer)
-    items = [
-        *_before(scenario),
-        Piped(
-            stages,
-            micro,
-            work.forward_ms * 1e6 / micro,
-            work.backward_ms * 1e6 / micro,
-            hop.reshape(stages.shape),
-            work.interleaved,
-            inner if layers else None,
-            2 * layers * shared.duration_ns,
-        ),
-        Burst(Phase.OTHER, np.zeros(1), (reduced if reduced.stages else None,)),
-        Drain(),
-        *_after(scenario),
-    ]
-    return Program(tuple(items), (("data", outer),))
+    scenario, work = draft.scenario, draft.work
+    places = grid(scenario)
+    stages = places.transpose(0, 2, 3, 1).reshape(-1, work.pipeline_parallel)
+    draft.partition("pipeline", stages)
+    outer = draft.partition("data", replicas(scenario))
+    inside = _Inside(draft, places)
+    messages = _Messages(draft, stages)
+    roles = []
+    for tasks in schedules.tasks(
+            work.schedule, work.pipeline_parallel, work.micro_batches, work.interleaved,
+            forward=work.forward_ms, backward=work.backward_ms,
+        ):  # fmt: skip
+        role = Role()
+        draft.before(role)
+        for task in tasks:
+            _carry_out(draft, role, task, messages, inside)
+        roles.append(role)
+    if draft.exchanges:
+        reduced = draft.gradients(outer)
+        for role in roles if reduced >= 0 else ():
+            draft.reduced(role, [role.exchange(reduced, role.compute(0.0))])
+    for role in roles:
+        draft.after(role)
+    of_rank = np.zeros(scenario.ranks, np.int64)
+    of_rank[stages] = np.arange(work.pipeline_parallel)
+    return draft.graph(*roles, role=of_rank)
 
+
+class _Messages:
+    """Activations and their gradients between the stages of a pipeline."""
+
+    def __init__(self, draft: Draft, stages: Array) -> None:
+        self._draft, self._stages = draft, stages
+        self._count = stages.shape[1]
+        self._laid: dict[tuple[int, int], Flow] = {}
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def between(self, source: int, target: int, batch: int) -> int:
+        """The message of a micro-batch from a chunk of layers to the next; -1: on one rank."""
+        one, other = source % self._count, target % self._count
+        if one == other:
+            return -1
+        if (one, other) not in self._laid:
+            size = self._draft.work.message_bytes / self._draft.work.context_parallel
+            self._laid[one, other] = self._draft.library.pairs(
+                size, self._stages[:, one], self._stages[:, other]
+            )
+        key = (source, target, batch)
+        if key not in self._known:
+            self._known[key] = self._draft.use(self._laid[one, other])
+        return self._known[key]
+
+
+class _Inside:
+    """What the ranks of a stage exchange in a micro-batch's pass through a chunk of its layers."""
+
+    def __init__(self, draft: Draft, places: Array) -> None:
+        work = draft.work
+        self._draft, self._flows = draft, []
+        layers = work.layers // (work.pipeline_parallel * work.interleaved)
+        self._known: dict[tuple[int, ...], list[int]] = {}
+        if not layers:
+            return
+        library, size = draft.library, work.message_bytes / work.context_parallel
+        if work.tensor_parallel > 1:
+            inner = draft.partition("tensor", places.reshape(-1, work.tensor_parallel))
+            self._flows.append(repeated(library.flow("all_reduce", size, inner), 2 * layers))
+        if work.context_parallel > 1:
+            context = draft.partition(
+                "context", places.transpose(0, 1, 3, 2).reshape(-1, work.context_parallel)
+            )
+            keys = work.message_bytes * work.key_share
+            self._flows.append(repeated(library.flow("all_gather", keys, context), layers))
+        if work.expert_parallel > 1:
+            width = work.expert_parallel
+            data = places.transpose(1, 2, 3, 0).reshape(-1, width)
+            experts = draft.partition("expert", data)
+            flow = library.flow("all_to_all", size, experts, imbalance=work.expert_imbalance)
+            self._flows.append(repeated(flow, 2 * layers))
+
+    def instances(self, task: Task, stages: int) -> list[int]:
+        """The collectives of a task, the same for the stages of one chunk."""
+        key = (task.kind, task.chunk // stages, task.batch)
+        if key not in self._known:
+            self._known[key] = [self._draft.use(flow) for flow in self._flows]
+        return self._known[key]
+
+
+def _carry_out(draft: Draft, role: Role, task: Task, messages: _Messages, inside: _Inside) -> None:
+    """Receive, compute with what the stage exchanges, and send on."""
+    work, stages = draft.work, draft.work.pipeline_parallel
+    chunks = stages * work.interleaved
+    step = -1 if task.kind == schedules.FORWARD else 1
+    near, far = task.chunk + step, task.chunk - step
+    ends = task.kind != schedules.WEIGHTS
+    forward = task.kind == schedules.FORWARD
+    phase = Phase.FORWARD if forward else Phase.BACKWARD
+    if ends and 0 <= near < chunks:
+        number = messages.between(near, task.chunk, task.batch)
+        if number >= 0:
+            role.block(number, receives=True)
+    with role.phase(phase):
+        length = (work.forward_ms if forward else work.backward_ms) * 1e6
+        done = role.compute(length * task.share / work.micro_batches / work.interleaved)
+        for number in inside.instances(task, stages) if ends else ():
+            if number >= 0:
+                done = role.block(number)
+    if ends and 0 <= far < chunks:
+        number = messages.between(task.chunk, far, task.batch)
+        if number >= 0:
+            role.exchange(number, done, stream=ONWARD if forward else BACKWARD)
+
+
+# -- exchanges of parameters -----------------------------------------------------------------------
+
+
+def _averaged(draft: Draft, graph: Graph) -> Graph:
+    """The step behind which parameters are averaged: nothing is left to hide that behind."""
+    strategy = draft.strategy
+    members = draft.everybody
+    if strategy.kind == "diloco" and strategy.island_ranks > 1:
+        members = np.arange(draft.scenario.ranks).reshape(-1, strategy.island_ranks).T.copy()
+        draft.partition("islands", members)
+    flow = draft.library.flow("all_reduce", draft.sent_bytes, members)
+    number = draft.use(flow)
+    for role in graph.roles:
+        if number >= 0:
+            role.wait(role.exchange(number, role.compute(0.0)))
+        if strategy.outer_ms:
+            with role.phase(Phase.OPTIMIZER):
+                role.compute(strategy.outer_ms * 1e6)
+    return draft.graph(*graph.roles, role=graph.role)
+
+
+Build = Callable[[Draft], Graph]
+Phased = AbstractContextManager[None]
 
 PROGRAMS: dict[str, Build] = {
     "ddp": _ddp,
@@ -343,3 +461,35 @@ PROGRAMS: dict[str, Build] = {
     "experts": _experts,
     "pipeline": _pipeline,
 }
+
+
+def build(scenario: Scenario, library: Library, *, exchanges: bool = True) -> Graph:
+    """A step of a scenario's work. Without `exchanges`: one between two averages of parameters."""
+    draft = Draft(scenario, library)
+    graph = PROGRAMS[scenario.work.kind](draft)
+    if scenario.strategy.kind in AVERAGING and exchanges:
+        graph = _averaged(draft, graph)
+    if scenario.strategy.kind == "stale_synchronous":
+        _bounded(draft, graph)
+        graph = draft.graph(*graph.roles, role=graph.role)
+    return graph
+
+
+def _bounded(draft: Draft, graph: Graph) -> None:
+    """Step k + 1 begins when all have finished step k - bound (Ho et al. 2013)."""
+    number = draft.use(draft.library.barrier(draft.everybody))
+    for role in graph.roles:
+        over = role.compute(0.0)
+        role.wait(role.exchange(number, over, stream=ONWARD), back=draft.strategy.bound)
+
+
+def together(graph: Graph, library: Library) -> Graph:
+    """The same step, but that ranks begin the next when the last is through."""
+    everybody = np.arange(len(graph.role))[None, :]
+    flows = [*graph.flows, library.barrier(everybody)]
+    for role in graph.roles:
+        role.block(len(flows) - 1)
+    return Graph(graph.roles, graph.role, flows, graph.partitions)
+
+
+__all__ = ["AVERAGING", "EXCHANGE", "Draft", "build", "grid", "repeated", "replicas", "together"]

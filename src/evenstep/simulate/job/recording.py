@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 START_NS = 1_000_000_000  # the clock of a simulation does not begin at zero
 BLOCK_BYTES = 1 << 28
 _SEQ, _STEP = 0, 9  # words; the second holds the step below the group
+_PEER = 24  # of 4 bytes, in a record
 
 OPERATIONS = {
     "all_reduce": Op.ALL_REDUCE,
@@ -46,6 +47,7 @@ class Row(NamedTuple):
     flags: int = 0
     payload: int = 0
     parts: int = 1  # of the bytes, one on each rank: before a gather, behind a scatter
+    peer: Array | None = None  # of a message: the other rank
 
 
 class Extra(NamedTuple):
@@ -63,8 +65,9 @@ class Extra(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Whole steps of all ranks: records as (ranks, records, words), summaries as (ranks, steps)."""
+    """Whole steps of some ranks: records (ranks, records, words), summaries (ranks, steps)."""
 
+    ranks: Array
     records: Array
     summaries: Array
     steps: int
@@ -78,18 +81,17 @@ class Keeper(Protocol):
 
 
 class Recorder:
-    """Collects the rows of steps and hands on whole blocks."""
+    """Collects the rows of ranks that all do the same, and hands on whole blocks of steps."""
 
-    def __init__(self, ranks: int, keeper: Keeper) -> None:
-        self._ranks = ranks
+    def __init__(self, which: Array, keeper: Keeper) -> None:
+        self._which, self._ranks = which, len(which)
         self._keeper = keeper
         self._templates: dict[tuple[int, ...], Array] = {}
-        self._sequence: dict[int, int] = {}  # collectives of each partition so far
-        self._buffer = np.zeros((ranks, 0, layout.RECORD_WORDS), np.uint64)
+        self._sequence: dict[tuple[int, int], int] = {}  # collectives of each partition so far
+        self._buffer = np.zeros((self._ranks, 0, layout.RECORD_WORDS), np.uint64)
         self._used = self._written = self._steps = 0
         self._whole = 0  # records of finished steps: an interrupted one is left out
         self._summaries: list[Array] = []
-        self.extras: list[Extra] = []
 
     def step(self, number: int, rows: list[Row]) -> None:
         """Take a step: the first row is the step's own, collectives follow in order of issue."""
@@ -112,9 +114,12 @@ class Recorder:
         words[:, layout.WORD_ENTER] = _stamp(row.enter_ns)
         words[:, layout.WORD_EXIT] = _stamp(row.exit_ns)
         words[:, _STEP] |= np.uint64(number)
-        if row.kind is Kind.COLLECTIVE:
-            sequence = self._sequence.get(row.group, 0)
-            self._sequence[row.group] = sequence + 1
+        if row.peer is not None:
+            words.view(np.int32)[:, _PEER] = row.peer
+        if row.kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT):
+            key = (row.group, row.op if row.kind is Kind.POINT_TO_POINT else -1)
+            sequence = self._sequence.get(key, 0)
+            self._sequence[key] = sequence + 1
             words[:, layout.WORD_GROUP_SEQ] = sequence
         elif isinstance(row.group_seq, np.ndarray) or row.group_seq:
             words[:, layout.WORD_GROUP_SEQ] = np.rint(row.group_seq).astype(np.uint64)
@@ -134,7 +139,7 @@ class Recorder:
             record["group"], record["flags"], record["payload"] = row.group, row.flags, row.payload
             record["device"] = layout.HOST_DEVICE
             record["peer_or_root"] = 0 if row.kind is Kind.STEP else layout.NO_PEER
-            if row.kind is Kind.COLLECTIVE:
+            if row.kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT):
                 record["dtype"], record["reduce_op"] = DType.BFLOAT16, ReduceOp.SUM
             self._templates[key] = record.view(np.uint64)
         return self._templates[key]
@@ -147,22 +152,18 @@ class Recorder:
         summaries = np.empty((self._ranks, self._steps), SUMMARY)  # np.stack would drop the padding
         for index, each in enumerate(self._summaries[: self._steps]):
             summaries[:, index] = each
-        self._keeper.keep(Block(self._buffer[:, : self._used], summaries, self._steps))
+        self._keeper.keep(Block(self._which, self._buffer[:, : self._used], summaries, self._steps))
         self._written += self._used
         self._used = self._whole = self._steps = 0
         self._summaries = []
 
-    @property
-    def written(self) -> int:
-        """Records of each rank so far."""
-        return self._written + self._used
 
-    def extra_records(self) -> dict[int, Array]:
-        """Records of single ranks, numbered behind the others."""
-        by_rank: dict[int, list[Extra]] = {}
-        for extra in self.extras:
-            by_rank.setdefault(extra.rank, []).append(extra)
-        return {rank: _extras(items, self.written) for rank, items in by_rank.items()}
+def extra_records(extras: list[Extra], written: Array) -> dict[int, Array]:
+    """Records of single ranks, numbered behind the others that each rank has `written`."""
+    by_rank: dict[int, list[Extra]] = {}
+    for extra in extras:
+        by_rank.setdefault(extra.rank, []).append(extra)
+    return {rank: _extras(items, int(written[rank])) for rank, items in by_rank.items()}
 
 
 def _stamp(time_ns: Array) -> Array:
@@ -234,4 +235,20 @@ def collective_row(
         parts=members,
         group=group,
         flags=int(flags),
+    )
+
+
+def message_row(
+    size_bytes: float, peer: Array, group: int, enter_ns: Array, exit_ns: Array, *, receives: bool
+) -> Row:
+    """A message to or from another rank; who receives it is blocked until it is there."""
+    return Row(
+        Kind.POINT_TO_POINT,
+        int(Op.RECV if receives else Op.SEND),
+        enter_ns,
+        exit_ns,
+        bytes=int(size_bytes),
+        group=group,
+        flags=int(Flag.HOST_BLOCKED if receives else Flag.ASYNC),
+        peer=peer,
     )

@@ -1,12 +1,11 @@
-"""How ranks keep together between steps: barriers, bounded lag, pacing.
+"""How ranks keep together between steps: not at all, or by pacing.
 
-Gradient collectives are barriers in themselves. A strategy may hold ranks before a step, and may
-keep those that are ahead at its end.
+Gradient collectives are barriers in themselves; a bound on how far a rank may be ahead is part of
+the step's graph. What pacing does, it does before a step.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,42 +63,20 @@ class Pace:
 class Loose(Pace):
     """Nobody waits: a rank reads the parameters as its update is applied."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, *, bounded: bool = False) -> None:
         self._updates = Updates(ranks)
         self._read = np.zeros(ranks)
+        self._bounded = bounded  # they are read as the next step begins, which may be held
 
     def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:  # noqa: ARG002
-        """Remember when what was read was applied; the next is read then, or behind a barrier."""
+        """Remember when what was read was applied, and when the next is read."""
         applied = end if seen is None else np.array(seen.over_ns)
         self._updates.add(self._read, applied)
-        self._read = np.maximum(applied, self._released(end))
-
-    def _released(self, end: Array) -> Array | float:  # noqa: ARG002
-        """When a barrier let each rank go on; 0 where it did not hold it."""
-        return 0.0
+        self._read = np.maximum(applied, end) if self._bounded else applied
 
     def staleness(self) -> Staleness | None:
         """Over all updates."""
         return self._updates.staleness()
-
-
-class BoundedLag(Loose):
-    """Stale synchronous parallel (Ho et al. 2013): nobody is more than `bound` steps ahead."""
-
-    def __init__(self, bound: int, ranks: int) -> None:
-        super().__init__(ranks)
-        self._ends: deque[float] = deque(maxlen=bound + 1)
-        self._bound = bound
-        self._arrived: Array = np.zeros(ranks)
-
-    def barrier(self, step: int, now: Array) -> Array:
-        """Step k + 1 may begin when all have finished step k - bound."""
-        self._ends.append(float(now.max()))
-        self._arrived = now
-        return np.maximum(now, self._ends[0]) if step >= self._bound else now
-
-    def _released(self, end: Array) -> Array | float:
-        return np.where(end > self._arrived, end, 0.0)
 
 
 class Paced(Pace):
@@ -223,7 +200,7 @@ def pace_of(scenario: Scenario, run_id: str) -> Pace:
     if kind == "paced":
         return Paced(scenario, run_id)
     if kind == "stale_synchronous":
-        return BoundedLag(scenario.strategy.bound, scenario.ranks)
+        return Loose(scenario.ranks, bounded=True)
     if kind == "asynchronous":
         return Loose(scenario.ranks)
     return Pace()

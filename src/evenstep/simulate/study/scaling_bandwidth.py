@@ -6,20 +6,24 @@ bytes over the speed of the cards. No latency, no link that several use, nobody 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.job.program import Blocking, Burst, Gathered, Item
-from evenstep.simulate.simulation import Setup
+from evenstep.simulate.simulation import Setup, step_ns
 
 Array = npt.NDArray[Any]
 
 #: Bytes a rank sends ÷ bytes of the collective, without (n-1)/n (nccl-tests, PERFORMANCE.md).
 _FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+_DISTURBING = ("noise", "neighbours", "strategy")
 
 
 class Parts(NamedTuple):
@@ -33,12 +37,27 @@ class Parts(NamedTuple):
 
 def parts(setup: Setup) -> Parts:
     """Of one step of a scenario that is set up."""
-    flows = setup.program.flows
+    flows = [flow for flow in setup.graph.flows if flow.stages]
     moved = sum(wire_ns(flow, setup) for flow in flows)
     latency = sum(_latency_ns(flow) for flow in flows)
     alone = sum(flow.duration_ns for flow in flows)
-    step = setup.program.compute_ns + sum(_exposed_ns(item, setup) for item in setup.program.items)
-    return Parts(moved, latency, max(alone - moved - latency, 0.0), step)
+    return Parts(moved, latency, max(alone - moved - latency, 0.0), _bandwidth_only_ns(setup))
+
+
+def _bandwidth_only_ns(setup: Setup) -> float:
+    """The step if a collective were nothing but its bytes over the speed of the cards."""
+    known: dict[int, Flow] = {}
+
+    def bare(flow: Flow) -> Flow:
+        if id(flow) not in known:
+            known[id(flow)] = setup.library.barrier(flow.members, wire_ns(flow, setup))
+        return known[id(flow)]
+
+    graph = replace(setup.graph, flows=[bare(flow) for flow in setup.graph.flows])
+    calm = schema.read(
+        Scenario, {k: v for k, v in schema.plain(setup.scenario).items() if k not in _DISTURBING}
+    )
+    return step_ns(replace(setup, scenario=calm, graph=graph, between=graph))
 
 
 def wire_ns(flow: Flow, setup: Setup) -> float:
@@ -63,17 +82,3 @@ def _speed(cluster: Cluster, node: Array) -> float:
 def _latency_ns(flow: Flow) -> float:
     rounds = (float(s.latency_ns.max(initial=0.0)) * s.round.repeats for s in flow.stages)
     return flow.launch_ns + sum(rounds)
-
-
-def _exposed_ns(item: Item, setup: Setup) -> float:
-    """Communication of an item less the compute that follows its first collective."""
-    if isinstance(item, Blocking):
-        return sum(wire_ns(flow, setup) for flow in item.flows)
-    if isinstance(item, Gathered):
-        moved = sum(wire_ns(flow, setup) for flow in (*item.gathers, *item.scatters))
-        return max(moved - float(item.chunk_ns.sum()), 0.0)
-    if isinstance(item, Burst):
-        issued = [index for index, flow in enumerate(item.flows) if flow is not None]
-        moved = sum(wire_ns(flow, setup) for flow in item.flows if flow is not None)
-        return max(moved - float(item.chunk_ns[issued[0] + 1 :].sum()), 0.0) if issued else 0.0
-    return 0.0

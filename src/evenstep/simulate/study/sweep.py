@@ -57,12 +57,12 @@ class Unit(NamedTuple):
     repeat: int
     varied: tuple[tuple[str, Any], ...]
     scenario: dict[str, Any]
-    exact: bool = False
+    coflows: bool = False
 
     @property
     def key(self) -> str:
         """The same for the same simulation, whatever sweep it is part of."""
-        text = json.dumps([VERSION, self.exact, self.scenario], sort_keys=True)
+        text = json.dumps([VERSION, self.coflows, self.scenario], sort_keys=True)
         return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
@@ -81,7 +81,7 @@ class Plan:
             "schema": f"evenstep.sweep/{VERSION}",
             "vary": {axis.field: list(axis.values) for axis in self.axes},
             "repeats": self.repeats,
-            "exact": first.exact,
+            "coflows": first.coflows,
             "first": first.scenario,
         }
 
@@ -116,7 +116,7 @@ def plan(
     *,
     repeats: int = 1,
     assignments: Sequence[str] = (),
-    exact: bool = False,
+    coflows: bool = False,
 ) -> Plan:
     """All units of a sweep over a scenario's plain values.
 
@@ -130,7 +130,7 @@ def plan(
         pairs = tuple((axis.field, _shown(value)) for axis, value in zip(axes, chosen, strict=True))
         for repeat in range(repeats):
             plain = seeded(asked, repeat)
-            units.append(Unit(len(units), combination, repeat, pairs, plain, exact))
+            units.append(Unit(len(units), combination, repeat, pairs, plain, coflows))
     return Plan(tuple(axes), repeats, tuple(units))
 
 
@@ -183,7 +183,7 @@ def outcome(unit: Unit) -> dict[str, Any] | None:
     """The row of a unit; None where it was interrupted."""
     from evenstep.simulate.simulation import simulate
 
-    return row_of(unit, simulate(schema.read(Scenario, unit.scenario), exact=unit.exact))
+    return row_of(unit, simulate(schema.read(Scenario, unit.scenario), coflows=unit.coflows))
 
 
 def row_of(unit: Unit, result: Result) -> dict[str, Any] | None:

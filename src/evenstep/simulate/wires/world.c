@@ -18,11 +18,12 @@
 typedef int64_t i64;
 typedef int32_t i32;
 
-enum { COMPUTE, UNTIL, COLLECTIVE, SLOWED, DROP };
+enum { COMPUTE, UNTIL, COLLECTIVE, SLOWED, DROP, URGENT };
 enum { STUCK = -1, PAUSED = -2 };
 
 static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than this are one */
 static const double EQUAL = 1e-10;                      /* of rates */
+static const double STEADY = 1e-14;                     /* of a round's length */
 static const double LEAST_SHARE = 0.05; /* of a link, left by what does not yield */
 
 static void *some(i64 count, size_t size) {
@@ -54,13 +55,14 @@ typedef struct { /* messages that are under way together */
     double *bytes, *latency, *hop, *narrow; /* hop: how long it takes by itself, closed */
     i64 *route;                             /* count + 1 */
     i32 *link, *delay;                      /* delay: number of its latency */
+    double *weight;                         /* what of its rate a message takes of each link */
     Lists by_gate, by_other, by_group;      /* messages; by_group: rows of a ring */
     i32 *need;                              /* of each participant: messages to wait for */
 } Stage;
 
 typedef struct {
     i32 participants, groups, rounds, spared;
-    int closed;
+    int closed, joined; /* joined: nobody begins before the last of the group is there */
     i32 *rank, *of_rank;   /* rank of each participant; first participant of each rank, ranks + 1 */
     i32 *group;            /* of each rank, -1: no member */
     Lists members, inside; /* ranks and participants of each group */
@@ -71,7 +73,7 @@ typedef struct {
 } Flow;
 
 typedef struct {
-    i32 roles, streams, instances, widest;
+    i32 roles, streams, instances, widest, urgent; /* urgent: instances that are */
     i32 *role; /* of each rank of the job */
     i32 *start; /* operations of each role */
     i32 *kind, *instance, *soft;
@@ -98,13 +100,14 @@ struct Step {
     double *value, *enter, *end;
     Instance **instance;
     double *scale;
-    i64 open; /* operations that have no end */
+    i64 open;   /* operations that have no end */
+    i32 urgent; /* groups of urgent instances that are complete */
 };
 
 typedef struct {
     i32 first, ranks, fed, taken, lag, hungry;
     int eager, final;
-    double slowdown, soonest;
+    double slowdown, soonest, free; /* free: when the last urgent collective was over */
     Step **steps; /* by number; NULL once taken */
 } Job;
 
@@ -169,7 +172,7 @@ typedef struct {
     i64 messages;
     /* work space of the solver */
     i32 *member, member_room, *mark, stamp, *seen, *touched, *head, *next, *unfrozen;
-    double *rest, *rate, *level, *top;
+    double *rest, *rate, *level, *top, *asked; /* asked: by those unfrozen, for each of rate */
     i32 *stop, *level_heap;
     /* and of recurrences */
     double *here, *there, *sum;
@@ -215,6 +218,7 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->dirty = some(links, sizeof(i32)), w->mark = some(links, sizeof(i32));
     w->touched = some(links, sizeof(i32)), w->head = some(links, sizeof(i32));
     w->unfrozen = some(links, sizeof(i32)), w->rest = some(links, sizeof(double));
+    w->asked = some(links, sizeof(double));
     w->level = some(links, sizeof(double)), w->top = some(links, sizeof(double));
     w->level_heap = some(links, sizeof(i32));
     return w;
@@ -228,10 +232,10 @@ static i32 delay_number(World *w, double latency) {
 }
 
 i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i32 *group,
-               i64 closed, i64 spared, double launch, double steady) {
+               i64 closed, i64 joined, i64 spared, double launch, double steady) {
     Flow *f = some(1, sizeof(Flow));
     f->participants = (i32)participants, f->groups = (i32)groups;
-    f->closed = (int)closed, f->spared = (i32)spared, f->launch = launch, f->steady = steady;
+    f->closed = (int)closed, f->joined = (int)joined, f->spared = (i32)spared, f->launch = launch, f->steady = steady;
     f->rank = copied(rank, participants, sizeof(i32));
     f->group = copied(group, w->ranks, sizeof(i32));
     f->of_rank = some(w->ranks + 1, sizeof(i32));
@@ -247,9 +251,30 @@ i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i3
     return w->flow_count++;
 }
 
+/* Of messages between the same two, the one that takes longest is all that counts. */
+static void merge(Stage *s) {
+    Lists by_gate = s->by_gate;
+    i32 kept = 0;
+    char *gone = some(s->count, 1);
+    for (i32 m = 0; m < s->count; m++)
+        for (i32 k = by_gate.start[s->gate[m]]; k < by_gate.start[s->gate[m] + 1]; k++) {
+            i32 n = by_gate.entry[k];
+            if (n <= m || gone[m] || gone[n] || s->other[n] != s->other[m]) continue;
+            if (s->hop[n] > s->hop[m] || s->latency[n] > s->latency[m]) gone[m] = 1;
+            else gone[n] = 1;
+        }
+    for (i32 m = 0; m < s->count; m++) {
+        if (gone[m]) continue;
+        s->gate[kept] = s->gate[m], s->other[kept] = s->other[m], s->hop[kept] = s->hop[m];
+        s->latency[kept++] = s->latency[m];
+    }
+    s->count = kept;
+    free(gone);
+}
+
 void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *other,
                  const double *bytes, const double *latency, const double *hop, const i64 *route,
-                 const i32 *link, i64 ring, i64 posted, i64 repeats) {
+                 const i32 *link, const double *weight, i64 ring, i64 posted, i64 repeats) {
     Flow *f = w->flows[flow];
     Stage *s = some(1, sizeof(Stage));
     s->count = (i32)count, s->ring = (i32)ring, s->posted = (int)posted;
@@ -258,6 +283,7 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     s->latency = copied(latency, count, sizeof(double));
     s->route = copied(route, count + 1, sizeof(i64));
     s->link = copied(link, route[count], sizeof(i32));
+    s->weight = copied(weight, route[count], sizeof(double));
     s->delay = some(count, sizeof(i32)), s->narrow = some(count, sizeof(double));
     s->need = some(f->participants, sizeof(i32));
     for (i64 m = 0; m < count; m++) {
@@ -265,14 +291,16 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
         if (other[m] >= 0) s->need[other[m]]++;
         s->narrow[m] = INFINITY;
         for (i64 h = route[m]; h < route[m + 1]; h++)
-            s->narrow[m] = fmin(s->narrow[m], w->link[link[h]].capacity);
+            s->narrow[m] = fmin(s->narrow[m], w->link[link[h]].capacity / weight[h]);
         if (!f->closed) s->delay[m] = delay_number(w, latency[m]);
     }
     s->by_gate = lists_of(f->participants, s->count, gate);
     s->by_other = lists_of(f->participants, s->count, other);
+    if (f->closed && !s->ring) merge(s);
     i32 rows = s->ring ? s->count / s->ring : s->count;
     i32 *of = some(rows, sizeof(i32));
-    for (i32 row = 0; row < rows; row++) of[row] = f->group[f->rank[gate[s->ring ? row * s->ring : row]]];
+    for (i32 row = 0; row < rows; row++)
+        of[row] = f->group[f->rank[s->gate[s->ring ? row * s->ring : row]]];
     s->by_group = lists_of(f->groups, rows, of);
     free(of);
     i32 n = f->stage_count++;
@@ -307,22 +335,28 @@ i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *star
     Lists lanes = lists_of(g->roles * g->streams, total, key);
     g->lane_start = lanes.start, g->lane = lanes.entry;
     free(key);
+    char *seen = some(g->instances, 1);
+    for (i32 o = 0; o < total; o++)
+        if (kind[o] == URGENT && !seen[instance[o]]) seen[instance[o]] = 1, g->urgent++;
+    free(seen);
     w->graphs = more(w->graphs, w->graph_count + 1, sizeof(Graph *));
     w->graphs[w->graph_count] = g;
     return w->graph_count++;
-}
-
-void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const double *begin) {
-    Job *j = &w->job[job];
-    j->eager = (int)eager, j->lag = (i32)lag, j->slowdown = slowdown;
-    for (i32 r = 0; r < j->ranks; r++)
-        for (i32 s = 0; s < w->streams; s++) w->until[(j->first + r) * w->streams + s] = begin[r];
 }
 
 static void wake(World *w, i32 rank) {
     if (w->queued[rank]) return;
     w->queued[rank] = 1;
     w->queue[w->queue_count++] = rank;
+}
+
+void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const double *begin) {
+    Job *j = &w->job[job];
+    j->eager = (int)eager, j->lag = (i32)lag, j->slowdown = slowdown;
+    for (i32 r = 0; r < j->ranks; r++) {
+        wake(w, j->first + r);
+        for (i32 s = 0; s < w->streams; s++) w->until[(j->first + r) * w->streams + s] = begin[r];
+    }
 }
 
 /* `value` is (widest role, ranks): what each operation takes; `scale` is of each collective. */
@@ -458,10 +492,10 @@ static i32 gather(World *w, i32 count) {
             if (w->mark[l] != stamp) {
                 w->mark[l] = stamp, w->touched[touched++] = l;
                 w->rest[l] = available(w, l) - w->link[l].load;
-                w->unfrozen[l] = 0, w->head[l] = -1, w->top[l] = 0;
+                w->unfrozen[l] = 0, w->asked[l] = 0, w->head[l] = -1, w->top[l] = 0;
             }
-            w->rest[l] += x->rate;
-            w->unfrozen[l]++;
+            w->rest[l] += x->rate * x->stage->weight[h];
+            w->unfrozen[l]++, w->asked[l] += x->stage->weight[h];
             w->next[i * w->hops + (i32)(h - x->stage->route[x->message])] = w->head[l];
             w->head[l] = i * w->hops + (i32)(h - x->stage->route[x->message]);
         }
@@ -474,7 +508,7 @@ static void fill(World *w, i32 touched) {
     i32 *heap = w->level_heap, count = touched;
     for (i32 i = 0; i < touched; i++) {
         i32 l = heap[i] = w->touched[i];
-        w->level[l] = fmax(w->rest[l], 0) / w->unfrozen[l];
+        w->level[l] = fmax(w->rest[l], 0) / w->asked[l];
     }
     for (i32 i = count / 2; i-- > 0;) level_down(w, heap, count, i);
     while (count) {
@@ -484,7 +518,7 @@ static void fill(World *w, i32 touched) {
             if (count) level_down(w, heap, count, 0);
             continue;
         }
-        double level = fmax(w->rest[l], 0) / w->unfrozen[l];
+        double level = fmax(w->rest[l], 0) / w->asked[l];
         if (level > w->level[l]) { /* what was frozen since has left more to each */
             w->level[l] = level;
             level_down(w, heap, count, 0);
@@ -497,7 +531,8 @@ static void fill(World *w, i32 touched) {
             Active *x = &w->active[w->member[i]];
             for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
                 i32 other = x->stage->link[h];
-                w->rest[other] -= level, w->unfrozen[other]--;
+                w->rest[other] -= level * x->stage->weight[h];
+                w->asked[other] -= x->stage->weight[h], w->unfrozen[other]--;
                 if (level > w->top[other]) w->top[other] = level;
             }
         }
@@ -556,7 +591,7 @@ static void settle(World *w, i32 count, i32 touched) {
         double change = w->rate[i] - x->rate;
         if (x->place >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
         for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++)
-            w->link[x->stage->link[h]].load += change;
+            w->link[x->stage->link[h]].load += change * x->stage->weight[h];
         set_rate(w, a, w->rate[i]);
     }
     for (i32 t = 0; t < touched; t++) {
@@ -574,8 +609,8 @@ static int alone(World *w, i32 a) {
     double rate = s->narrow[x->message];
     for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
         Link *link = &w->link[s->link[h]];
-        link->load = rate, link->peak = fmax(link->peak, rate);
-        if (x->bottleneck < 0 && link->capacity == rate)
+        link->load = rate * s->weight[h], link->peak = fmax(link->peak, link->load);
+        if (x->bottleneck < 0 && link->capacity / s->weight[h] == rate)
             x->bottleneck = s->link[h], link->stopped = 1;
     }
     set_rate(w, a, rate);
@@ -645,7 +680,7 @@ static void join(World *w, i32 a, int job) {
         w->slot[(i64)a * w->hops + (h - s->route[x->message])] = link->count;
         link->active[link->count++] = a;
         if (w->present && w->present[(i64)l * w->jobs + job]++ == 0) soil(w, l, 1);
-        if (steady > 0) link->steady += steady, soil(w, l, 1);
+        if (steady > 0) link->steady += steady * s->weight[h], soil(w, l, 1);
     }
 }
 
@@ -668,8 +703,9 @@ static void part(World *w, i32 a, int job) {
                     break;
                 }
         }
-        if (steady > 0) link->steady = link->count ? link->steady - steady : 0, soil(w, l, 1);
-        else link->load -= x->rate;
+        double taken = (steady > 0 ? steady : x->rate) * s->weight[h];
+        if (steady > 0) link->steady = link->count ? link->steady - taken : 0, soil(w, l, 1);
+        else link->load -= taken;
         if (x->bottleneck == l) link->stopped--;
         if (!link->count) link->load = link->stopped = 0;
         else if (link->stopped) soil(w, l, 0);
@@ -877,6 +913,7 @@ static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, d
     }
     double *next = w->there;
     for (i32 round = 0; round < repeats; round++) {
+        double least = INFINITY, most = -INFINITY;
         for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
             next[f->inside.entry[k]] = s->need[f->inside.entry[k]] ? -INFINITY : x[f->inside.entry[k]];
         for (i32 k = s->by_group.start[group]; k < s->by_group.start[group + 1]; k++) {
@@ -886,8 +923,16 @@ static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, d
             next[gate] = fmax(fmax(next[gate], x[gate]), begin + hop);
             if (other >= 0) next[other] = fmax(fmax(next[other], x[other]), begin + hop);
         }
+        for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++) {
+            i32 p = f->inside.entry[k];
+            least = fmin(least, next[p] - x[p]), most = fmax(most, next[p] - x[p]);
+            x[p] = next[p];
+        }
+        if (most - least > STEADY * most) continue;
+        /* all are as much later: so they will be in every round from here */
         for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
-            x[f->inside.entry[k]] = next[f->inside.entry[k]];
+            x[f->inside.entry[k]] += (repeats - 1 - round) * most;
+        return;
     }
 }
 
@@ -910,10 +955,12 @@ static double spare(World *w, Instance *of, i32 group) {
 static void close_group(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
     double awaited = f->spared ? spare(w, of, group) : INFINITY, latest = -INFINITY;
+    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
+        latest = fmax(latest, of->entry[f->inside.entry[k]]);
+    latest = fmin(latest, awaited);
     for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++) {
         i32 p = f->inside.entry[k];
-        w->here[p] = f->spared ? awaited : of->entry[p];
-        latest = fmax(latest, w->here[p]);
+        w->here[p] = f->spared || f->joined ? latest : of->entry[p];
     }
     for (i32 n = 0; n < f->stage_count; n++)
         stage_through(w, f, f->stages[n], f->repeats[n], group, of->scale);
@@ -926,6 +973,32 @@ static void close_group(World *w, Instance *of, i32 group) {
     }
 }
 
+/* One at a time; of those that all ranks are ready for, the last first (Peng et al. 2019). */
+static void urgent(World *w, Job *j, Step *step) {
+    i32 left = step->graph->urgent, count = step->graph->instances;
+    double *begin = some(count, sizeof(double));
+    for (i32 k = 0; k < count; k++) {
+        Instance *of = step->instance[k];
+        begin[k] = of && step->graph->flow[k] >= 0 && of->entry && of->open ? -INFINITY : NAN;
+        for (i32 p = 0; !isnan(begin[k]) && p < of->flow->participants; p++)
+            begin[k] = fmax(begin[k], of->entry[p]);
+    }
+    while (left--) {
+        double now = INFINITY;
+        for (i32 k = 0; k < count; k++) if (begin[k] < now) now = begin[k];
+        now = fmax(now, j->free);
+        i32 last = count - 1;
+        while (!(begin[last] <= now)) last--;
+        Instance *of = step->instance[last];
+        double start = fmax(begin[last], j->free + of->flow->launch);
+        for (i32 p = 0; p < of->flow->participants; p++) of->entry[p] = start;
+        begin[last] = NAN;
+        for (i32 g = 0; g < of->flow->groups; g++) close_group(w, of, g);
+        for (i32 p = 0; p < of->flow->participants; p++) j->free = fmax(j->free, w->here[p]);
+    }
+    free(begin);
+}
+
 /* -- the data flow ------------------------------------------------------------------------------ */
 
 static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
@@ -936,11 +1009,11 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     of->flow = f, of->step = step, of->job = job, of->scale = step->scale[number];
     of->open = f->members.start[f->groups];
     of->operation = some(f->participants, sizeof(i32));
-    if (f->closed) {
+    if (f->closed || f->joined) {
         of->entry = some(f->participants, sizeof(double));
         of->count = some(f->groups, sizeof(i32));
-        return of;
     }
+    if (f->closed) return of;
     of->inside = some(f->participants, sizeof(i32)), of->at = some(f->participants, sizeof(i32));
     of->need = some(f->rounds, sizeof(i32 *)), of->left = some(f->rounds, sizeof(i32));
     for (i32 p = 0; p < f->participants; p++) of->at[p] = -1;
@@ -948,21 +1021,32 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     return of;
 }
 
-static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 number, double begin) {
+static void enter_at(World *w, Instance *of, i32 rank, double begin) {
+    if (begin <= w->now + SAME_NS + SAME_SHARE * w->now) enter_network(w, of, rank);
+    else at_time(w, begin, of, rank);
+}
+
+static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 number, double begin,
+                  int is_urgent) {
     Instance *of = instance_of(w, job, step, number);
     Flow *f = of->flow;
     i32 first = f->of_rank[rank];
     of->operation[first] = operation;
-    if (!f->closed) {
-        of->inside[first] = f->of_rank[rank + 1] - first;
-        if (begin <= w->now + SAME_NS + SAME_SHARE * w->now) enter_network(w, of, rank);
-        else at_time(w, begin, of, rank);
+    if (!f->closed) of->inside[first] = f->of_rank[rank + 1] - first;
+    if (!f->closed && !f->joined) {
+        enter_at(w, of, rank, begin);
         return;
     }
     for (i32 p = first; p < f->of_rank[rank + 1]; p++) of->entry[p] = begin;
-    i32 group = f->group[rank];
-    if (++of->count[group] == f->members.start[group + 1] - f->members.start[group])
-        close_group(w, of, group);
+    i32 group = f->group[rank], from = f->members.start[group], to = f->members.start[group + 1];
+    if (++of->count[group] < to - from) return;
+    if (!f->closed) {
+        for (i32 k = from; k < to; k++)
+            begin = fmax(begin, of->entry[f->of_rank[f->members.entry[k]]]);
+        for (i32 k = from; k < to; k++) enter_at(w, of, f->members.entry[k], begin);
+    } else if (!is_urgent) close_group(w, of, group);
+    else if (group == f->groups - 1 && ++step->urgent == step->graph->urgent)
+        urgent(w, &w->job[job], step);
 }
 
 /* End of a computation that is slower while a collective is in flight; NAN while that is open. */
@@ -1020,14 +1104,14 @@ static int proceed(World *w, i32 rank, i32 stream) {
         if (isnan(end)) return 0;
         break;
     }
-    case COLLECTIVE: {
+    case COLLECTIVE:
+    case URGENT: {
+        int is_urgent = g->kind[o] == URGENT;
         step->enter[cell] = ready == -INFINITY ? begin : ready;
+        w->at[lane] += is_urgent;
         Flow *f = w->flows[g->flow[g->instance[o]]];
-        if (f->group[rank] < 0) {
-            step->end[cell] = begin, step->open--;
-            return 1;
-        }
-        issue(w, job, step, rank, operation, g->instance[o], begin + value + f->launch);
+        if (f->group[rank] < 0) step->end[cell] = begin, step->open--;
+        else issue(w, job, step, rank, operation, g->instance[o], begin + value + f->launch, is_urgent);
         return 1;
     }
     }
@@ -1167,7 +1251,7 @@ static void flow_free(Flow *f) {
         Stage *s = f->stages[n];
         lists_free(&s->by_gate), lists_free(&s->by_other), lists_free(&s->by_group);
         free(s->gate), free(s->other), free(s->bytes), free(s->latency), free(s->hop);
-        free(s->narrow), free(s->route), free(s->link), free(s->delay), free(s->need), free(s);
+        free(s->narrow), free(s->route), free(s->link), free(s->weight), free(s->delay), free(s->need), free(s);
     }
     lists_free(&f->members), lists_free(&f->inside);
     free(f->rank), free(f->of_rank), free(f->group), free(f->stages), free(f->repeats);
@@ -1192,7 +1276,7 @@ void world_free(World *w) {
     void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
         w->until, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
         w->heap, w->timed, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
-        w->head, w->next, w->unfrozen, w->rest, w->rate, w->level, w->top, w->stop, w->level_heap,
+        w->head, w->next, w->unfrozen, w->asked, w->rest, w->rate, w->level, w->top, w->stop, w->level_heap,
         w->here, w->there, w->sum, w->deque};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     free(w);

@@ -20,6 +20,10 @@ from evenstep.compiled import Source, build
 Array = npt.NDArray[Any]
 
 STUCK, PAUSED = -1, -2  # what `run` says besides the number of a job
+#: Kinds of operations: work; nothing until a moment; a collective; work that a collective in flight
+#: slows; back to when what it needs was over; a collective that its stream does not wait for, sent
+#: when nobody has a later one to send.
+COMPUTE, UNTIL, COLLECTIVE, SLOWED, DROP, URGENT = range(6)
 STREAMS = 4  # of a rank: compute, and three of communication
 _SOURCE = Source(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
 
@@ -28,9 +32,10 @@ class Messages(NamedTuple):
     """Messages that are under way together, `repeats` times one after the other.
 
     `gate` is the participant that sends, `other` one that waits for it too (-1: none). Message m
-    takes `link[route[m]:route[m + 1]]`. `hop_ns` is how long each takes where no link is shared
-    with anybody else; of a `ring`, rows of that length, message i is sent by position i. Messages
-    of one that is `posted` leave when both ends are there.
+    takes `link[route[m]:route[m + 1]]`, of each `weight` times its rate (none given: once).
+    `hop_ns` is how long each takes where no link is shared with anybody else; of a `ring`, rows of
+    that length, message i is sent by position i. Messages of one that is `posted` leave when both
+    ends are there.
     """
 
     gate: Array
@@ -43,20 +48,28 @@ class Messages(NamedTuple):
     ring: int = 0
     posted: bool = False
     repeats: int = 1
+    weight: Array | None = None
+
+    @property
+    def weights(self) -> Array:
+        """Of each entry of `link`."""
+        return np.ones(len(self.link)) if self.weight is None else self.weight
 
 
 class Carriage(NamedTuple):
     """A collective of groups of ranks. `rank` of each participant, ascending: a rank may take part
     several times at once, as with several channels; `group` of each rank of the world, -1: none.
 
-    `closed` says that nobody else can use its links while it does. `spared` ranks of a group are
-    not waited for. Messages take `steady` GB/s whatever others do; 0: their fair share.
+    `closed` says that nobody else can use its links while it does; of one that is `joined` nobody
+    begins before the last of its group is there. `spared` ranks of a group are not waited for.
+    Messages take `steady` GB/s whatever others do; 0: their fair share.
     """
 
     rank: Array
     group: Array
     stages: tuple[Messages, ...]
     closed: bool = False
+    joined: bool = False
     spared: int = 0
     launch_ns: float = 0.0
     steady: float = 0.0
@@ -126,6 +139,19 @@ class World(Protocol):
         """What each link carried at most."""
 
 
+def make_world(capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0) -> World:
+    """A world of jobs of so many ranks, on links of these capacities in GB/s.
+
+    `hops` is the most links of a route; `goodput` what a link keeps of its capacity for each
+    further job on it.
+    """
+    if _library() is not None:
+        return CompiledWorld(capacity, ranks, hops, goodput)
+    from evenstep.simulate.wires.world_python import PythonWorld
+
+    return PythonWorld(capacity, ranks, goodput)
+
+
 class CompiledWorld:
     """`World` in C."""
 
@@ -157,8 +183,8 @@ class CompiledWorld:
         number = int(
             self._c.world_flow(
                 self._world, len(carriage.rank), _ints(carriage.rank), groups,
-                _ints(carriage.group), carriage.closed, carriage.spared, carriage.launch_ns,
-                carriage.steady,
+                _ints(carriage.group), carriage.closed, carriage.joined, carriage.spared,
+                carriage.launch_ns, carriage.steady,
             )
         )  # fmt: skip
         for stage in carriage.stages:
@@ -166,7 +192,7 @@ class CompiledWorld:
                 self._world, number, len(stage.gate), _ints(stage.gate), _ints(stage.other),
                 _doubles(stage.bytes), _doubles(stage.latency_ns), _doubles(stage.hop_ns),
                 _pointer(np.ascontiguousarray(stage.route, np.int64)), _ints(stage.link),
-                stage.ring, stage.posted, stage.repeats,
+                _doubles(stage.weights), stage.ring, stage.posted, stage.repeats,
             )  # fmt: skip
             self._c.world_space(self._world, stage.ring, stage.repeats, len(carriage.rank))
         if not carriage.stages:
@@ -242,8 +268,8 @@ def _library() -> ctypes.CDLL | None:
     whole, real, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     for name, result, arguments in (
         ("new", pointer, (whole, pointer, real, whole, pointer, whole, whole)),
-        ("flow", whole, (pointer, whole, pointer, whole, pointer, whole, whole, real, real)),
-        ("stage", None, (pointer, whole, whole, *(pointer,) * 7, whole, whole, whole)),
+        ("flow", whole, (pointer, whole, pointer, whole, pointer, *(whole,) * 3, real, real)),
+        ("stage", None, (pointer, whole, whole, *(pointer,) * 8, whole, whole, whole)),
         ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
         ("job", None, (pointer, whole, whole, whole, real, pointer)),
         ("feed", None, (pointer, whole, whole, pointer, pointer)),

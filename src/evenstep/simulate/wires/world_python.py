@@ -1,0 +1,526 @@
+"""`World` without a compiler: the same jobs and the same network, some hundred times as slow.
+
+What `world.c` says of data flow and network holds here too, but every collective is followed
+message by message unless the caller says that it shares nothing, and rates are worked out anew at
+every event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.simulate.wires.world import (
+    COLLECTIVE,
+    COMPUTE,
+    DROP,
+    PAUSED,
+    SLOWED,
+    STREAMS,
+    STUCK,
+    UNTIL,
+    URGENT,
+    Carriage,
+    Messages,
+    Plan,
+)
+
+Array = npt.NDArray[Any]
+
+SAME_NS, SAME_SHARE = 1e-6, 1e-15  # moments closer than this are one
+LEAST_SHARE = 0.05  # of a link, left by what does not yield
+
+
+@dataclass
+class _Step:
+    """A step of a job under way."""
+
+    plan: Plan
+    value: Array
+    scale: Array
+    enter: Array
+    end: Array
+    open: int
+    instances: dict[int, _Instance] = field(default_factory=dict)
+    urgent: int = 0  # groups of urgent instances that are complete
+
+
+@dataclass
+class _Instance:
+    """One collective of one step."""
+
+    number: int  # of its flow
+    flow: Carriage
+    job: int
+    step: _Step
+    scale: float
+    operation: dict[int, int] = field(default_factory=dict)  # of each rank that has entered
+    entry: dict[int, float] = field(default_factory=dict)
+    at: dict[int, int] = field(default_factory=dict)  # round of each participant
+    need: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+@dataclass
+class _Job:
+    first: int
+    ranks: int
+    eager: bool = True
+    lag: int = 0
+    slowdown: float = 0.0
+    final: bool = False
+    steps: list[_Step | None] = field(default_factory=list)
+    taken: int = 0
+    hungry: dict[int, float] = field(default_factory=dict)  # ranks that want a step, since when
+    free: float = 0.0  # end of the last urgent collective
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A message under way."""
+
+    of: _Instance
+    round: int
+    message: int
+    links: Array
+    weights: Array  # what of its rate it takes of each
+    left: float
+    rate: float = 0.0
+
+
+class PythonWorld:
+    """`World` in Python."""
+
+    def __init__(self, capacity: Array, ranks: tuple[int, ...], goodput: float = 1.0) -> None:
+        self._capacity, self._goodput = np.asarray(capacity, float), goodput
+        firsts = np.concatenate([[0], np.cumsum(ranks)]).tolist()
+        self._jobs = [_Job(first, size) for first, size in zip(firsts, ranks, strict=False)]
+        self._job_of = np.repeat(np.arange(len(ranks)), ranks)
+        self._flows: list[Carriage] = []
+        self._members: list[list[Array]] = []  # ranks of each group, by flow
+        self._rounds: list[list[Messages]] = []
+        self._plans: list[Plan] = []
+        self._at = np.zeros((firsts[-1], STREAMS), np.int64)
+        self._at_step = np.zeros_like(self._at)
+        self._until = np.zeros((firsts[-1], STREAMS))
+        self._begun = np.zeros(firsts[-1])
+        self._queue: dict[int, None] = {}
+        self._timed: list[tuple[float, int, Any]] = []
+        self._flying: list[_Flight] = []
+        self._changed = False
+        self._numbered = 0
+        self._now = 0.0
+        self._sent = 0
+        self._peak = np.zeros(len(capacity))
+
+    # -- told --------------------------------------------------------------------------------------
+
+    def flow(self, carriage: Carriage) -> int:
+        """Make a collective known."""
+        self._flows.append(carriage)
+        groups = int(carriage.group.max(initial=-1)) + 1
+        self._members.append([np.flatnonzero(carriage.group == g) for g in range(groups)])
+        self._rounds.append([s for s in carriage.stages for _ in range(s.repeats)])
+        return len(self._flows) - 1
+
+    def graph(self, plan: Plan) -> int:
+        """Make a step known."""
+        self._plans.append(plan)
+        return len(self._plans) - 1
+
+    def job(
+        self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
+    ) -> None:
+        """How a job is fed."""
+        job = self._jobs[number]
+        job.eager, job.lag, job.slowdown = eager, lag, slowdown
+        mine = slice(job.first, job.first + job.ranks)
+        self._until[mine] = begin_ns[:, None]
+        self._queue.update(dict.fromkeys(range(mine.start, mine.stop)))
+
+    def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
+        """The next step."""
+        plan, which = self._plans[graph], self._jobs[job]
+        sizes = np.diff(plan.start)[plan.role]
+        nothing = np.full(value.shape, np.nan)
+        which.steps.append(
+            _Step(plan, value.copy(), scale, nothing, nothing.copy(), int(sizes.sum()))
+        )
+        which.hungry.clear()
+        self._queue.update(dict.fromkeys(range(which.first, which.first + which.ranks)))
+
+    def final(self, job: int) -> None:
+        """There are no more steps."""
+        self._jobs[job].final = True
+
+    def take(self, job: int) -> tuple[Array, Array] | None:
+        """The oldest step, once it is over."""
+        which = self._jobs[job]
+        step = which.steps[which.taken] if which.taken < len(which.steps) else None
+        if step is None or step.open:
+            return None
+        if which.taken >= which.lag:
+            which.steps[which.taken - which.lag] = None
+        which.taken += 1
+        return step.enter, step.end
+
+    @property
+    def now_ns(self) -> float:
+        """The network's clock."""
+        return self._now
+
+    @property
+    def messages(self) -> int:
+        """Sent so far."""
+        return self._sent
+
+    @property
+    def peak_gBps(self) -> Array:  # noqa: N802
+        """What each link carried at most."""
+        return self._peak.copy()
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def run(self, most: int) -> int:
+        """Go on."""
+        last = self._sent + most
+        while True:
+            self._flow_on()
+            self._share()
+            soonest = self._upcoming()
+            limit = soonest + self._same
+            for number, job in enumerate(self._jobs):
+                if job.final or not job.hungry:
+                    continue
+                if len(job.hungry) == job.ranks or (
+                    job.eager and min(job.hungry.values()) <= limit
+                ):
+                    return number
+            if math.isinf(soonest) or self._all_over():
+                return STUCK
+            if self._sent >= last:
+                return PAUSED
+            self._pass(soonest)
+
+    @property
+    def _same(self) -> float:
+        return SAME_NS + SAME_SHARE * self._now
+
+    def _all_over(self) -> bool:
+        left = [step for job in self._jobs if job.final for step in job.steps[job.taken :]]
+        return self._jobs[0].final and not any(step is not None and step.open for step in left)
+
+    def _upcoming(self) -> float:
+        ends = [self._now + one.left / one.rate for one in self._flying]
+        timed = self._timed[0][0] if self._timed else math.inf
+        return float(min([timed, *ends]))
+
+    def _pass(self, now: float) -> None:
+        ahead, self._now = max(now - self._now, 0.0), max(now, self._now)
+        for one in self._flying:
+            one.left -= one.rate * ahead
+        over = [one for one in self._flying if one.left <= one.rate * self._same]
+        for one in over:
+            self._flying.remove(one)
+            self._changed = True
+            self._deliver_later(one.of, one.round, one.message)
+        while self._timed and self._timed[0][0] <= self._now + self._same:
+            _, _, (of, what, message) = heapq.heappop(self._timed)
+            if of is None:
+                self._queue[what] = None
+            elif message is None:
+                self._enter(of, what)
+            else:
+                self._deliver(of, what, message)
+            self._flow_on()
+
+    def _at_time(self, moment: float, event: tuple[Any, int, int | None]) -> None:
+        self._numbered += 1
+        heapq.heappush(self._timed, (moment, self._numbered, event))
+
+    # -- the network -------------------------------------------------------------------------------
+
+    def _share(self) -> None:
+        """Max-min fair rates of all, by progressive filling (Bertsekas & Gallager 1992, 6.5.2)."""
+        if not self._changed:
+            return
+        self._changed = False
+        left, steady = self._available()
+        rising = [one for one in self._flying if not one.of.flow.steady]
+        while rising:
+            users = np.bincount(
+                np.concatenate([one.links for one in rising]),
+                np.concatenate([one.weights for one in rising]), minlength=len(left),
+            )  # fmt: skip
+            level = np.divide(left, users, out=np.full(len(left), np.inf), where=users > 0)
+            lowest = max(float(level.min()), 0.0)
+            full = level <= lowest * (1 + 1e-12)
+            for one in [one for one in rising if full[one.links].any()]:
+                one.rate = lowest
+                left[one.links] -= lowest * one.weights
+                rising.remove(one)
+        carried = steady
+        for one in self._flying:
+            if not one.of.flow.steady:
+                np.add.at(carried, one.links, one.rate * one.weights)
+        np.maximum(self._peak, carried, out=self._peak)
+
+    def _available(self) -> tuple[Array, Array]:
+        """Of each link: what can be shared, and what is taken without being shared."""
+        capacity, steady = self._capacity.copy(), np.zeros(len(self._capacity))
+        if self._goodput < 1:
+            present = np.zeros((len(self._jobs), len(capacity)), bool)
+            for one in self._flying:
+                present[one.of.job, one.links] = True
+            capacity *= self._goodput ** np.maximum(present.sum(axis=0) - 1, 0)
+        for one in self._flying:
+            if one.of.flow.steady:
+                one.rate = one.of.flow.steady
+                np.add.at(steady, one.links, one.rate * one.weights)
+        least = np.maximum(capacity - steady, LEAST_SHARE * capacity)
+        return np.where(steady > 0, least, capacity), steady
+
+    def _send(self, of: _Instance, number: int, message: int) -> None:
+        stage = self._stage(of, number)
+        self._sent += 1
+        size = float(stage.bytes[message]) * of.scale
+        mine = slice(int(stage.route[message]), int(stage.route[message + 1]))
+        links = stage.link[mine]
+        if size <= 0 or not len(links):
+            self._deliver_later(of, number, message)
+            return
+        self._flying.append(_Flight(of, number, message, links, stage.weights[mine], size))
+        self._changed = True
+
+    def _stage(self, of: _Instance, number: int) -> Messages:
+        return self._rounds[of.number][number]
+
+    def _deliver_later(self, of: _Instance, number: int, message: int) -> None:
+        latency = float(self._stage(of, number).latency_ns[message])
+        self._at_time(self._now + latency, (of, number, message))
+
+    def _deliver(self, of: _Instance, number: int, message: int) -> None:
+        stage = self._stage(of, number)
+        ends = [int(stage.gate[message]), int(stage.other[message])]
+        for end in [end for end in ends if end >= 0]:
+            of.need[number, end] = self._needed(of, number, end) - 1
+        for end in dict.fromkeys(end for end in ends if end >= 0):
+            if not of.need[number, end] and of.at.get(end, -1) == number:
+                self._begin_round(of, end, number + 1)
+
+    def _needed(self, of: _Instance, number: int, end: int) -> int:
+        if (number, end) not in of.need:
+            stage = self._stage(of, number)
+            of.need[number, end] = int((stage.gate == end).sum() + (stage.other == end).sum())
+        return of.need[number, end]
+
+    def _enter(self, of: _Instance, rank: int) -> None:
+        inside = np.flatnonzero(of.flow.rank == rank).tolist()
+        for end in inside:
+            of.at[end] = -1
+        for end in inside:
+            self._begin_round(of, end, 0)
+        if not inside:
+            self._through(of, rank, self._now)
+
+    def _begin_round(self, of: _Instance, end: int, number: int) -> None:
+        rounds = sum(stage.repeats for stage in of.flow.stages)
+        while number < rounds:
+            stage = self._stage(of, number)
+            of.at[end] = number
+            for message in np.flatnonzero((stage.gate == end) | (stage.other == end)).tolist():
+                gate, other = int(stage.gate[message]), int(stage.other[message])
+                if stage.posted and other >= 0:
+                    leaves = of.at.get(gate, -1) == of.at.get(other, -1) == number
+                else:
+                    leaves = gate == end
+                if leaves:
+                    self._send(of, number, message)
+            if self._needed(of, number, end):
+                return
+            number += 1
+        of.at[end] = rounds
+        rank = int(of.flow.rank[end])
+        if all(of.at[one] == rounds for one in np.flatnonzero(of.flow.rank == rank).tolist()):
+            self._through(of, rank, self._now)
+
+    def _through(self, of: _Instance, rank: int, end: float) -> None:
+        of.step.end[of.operation[rank], rank - self._jobs[of.job].first] = end
+        of.step.open -= 1
+        self._queue[rank] = None
+
+    # -- collectives that share nothing ------------------------------------------------------------
+
+    def _close(self, of: _Instance, members: Array) -> float:
+        """The ends of a group from its entries; returns the last."""
+        flow = of.flow
+        entries = sorted(of.entry[int(rank)] for rank in members)
+        latest = entries[max(len(entries) - 1 - flow.spared, 0)]
+        inside = np.flatnonzero(np.isin(flow.rank, members))
+        times = np.full(len(flow.rank), -np.inf)
+        binds = flow.spared or flow.joined
+        times[inside] = [latest if binds else of.entry[int(flow.rank[p])] for p in inside]
+        for stage in flow.stages:
+            mine = np.isin(stage.gate, inside)
+            gate, other = stage.gate[mine], stage.other[mine]
+            hop = stage.latency_ns + (stage.hop_ns - stage.latency_ns) * of.scale
+            moves = np.unique(np.concatenate([gate, other[other >= 0]]))
+            for _ in range(stage.repeats):
+                begin = times[gate]
+                if stage.posted:
+                    begin = np.maximum(begin, np.where(other >= 0, times[other], -np.inf))
+                after = times.copy()
+                after[moves] = times[moves]
+                np.maximum.at(after, gate, begin + hop[mine])
+                np.maximum.at(after, other[other >= 0], (begin + hop[mine])[other >= 0])
+                times = after
+        for rank in members.tolist():
+            end = float(times[flow.rank == rank].max()) if flow.stages else latest
+            self._through(of, rank, end)
+        return float(times[inside].max(initial=-np.inf))
+
+    def _urgent(self, job: _Job, step: _Step) -> None:
+        """One at a time; of those that all ranks are ready for, the last first."""
+        waiting = {n: max(of.entry.values()) for n, of in step.instances.items() if of.entry}
+        while waiting:
+            now = max(min(waiting.values()), job.free)
+            number = max(n for n, begin in waiting.items() if begin <= now)
+            of = step.instances[number]
+            start = max(waiting.pop(number), job.free + of.flow.launch_ns)
+            of.entry = dict.fromkeys(of.entry, start)
+            for members in self._members[int(step.plan.flow[number])]:
+                job.free = max(job.free, self._close(of, members))
+
+    # -- the data flow -----------------------------------------------------------------------------
+
+    def _flow_on(self) -> None:
+        while self._queue:
+            rank = next(iter(self._queue))
+            del self._queue[rank]
+            moved = True
+            while moved:
+                moved = sum(self._proceed(rank, stream) for stream in range(STREAMS)) > 0
+            job = self._jobs[self._job_of[rank]]
+            if not job.final and self._at_step[rank, 0] >= len(job.steps):
+                job.hungry.setdefault(rank, float(self._until[rank, 0]))
+
+    def _proceed(self, rank: int, stream: int) -> bool:
+        """The next operation of a stream; False where it has to wait."""
+        job = self._jobs[self._job_of[rank]]
+        number, lane = int(self._at_step[rank, stream]), (rank, stream)
+        step = job.steps[number] if number < len(job.steps) else None
+        if step is None:
+            return False
+        plan, local = step.plan, rank - job.first
+        role = int(plan.role[local])
+        mine = np.flatnonzero(plan.stream[plan.start[role] : plan.start[role + 1]] == stream)
+        if self._at[lane] == len(mine):
+            self._at_step[lane], self._at[lane] = number + 1, 0
+            return True
+        place = int(mine[self._at[lane]])
+        o = int(plan.start[role]) + place
+        if stream == 0 and self._at[lane] == 0:
+            self._begun[rank] = self._until[lane]
+        kind = int(plan.kind[o])
+        if kind == COLLECTIVE and not math.isnan(step.enter[place, local]):
+            if math.isnan(step.end[place, local]):
+                return False
+            self._until[lane] = step.end[place, local]
+            self._at[lane] += 1
+            return True
+        ready = self._ready(job, plan, o, number, local)
+        if math.isnan(ready):
+            return False
+        begin = max(ready, float(self._until[lane]))
+        if kind in (COLLECTIVE, URGENT):
+            step.enter[place, local] = begin if math.isinf(ready) else ready
+            self._at[lane] += kind == URGENT
+            self._issue(rank, step, place, o, begin)
+            return True
+        end = self._ended(job, step, o, place, local, begin, ready)
+        if math.isnan(end):
+            return False
+        step.enter[place, local], step.end[place, local] = begin, end
+        step.open -= 1
+        self._until[lane] = end
+        self._at[lane] += 1
+        return True
+
+    def _ready(self, job: _Job, plan: Plan, o: int, number: int, local: int) -> float:
+        """When all that an operation needs is over; NaN where that is not known."""
+        ready = -math.inf
+        for k in range(int(plan.need_start[o]), int(plan.need_start[o + 1])):
+            of = number - int(plan.back[k])
+            past = job.steps[of] if of >= 0 else None
+            if past is None:
+                continue
+            end = float(past.end[plan.need[k], local])
+            if math.isnan(end):
+                return end
+            ready = max(ready, end)
+        return ready
+
+    def _ended(
+        self, job: _Job, step: _Step, o: int, place: int, local: int, begin: float, ready: float
+    ) -> float:
+        """End of what is no collective; NaN where it depends on one that is in flight."""
+        value, kind = float(step.value[place, local]), int(step.plan.kind[o])
+        rank = job.first + local
+        if kind == UNTIL:
+            return max(begin, value)
+        if kind == DROP:
+            return max(min(ready, begin), float(self._begun[rank]))
+        if kind == SLOWED:
+            whole = begin + value * (1 + job.slowdown)
+            busy = float(step.end[step.plan.soft[o], local])
+            if math.isnan(busy):
+                if self._now >= whole - SAME_NS:
+                    return whole
+                self._at_time(whole, (None, rank, None))
+                return math.nan
+            under = min(value * (1 + job.slowdown), max(busy - begin, 0.0))
+            return begin + under + value - under / (1 + job.slowdown)
+        assert kind == COMPUTE
+        return begin + value
+
+    def _issue(self, rank: int, step: _Step, place: int, o: int, begin: float) -> None:
+        number, job = int(step.plan.instance[o]), int(self._job_of[rank])
+        flow_number = int(step.plan.flow[number])
+        flow, local = self._flows[flow_number], rank - self._jobs[job].first
+        if flow.group[rank] < 0:
+            step.end[place, local] = begin
+            step.open -= 1
+            return
+        of = step.instances.setdefault(
+            number, _Instance(flow_number, flow, job, step, float(step.scale[number]))
+        )
+        of.operation[rank] = place
+        begin += float(step.value[place, local]) + flow.launch_ns
+        if not flow.closed and not flow.joined:
+            self._enter_at(of, rank, begin)
+            return
+        of.entry[rank] = begin
+        members = self._members[flow_number][int(flow.group[rank])]
+        if not all(int(member) in of.entry for member in members):
+            return
+        if not flow.closed:
+            begin = max(of.entry[int(member)] for member in members)
+            for member in members.tolist():
+                self._enter_at(of, member, begin)
+        elif int(step.plan.kind[o]) != URGENT:
+            self._close(of, members)
+        else:
+            urgent = np.unique(step.plan.instance[step.plan.kind == URGENT])
+            step.urgent += flow.group[rank] == len(self._members[flow_number]) - 1
+            if step.urgent == len(urgent):
+                self._urgent(self._jobs[job], step)
+
+    def _enter_at(self, of: _Instance, rank: int, begin: float) -> None:
+        if begin <= self._now + self._same:
+            self._enter(of, rank)
+        else:
+            self._at_time(begin, (of, rank, None))
