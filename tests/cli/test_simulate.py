@@ -29,7 +29,7 @@ def scenario(tmp_path):
 def test_a_scenario_is_simulated_and_told(scenario, capsys):
     assert main(["simulate", scenario]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("two nodes: 2 ranks on 2 nodes, 5 steps, fast engine")
+    assert told.startswith("two nodes: 2 ranks on 2 nodes, 5 steps, message by message")
 
 
 def test_json_holds_the_numbers(scenario, capsys):
@@ -48,9 +48,9 @@ def test_one_field_can_be_changed(scenario, capsys):
     assert result["step_time"]["mean_ns"] > 20e6
 
 
-def test_message_by_message_it_is_the_same(scenario, capsys):
+def test_alone_on_its_links_a_collective_is_the_same_as_one_fluid(scenario, capsys):
     times = []
-    for how in ([], ["--exact"]):
+    for how in ([], ["--coflows"]):
         main(["simulate", scenario, "--json", "--set", "collectives.algorithm=ring", *how])
         times.append(json.loads(capsys.readouterr().out)["step_time"]["mean_ns"])
     assert times[0] == pytest.approx(times[1])
@@ -78,7 +78,6 @@ def test_a_run_is_not_overwritten_unless_asked(scenario, tmp_path, capsys):
         (["--set", "job.ranks=5"], "two.toml: job.ranks is 5, but the cluster has 2 GPUs"),
         (["--set", "cluster.nods=5"], "two.toml: there is no cluster.nods; did you mean 'nodes'?"),
         (["--set", "cluster"], "--set takes name=value"),
-        (["--exact", "--set", "strategy.kind=asynchronous"], "not simulated message by message"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_and_exit_2(scenario, arguments, message, capsys):

@@ -2,13 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.wires.sharing import flow_rates
 from lab.fair.link import Fabric, Link
+from tests.simulate.brute_force import fair_rates
 
 
 def ends(fabric, arrivals):
@@ -90,7 +89,5 @@ def test_rates_are_those_of_the_simulator(flows, capacities):
     fabric = Fabric([Link(capacity) for capacity in capacities])
     for index, links in enumerate(flows):
         fabric.begin(index, 1000, tuple(sorted(links)))
-    pairs = [(index, link) for index, links in enumerate(flows) for link in sorted(links)]
-    flow, link = np.array(pairs).T
-    expected = flow_rates(flow, link, np.array(capacities), len(flows))
-    assert fabric.next_end_ns == pytest.approx(1000 / expected.max(), rel=1e-9)
+    expected = fair_rates([tuple(links) for links in flows], list(capacities))
+    assert fabric.next_end_ns == pytest.approx(1000 / max(expected), rel=1e-9)

@@ -10,6 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
+def fair_rates(links_of: list[tuple[int, ...]], capacity: list[float]) -> list[float]:
+    """Max-min fair: all rise together until a link is full; those on it stop there."""
+    rates, rising = [0.0] * len(links_of), set(range(len(links_of)))
+    left = list(capacity)
+    while rising:
+        users: dict[int, int] = {}
+        for one in rising:
+            for link in links_of[one]:
+                users[link] = users.get(link, 0) + 1
+        step = min(left[link] / count for link, count in users.items())
+        most = step * (1 + 1e-12)
+        full = {link for link, count in users.items() if left[link] <= count * most}
+        for link, count in users.items():
+            left[link] -= step * count
+        for one in rising:
+            rates[one] += step
+        rising = {one for one in rising if not full.intersection(links_of[one])}
+    return rates
+
+
 @dataclass
 class Message:
     """From one participant to another over links, `latency` behind its last byte."""
@@ -152,24 +172,10 @@ class Simulation:
     # -- rates, and time ----------------------------------------------------------------------
 
     def _share(self) -> None:
-        """All rise together until a link is full; those on it stop there."""
-        rising = [flight for flight in self.flying if flight.message.links]
-        level, left = 0.0, dict(enumerate(self.capacity))
-        while rising:
-            users: dict[int, int] = {}
-            for flight in rising:
-                for link in flight.message.links:
-                    users[link] = users.get(link, 0) + 1
-            step = min(left[link] / count for link, count in users.items())
-            full = {
-                link for link, count in users.items() if left[link] <= count * step * (1 + 1e-12)
-            }
-            level += step
-            for link, count in users.items():
-                left[link] -= step * count
-            for flight in rising:
-                flight.rate = level
-            rising = [f for f in rising if not full.intersection(f.message.links)]
+        flying = [flight for flight in self.flying if flight.message.links]
+        rates = fair_rates([flight.message.links for flight in flying], self.capacity)
+        for flight, rate in zip(flying, rates, strict=True):
+            flight.rate = rate
 
     def _pass(self) -> None:
         moments = [end for end, _, _ in self.computing] + [end for end, _ in self.arriving]

@@ -17,7 +17,6 @@ from evenstep.errors import ConfigError
 
 Array = npt.NDArray[Any]
 
-MOST_SHIFTS = 256  # rounds of a direct exchange that are looked at one by one
 CHUNKS = 16  # pieces of a tree's or a chain's message that follow each other
 TREE_CHUNK_BYTES = 128 * 1024  # but no smaller pieces than this
 
@@ -251,25 +250,18 @@ def _replaced(request: Request, members: Array, operation: str, total: float) ->
 
 
 def direct(request: Request) -> Pattern:
-    """Everybody to everybody, in n-1 rounds that shift by one; all-reduce does it twice.
-
-    Of large groups evenly spaced shifts stand for their neighbours.
-    """
+    """Everybody to everybody, all at once, as NCCL posts it; an all-reduce does it twice."""
     n = request.size
-    shifts = np.arange(1, n)
-    if len(shifts) > MOST_SHIFTS:
-        shifts = np.unique(np.linspace(1, n - 1, MOST_SHIFTS).astype(np.int64))
-    stands_for = np.diff(np.append(shifts, n))
-    rounds = tuple(
-        _messages(
-            request.members,
-            np.roll(request.members, -int(shift), axis=1),
-            request.bytes / n,
-            int(repeats),
-        )
-        for shift, repeats in zip(shifts, stands_for, strict=True)
+    source, target = (place.reshape(-1) for place in np.divmod(np.arange(n * n), n))
+    other = source != target
+    source, target = source[other], target[other]
+    size = np.where(target == 0, 1 + request.imbalance, 1.0) * request.bytes / n
+    item = Round(
+        request.members[:, source].reshape(-1),
+        request.members[:, target].reshape(-1),
+        np.tile(size, len(request.members)),
     )
-    return rounds + rounds if request.operation == "all_reduce" else rounds
+    return (item, item) if request.operation == "all_reduce" else (item,)
 
 
 def server(request: Request) -> Pattern:

@@ -136,14 +136,8 @@ def coflow(flow: Flow, shared: Array, *, first: int, ranks: int) -> Carriage:
     group[first + flow.members] = np.arange(len(flow.members))[:, None]
     heads, of_rank = place[flow.members[:, 0]], group[first:]
     stages = [_fluid(stage, flow.capacity, shared, heads, of_rank) for stage in flow.stages]
-    others = np.setdiff1d(np.arange(len(members)), heads)
-    zero, none = np.zeros(len(others)), np.zeros(0, np.int64)
-    told = Messages(
-        heads[of_rank[members[others]]], others, zero, zero, zero,
-        np.zeros(len(others) + 1, np.int64), none,
-    )  # fmt: skip
     return Carriage(
-        first + members, group, (*stages, told), joined=True, launch_ns=flow.launch_ns,
+        first + members, group, tuple(stages), joined=True, led=True, launch_ns=flow.launch_ns,
         steady=flow.steady,
     )  # fmt: skip
 

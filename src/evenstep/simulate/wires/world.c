@@ -62,7 +62,9 @@ typedef struct { /* messages that are under way together */
 
 typedef struct {
     i32 participants, groups, rounds, spared;
-    int closed, joined; /* joined: nobody begins before the last of the group is there */
+    /* joined: nobody begins before the last of the group is there; led: all are through when those
+       are that have messages */
+    int closed, joined, led;
     i32 *rank, *of_rank;   /* rank of each participant; first participant of each rank, ranks + 1 */
     i32 *group;            /* of each rank, -1: no member */
     Lists members, inside; /* ranks and participants of each group */
@@ -73,7 +75,7 @@ typedef struct {
 } Flow;
 
 typedef struct {
-    i32 roles, streams, instances, widest, urgent; /* urgent: instances that are */
+    i32 roles, streams, used, instances, widest, urgent; /* used: streams; urgent: instances */
     i32 *role; /* of each rank of the job */
     i32 *start; /* operations of each role */
     i32 *kind, *instance, *soft;
@@ -105,7 +107,7 @@ struct Step {
 };
 
 typedef struct {
-    i32 first, ranks, fed, taken, lag, hungry;
+    i32 first, ranks, fed, taken, lag, hungry, streams; /* streams: in use so far */
     int eager, final;
     double slowdown, soonest, free; /* free: when the last urgent collective was over */
     Step **steps; /* by number; NULL once taken */
@@ -232,10 +234,10 @@ static i32 delay_number(World *w, double latency) {
 }
 
 i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i32 *group,
-               i64 closed, i64 joined, i64 spared, double launch, double steady) {
+               i64 closed, i64 joined, i64 led, i64 spared, double launch, double steady) {
     Flow *f = some(1, sizeof(Flow));
     f->participants = (i32)participants, f->groups = (i32)groups;
-    f->closed = (int)closed, f->joined = (int)joined, f->spared = (i32)spared, f->launch = launch, f->steady = steady;
+    f->closed = (int)closed, f->joined = (int)joined, f->led = (int)led, f->spared = (i32)spared, f->launch = launch, f->steady = steady;
     f->rank = copied(rank, participants, sizeof(i32));
     f->group = copied(group, w->ranks, sizeof(i32));
     f->of_rank = some(w->ranks + 1, sizeof(i32));
@@ -336,6 +338,7 @@ i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *star
     g->lane_start = lanes.start, g->lane = lanes.entry;
     free(key);
     char *seen = some(g->instances, 1);
+    for (i32 o = 0; o < total; o++) if (stream[o] >= g->used) g->used = stream[o] + 1;
     for (i32 o = 0; o < total; o++)
         if (kind[o] == URGENT && !seen[instance[o]]) seen[instance[o]] = 1, g->urgent++;
     free(seen);
@@ -374,6 +377,7 @@ void world_feed(World *w, i64 job, i64 graph, const double *value, const double 
     j->steps = more(j->steps, j->fed + 1, sizeof(Step *));
     j->steps[j->fed++] = s;
     j->hungry = 0, j->soonest = INFINITY;
+    if (g->used > j->streams) j->streams = g->used;
     for (i32 r = 0; r < j->ranks; r++) w->is_hungry[j->first + r] = 0, wake(w, j->first + r);
 }
 
@@ -790,7 +794,12 @@ static void passed(World *w, Instance *of, i32 p) {
         return;
     }
     of->at[p] = f->rounds;
-    i32 rank = f->rank[p];
+    i32 rank = f->rank[p], group = f->group[rank];
+    if (f->led) {
+        for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++)
+            through(w, of, f->members.entry[k], w->now);
+        return;
+    }
     if (--of->inside[f->of_rank[rank]] == 0) through(w, of, rank, w->now);
 }
 
@@ -834,7 +843,8 @@ static void enter_network(World *w, Instance *of, i32 rank) {
         through(w, of, rank, w->now);
         return;
     }
-    for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++) begin_round(w, of, p, 0);
+    for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++)
+        if (!f->led || f->stages[0]->need[p]) begin_round(w, of, p, 0);
 }
 
 /* -- collectives that share nothing ------------------------------------------------------------- */
@@ -1069,6 +1079,10 @@ static int proceed(World *w, i32 rank, i32 stream) {
     i32 number = w->at_step[lane];
     if (number >= j->fed) return 0;
     Step *step = j->steps[number];
+    if (!step) { /* over long ago: the stream had nothing to do in it */
+        w->at_step[lane]++;
+        return 1;
+    }
     Graph *g = step->graph;
     i32 local = rank - j->first, role = g->role[local], place = role * g->streams + stream;
     if (w->at[lane] == g->lane_start[place + 1] - g->lane_start[place]) {
@@ -1121,13 +1135,13 @@ static int proceed(World *w, i32 rank, i32 stream) {
 }
 
 static void advance(World *w, i32 rank) {
+    Job *j = &w->job[w->job_of[rank]];
     int moved = 1;
     while (moved) {
         moved = 0;
-        for (i32 s = 0; s < w->streams; s++)
-            while (proceed(w, rank, s)) moved = 1;
+        for (i32 s = 0; s < j->streams; s++)
+            while (proceed(w, rank, s)) moved = j->streams > 1;
     }
-    Job *j = &w->job[w->job_of[rank]];
     i64 lane = (i64)rank * w->streams;
     if (!j->final && !w->is_hungry[rank] && w->at_step[lane] >= j->fed) {
         w->is_hungry[rank] = 1, j->hungry++;

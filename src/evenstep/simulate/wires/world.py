@@ -61,7 +61,8 @@ class Carriage(NamedTuple):
     several times at once, as with several channels; `group` of each rank of the world, -1: none.
 
     `closed` says that nobody else can use its links while it does; of one that is `joined` nobody
-    begins before the last of its group is there. `spared` ranks of a group are not waited for.
+    begins before the last of its group is there; of one that is `led` all are through when who has
+    messages is. `spared` ranks of a group are not waited for.
     Messages take `steady` GB/s whatever others do; 0: their fair share.
     """
 
@@ -70,6 +71,7 @@ class Carriage(NamedTuple):
     stages: tuple[Messages, ...]
     closed: bool = False
     joined: bool = False
+    led: bool = False
     spared: int = 0
     launch_ns: float = 0.0
     steady: float = 0.0
@@ -183,8 +185,8 @@ class CompiledWorld:
         number = int(
             self._c.world_flow(
                 self._world, len(carriage.rank), _ints(carriage.rank), groups,
-                _ints(carriage.group), carriage.closed, carriage.joined, carriage.spared,
-                carriage.launch_ns, carriage.steady,
+                _ints(carriage.group), carriage.closed, carriage.joined, carriage.led,
+                carriage.spared, carriage.launch_ns, carriage.steady,
             )
         )  # fmt: skip
         for stage in carriage.stages:
@@ -268,7 +270,7 @@ def _library() -> ctypes.CDLL | None:
     whole, real, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     for name, result, arguments in (
         ("new", pointer, (whole, pointer, real, whole, pointer, whole, whole)),
-        ("flow", whole, (pointer, whole, pointer, whole, pointer, *(whole,) * 3, real, real)),
+        ("flow", whole, (pointer, whole, pointer, whole, pointer, *(whole,) * 4, real, real)),
         ("stage", None, (pointer, whole, whole, *(pointer,) * 8, whole, whole, whole)),
         ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
         ("job", None, (pointer, whole, whole, whole, real, pointer)),

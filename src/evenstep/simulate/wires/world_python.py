@@ -323,7 +323,8 @@ class PythonWorld:
         for end in inside:
             of.at[end] = -1
         for end in inside:
-            self._begin_round(of, end, 0)
+            if not of.flow.led or self._needed(of, 0, end):
+                self._begin_round(of, end, 0)
         if not inside:
             self._through(of, rank, self._now)
 
@@ -345,7 +346,10 @@ class PythonWorld:
             number += 1
         of.at[end] = rounds
         rank = int(of.flow.rank[end])
-        if all(of.at[one] == rounds for one in np.flatnonzero(of.flow.rank == rank).tolist()):
+        if of.flow.led:
+            for member in self._members[of.number][int(of.flow.group[rank])].tolist():
+                self._through(of, member, self._now)
+        elif all(of.at[one] == rounds for one in np.flatnonzero(of.flow.rank == rank).tolist()):
             self._through(of, rank, self._now)
 
     def _through(self, of: _Instance, rank: int, end: float) -> None:
