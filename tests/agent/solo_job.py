@@ -213,9 +213,10 @@ class Job:
         return self.written(f"{how}_workers")
 
     def written(self, name):
-        """Records of the scene's spool by kind, the sampler's left out."""
+        """Records of the scene's spool by kind, the background threads' left out."""
         kinds = read_spool(self.folder / name / SPOOL).records["kind"].tolist()
-        return {Kind(kind).name: kinds.count(kind) for kind in sorted(set(kinds)) if kind != 8}
+        told = sorted(set(kinds) - {Kind.SAMPLE, Kind.PACING, Kind.STACK})
+        return {Kind(kind).name: kinds.count(kind) for kind in told}
 
     def broken_collective(self):
         return self.broken("collective")
@@ -224,7 +225,7 @@ class Job:
         return self.broken("end_step")
 
     def broken(self, method):
-        self.attach(f"broken_{method}")
+        self.attach(f"broken_{method}", compiled=False)  # which goes past the recorder's methods
         calls = []
 
         def fail(*_, **__):

@@ -39,9 +39,10 @@ def background():
     recorder = SimpleNamespace(
         spool=spool, sample=print, stack=SimpleNamespace(step=0)
     )  # fmt: skip
-    work = SimpleNamespace(sharing=None, step_ns=1)
+    work = SimpleNamespace(sharing=None, step_ns=1, at_once=True)
     made = Background(
-        config, identity, recorder, {}, work, Control(), None, Notes(spool), print, lambda: None
+        config, identity, recorder, {}, work, Control(), None, Notes(spool), print,
+        lambda: None, print,
     )  # fmt: skip
     made.facts, made.work = facts, work
     return made

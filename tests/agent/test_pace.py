@@ -48,8 +48,10 @@ def decisions(recorder):
 def closed_step(recorder, *times):
     """A step as the recorder hands it over, with the collectives issued so far."""
     closed = ClosedStep(*times)
-    closed.collectives, recorder.collectives = recorder.collectives, []
     closed.counted = dict.fromkeys(COUNTERS, 0)
+    closed.after, closed.upto = recorder.after, recorder.spool.last_number()
+    recorder.after = closed.upto
+    recorder.find_collectives(closed)
     return closed
 
 

@@ -2,6 +2,7 @@
 
 import struct
 import threading
+import time
 
 import pytest
 
@@ -41,6 +42,7 @@ def records(recorder, kind):
 def end_step(recorder, after=1000, held_ns=0):
     now = recorder.clock.start_ns + after
     closed = recorder.end_step(now, (11, 12, 13, 14, 15), held_ns, 16_000)
+    recorder.find_collectives(closed)
     recorder.store_summary(closed)
     return closed
 
@@ -159,12 +161,26 @@ def test_a_number_comes_back_to_the_bit(recorder):
     assert read_spool(recorder.spool.path).names[int(row["name"])] == "loss"
 
 
-def test_a_sample_that_lost_its_core_does_not_count_as_our_cost():
-    cost = OwnCost()
-    assert cost.median_ns is None
-    for sample_ns in [2000] * 12 + [4_000_000] * 4:
+def test_our_cost_is_the_mean_of_what_threads_spent_and_the_mechanisms():
+    cost = OwnCost(16)
+    assert (cost.each_ns, cost.of(3)) == (None, 0)
+    for sample_ns in (1000, 3000):
         cost.add(sample_ns)
-    assert cost.median_ns == 2000
+    cost.mechanism_ns = 500.4
+    assert (cost.each_ns, cost.of(3)) == (2500, 7500)
+
+
+def test_the_first_call_and_then_one_in_a_few_has_its_cost_measured():
+    cost = OwnCost(4)
+    assert [bool(cost.began()) for _ in range(9)] == [n % 4 == 0 for n in range(9)]
+
+
+def test_time_without_a_core_is_not_our_cost():
+    cost = OwnCost(1)
+    began_ns = cost.began()
+    time.sleep(0.02)
+    cost.add(time.thread_time_ns() - began_ns)
+    assert cost.each_ns < 10_000_000
 
 
 def test_group_ranks_become_global_ones_where_they_are_known(group):

@@ -19,7 +19,8 @@ import torch.distributed._functional_collectives as functional
 
 from evenstep.agent.recorder import Recorder
 from evenstep.hooks.torch.groups import Groups
-from evenstep.hooks.torch.install import TorchHooks
+from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
+from evenstep.hooks.torch.native import NativeGroups, new_session
 from evenstep.trace.spool.spool import Spool
 
 TIMEOUT = timedelta(seconds=60)
@@ -34,12 +35,15 @@ class Job:
         identity = {"rank": rank, "world": world, "run_id": "scenes", "boot_id": "one"}
         path = folder / "attempt-000" / f"rank-{rank:05d}.spool"
         self.spool = Spool.create(path, identity, ring_bytes=1_000_000, summary_bytes=100_000)
-        self.recorder = Recorder(self.spool)
+        session, why = new_session(torch, self.spool) if mechanism == COMPILED else (None, "")
+        assert (session is not None) == (mechanism == COMPILED), why
+        self.recorder = Recorder(self.spool, session and session.compiled)
         self.failures: list[Exception] = []
-        groups = Groups(self.spool, dist)
+        groups = NativeGroups(session, dist) if session else Groups(self.spool, dist)
         self.hooks = TorchHooks(
-            torch, self.recorder, groups, print, self.failures.append, mechanism=mechanism
-        )
+            torch, self.recorder, groups, print, self.failures.append,
+            mechanism=DISPATCHER if session else mechanism, session=session,
+        )  # fmt: skip
 
     def play(self) -> None:
         """All scenes; hooks go in after the default group is made, as with a late attach."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import torch
 import torch.distributed as dist
 
 from evenstep.agent.entries import GroupState
+from evenstep.agent.recorder import Recorder
+from evenstep.hooks.torch import library
 from evenstep.hooks.torch import observer as observing
 from evenstep.hooks.torch.groups import Groups
-from evenstep.hooks.torch.install import DISPATCHER, TorchHooks
+from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
+from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.trace.spool.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag, Op
 
@@ -34,13 +38,44 @@ def failures() -> Failures:
 
 
 @pytest.fixture
-def hooked(alone, recorder, mechanism, failures) -> Iterator[Callable[[], TorchHooks]]:
+def session(spool, request) -> Session | None:
+    """What compiled kernels record into, where they are what the test runs on."""
+    named = "mechanism" in request.fixturenames
+    if not named or request.getfixturevalue("mechanism") != COMPILED:
+        return None
+    library.built(Path(torch.__file__).parent)
+    made, why = new_session(torch, spool)
+    return made or pytest.skip(why)
+
+
+@pytest.fixture
+def recorder(spool, session) -> Iterator[Recorder]:
+    made = Recorder(spool, session and session.compiled)
+    yield made
+    made.summaries.release()
+
+
+@pytest.fixture
+def hooks_of(alone, recorder, mechanism, failures, session) -> Callable[[], TorchHooks]:
+    """Makes hooks, and installs none."""
+
+    def make() -> TorchHooks:
+        groups = NativeGroups(session, dist) if session else Groups(recorder.spool, dist)
+        return TorchHooks(
+            torch, recorder, groups, print, failures.append,
+            mechanism=DISPATCHER if session else mechanism, session=session,
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def hooked(hooks_of) -> Iterator[Callable[[], TorchHooks]]:
     """Installs hooks on this process; they are gone after the test."""
     made = []
 
     def install() -> TorchHooks:
-        groups = Groups(recorder.spool, dist)
-        hooks = TorchHooks(torch, recorder, groups, print, failures.append, mechanism=mechanism)
+        hooks = hooks_of()
         made.append(hooks)
         hooks.install()
         return hooks
@@ -50,9 +85,16 @@ def hooked(alone, recorder, mechanism, failures) -> Iterator[Callable[[], TorchH
         hooks.remove()
 
 
+@pytest.fixture
+def in_python(mechanism) -> None:
+    """Only for what Python's own kernels go through, or a session that can be armed again."""
+    if mechanism == COMPILED:
+        pytest.skip("compiled kernels are not in Python's hands")
+
+
 @pytest.mark.parametrize("part", ["collective", "end"])
 def test_a_failure_of_ours_changes_nothing_and_is_told_once(
-    hooked, recorder, failures, monkeypatch, part
+    hooked, recorder, failures, monkeypatch, part, in_python
 ):
     monkeypatch.setattr(recorder if part == "collective" else Observer, part, broken)
     hooked()
@@ -85,7 +127,9 @@ def test_what_pauses_between_buckets_comes_and_goes_while_hooks_are_in_place(hoo
     assert (passed, failures) == ([0, 1, 0, 0], [])
 
 
-def test_a_gate_that_goes_while_it_is_looked_at_is_no_failure(hooked, failures, monkeypatch):
+def test_a_gate_that_goes_while_it_is_looked_at_is_no_failure(
+    hooked, failures, monkeypatch, in_python
+):
     """Pacing is switched off by the training thread while another one issues a collective."""
     hooked()
     passed = []
@@ -95,8 +139,11 @@ def test_a_gate_that_goes_while_it_is_looked_at_is_no_failure(hooked, failures, 
     assert (passed, failures) == ([1], [])
 
 
-def test_a_failure_while_waiting_is_ours_alone(hooked, failures, monkeypatch):
-    monkeypatch.setattr(Observer, "waited", broken)
+@pytest.mark.parametrize("part", ["waited", "waited_natively"])
+def test_a_failure_while_waiting_is_ours_alone(hooked, failures, monkeypatch, part, mechanism):
+    if (mechanism == COMPILED) != (part == "waited_natively"):
+        pytest.skip("the other mechanism's")
+    monkeypatch.setattr(Observer, part, broken)
     hooked()
     dist.all_reduce(torch.ones(1))
     dist.all_reduce(torch.ones(1))
@@ -160,12 +207,11 @@ def test_disarmed_hooks_record_nothing(hooked, spool):
     assert spool.words[0] == 0
 
 
-def test_removing_restores_what_was_replaced(alone, recorder, mechanism, failures):
+def test_removing_restores_what_was_replaced(hooks_of, recorder):
     c10d = torch._C._distributed_c10d
     held = dist.distributed_c10d
     before = c10d.Work.wait, held._register_process_group
-    groups = Groups(recorder.spool, dist)
-    hooks = TorchHooks(torch, recorder, groups, print, failures.append, mechanism=mechanism)
+    hooks = hooks_of()
     hooks.install()
     hooks.remove()
     assert (c10d.Work.wait, held._register_process_group) == before
@@ -173,7 +219,7 @@ def test_removing_restores_what_was_replaced(alone, recorder, mechanism, failure
     assert recorder.spool.words[0] == 0
 
 
-def test_hooks_can_be_installed_again_after_they_were_removed(hooked, spool):
+def test_hooks_can_be_installed_again_after_they_were_removed(hooked, spool, in_python):
     hooked().remove()
     hooked()
     dist.all_reduce(torch.ones(1))
@@ -196,9 +242,34 @@ def test_hooks_do_not_keep_a_destroyed_group_alive(hooked):
 def test_a_message_nobody_waits_for_is_let_go_of(recorder, monkeypatch):
     monkeypatch.setattr(observing, "WAITED_FOR_LIMIT", 2)
     observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    works = [object() for _ in range(4)]
     for seq in range(1, 4):
         recorder.spool.put(1, 0, 2)
-        observer._keep(object(), seq)
+        observer._keep(works[seq], seq)
     assert len(observer._waited_for) == 2
     assert recorder.spool.times(1)[1] > 0  # the oldest has an end
     assert recorder.spool.times(2)[1] == 0
+
+
+def test_a_message_nobody_can_wait_for_any_more_is_let_go_of(recorder):
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    recorder.spool.put(1, 0, 2)
+    observer._keep(object(), 1)
+    observer.let_go()
+    assert (len(observer._waited_for), recorder.spool.times(1)[1] > 0) == (0, True)
+
+
+def test_what_compiled_kernels_cannot_read_disarms_them_and_the_job_goes_on(
+    hooked, spool, failures, session, monkeypatch
+):
+    if session is None:
+        pytest.skip("of compiled kernels")
+    monkeypatch.setattr(NativeGroups, "_of", broken)
+    hooks = hooked()
+    tensor = torch.arange(4.0)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor)
+    hooks.poll()
+    assert tensor.tolist() == [0, 1, 2, 3]
+    assert [type(failure) for failure in failures] == [OurError]
+    assert spool.words[0] == 0

@@ -17,7 +17,7 @@ from evenstep.agent.recorder import Recorder
 from evenstep.agent.sampler import Sampler
 from evenstep.agent.sharing import Sharing
 from evenstep.agent.stacks import Hooks
-from evenstep.agent.step_work import PENDING_NS, StepWork
+from evenstep.agent.step_work import FIRST_STEP_NS, StepWork
 from evenstep.agent.vigil import Standstill
 from evenstep.agent.windows import Late, WindowReport
 from evenstep.errors import EvenstepError
@@ -44,6 +44,7 @@ class Background:
         notes: Notes,
         hear: Callable[[Any], None],
         standstill: Callable[[], Standstill | None],
+        give_up: Callable[[Exception], None],
     ) -> None:
         self._config = config
         self._identity = identity
@@ -60,6 +61,7 @@ class Background:
         self._alarm = Alarm(
             standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
         )
+        self._give_up = give_up
         self._meeting: int | None = None  # of the ranks, whose store is in use
         self._absent: dict[str, str] = {}
         self._once: list[Callable[[], None]] = [self._record_locality]
@@ -129,6 +131,7 @@ class Background:
                 self._spool.add_fact("background", f"{type(error).__name__}: {error}"[:LONGEST])
         for hooks in tuple(self._hooks.values()):
             hooks.poll()
+        self._work_through()
         self.say_absent()
         try:
             self._spool.flush()
@@ -136,6 +139,13 @@ class Background:
             self._notes.failed("flush", error)
         self._raise_alarm()
         self._ask_for_change()
+
+    def _work_through(self) -> None:
+        if not self._work.at_once:
+            try:
+                self._work.through()
+            except Exception as error:
+                self._give_up(error)
 
     def _listen(self) -> float:
         """Between two rounds: seconds until somebody may have something to say."""
@@ -153,7 +163,7 @@ class Background:
         except Exception as error:  # the store is gone, or the job is ending
             self._control.disconnect()
             self._notes.failed("control", error)
-        return PENDING_NS
+        return FIRST_STEP_NS
 
     def _raise_alarm(self) -> None:
         try:

@@ -54,6 +54,11 @@ class Config:
     spool: str = _setting(
         "auto", values.choice("auto", "mmap", "buffered"), "how a rank writes its trace"
     )
+    compiled: bool = _setting(
+        True,
+        values.SWITCH,
+        "record by kernels compiled for this torch, where a launcher built them",
+    )
     share: bool = _setting(
         True, values.SWITCH, "one small message per rank and window, to name the late rank live"
     )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING
 
+from evenstep.agent.shared import Word
 from evenstep.trace.spool.layout import (
     BEGUN_BODY,
     HOST_DEVICE,
@@ -18,31 +20,32 @@ from evenstep.trace.spool.layout import (
     Flag,
     Kind,
 )
+from evenstep.trace.spool.writing import fence
 
 if TYPE_CHECKING:
     from evenstep.agent.recorder import Recorder
-
-#: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
-STEP_COLLECTIVES = 4096
 
 _COLLECTIVE = int(Kind.COLLECTIVE)
 _ASYNC = int(Flag.ASYNC)
 #: Its end is noticed without what is kept here: by the device, or by who makes the call.
 _ELSEWHERE = int(Flag.ON_DEVICE | Flag.HOST_BLOCKED)
 
+_LAST_ENTRY = int(Word.LAST_ENTRY)
+
 _get_ident = threading.get_ident
 
 
 class GroupState:
-    """A process group as the recorder needs it."""
+    """A process group as the recorder needs it. Several threads may issue on it at once."""
 
-    __slots__ = ("index", "ranks", "sequence", "uid")
+    __slots__ = ("index", "ranks", "sequence", "take", "uid")
 
     def __init__(self, index: int, uid: str, ranks: tuple[int, ...], sequence: int) -> None:
         self.index = index  # in the spool's table
         self.uid = uid
         self.ranks = ranks
         self.sequence = sequence  # collectives so far, from the group's own counter
+        self.take: Callable[[], int] = count(sequence).__next__  # the next one's number
 
     def global_rank(self, group_rank: int) -> int:
         """The global rank of a member; the number itself where the group is not known."""
@@ -54,7 +57,7 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
 
     Its exit comes by `spool.close`.
     """
-    stack, clock = recorder.stack, recorder.clock
+    stack, clock, shared = recorder.stack, recorder.clock, recorder.words
     number, words, ring, capacity = recorder.spool.slots
     pack_into, unreported = BEGUN_BODY.pack_into, clock.unreported
 
@@ -69,33 +72,30 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
         dtype: int,
         device: int = HOST_DEVICE,
     ) -> int:
-        sequence = group.sequence
+        sequence = group.take()
         group.sequence = sequence + 1
         ident = _get_ident()
-        index = group.index
         seq = number()
         slot = (seq - 1) % capacity
         word = slot * RECORD_WORDS
         words[word] = 0
+        if fence is not None:
+            fence()
         pack_into(
             ring, slot * RECORD_BYTES + 8, enter_ns, sequence, bytes_in, bytes_out, stack.step,
-            index, stack.parent & 0xFFFFFFFF,
+            group.index, stack.parent & 0xFFFFFFFF,
             0 if ident == recorder.ident else recorder.thread(ident),
             flags, peer, device, _COLLECTIVE, op, dtype,
         )  # fmt: skip
+        if fence is not None:
+            fence()
         words[word] = seq
-        collectives = recorder.collectives
-        if len(collectives) < STEP_COLLECTIVES:
-            collectives.append((seq, index, op, bytes_in, flags))
-        else:
-            recorder.counted["collectives"] += 1
-            recorder.counted["bytes"] += bytes_in
         if flags & _ELSEWHERE:
             return seq
         if not flags & _ASYNC:
             _supersede(recorder, ident, seq, enter_ns)
         else:
-            clock.last_entry_ns = enter_ns  # `StepClock.issued`, a frame shorter
+            shared[_LAST_ENTRY] = enter_ns  # `StepClock.issued`, a frame shorter
             if clock.backwards:
                 unreported.append(seq)
         return seq

@@ -6,11 +6,14 @@ times of a step add up to its length. It is fed with times and never reads a clo
 
 from __future__ import annotations
 
+from evenstep.agent.shared import MOST_WAITS, Word, unshared
 from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
 from evenstep.trace.spool.spool import Spool
 
 PHASES = len(Phase)
-_PHASE_KIND = int(Kind.PHASE)
+_PHASE_KIND, _SYNC = int(Kind.PHASE), int(Phase.SYNC)
+_PARENT, _STEP, _WAITS = int(Word.PARENT), int(Word.STEP), int(Word.WAITS)
+_PAIRS = int(Word.WAIT_PAIRS)
 
 
 class OpenPhase:
@@ -27,9 +30,13 @@ class OpenPhase:
 
 
 class PhaseStack:
-    """Phases of the step that is open on the training thread."""
+    """Phases of the step that is open on the training thread.
 
-    def __init__(self, spool: Spool) -> None:
+    `words` are those shared with compiled kernels, which tell of waits by them.
+    """
+
+    def __init__(self, spool: Spool, words: memoryview | None = None) -> None:
+        self.words = unshared() if words is None else words
         self._spool = spool
         self._open: list[OpenPhase] = []
         self.step = 0
@@ -52,15 +59,19 @@ class PhaseStack:
 
     def enter(self, phase: int, now_ns: int) -> None:
         """Begin a phase inside whatever is open; its record shows as open until `leave`."""
+        if self.words[_WAITS]:
+            self._take_waits()
         seq = self._spool.put(now_ns, 0, _PHASE_KIND, phase, self.step, self.parent)
         self._open.append(OpenPhase(phase, seq, now_ns))
-        self.parent = seq
+        self.parent = self.words[_PARENT] = seq
 
     def leave(self, now_ns: int, *, nested_ns: int | None = None) -> None:
         """End the innermost phase; without one, nothing happens.
 
         `nested_ns`: how much of what lies in it is before `now_ns`, where that is in the past.
         """
+        if self.words[_WAITS]:
+            self._take_waits()
         if not self._open:
             return
         ended = self._open.pop()
@@ -71,7 +82,15 @@ class PhaseStack:
         self._spool.patch(ended.seq, WORD_GROUP_SEQ, leaf)
         self._spool.close(ended.seq, now_ns)
         self._claim(max(now_ns, ended.claimed_ns), leaf + ended.nested_ns)
-        self.parent = self._open[-1].seq if self._open else 0
+        self.parent = self.words[_PARENT] = self._open[-1].seq if self._open else 0
+
+    def _take_waits(self) -> None:
+        """Count the waits that compiled kernels have seen on this thread."""
+        words = self.words
+        pairs = words[_PAIRS : _PAIRS + 2 * min(words[_WAITS], MOST_WAITS)].tolist()
+        words[_WAITS] = words[Word.LAST_ENTRY] = 0
+        for enter_ns, exit_ns in zip(pairs[::2], pairs[1::2], strict=True):
+            self.add(_SYNC, enter_ns, exit_ns)
 
     def add(self, phase: int, enter_ns: int, exit_ns: int, flags: int = 0) -> None:
         """Record a phase that is over already, inside whatever is open."""
@@ -117,11 +136,13 @@ class PhaseStack:
 
         An open phase is split in two at the boundary if it may lie `across` one; others end.
         """
+        if self.words[_WAITS]:
+            self._take_waits()
         split = [part.phase for part in self._open if part.phase in across]
         while self._open:
             self.leave(now_ns)
         leaf, self.leaf_ns = self.leaf_ns, [0] * PHASES
-        self.step = step
+        self.step = self.words[_STEP] = step
         self.boundary_ns = now_ns
         for phase in split:
             self.enter(phase, now_ns)

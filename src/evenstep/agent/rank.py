@@ -28,6 +28,7 @@ from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.selection import whereabouts
+from evenstep.agent.shared import Compiled
 from evenstep.agent.stacks import Hooks, Place, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
@@ -53,12 +54,13 @@ class Agent:
         folder: RunFolder,
         spool: Spool,
         stacks: Sequence[Stack],
+        compiled: Compiled | None = None,
     ) -> None:
         self.config = config
         self.identity = identity
         self.folder = folder
         self.spool = spool
-        self.recorder = Recorder(spool)
+        self.recorder = Recorder(spool, compiled)
         self.failure = ""
         self._pid = os.getpid()
         self._stopped = False
@@ -100,6 +102,7 @@ class Agent:
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
             LiveView(folder.path), notes, self._pace.hear, lambda: self._vigil.standstill,
+            self.give_up,
         )  # fmt: skip
         control.wake = self._background.sampler.wake
 
@@ -174,9 +177,9 @@ class Agent:
         for part, end in (
             *((f"{name} hooks", hooks.remove) for name, hooks in self._hooks.items()),
             ("actions", self._conductor.stop),
-            ("last steps", self._work.through),
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
+            ("last steps", self._work.through),
             ("scheduler", self._work.close),
             ("heartbeat", lambda: self._heartbeat.stop(CLOSING_TIMEOUT_S)),
         ):
@@ -235,9 +238,12 @@ class Agent:
         self._conductor.end_step(closed)
         self._steering.look(closed)
 
-    def end_past_step(self, end_ns: int, used: tuple[Lap, int]) -> None:
-        """Close a step of which it is known only now that it ended then; `used` is its `lap`."""
-        self._work.end_past(end_ns, used)
+    def end_past_step(self, end_ns: int, used: tuple[Lap, int], upto: int) -> None:
+        """Close a step of which it is known only now that it ended then, with record `upto`.
+
+        `used` is its `lap`.
+        """
+        self._work.end_past(end_ns, used, upto)
 
     def lap(self) -> tuple[Lap, int]:
         """What was used since the last lap, and for how long the thread had no core (ns)."""
@@ -249,7 +255,7 @@ class Agent:
         self.spool.add_fact(
             "cost",
             {
-                "ns_per_collective": self.recorder.cost.median_ns,
+                "ns_per_collective": self.recorder.cost.each_ns,
                 "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
             },
         )

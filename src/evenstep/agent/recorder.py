@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import deque
-from time import monotonic_ns, time_ns
+from itertools import count
+from time import monotonic_ns, thread_time_ns, time_ns
 
-from evenstep.agent.entries import STEP_COLLECTIVES, GroupState, collective_recorder
+from evenstep.agent.entries import GroupState, collective_recorder
 from evenstep.agent.phases import PhaseStack
+from evenstep.agent.shared import Compiled, Word
 from evenstep.agent.steps import ClosedStep, StepClock, StepCollective
-from evenstep.trace.spool.layout import HOST_DEVICE, Flag, Kind
+from evenstep.trace.spool.layout import HOST_DEVICE, RECORD_WORDS, Flag, Kind
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
+#: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
+STEP_COLLECTIVES = 4096
+
+_COLLECTIVE = int(Kind.COLLECTIVE)
 _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
@@ -25,65 +30,80 @@ _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
-COST_SAMPLE = 16  # one collective in so many has its own cost measured
-COST_WINDOW = 255  # samples the median is taken of
-COST_RENEWAL = 16  # samples after which it is taken anew
+COST_SAMPLE = 16  # one collective in so many has its own cost measured …
+EVENT_SAMPLE = 13  # … and one in so many of what marks phases and waits
 
 _get_ident = threading.get_ident
 _NOTHING = dict.fromkeys(COUNTERS, 0)
 
 
 class OwnCost:
-    """What one collective costs us on the thread that issues it, from one in `COST_SAMPLE`.
+    """What calls of ours cost the threads that make them, from the thread time of one in a few.
 
-    The median of the latest samples: a sample during which the thread lost its core says nothing
-    about our code.
+    A mean: thread time stands still while the thread has no core, so nothing in it is not ours.
+    `mechanism_ns` is what being called at all costs, which no clock of ours can see from inside.
     """
 
-    def __init__(self) -> None:
-        self._samples: deque[int] = deque(maxlen=COST_WINDOW)
-        self._fresh = 0
-        self._median_ns = 0
+    def __init__(self, every: int) -> None:
+        self.mechanism_ns = 0.0
+        self._every = every  # calls, of which one is sampled: coprime to what comes in turn
+        self._calls = count().__next__
+        self._spent_ns = self._samples = 0
+
+    def began(self) -> int:
+        """A call of ours begins: the thread's time if it is to be sampled, else 0."""
+        return 0 if self._calls() % self._every else thread_time_ns()
 
     def add(self, sample_ns: int) -> None:
         """Take a sample."""
-        self._samples.append(sample_ns)
-        self._fresh += 1
+        self._spent_ns += sample_ns
+        self._samples += 1
+
+    def measured(self, spent_ns: int, samples: int, *, mechanism_ns: float) -> None:
+        """Take over what compiled kernels have measured of themselves so far."""
+        self._spent_ns, self._samples, self.mechanism_ns = spent_ns, samples, mechanism_ns
 
     @property
-    def median_ns(self) -> int | None:
-        """Cost of a collective in ns; None before the first sample. Renewed every few samples."""
+    def each_ns(self) -> int | None:
+        """Cost of a call in ns, the mechanism's included; None before the first sample."""
         if not self._samples:
             return None
-        if self._fresh >= COST_RENEWAL or not self._median_ns:
-            self._fresh = 0
-            self._median_ns = sorted(self._samples)[len(self._samples) // 2]
-        return self._median_ns
+        return round(self._spent_ns / self._samples + self.mechanism_ns)
+
+    def of(self, calls: int) -> int:
+        """Cost of so many calls, in ns."""
+        return calls * (self.each_ns or 0)
 
 
 class Recorder:
     """Writes one rank's spool. `clock` belongs to the training thread, `ident` says which it is."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, compiled: Compiled | None = None) -> None:
         now = monotonic_ns()
         self.spool = spool
-        self.stack = PhaseStack(spool)
+        self.stack = PhaseStack(spool, None if compiled is None else compiled.words)
+        self.words = self.stack.words
         self.clock = StepClock(self.stack, now)
-        self.ident = _get_ident()
+        self.ident = self.words[Word.TRAINING] = _get_ident()
         self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
-        self.collectives: list[StepCollective] = []
+        self.after = 0  # the last record of the step before the running one
         self.pauses: list[tuple[int, int]] = []
         self.counted = _NOTHING.copy()
-        self.cost = OwnCost()
+        self.cost = OwnCost(COST_SAMPLE)  # of a collective
+        self.event_cost = OwnCost(EVENT_SAMPLE)  # of an event on the training thread
+        self.events = 0  # of the running step
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
+        self._compiled = compiled
         self._put = spool.put
         self.collective = collective_recorder(self)
 
     # -- collectives -----------------------------------------------------------------------------
 
     def thread(self, ident: int) -> int:
-        """Our number of a thread: 0 is the training thread."""
+        """Our number of the calling thread, which is `ident`: 0 is the training thread."""
+        if self._compiled is not None:
+            return self._compiled.thread()
         known = self._threads.get(ident)
         if known is None:
             known = self._threads[ident] = min(len(self._threads), 0xFFFF)
@@ -104,7 +124,7 @@ class Recorder:
     ) -> int:
         """A send or receive is issued; `order` is its number among those of its pair and tag."""
         stack = self.stack
-        thread = self._threads.get(_get_ident(), 0)
+        thread = self.thread(_get_ident())
         return self._put(
             enter_ns, 0, _POINT_TO_POINT, op, stack.step, stack.parent, group.index, order,
             nbytes, nbytes, flags, peer, dtype, 0, thread, 0, 0, tag & 0xFFFFFFFF, 0, device,
@@ -124,6 +144,21 @@ class Recorder:
             times = self.spool.times(seq) if seq else None
             self.clock.blocked(times[0] if times else enter_ns, exit_ns, record=not seq)
 
+    def issued(self, after: int, upto: int) -> list[StepCollective]:
+        """Collectives among the records after one and up to another, as far as the ring has them.
+
+        In order of entry; each as (record, group, op, bytes, flags).
+        """
+        words, capacity = self.spool.words, self.spool.regions.ring_capacity
+        found: list[StepCollective] = []
+        for seq in range(max(after, upto - capacity) + 1, upto + 1):
+            base = (seq - 1) % capacity * RECORD_WORDS
+            last = words[base + 12]  # peer or root, device, kind, operation
+            if last >> 48 & 0xFF == _COLLECTIVE and words[base] == seq:
+                group, flags = words[base + 9] >> 32, words[base + 11] >> 48
+                found.append((seq, group, last >> 56, words[base + 7], flags))
+        return found
+
     # -- the rest --------------------------------------------------------------------------------
 
     def pause(self, enter_ns: int, exit_ns: int, generation: int, collected: int) -> None:
@@ -140,7 +175,7 @@ class Recorder:
     def span_begins(self, name: str) -> int:
         """A user's span; returns its record for `spool.close`."""
         stack = self.stack
-        thread = self._threads.get(_get_ident(), 0)
+        thread = self.thread(_get_ident())
         return self._put(
             monotonic_ns(), 0, _SPAN, 0, stack.step, stack.parent,
             thread=thread, name=self.spool.name_id(name[:LONGEST_NAME]),
@@ -165,9 +200,16 @@ class Recorder:
     # -- steps -----------------------------------------------------------------------------------
 
     def end_step(
-        self, now_ns: int, resources: tuple[int, ...], held_ns: int, run_delay_ns: int = 0
+        self,
+        now_ns: int,
+        resources: tuple[int, ...],
+        held_ns: int,
+        run_delay_ns: int = 0,
+        upto: int = 0,
     ) -> ClosedStep:
         """Close the step: its record now, its summary once `store_summary` is called.
+
+        `upto` is its last record, where it is known only later that it ended; else the newest.
 
         `resources` are the step's (cpu_ns, minor faults, major faults, involuntary switches,
         voluntary switches); `held_ns` the pacing delay spent inside it; `run_delay_ns` how long
@@ -175,29 +217,36 @@ class Recorder:
         """
         closed = self.clock.end_step(now_ns)
         cpu_ns, minor, major, involuntary, voluntary = resources
-        self._put(
+        seq = self._put(
             closed.start_ns, now_ns, _STEP, 0, closed.number, run_delay_ns // 1000, 0, cpu_ns,
             minor, major,
             peer=min(involuntary, 0x7FFFFFFF), payload=min(closed.samples, 0xFFFFFFFF),
             held_ns=held_ns,
         )  # fmt: skip
         counted, self.counted = self.counted, _NOTHING.copy()
+        events, self.events = self.events, 0
         counted.update(
             cpu_ns=cpu_ns, minor_faults=minor, major_faults=major, held_ns=held_ns,
             involuntary_switches=involuntary, voluntary_switches=voluntary,
-            samples=closed.samples,
+            samples=closed.samples, agent_ns=self.event_cost.of(events),
         )  # fmt: skip
         closed.realtime_ns, closed.held_ns, closed.run_delay_ns = time_ns(), held_ns, run_delay_ns
         closed.counted = counted
-        closed.collectives, self.collectives = self.collectives, []
+        closed.after, closed.upto = self.after, upto or seq
+        self.after = closed.upto
         closed.pauses, self.pauses = self.pauses, []
         return closed
+
+    def find_collectives(self, closed: ClosedStep) -> None:
+        """Enter a closed step's collectives, the first `STEP_COLLECTIVES` one by one."""
+        found = self.issued(closed.after, closed.upto)
+        closed.counted["collectives"] += len(found)
+        closed.counted["bytes"] += sum(seen[3] for seen in found)
+        closed.collectives = found[:STEP_COLLECTIVES]
 
     def store_summary(self, closed: ClosedStep) -> None:
         """Write a step's summary."""
         counted = closed.counted
-        counted["collectives"] += len(closed.collectives)
-        counted["bytes"] += sum(seen[3] for seen in closed.collectives)
         self.summaries.append(
             StepSummary(
                 closed.number,

@@ -37,7 +37,7 @@ class ObservedRank(Protocol):
     def end_step(self, now_ns: int) -> None:
         """A step has ended, on the training thread."""
 
-    def end_past_step(self, end_ns: int, used: tuple[Lap, int]) -> None:
+    def end_past_step(self, end_ns: int, used: tuple[Lap, int], upto: int) -> None:
         """A step ended at `end_ns`, as is known only now; `used` is its `lap`."""
 
     def lap(self) -> tuple[Lap, int]:
@@ -107,6 +107,7 @@ def combined(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for one in reversed(described):
         found |= one
     if described:
+        found["instead"] = "; ".join(filter(None, (one.get("instead") for one in described)))
         found["mechanism"] = ", ".join(one["mechanism"] for one in described)
         found["unseen"] = [name for one in described for name in one.get("unseen", [])]
     return found

@@ -1,7 +1,7 @@
 """What is done with a step that has ended: its wait estimated, its summary written, it shared.
 
-Only pacing needs its answer before the next step. Otherwise steps are worked through a few at a
-time: code that runs once in tens of milliseconds runs from a cold cache, at several times its cost.
+Only pacing needs its answer before the next step. Otherwise the training thread notes that the step
+has ended and the background thread works it through.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from evenstep.agent.windows import WINDOW_STEPS, StepRow, summarize
 from evenstep.host.resources import Lap, ResourceMeter, RunDelay
 from evenstep.pacing import Decision, Reason
 
-PENDING_STEPS = 8  # at most so many wait to be worked through …
-PENDING_NS = 1_000_000_000  # … and none for longer than this and a step
+PENDING_STEPS = 1024  # wait to be worked through; beyond it the background is too slow or dead
+FIRST_STEP_NS = 1_000_000_000  # what a step is taken to last before there was one
 
 
 class StepWork:
     """The steps of one rank as they end, on the training thread that it was made on.
 
-    `at_once`: each is worked through, and the decision on the next carried out, when it ends.
+    `at_once`: each is worked through there, and the decision on the next carried out, when it ends.
+    Otherwise that is left to whoever calls `through`.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class StepWork:
         self._samples_per_step = samples_per_step
         self._meter = ResourceMeter()
         self._run_delay = RunDelay(threading.get_native_id())
-        self._pending: list[ClosedStep] = []  # ended, not worked through yet
+        self._pending: deque[ClosedStep] = deque()  # ended, not worked through yet
+        self._working = threading.Lock()  # of `through`: never waited for while training
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._decision = Decision(0, "none", Reason.LEARNING)
         self._cost_ns = 0  # of what was done at the end of the step before
@@ -55,7 +57,7 @@ class StepWork:
     def step_ns(self) -> int:
         """How long the newest step that was worked through took; a second before there is one."""
         rows = self._rows
-        return rows[-1].step_ns if rows else PENDING_NS
+        return rows[-1].step_ns if rows else FIRST_STEP_NS
 
     def durations(self) -> tuple[int, ...]:
         """How long the latest steps took; for any thread."""
@@ -63,20 +65,22 @@ class StepWork:
 
     def end(self, now_ns: int) -> ClosedStep:
         """The marking optimizer has finished. May sleep when pacing."""
+        began_ns = time.thread_time_ns()
         closed = self._closed(now_ns, self.lap(), self._pace.take_held())
         closed.counted["agent_ns"] += self._cost_ns
-        pending = self._pending
-        oldest_ns = pending[0].end_ns
-        if self.at_once or len(pending) >= PENDING_STEPS or now_ns - oldest_ns > PENDING_NS:
+        if self.at_once or len(self._pending) >= PENDING_STEPS:
             self.through()
-        self._cost_ns = time.monotonic_ns() - now_ns
+        self._cost_ns = time.thread_time_ns() - began_ns
         if self.at_once:
             self._pace.hold(self._decision, closed.number + 1)
         return closed
 
-    def end_past(self, end_ns: int, used: tuple[Lap, int]) -> None:
-        """Close a step of which it is known only now that it ended then; `used` is its `lap`."""
-        closed = self._closed(end_ns, used, held_ns=0)
+    def end_past(self, end_ns: int, used: tuple[Lap, int], upto: int) -> None:
+        """Close a step of which it is known only now that it ended then, with record `upto`.
+
+        `used` is its `lap`.
+        """
+        closed = self._closed(end_ns, used, held_ns=0, upto=upto)
         closed.realtime_ns -= time.monotonic_ns() - end_ns
 
     def lap(self) -> tuple[Lap, int]:
@@ -87,32 +91,39 @@ class StepWork:
         """Let go of what the kernel is asked through."""
         self._run_delay.close()
 
-    def _closed(self, end_ns: int, used: tuple[Lap, int], held_ns: int) -> ClosedStep:
+    def _closed(
+        self, end_ns: int, used: tuple[Lap, int], held_ns: int, upto: int = 0
+    ) -> ClosedStep:
         lap, run_delay_ns = used
         if self._samples_per_step is not None:
             self._recorder.clock.samples = self._samples_per_step
         usage = (lap[0], lap[3], lap[4], lap[1], lap[2])
-        closed = self._recorder.end_step(end_ns, usage, held_ns, run_delay_ns)
+        closed = self._recorder.end_step(end_ns, usage, held_ns, run_delay_ns, upto)
         self._pending.append(closed)
         return closed
 
     def through(self) -> None:
         """Estimate, decide, summarize and share the steps that ended since the last time."""
-        pending, self._pending = self._pending, []
-        sharing = self.sharing
-        each = self._recorder.cost.median_ns or 0
-        for closed in pending:
-            row, wait, self._decision = self._pace.after_step(closed)
-            if self._decision.plan is not None and sharing is not None:
-                sharing.publish(self._decision.plan)
-            self._floor_ns = wait.floor_lower_ns or self._floor_ns
-            closed.counted["agent_ns"] += each * len(closed.collectives)
-            self._recorder.store_summary(closed)
-            self._rows.append(row)
-            if (closed.number + 1) % WINDOW_STEPS == 0 and sharing is not None:
-                self._post(closed.number // WINDOW_STEPS, sharing)
-            if not self.at_once:
-                self._pace.hold(self._decision, closed.number + 1)
+        with self._working:
+            while self._pending:
+                self._work_through(self._pending.popleft())
+                if not self.at_once:
+                    time.sleep(0)  # the training thread may want the interpreter
+
+    def _work_through(self, closed: ClosedStep) -> None:
+        recorder, sharing = self._recorder, self.sharing
+        recorder.find_collectives(closed)
+        row, wait, self._decision = self._pace.after_step(closed)
+        if self._decision.plan is not None and sharing is not None:
+            sharing.publish(self._decision.plan)
+        self._floor_ns = wait.floor_lower_ns or self._floor_ns
+        closed.counted["agent_ns"] += recorder.cost.of(closed.counted["collectives"])
+        recorder.store_summary(closed)
+        self._rows.append(row)
+        if (closed.number + 1) % WINDOW_STEPS == 0 and sharing is not None:
+            self._post(closed.number // WINDOW_STEPS, sharing)
+        if not self.at_once:
+            self._pace.hold(self._decision, closed.number + 1)
 
     def _post(self, window: int, sharing: Sharing) -> None:
         report = summarize(

@@ -16,6 +16,7 @@ The hooks report events; this decides what they mean. Rules that need saying:
 from __future__ import annotations
 
 from evenstep.agent.phases import PhaseStack
+from evenstep.agent.shared import Word
 from evenstep.trace.spool.layout import Flag, Phase
 
 #: A collective of the step, for the wait estimate: (record, group, op, bytes, flags).
@@ -27,6 +28,8 @@ _SYNC, _OPTIMIZER, _EVALUATION = int(Phase.SYNC), int(Phase.OPTIMIZER), int(Phas
 #: A step can end inside these. The rest were left by an exception where no hook sees their end.
 _ACROSS = frozenset({_INPUT, _BACKWARD, int(Phase.CHECKPOINT)})
 
+_LAST_ENTRY = int(Word.LAST_ENTRY)
+
 SHORTEST_EVALUATION_NS = 1_000_000  # eval() and train() of two modules in turn is none
 
 
@@ -37,6 +40,7 @@ class ClosedStep:
     """
 
     __slots__ = (
+        "after",
         "collectives",
         "counted",
         "end_ns",
@@ -49,6 +53,7 @@ class ClosedStep:
         "samples",
         "start_ns",
         "unsteady",
+        "upto",
     )
 
     def __init__(self, number: int, start_ns: int, end_ns: int, phase_ns: list[int]) -> None:
@@ -60,7 +65,8 @@ class ClosedStep:
         self.realtime_ns = 0  # the wall clock at the end
         self.held_ns = 0  # pacing delay spent inside
         self.run_delay_ns = 0  # the training thread was ready but had no core
-        self.collectives: list[StepCollective] = []
+        self.after = self.upto = 0  # its records come after the one and go up to the other
+        self.collectives: list[StepCollective] = []  # found among them once it is worked through
         self.pauses: list[tuple[int, int]] = []  # of the collector: start and end
         self.counted: dict[str, int] = {}
         self.unsteady = bool(phase_ns[Phase.CHECKPOINT] or phase_ns[Phase.EVALUATION])
@@ -74,7 +80,6 @@ class StepClock:
         self.start_ns = now_ns
         self.manual = False  # evenstep.step() marks the steps
         self.samples = 0
-        self.last_entry_ns = 0  # of a collective that did not block its caller
         self.unreported: list[int] = []  # records of such collectives in a DDP model's backward
         stack.boundary_ns = now_ns
         self._forward_depth = 0
@@ -85,6 +90,15 @@ class StepClock:
         self._awaits_all = False  # the model's backward waits for all it has issued (DDP)
         # Since when, and the account and the samples at that time.
         self._evaluation: tuple[int, list[int], int] | None = None
+
+    @property
+    def last_entry_ns(self) -> int:
+        """When a collective was last issued that did not block its caller; 0: it was waited for."""
+        return self.stack.words[_LAST_ENTRY]
+
+    @last_entry_ns.setter
+    def last_entry_ns(self, now_ns: int) -> None:
+        self.stack.words[_LAST_ENTRY] = now_ns
 
     # -- input -----------------------------------------------------------------------------------
 

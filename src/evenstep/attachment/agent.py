@@ -20,6 +20,7 @@ from evenstep.agent import config as configuration
 from evenstep.agent.config import Config
 from evenstep.agent.rank import Agent, pacer_settings
 from evenstep.agent.selection import whereabouts
+from evenstep.agent.shared import Compiled
 from evenstep.agent.stacks import Place, Stack
 from evenstep.attachment.attempts import renumbered, started_ticks
 from evenstep.attachment.stacks import imported, torch_stack
@@ -167,7 +168,8 @@ def _open(config: Config, identity: Identity, place: Place | None) -> bool:
         return False
     spool = _make_spool(config, identity, folder, descriptor)
     try:
-        agent = Agent(config, identity, folder, spool, list(_stacks.values()))
+        compiled = _compiled(spool, config)
+        agent = Agent(config, identity, folder, spool, list(_stacks.values()), compiled)
     except BaseException:
         with suppress(BufferError):  # what was made of it may still hold a view
             spool.shut()
@@ -186,6 +188,16 @@ def _open(config: Config, identity: Identity, place: Place | None) -> bool:
         agent.stop("could not start")
         raise
     return True
+
+
+def _compiled(spool: Spool, config: Config) -> Compiled | None:
+    """What records into a new spool without the interpreter, where a stack has such a thing."""
+    for stack in _stacks.values():
+        make = getattr(stack, "compiled", None)
+        found: Compiled | None = make(spool, allowed=config.compiled) if make else None
+        if found is not None:
+            return found
+    return None
 
 
 def _connect(agent: Agent) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evenstep.cli.arguments import count
 from evenstep.errors import UsageError
+
+if TYPE_CHECKING:
+    from evenstep.doctor.check import Check
 
 HELP = """Look for what slows or breaks distributed training on this host: versions, NCCL_* and
 other variables, cores and threads, kernel settings, limits, network adapters, PCIe links, GPUs and
@@ -53,7 +58,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.root} holds neither proc nor sys; give a folder that holds both")
     spool = load().out or Path("evenstep-runs")
     host = this_host(root=args.root, ranks=args.ranks, spool=spool)
-    found = examine(host, Given(args.topology, args.lstopo, args.nccl_log))
+    given = Given(args.topology, args.lstopo, args.nccl_log)
+    found = examine(host, given, _recorder() if args.root == Path("/") else ())
     if args.json:
         print(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
@@ -61,3 +67,13 @@ def main(args: argparse.Namespace) -> int:
 
         print(render(found, every=args.all), end="")
     return int(found.worst == Severity.PROBLEM)
+
+
+def _recorder() -> Iterator[Check]:
+    """Whether collectives can be recorded without the interpreter; compiled now if need be."""
+    from evenstep.doctor.versions import recorder
+    from evenstep.hooks.torch import library
+
+    torch = library.installed()
+    if torch is not None:
+        yield recorder(library.built(torch))

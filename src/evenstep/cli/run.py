@@ -61,6 +61,8 @@ def main(args: argparse.Namespace) -> int:
     for warning in [*settings.warnings, *disabling_options(command)]:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
+    if settings.enabled and settings.compiled and not args.mpi_shim:
+        _compile_recorder()
     folder = RunFolder(settings.out or _own_default(os.environ))
     files.check_folder(folder.path)
     admission = admit(folder, command, os.environ, force=args.force)
@@ -137,6 +139,19 @@ def _preloading() -> str:
     from evenstep.hooks.mpi.pmpi import build
 
     return ":".join(filter(None, [str(build.library(os.environ)), os.environ.get("LD_PRELOAD")]))
+
+
+def _compile_recorder() -> None:
+    """Have the compiled recorder ready before the ranks start, once for a torch."""
+    from evenstep.hooks.torch import library
+
+    torch = library.installed()
+    if torch is None or library.found(torch).path is not None:
+        return
+    say("compiling the recorder for this torch (once)")
+    reason = library.built(torch).reason
+    if reason:
+        say(f"ranks record by Python's own kernels: {reason}")
 
 
 def _collect(folder: RunFolder, run_id: str) -> None:

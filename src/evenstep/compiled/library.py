@@ -2,19 +2,20 @@
 
 A library's name holds what it was made from: the source, the flags, the machine and the C library,
 what the caller names besides (a torch's version and ABI), and the compiler's own version. It is
-written in a folder of its own, which nobody else can enter, and renamed into place whole: any
-number of launchers may build at once, and the last one's rename leaves the same file.
+written in a folder of its own, which nobody else can enter, and renamed into place whole.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -79,12 +80,26 @@ def build(source: Source, environ: Mapping[str, str] = os.environ) -> Library:
         target = folder / f"{_stem(source)}-{_digest(_version(compiler, environ))}.so"
         if cache.trusted(target):
             return Library(target)
-        said = _compile(compiler, source, target, environ)
+        with _turn(folder):
+            said = "" if cache.trusted(target) else _compile(compiler, source, target, environ)
     except subprocess.TimeoutExpired:
         return Library(None, f"{compiler[0]} took more than {TIMEOUT_S:.0f} s")
     except OSError as error:
         return Library(None, str(error))
     return Library(None, said) if said else Library(target)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One builder of a user at a time: a node's launchers would all compile the same."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(folder / ".turn", flags, 0o600)
+    try:
+        with suppress(OSError):  # a filesystem without locks: several may build, and all is well
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _compiler(source: Source, environ: Mapping[str, str]) -> list[str]:

@@ -76,9 +76,13 @@ class Examination:
         }
 
 
-def examine(host: Host, given: Given = Given()) -> Examination:  # noqa: B008 - it is immutable
-    """Make every check. Raises `UsageError` for a file that cannot be used."""
-    found: list[Check] = []
+def examine(
+    host: Host,
+    given: Given = Given(),  # noqa: B008 - it is immutable
+    also: Iterable[Check] = (),
+) -> Examination:
+    """Make every check; `also` was made elsewhere. Raises `UsageError` for an unusable file."""
+    found: list[Check] = list(also)
     seen: list[topology.Topology] = []
     if given.matrix is not None:
         seen.append(topology_matrix.load(given.matrix))

@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections.abc import Iterator
 
+from evenstep.compiled import Library
 from evenstep.doctor.check import Check, Subject
 from evenstep.doctor.host import Host
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
@@ -23,6 +24,18 @@ def checks(host: Host) -> Iterator[Check]:
     yield _torch(host)
     yield _nccl(host)
     yield _driver(host)
+
+
+def recorder(built: Library) -> Check:
+    """Whether the recorder could be compiled for the torch that is installed here."""
+    subject = Subject("versions.recorder", _OUR_TESTS)
+    if built.path is not None:
+        return subject.ok("recorder compiled for this torch")
+    return subject.advice(
+        f"no compiled recorder: {built.reason}",
+        "Python's own kernels cost 0.1 to 0.3 ms a collective where caches are cold",
+        "install a C++ compiler (g++ or clang++), or name one in CXX",
+    )
 
 
 def parts(version: str) -> tuple[int, int]:

@@ -106,10 +106,13 @@ def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:
     costs = [info.facts.get("cost") or {} for info in trace.ranks.values()]
     each = [cost["ns_per_collective"] for cost in costs if cost.get("ns_per_collective")]
     background = [cost["background_cpu_ns"] for cost in costs if cost.get("background_cpu_ns")]
+    hooks = [info.facts.get("hooks") or {} for info in trace.ranks.values()]
+    seen = {hook["mechanism"]: hook.get("instead") for hook in hooks if hook.get("mechanism")}
     spent = trace.summaries["agent_ns"].sum() / max(len(trace.ranks), 1)
     lasted = float(trace.summaries["step_sum_ns"].sum()) / max(len(trace.ranks), 1)
     return {
         "ns_per_collective": float(np.mean(each)) if each else None,
         "share_of_step": float(spent / lasted) if lasted > 0 and time_per_rank_ns else None,
         "background_cpu_ns": float(np.mean(background)) if background else None,
+        "recorder": "; ".join(f"{by} ({why})" if why else by for by, why in seen.items()) or None,
     }

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.recorder import COST_SAMPLE, Recorder
+from evenstep.agent.recorder import Recorder
 from evenstep.hooks.mpi.calls import Collective, both, measured
 from evenstep.hooks.mpi.groups import MpiGroups
 from evenstep.hooks.mpi.requests import Ticket
@@ -118,6 +118,7 @@ class MpiCollectives:
         def begin(
             enter_ns: int, communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> int:
+            began_ns = cost.began()
             state = known.get(communicator.handle) or meet(communicator)
             count, members = len(args), len(state.ranks)
             given = args[sent_at] if count > sent_at else kwargs.get(sent)
@@ -137,8 +138,8 @@ class MpiCollectives:
             if members > 1 and _get_ident() == recorder.ident:
                 size = 0 if not uniform else bytes_in if uniform_in else bytes_out
                 entered(seq, members, (state.uid, op, size, at), enter_ns)
-            if not state.sequence % COST_SAMPLE:
-                cost.add(monotonic_ns() - enter_ns)
+            if began_ns:
+                cost.add(thread_time_ns() - began_ns)
             return seq
 
         return begin

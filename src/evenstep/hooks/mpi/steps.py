@@ -119,17 +119,15 @@ class MpiSteps:
         recorder, spool = self._recorder, self._recorder.spool
         first, last = steps[0][0].seq, (steps[-1] or steps[-2])[-1].seq
         base, leaf = recorder.stack.step, recorder.stack.leaf_ns
-        collectives, pauses = recorder.collectives, recorder.pauses
+        pauses = recorder.pauses
         before = Call(0)
         before.leaf_ns = [0] * len(leaf)
         for call in ended:
-            recorder.collectives = [c for c in collectives if before.seq < c[0] <= call.seq]
             recorder.pauses = [p for p in pauses if before.end_ns < p[0] <= call.end_ns]
             recorder.counted = _counted(recorder.counted, recorder.pauses)
             recorder.stack.leaf_ns = _less(call.leaf_ns, before.leaf_ns)
-            self._agent.end_past_step(call.end_ns, _used_between(before, call))
+            self._agent.end_past_step(call.end_ns, _used_between(before, call), call.seq)
             before = call
-        recorder.collectives = [c for c in collectives if c[0] > before.seq]
         recorder.pauses = [p for p in pauses if p[0] > before.end_ns]
         recorder.counted = _counted(recorder.counted, recorder.pauses)
         recorder.stack.leaf_ns = _less(leaf, before.leaf_ns)

@@ -14,7 +14,8 @@ class CaptureGate:
     torch's default). `lock` is held for single queries only, so a capture begins without delay.
     """
 
-    def __init__(self, graph_type: Any) -> None:
+    def __init__(self, graph_type: Any, told: Callable[[int], None] | None = None) -> None:
+        self._told = told  # how many there are, after each change
         self.lock = threading.Lock()
         self.captures = 0
         self._type = graph_type
@@ -31,6 +32,8 @@ class CaptureGate:
     def _count(self, by: int) -> None:
         with self.lock:
             self.captures = max(self.captures + by, 0)
+            if self._told is not None:
+                self._told(self.captures)
 
     def _around(
         self, name: str, *, before: int = 0, after: int = 0, on_error: int = 0

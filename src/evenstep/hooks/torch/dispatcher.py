@@ -8,10 +8,9 @@ point to point and groups made later. It costs 6-7 microseconds, nearly all of i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from evenstep.agent.recorder import COST_SAMPLE
 from evenstep.hooks.torch.observer import Observer, Token
 from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT, Operation
 from evenstep.trace.spool.layout import NO_PEER, Flag
@@ -59,13 +58,16 @@ class DispatcherHooks:
         enter = self._enter_message if operation in POINT_TO_POINT else self._enter
         begin = enter(operation)
         end, failed, give_up = observer.end, observer.failed, observer.give_up
+        cost = observer.recorder.cost
         redispatch = overload.redispatch
         below = self._torch._C.DispatchKey.BackendSelect
         unbox_work = self._torch._C._distributed_c10d.Work.unbox
 
         def kernel(keyset: Any, *args: Any) -> Any:
             token = failure = None
+            began_ns = 0
             if observer.armed:
+                began_ns = cost.began()
                 try:
                     gate = observer.gate  # once: it may go while we look
                     if gate is not None:
@@ -73,12 +75,16 @@ class DispatcherHooks:
                     token = begin(args)
                 except Exception as error:
                     failure = error
+                if began_ns:
+                    began_ns -= thread_time_ns()
             try:
                 result = redispatch(keyset.remove(below), *args)
             except BaseException:
                 if token is not None:
                     failed(token)
                 raise
+            if began_ns:
+                began_ns += thread_time_ns()
             if failure is not None:  # not of arguments that the backend refuses, too
                 give_up(failure)
             if token is not None:
@@ -89,6 +95,8 @@ class DispatcherHooks:
                     end(token, None if work is None else unbox_work(work))
                 except Exception as error:
                     give_up(error)
+            if began_ns:
+                cost.add(thread_time_ns() - began_ns)
             return result
 
         return kernel
@@ -115,9 +123,7 @@ class DispatcherHooks:
             seq = recorder.collective(  # what `begin` does on a host, a frame shorter
                 enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype_of(tensor.dtype, 0)
             )
-            if state.sequence % COST_SAMPLE:
-                return seq, flags, 0
-            return seq, flags, monotonic_ns() - enter_ns
+            return seq, flags
 
         return enter
 

@@ -12,6 +12,7 @@ from evenstep.hooks.torch.device import DeviceTimer
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
 from evenstep.hooks.torch.functional import FunctionalWaits
 from evenstep.hooks.torch.groups import Groups, watch_groups
+from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.operations import MONITORED_BARRIER
 from evenstep.hooks.torch.phases import PhaseHooks
@@ -20,13 +21,15 @@ from evenstep.hooks.wrapping import undo
 
 PROCESS_GROUP_HOOKS = "process-group hooks"
 DISPATCHER = "dispatcher"
+COMPILED = "compiled kernels"
 
 
 class TorchHooks:
     """Collectives, phases and device times of this process.
 
-    `mechanism` is how collectives are seen: `PROCESS_GROUP_HOOKS` or `DISPATCHER`; None takes the
-    lighter one that this torch has. `gate` is as in `pause_by`.
+    With a `session` they are seen by compiled kernels, and `groups` are a `NativeGroups`; else by
+    `mechanism`, `PROCESS_GROUP_HOOKS` or `DISPATCHER`: None takes the lighter one that this torch
+    has. `gate` is as in `pause_by`. `instead` says why nothing compiled is used.
     """
 
     def __init__(
@@ -39,14 +42,21 @@ class TorchHooks:
         *,
         mechanism: str | None = None,
         gate: Callable[[], None] | None = None,
+        session: Session | None = None,
+        instead: str = "",
     ) -> None:
         self._torch = torch
         self._recorder = recorder
         self._groups = groups
         self._observer = Observer(torch, recorder, groups, on_failure, gate)
+        self._instead = instead
+        self._native: NativeKernels | None = None
         self._hooks, self._kernels = self._mechanism(mechanism)
         self._waits = FunctionalWaits(torch, self._observer)
-        self._phases = PhaseHooks(torch, recorder.clock, recorder.ident, on_step, on_failure)
+        if session is not None and isinstance(groups, NativeGroups):
+            self._native = NativeKernels(session, recorder, self._observer.give_up)
+            session.gate_by(gate)
+        self._phases = PhaseHooks(torch, recorder, on_step, on_failure)
         self._undo: list[Callable[[], None]] = []
         self._timers: dict[int, DeviceTimer] = {}
         self._gate: CaptureGate | None = None
@@ -68,6 +78,20 @@ class TorchHooks:
         c10d = self._torch.distributed.distributed_c10d
         self._undo.append(dynamo.keep_out())
         self._undo.append(watch_groups(c10d, self._group_made))
+        if self._native is None:
+            self._install_kernels()
+        else:
+            self._undo.append(self._native.remove)
+            self._native.install()
+            if self._torch.backends.cuda.is_built():
+                gate = self._gate = CaptureGate(self._torch.cuda.CUDAGraph, self._native.capture)
+                self._undo.append(gate.remove)
+        look = None if self._native is None else self._native.look
+        work_type = self._torch._C._distributed_c10d.Work
+        self._undo.append(self._observer.patch_wait(work_type, look))
+        self._phases.install()
+
+    def _install_kernels(self) -> None:
         if self._hooks is not None:
             self._undo.append(self._hooks.remove)
             self._hooks.install()
@@ -75,13 +99,13 @@ class TorchHooks:
         self._kernels.install()
         self._undo.append(self._waits.remove)
         self._waits.install()
-        self._undo.append(self._observer.patch_wait(self._torch._C._distributed_c10d.Work))
-        self._phases.install()
 
     def disarm(self) -> None:
         """Pass every call through from now on; cheap, and safe from anywhere."""
         self._observer.armed = False
         self._phases.armed = False
+        if self._native is not None:
+            self._native.disarm()
 
     def remove(self) -> None:
         """Restore everything that was replaced."""
@@ -92,26 +116,40 @@ class TorchHooks:
     def pause_by(self, gate: Callable[[], None] | None) -> None:
         """Call this before each collective is issued from now on; it may sleep. None: nothing."""
         self._observer.gate = gate
+        if self._native is not None:
+            self._native.session.gate_by(gate)
 
     def poll(self) -> None:
         """Read what the devices have finished; for the background thread."""
+        self._observer.let_go()
         for timer in list(self._timers.values()):
             timer.poll()
+        if self._native is not None and self._observer.armed:
+            try:
+                self._native.poll()
+            except Exception as error:
+                self._observer.give_up(error)
 
     def hold_device(self, delay_ns: int, seq: int) -> bool:
         """Put a delay on the current stream; False where no device was seen at work yet."""
-        if not (self._timers and self.on_device):
+        if not ((self._timers or self._native is not None) and self.on_device):
             return False
-        timer = self._timers.get(int(self._torch.cuda.current_device()))
+        device = int(self._torch.cuda.current_device())
+        timer = self._timers.get(device)
+        if timer is None and self._native is not None:  # which has timers of its own
+            timer = self._device_timer(device)
         return timer is not None and timer.hold(delay_ns, seq)
 
     def describe(self) -> dict[str, Any]:
         """How collectives are seen, and which operations are not, for the trace."""
+        if self._native is not None:
+            return {"mechanism": COMPILED, "unseen": self._native.unseen, "tags": True}
         unseen = list(self._kernels.unseen)
         if self._hooks is not None:
             unseen += self._hooks.unseen
         return {
             "mechanism": DISPATCHER if self._hooks is None else PROCESS_GROUP_HOOKS,
+            "instead": self._instead,
             "unseen": unseen,
             "tags": self._hooks is None,  # whether messages are told apart by their tag
         }

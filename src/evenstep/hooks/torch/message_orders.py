@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 
 LIMIT = 4096  # kinds counted; a program may use a new tag every time, so the longest unused goes
 
@@ -11,17 +14,18 @@ Like = tuple[int, int, int, int]
 
 
 class MessageOrders:
-    """How many messages of each kind there were."""
+    """How many messages of each kind there were. Each step is one that no thread can come into."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._orders: OrderedDict[Like, int] = OrderedDict()
+        self._orders: OrderedDict[Like, Callable[[], int]] = OrderedDict()
 
     def next(self, kind: Like) -> int:
         """Number of messages of this kind before this one."""
         orders = self._orders
-        order = orders.pop(kind, 0)
-        orders[kind] = order + 1
-        if len(orders) > self._limit:
-            orders.popitem(last=False)
+        order = orders.setdefault(kind, count().__next__)()
+        with suppress(KeyError):  # another thread let it go, as the longest unused
+            orders.move_to_end(kind)
+            if len(orders) > self._limit:
+                orders.popitem(last=False)
         return order

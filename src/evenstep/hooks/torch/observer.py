@@ -10,11 +10,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from time import monotonic_ns
+from sys import getrefcount
+from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import COST_SAMPLE, Recorder
+from evenstep.agent.recorder import SHORTEST_WAIT_NS, Recorder
+from evenstep.agent.shared import Word
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes
@@ -24,8 +26,11 @@ _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
 _MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
 WAITED_FOR_LIMIT = 64  # works of messages kept until somebody waits: they hold their tensors
 
-#: A begun call: record, flags, and what `begin` took (ns) where its cost is measured, else 0.
-Token = tuple[int, int, int]
+#: A begun call: record and flags.
+Token = tuple[int, int]
+
+_OURS = 2  # references to a kept work that are ours: the entry's, and the argument's
+_BLOCKING, _KEPT = int(Word.BLOCKING), int(Word.KEPT)
 
 _get_ident = threading.get_ident
 
@@ -93,9 +98,7 @@ class Observer:
         )
         if mark is not None:
             self._marks[seq] = mark
-        if state.sequence % COST_SAMPLE:
-            return seq, flags, 0
-        return self._sampled(seq, flags, enter_ns)
+        return seq, flags
 
     def begin_point_to_point(
         self,
@@ -120,14 +123,10 @@ class Observer:
         )
         if mark is not None:
             self._marks[seq] = mark
-        return seq, flags, 0
+        return seq, flags
 
     def _mark(self, device: int) -> Any:
         return None if self.device_timer is None else self.device_timer(device).begin()
-
-    def _sampled(self, seq: int, flags: int, enter_ns: int) -> Token:
-        """One in so many tokens carries what `begin` took, so that our own cost is known."""
-        return seq, flags, monotonic_ns() - enter_ns
 
     def end(self, token: Token, work: Any) -> None:
         """The backend has the call: see to it that its end is noticed.
@@ -135,12 +134,7 @@ class Observer:
         Whoever makes a blocking call waits next, in Python: a completion callback would tell
         nothing more, and handing the interpreter lock over costs such a call 20-30 microseconds.
         """
-        seq, flags, sampled = token
-        if sampled:
-            start = monotonic_ns()
-            self.end((seq, flags, 0), work)
-            self.recorder.cost.add(sampled + monotonic_ns() - start)
-            return
+        seq, flags = token
         if flags & _ON_DEVICE:
             self._end_on_device(seq, work)
             return
@@ -179,10 +173,16 @@ class Observer:
             mark.timer.end(seq, mark, work)
 
     def _keep(self, work: Any, seq: int) -> None:
-        if len(self._waited_for) >= WAITED_FOR_LIMIT:
-            _, (_, oldest) = self._waited_for.popitem(last=False)
-            self._close(oldest, monotonic_ns())
+        self.let_go(full=len(self._waited_for) >= WAITED_FOR_LIMIT)
         self._waited_for[id(work)] = (work, seq)
+
+    def let_go(self, *, full: bool = False) -> None:
+        """Forget works that nobody can wait for any more: they hold their tensors."""
+        kept = self._waited_for
+        for key, entry in list(kept.items()):
+            if (full or getrefcount(entry[0]) <= _OURS) and kept.pop(key, None) is not None:
+                self._close(entry[1], monotonic_ns())
+                full = False  # the oldest goes in any case
 
     def failed(self, token: Token) -> None:
         """The backend refused or broke: that, too, is an end."""
@@ -217,9 +217,34 @@ class Observer:
             self._close(kept[1], now)
         recorder.host_waited(enter_ns, now, ident=ident)
 
-    def patch_wait(self, work_type: Any) -> Callable[[], None]:
-        """Replace `Work.wait`, so that a blocked thread is seen; returns how to restore it."""
-        original = work_type.wait
+    def waited_natively(self, look: Callable[[], None], enter_ns: int) -> None:
+        """The same where compiled kernels see the ends: what is left is the phase.
+
+        `look` has them look for the ends of works that have no future.
+        """
+        words, recorder = self.recorder.words, self.recorder
+        if words[_KEPT]:
+            look()
+        ident = _get_ident()
+        if ident != recorder.ident:
+            return
+        now, seq = monotonic_ns(), words[_BLOCKING]
+        if seq:
+            words[_BLOCKING] = 0
+            recorder.blocking[ident] = seq
+        elif now - enter_ns < SHORTEST_WAIT_NS:
+            recorder.clock.last_entry_ns = 0
+            return
+        recorder.host_waited(enter_ns, now, ident=ident)
+
+    def patch_wait(
+        self, work_type: Any, look: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
+        """Replace `Work.wait`, so that a blocked thread is seen; returns how to restore it.
+
+        `look` is given where compiled kernels record (see `waited_natively`).
+        """
+        original, cost = work_type.wait, self.recorder.event_cost
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.armed:
@@ -231,10 +256,17 @@ class Observer:
                 failed = False
                 return result
             finally:
+                began_ns = cost.began()
                 try:
-                    self.waited(work, enter_ns, failed=failed)
+                    if look is None:
+                        self.waited(work, enter_ns, failed=failed)
+                    else:
+                        self.waited_natively(look, enter_ns)
                 except Exception as error:
                     self.give_up(error)
+                self.recorder.events += 1
+                if began_ns:
+                    cost.add(thread_time_ns() - began_ns)
 
         work_type.wait = wait
 

@@ -21,6 +21,11 @@ class Operation:
 
     __slots__ = ("async_at", "coalesced", "group_at", "name", "op", "peer_at", "sizes", "tag_at")
 
+    @property
+    def reading(self) -> int:
+        """Number of the way its arguments are read."""
+        return _READINGS.index(self.sizes)
+
     def __init__(
         self,
         name: str,
@@ -118,6 +123,10 @@ POINT_TO_POINT: tuple[Operation, ...] = (
     Operation("recv_", Op.RECV, _in_place, peer_at=2, tag_at=3),
     Operation("recv_any_source_", Op.RECV, _in_place, tag_at=2),
 )
+
+
+#: How arguments are read, in the order of `Reading` in recorder.cpp.
+_READINGS = (_in_place, _from_first, _lists, _nothing)
 
 
 def dtype_codes(torch: Any) -> dict[Any, int]:

@@ -7,13 +7,15 @@ wrapper that passes everything on where somebody else has wrapped ours in the me
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
+from types import FrameType
 from typing import Any
 
 from evenstep.agent.arming import arm, disarm
-from evenstep.agent.steps import StepClock
+from evenstep.agent.recorder import Recorder
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import Phase
 
@@ -33,19 +35,21 @@ class PhaseHooks:
     def __init__(
         self,
         torch: Any,
-        clock: StepClock,
-        ident: int,
+        recorder: Recorder,
         on_step: Callable[[int], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self.armed = True
-        self.clock = clock
+        self.clock = recorder.clock
+        self._recorder = recorder
         self._torch = torch
-        self._ident = ident
+        self._ident = recorder.ident
         self._on_step = on_step
         self._on_failure = on_failure
         self._undo: list[Callable[[], None]] = []
         self._marking: Callable[[], Any] | None = None  # weak reference to the marking optimizer
+        self._stepping: list[tuple[FrameType, Any]] = []  # calls of `step`, the outermost first
+        self._ended = False  # a step, with the call of the optimizer that just returned
         self._mode_depth = 0
         self._saving = 0
 
@@ -176,27 +180,45 @@ class PhaseHooks:
             self.clock.ends(monotonic_ns())
 
     def _optimizer_in(self, optimizer: Any, *_: Any) -> None:
-        if not self.armed or _get_ident() != self._ident:
-            return
-        try:
-            if self._marking is None or self._marking() is None:
-                import weakref
+        if self.armed and _get_ident() == self._ident:
+            self._tell(self._optimizer_begins, (sys._getframe(1), optimizer))
 
-                self._marking = weakref.ref(optimizer)
-            self.clock.optimizer_begins(monotonic_ns())
-        except Exception as error:
-            self._fail(error)
+    def _optimizer_begins(self, call: tuple[FrameType, Any]) -> None:
+        frame, optimizer = call
+        stepping = self._stepping
+        while stepping and not _inside(frame, stepping[-1][0]):
+            stepping.pop()  # it raised, and had no end
+        nested = any(outer is optimizer for _, outer in stepping)
+        stepping.append(call)
+        if nested:  # a subclass's step calls the one it replaces
+            return
+        if self._marking is None or self._marking() is None:
+            import weakref
+
+            self._marking = weakref.ref(optimizer)
+        self.clock.optimizer_begins(monotonic_ns())
 
     def _optimizer_out(self, optimizer: Any, *_: Any) -> None:
         if not self.armed or _get_ident() != self._ident:
             return
-        try:
-            self.clock.ends(monotonic_ns())
-            marks = self._marking is not None and self._marking() is optimizer
-            if marks and not self.clock.manual and not skipped_by_scaler(optimizer):
+        self._ended = False
+        self._tell(self._optimizer_ends, (sys._getframe(1), optimizer))
+        if self._ended and self.armed:
+            try:
                 self._on_step(monotonic_ns())
-        except Exception as error:
-            self._fail(error)
+            except Exception as error:
+                self._fail(error)
+
+    def _optimizer_ends(self, call: tuple[FrameType, Any]) -> None:
+        frame, optimizer = call
+        while self._stepping and self._stepping.pop()[0] is not frame:
+            pass
+        if any(outer is optimizer for _, outer in self._stepping):
+            return
+        self.clock.ends(monotonic_ns())
+        marks = self._marking is not None and self._marking() is optimizer
+        if marks and not self.clock.manual and not skipped_by_scaler(optimizer):
+            self._ended = True
 
     def _fail(self, error: Exception) -> None:
         self._on_failure(error)
@@ -241,10 +263,15 @@ class PhaseHooks:
         self._undo.append(restore)
 
     def _tell(self, report: Callable[[Any], None], value: Any) -> None:
+        cost = self._recorder.event_cost
+        began_ns = cost.began()
         try:
             report(value)
         except Exception as error:
             self._fail(error)
+        self._recorder.events += 1
+        if began_ns:
+            cost.add(thread_time_ns() - began_ns)
 
     def _when_imported(self, module: str, install: Callable[[], None]) -> None:
         def action() -> None:
@@ -253,6 +280,13 @@ class PhaseHooks:
 
         arm(action, target=module)
         self._undo.append(lambda: disarm(module))
+
+
+def _inside(frame: FrameType | None, outer: FrameType) -> bool:
+    """Whether a frame is another, or was called from it, however deep."""
+    while frame is not None and frame is not outer:
+        frame = frame.f_back
+    return frame is not None
 
 
 def skipped_by_scaler(optimizer: Any) -> bool:

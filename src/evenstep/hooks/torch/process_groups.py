@@ -18,10 +18,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from evenstep.agent.recorder import COST_SAMPLE
 from evenstep.hooks.torch.observer import Observer, Token
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import NO_PEER, Flag, Op
@@ -78,7 +77,8 @@ class ProcessGroupHooks:
         self._world = torch.distributed.distributed_c10d._world
         self._resolve = torch._C._distributed_c10d._resolve_process_group
         self._observer = observer
-        self._begun: dict[str, dict[int, Token]] = {}  # group -> thread -> begun, not ended
+        # group -> thread -> begun, not ended, and what that took where it is sampled (ns), else 0
+        self._begun: dict[str, dict[int, tuple[Token, int]]] = {}
         members = torch._C._distributed_c10d.HookOpName.__members__
         self._readings = _by_number(members)
         known = set(READINGS) | set(_UNRECORDED)
@@ -105,9 +105,9 @@ class ProcessGroupHooks:
                 ]
             )
         for begun in self._begun.values():
-            token = begun.pop(_get_ident(), None)
-            if token is not None:
-                self._observer.failed(token)
+            entry = begun.pop(_get_ident(), None)
+            if entry is not None:
+                self._observer.failed(entry[0])
         self._begun.clear()
 
     def _hooks(
@@ -118,8 +118,8 @@ class ProcessGroupHooks:
         begin, end, give_up = observer.begin, observer.end, observer.give_up
         failed, send_or_receive = observer.failed, observer.begin_point_to_point
         state_of, dtype_of = observer.groups.state, observer.dtypes.get
-        recorder = observer.recorder
-        begun: dict[int, Token] = {}
+        recorder, cost = observer.recorder, observer.recorder.cost
+        begun: dict[int, tuple[Token, int]] = {}
         self._begun[name] = begun
         state: Any = None
         bare = _UPPER_BOUND | (_ON_DEVICE | _ASYNC if on_device else 0)  # of a call with no tensor
@@ -132,10 +132,11 @@ class ProcessGroupHooks:
                 gate = observer.gate  # once: it may go while we look
                 if gate is not None:
                     gate()
+                began_ns = cost.began()
                 enter_ns = monotonic_ns()
                 ident = _get_ident()
                 if begun and ident in begun:
-                    failed(begun.pop(ident))
+                    failed(begun.pop(ident)[0])
                 reading = readings[call.name.value]
                 if reading is None:
                     return
@@ -155,31 +156,35 @@ class ProcessGroupHooks:
                 flags |= _UPPER_BOUND if tensor is not None else bare
                 peer = state.global_rank(call.root) if rooted else NO_PEER
                 if op >= _SEND:
-                    begun[ident] = send_or_receive(enter_ns, state, op, bytes_out, peer, tensor, 0)
+                    token = send_or_receive(enter_ns, state, op, bytes_out, peer, tensor, 0)
+                    begun[ident] = token, 0
                     return
                 if call.async_op:
                     flags |= _ASYNC
                 if tensor is None or tensor.is_cuda:
-                    begun[ident] = begin(
-                        enter_ns, state, op, nbytes, bytes_out, flags, peer, tensor
-                    )
+                    token = begin(enter_ns, state, op, nbytes, bytes_out, flags, peer, tensor)
+                    begun[ident] = token, 0
                     return
                 dtype = dtype_of(tensor.dtype, 0)
                 seq = recorder.collective(  # what `begin` does on a host, a frame shorter
                     enter_ns, state, op, nbytes, bytes_out, flags, peer, dtype
                 )
-                sampled = 0 if state.sequence % COST_SAMPLE else monotonic_ns() - enter_ns
-                begun[ident] = seq, flags, sampled
+                begun[ident] = (seq, flags), thread_time_ns() - began_ns if began_ns else 0
             except Exception as error:
                 give_up(error)
 
         def after(call: Any) -> None:
-            token = begun.pop(_get_ident(), None)
-            if token is not None:
-                try:
-                    end(token, call.work)
-                except Exception as error:
-                    give_up(error)
+            entry = begun.pop(_get_ident(), None)
+            if entry is None:
+                return
+            token, spent_ns = entry
+            back_ns = thread_time_ns() if spent_ns else 0
+            try:
+                end(token, call.work)
+            except Exception as error:
+                give_up(error)
+            if spent_ns:
+                cost.add(spent_ns + thread_time_ns() - back_ns)
 
         return before, after
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.stacks import Hooks, Place
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
+from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.wrapping import Wrapped
 
 if TYPE_CHECKING:
+    from evenstep.agent.shared import Compiled
     from evenstep.agent.stacks import ObservedRank
+    from evenstep.trace.spool.spool import Spool
 
 
 class TorchStack:
@@ -24,6 +27,8 @@ class TorchStack:
         self._torch = torch
         self._wrapped = Wrapped()
         self.groups: Groups | None = None  # of the agent's trace
+        self._session: Session | None = None  # of the same, where compiled kernels record it
+        self._instead = "torch was imported after something else had begun to record"
         self.meetings = 0  # default process groups there have been, as far as we know
 
     @property
@@ -62,9 +67,21 @@ class TorchStack:
             return None
         return Place(distributed.get_rank(), distributed.get_world_size())
 
+    def compiled(self, spool: Spool, *, allowed: bool) -> Compiled | None:
+        """Have compiled kernels record into a new spool; None where there are none."""
+        if not (self.available and allowed):
+            self._instead = "the setting `compiled` is off"
+            return None
+        self._session, self._instead = new_session(self._torch, spool)
+        return None if self._session is None else self._session.compiled
+
     def hooks(self, agent: ObservedRank) -> Hooks:
         """Collectives, phases and steps of torch."""
-        self.groups = Groups(agent.spool, _distributed())
+        session = self._session
+        if session is None or session.spool is not agent.spool:
+            self.groups, session = Groups(agent.spool, _distributed()), None
+        else:
+            self.groups = NativeGroups(session, _distributed())
         return TorchHooks(
             self._torch,
             agent.recorder,
@@ -72,6 +89,8 @@ class TorchStack:
             agent.end_step,
             agent.give_up,
             gate=agent.gate,
+            session=session,
+            instead=self._instead,
         )
 
     def store(self) -> Any:

@@ -249,6 +249,7 @@ def _agent(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         return  # nothing was measured: a simulation, a foreign profile
     yield from style.wrap(
         f"evenstep itself cost {duration(agent.get('ns_per_collective'))} a collective, "
-        f"{percent(agent.get('share_of_step'))} of step time.",
+        f"{percent(agent.get('share_of_step'))} of step time. "
+        f"It recorded by {printable(agent.get('recorder') or 'means not told')}.",
         code="2",
     )

@@ -15,7 +15,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from evenstep.trace.spool.writing import Slots, record_closer, record_writer
 
 TABLES_BYTES = 1 << 20
 FACTS_BYTES = 1 << 17  # of the tables, which names and groups leave to what is said at the end
-NAME_LIMIT = 0xFFFF  # a record has two bytes for its name
+NAME_LIMIT = INDEX_LIMIT = 0xFFFF  # two bytes for a name in a record, an index in a table
 SMALLEST_RING_BYTES = 64 * RECORD_BYTES
 _SHRINKS = (1, 4, 16, 64)  # a nearly full disk gets a smaller spool rather than none
 
@@ -73,14 +73,14 @@ class Spool:
         self._ring = ring
         self.words = ring.cast("Q")
         self.halves = ring.cast("H")
-        self._numbers = count(1)
+        self._count = count(1)
+        self._last: Callable[[], int] = lambda: int(repr(self._count)[6:-1]) - 1
+        self._kept = False
         self._table_end = layout.PAGE_BYTES
         self._table_lock = threading.Lock()
         self._names: dict[str, int] = {"": 0}
         self._group_count = 0
-        self.slots = Slots(self._numbers.__next__, self.words, ring, regions.ring_capacity)
-        self.put = record_writer(self.slots)
-        self.close = record_closer(self.slots)
+        self._write_by(self._count.__next__)
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -134,6 +134,31 @@ class Spool:
 
     # -- recording -------------------------------------------------------------------------------
 
+    def _write_by(self, number: Callable[[], int]) -> None:
+        self.slots = Slots(number, self.words, self._ring, self.regions.ring_capacity)
+        self.put = record_writer(self.slots)
+        self.close = record_closer(self.slots)
+
+    def count_by(self, number: Callable[[], int], last: Callable[[], int]) -> int:
+        """Have somebody else number the records, who writes some too; the ring's address.
+
+        Before the first record, and before anybody has taken `put` or `close`. `last` is the number
+        handed out last.
+        """
+        import ctypes
+
+        self._last = last
+        self._write_by(number)
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._ring))
+
+    def last_number(self) -> int:
+        """The last sequence number handed out; 0 before the first."""
+        return self._last()
+
+    def keep_mapped(self) -> None:
+        """Leave the ring in place when the spool is shut: somebody may yet write into it."""
+        self._kept = True
+
     def word_of(self, seq: int) -> int:
         """Where a record's words begin in `words`."""
         return (seq - 1) % self.regions.ring_capacity * RECORD_WORDS
@@ -180,8 +205,10 @@ class Spool:
             return self._names[name]
 
     def add_group(self, description: Mapping[str, Any]) -> int:
-        """Enter a process group; returns its index (from 1)."""
+        """Enter a process group; returns its index (from 1), 0 where there are too many."""
         with self._table_lock:
+            if self._group_count >= INDEX_LIMIT:
+                return 0
             self._group_count += 1
             text = json.dumps(dict(description), separators=(",", ":")).encode()
             self._append(layout.TABLE_GROUP, self._group_count, text)
@@ -230,7 +257,10 @@ class Spool:
             for view in (self.words, self.halves, self._ring, self._view):
                 view.release()
             try:
-                memory.close()
+                if self._kept:
+                    _leave(memory)
+                else:
+                    memory.close()
             finally:  # a view that somebody else still has keeps the mapping, not the file
                 os.close(self._fd)
 
@@ -264,16 +294,12 @@ class BufferedSpool(Spool):
         if head != self._fixed:
             self._write_changed_pages(head)
             self._fixed = bytearray(head)
-        last = self._last_number()
+        last = self._last()
         capacity = self.regions.ring_capacity
         first = max(1, last - capacity + 1, self._flushed - self.PATCH_WINDOW)
         if last:
             self._write_slots((first - 1) % capacity, min(last - first + 1, capacity))
         self._flushed = last
-
-    def _last_number(self) -> int:
-        """The last sequence number handed out, read without taking one."""
-        return int(repr(self._numbers)[6:-1]) - 1
 
     def _write_changed_pages(self, head: bytes) -> None:
         page = 1 << 16
@@ -322,6 +348,13 @@ def _entry(kind: int, number: int, text: bytes) -> bytes:
 
 def _fact(key: str, value: Any) -> bytes:
     return json.dumps({"key": key, "value": value}, separators=(",", ":")).encode()
+
+
+def _leave(memory: mmap.mmap) -> None:
+    """Never unmap it, not even when the interpreter ends."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
 
 
 def _create(path: Path) -> int:

@@ -1,11 +1,14 @@
 """The writers of a spool's ring, each a closure over what it touches: half a method's cost.
 
-A record is invalid (sequence number 0) until its last byte is written. Once the spool is shut they
-raise ValueError.
+A record is invalid (sequence number 0) until its last byte is written, and every processor must see
+it so: where stores may overtake each other (anything but x86) a `fence` goes before the number.
+Once the spool is shut the writers raise ValueError.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +16,7 @@ from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import RECORD_BYTES, RECORD_WORDS
 
 _WORD_EXIT = layout.WORD_EXIT
+_STORES_IN_ORDER = os.uname().machine in ("x86_64", "i686")
 
 
 class Slots(NamedTuple):
@@ -22,6 +26,31 @@ class Slots(NamedTuple):
     words: memoryview  # of the ring, by 8 bytes
     ring: memoryview  # the same, by byte
     capacity: int  # records
+
+
+def _store_fence() -> Callable[[], object]:
+    """What keeps a store before it from being seen after one behind it.
+
+    Letting go of a lock is a store-release, taking one a load-acquire, and the first is ordered
+    before the second (Arm's Architecture Reference Manual, B2.3: "[L]; po; [A]"). The lock is held
+    at rest and nobody waits for it: who finds it held passes on.
+    """
+    lock = threading.Lock()
+    lock.acquire()
+
+    def fence() -> None:
+        try:
+            lock.release()
+        except RuntimeError:  # another thread is between the two, which is a barrier of its own
+            lock.acquire(False)
+            return
+        lock.acquire(False)
+
+    return fence
+
+
+#: None where the processor keeps stores in order by itself.
+fence = None if _STORES_IN_ORDER else _store_fence()
 
 
 def record_writer(slots: Slots) -> Callable[..., int]:
@@ -55,11 +84,15 @@ def record_writer(slots: Slots) -> Callable[..., int]:
         slot = (seq - 1) % capacity
         word = slot * RECORD_WORDS
         words[word] = 0
+        if fence is not None:
+            fence()
         pack_into(
             ring, slot * RECORD_BYTES + 8, enter_ns, exit_ns, 0, 0, held_ns, group_seq,
             bytes_in, bytes_out, step, group, parent & 0xFFFFFFFF, payload, thread, stream,
             name, flags, peer, device, kind, op, dtype, reduce_op,
         )  # fmt: skip
+        if fence is not None:
+            fence()
         words[word] = seq
         return seq
 

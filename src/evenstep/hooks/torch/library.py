@@ -1,0 +1,59 @@
+"""The compiled recorder of one torch: what it is built from, by whom, and where a rank finds it.
+
+A launcher builds it (`built`), a rank only loads it (`found`). Both describe torch by its folder,
+without importing it: the text of its version, which names the very commit, and the ABI of its
+strings, which is in the names that its library exports.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+from evenstep.compiled import Library, Source, build, find
+
+SOURCE = Path(__file__).with_name("recorder.cpp")
+#: Of `c10::Error`'s constructor, which takes a string: its name says which kind.
+_NEW_STRINGS = b"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_string"
+
+
+def installed() -> Path | None:
+    """Folder of the torch that this interpreter would import."""
+    spec = importlib.util.find_spec("torch")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def built(torch_folder: Path) -> Library:
+    """The recorder for a torch, compiled if need be: ten seconds or so."""
+    return _with(torch_folder, build)
+
+
+def found(torch_folder: Path) -> Library:
+    """The recorder for a torch that is imported, where somebody has built it."""
+    return _with(torch_folder, find)
+
+
+def _with(torch_folder: Path, look: Callable[[Source], Library]) -> Library:
+    try:
+        return look(_source(torch_folder))
+    except OSError as error:
+        return Library(None, f"{torch_folder} is not a torch to compile against: {error}")
+
+
+def _source(torch_folder: Path) -> Source:
+    version = (torch_folder / "version.py").read_text(encoding="utf-8")
+    new_strings = _NEW_STRINGS in (torch_folder / "lib" / "libc10.so").read_bytes()
+    libraries = torch_folder / "lib"
+    return Source(
+        SOURCE,
+        flags=(
+            "-std=c++17",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(new_strings)}",
+            f"-I{torch_folder / 'include'}",
+            f"-L{libraries}",
+            "-ltorch_cpu",
+            "-lc10",
+        ),
+        against=(version,),
+    )

@@ -1,0 +1,250 @@
+"""Collectives recorded by compiled kernels, from which the interpreter is never entered.
+
+`recorder.cpp` writes entries and ends; what is left to Python happens once for a group, or on the
+background thread. Kernels stay registered for the life of the process: they pass everything on
+once nobody records.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from evenstep.agent.entries import GroupState
+from evenstep.agent.recorder import Recorder
+from evenstep.agent.shared import WORDS, Compiled, Word
+from evenstep.hooks.torch import library
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT
+from evenstep.trace.ranks import format_ranks, group_uid
+from evenstep.trace.spool.layout import Flag
+from evenstep.trace.spool.spool import Spool
+
+log = logging.getLogger("evenstep")
+
+ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
+
+_ARMED, _FAILURES = int(Word.ARMED), int(Word.FAILURES)
+_Pointer, _u64 = ctypes.c_void_p, ctypes.c_uint64
+
+#: Functions of the library: what each returns and takes.
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "observe": (ctypes.c_bool, (ctypes.c_char_p, *[ctypes.c_int] * 4)),
+    "observe_waits": (ctypes.c_bool, ()),
+    "open": (_Pointer, (_u64,)),
+    "record_into": (None, (_Pointer, _Pointer)),
+    "words": (_Pointer, (_Pointer,)),
+    "arm": (None, (_Pointer,)),
+    "number": (_u64, (_Pointer,)),
+    "thread": (ctypes.c_uint16, (_Pointer,)),
+    "meet": (None, (_Pointer, _Pointer)),
+    "group": (_Pointer, (_Pointer, ctypes.c_char_p, ctypes.c_uint32, _Pointer, _u64, _u64)),
+    "retire": (None, (_Pointer,)),
+    "sequence": (_u64, (_Pointer,)),
+    "gate": (None, (_Pointer, _Pointer)),
+    "look": (None, (_Pointer,)),
+    "capture": (None, (_Pointer, _u64)),
+    "failure": (ctypes.c_char_p, (_Pointer,)),
+}
+#: The same of those that may take long: they let go of the interpreter's lock.
+_SLOW: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "poll": (None, (_Pointer,)),
+    "close": (_u64, (_Pointer,)),
+}
+
+
+class Functions:
+    """The library's functions, without their prefix. Raises OSError where it cannot be loaded."""
+
+    def __init__(self, path: Path) -> None:
+        for kind, table in ((ctypes.PyDLL, _FUNCTIONS), (ctypes.CDLL, _SLOW)):
+            loaded = kind(str(path))
+            for name, (returns, takes) in table.items():
+                function = getattr(loaded, f"evenstep_{name}")
+                function.restype, function.argtypes = returns, takes
+                setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class Session:
+    """One spool's recording by compiled kernels; made before anything is recorded in it."""
+
+    def __init__(self, functions: Functions, spool: Spool) -> None:
+        self.functions = functions
+        self.spool = spool
+        self.handle = functions.open(spool.regions.ring_capacity)
+        address = functions.words(self.handle)
+        words = memoryview((ctypes.c_uint64 * WORDS).from_address(address))
+        self.words = words.cast("B").cast("Q")
+        handle, number = self.handle, functions.number
+        ring = spool.count_by(lambda: number(handle), lambda: self.words[Word.NUMBER])
+        functions.record_into(handle, ring)
+        self.compiled = Compiled(self.words, lambda: functions.thread(handle))
+        self.give_up: Callable[[Exception], None] | None = None  # what is told of our failures
+        self._called: dict[tuple[str, int], Any] = {}  # what the kernels call must stay alive
+
+    def arm(self) -> None:
+        """Record from now on."""
+        self.functions.arm(self.handle)
+
+    def close(self) -> None:
+        """Record nothing more. A collective still under way may write its end: the ring stays."""
+        if self.functions.close(self.handle):
+            self.spool.keep_mapped()
+
+    def gate_by(self, gate: Callable[[], None] | None) -> None:
+        """Call this before each collective: it enters Python, where pacing asks for it."""
+        made = None if gate is None else ctypes.CFUNCTYPE(None)(self._safely(gate))
+        self.functions.gate(self.handle, made)
+        self._called["gate", id(made)] = made  # one that is gone may be on its way yet
+
+    def meet_by(self, meet: Callable[[str, int], None]) -> None:
+        """Call this with the name and size of a group at its first use: Python is entered once."""
+
+        def met(name: bytes, size: int) -> None:
+            meet(name.decode(), size)
+
+        made = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int)(self._safely(met))
+        self.functions.meet(self.handle, made)
+        self._called["meet", 0] = made
+
+    def _safely(self, call: Callable[..., None]) -> Callable[..., None]:
+        def called(*args: Any) -> None:
+            try:
+                call(*args)
+            except Exception as error:
+                self.words[_ARMED] = 0
+                if self.give_up is not None:
+                    self.give_up(error)
+
+        return called
+
+
+def new_session(torch: Any, spool: Spool) -> tuple[Session | None, str]:
+    """A session for this torch, or why Python's own kernels have to do. Before any record."""
+    where = library.found(Path(torch.__file__).parent)
+    if where.path is None:
+        return None, where.reason
+    try:
+        return Session(Functions(where.path), spool), ""
+    except (OSError, AttributeError) as error:  # made for another torch, or damaged
+        return None, f"{where.path.name} cannot be loaded: {error}"
+
+
+class NativeGroups(Groups):
+    """Groups that compiled kernels ask for when they meet one; from then on they know it."""
+
+    def __init__(self, session: Session, distributed: Any) -> None:
+        super().__init__(session.spool, distributed)
+        self._session = session
+        self._handles: dict[str, int] = {}
+        session.meet_by(self._tell)
+
+    def renew(self, name: str) -> None:
+        """A group of this name is made: one known by it exists no more."""
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            functions = self._session.functions
+            functions.retire(handle)
+            self._known[name].sequence = functions.sequence(handle)
+        super().renew(name)
+
+    def _tell(self, name: str, size: int) -> None:
+        state = self._of(name, size)
+        functions, members = self._session.functions, len(state.ranks)
+        self._handles[name] = functions.group(
+            self._session.handle, name.encode(), state.index,
+            (ctypes.c_int32 * members)(*state.ranks), members, state.sequence,
+        )  # fmt: skip
+
+    def _of(self, name: str, size: int) -> GroupState:
+        try:
+            group = self._distributed.distributed_c10d._resolve_process_group(name)
+        except Exception:  # made outside torch's registry: a member's number is its rank
+            ranks = tuple(range(size))
+            described = {"uid": group_uid(ranks, name), "name": name, "ranks": format_ranks(ranks)}
+            index = self._spool.add_group(described | {"base": 0, "backend": ""})
+            return self._known.setdefault(name, GroupState(index, described["uid"], ranks, 0))
+        return self.state(group)
+
+
+class NativeKernels:
+    """Compiled kernels in the place of `DispatcherHooks`."""
+
+    def __init__(
+        self, session: Session, recorder: Recorder, give_up: Callable[[Exception], None]
+    ) -> None:
+        self.session = session
+        self.unseen: list[str] = []
+        self._recorder = recorder
+        session.give_up = give_up
+
+    def install(self) -> None:
+        """Register the kernels, once for the process, and record."""
+        self.unseen = _observed(self.session.functions)
+        self.session.arm()
+
+    def disarm(self) -> None:
+        """Pass everything on from now on; also in a forked child, whose memory is its own."""
+        self.session.words[_ARMED] = 0
+
+    def look(self) -> None:
+        """Look for the ends of works that have no future."""
+        self.session.functions.look(self.session.handle)
+
+    def capture(self, captures: int) -> None:
+        """So many CUDA graphs are being captured: while there are any, no event is asked for."""
+        self.session.functions.capture(self.session.handle, captures)
+
+    def remove(self) -> None:
+        """Record nothing more, and say what is left to say."""
+        self.session.close()
+        self._tell_cost()
+
+    def poll(self) -> None:
+        """For the background thread: devices, works nobody waits for, groups, our own cost."""
+        functions, handle = self.session.functions, self.session.handle
+        functions.poll(handle)
+        functions.look(handle)
+        self._tell_cost()
+        if self.session.words[_FAILURES]:
+            raise RuntimeError(functions.failure(handle).decode(errors="replace"))
+
+    def _tell_cost(self) -> None:
+        words = self.session.words
+        calls, late = words[Word.CALLS], words[Word.COLD_CALLS]
+        hot, cold = words[Word.HOT_NS], words[Word.COLD_NS]
+        self._recorder.cost.measured(
+            words[Word.COST_NS],
+            words[Word.COST_SAMPLES],
+            mechanism_ns=(hot * (calls - late) + cold * late) / calls if calls else 0.0,
+        )
+
+
+_registered: list[str] | None = None  # operations this torch does not have, once registered
+
+
+def _observed(functions: Functions) -> list[str]:
+    global _registered
+    if _registered is None:
+        always = int(Flag.COALESCED)
+        _registered = [
+            operation.name
+            for operation in COLLECTIVES + POINT_TO_POINT
+            if not functions.observe(
+                operation.name.encode(),
+                operation.op,
+                operation.reading,
+                always if operation.coalesced else 0,
+                MESSAGE if operation in POINT_TO_POINT
+                else BLOCKS if operation.async_at is None
+                else ORDINARY,
+            )
+        ]  # fmt: skip
+        functions.observe_waits()
+    return list(_registered)

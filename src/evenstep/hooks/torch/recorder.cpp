@@ -1,0 +1,798 @@
+// Collectives of torch.distributed recorded without the interpreter.
+//
+// A boxed kernel on the BackendSelect key of each c10d operation writes the entry into the spool's
+// ring, hands the call on, and has the work's future write the end. Nothing here calls Python, takes
+// its lock or frees what a kernel may still look at. `evenstep.hooks.torch.native` loads it, tells it
+// which operations there are and which groups, and reads the words at the end of `Session`.
+//
+// Layout of a record: `evenstep.trace.layout`. A reader takes a record only if its sequence number
+// is the same before and after the copy, so it is cleared first and released last.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/library.h>
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+struct Record {
+  uint64_t seq;
+  int64_t enter_ns, exit_ns, device_enter_ns, device_exit_ns, held_ns;
+  uint64_t group_seq, bytes_in, bytes_out;
+  uint32_t step, group, parent, payload;
+  uint16_t thread, stream, name, flags;
+  int32_t peer_or_root;
+  int16_t device;
+  uint8_t kind, op, dtype, reduce_op;
+  uint8_t padding[6];
+};
+static_assert(sizeof(Record) == 112 && offsetof(Record, flags) == 94 && offsetof(Record, op) == 103);
+
+constexpr uint8_t COLLECTIVE = 1, POINT_TO_POINT = 2;
+constexpr uint16_t EXIT_UPPER_BOUND = 1, ASYNC = 2, FAILED = 32, ON_DEVICE = 128;
+constexpr int32_t NO_PEER = -1;
+
+// What Python reads and writes: the order of `native.Word`.
+enum Word {
+  ARMED,         // 0: every call passes through
+  NUMBER,        // last sequence number taken
+  STEP,          // of new records
+  PARENT,        // record that new records lie in
+  TRAINING,      // the training thread, as pthread_self names it
+  LAST_ENTRY,    // ns, of the newest collective that did not block its caller
+  BLOCKING,      // the training thread's newest one that did
+  CAPTURES,      // CUDA graphs being captured: no event may be asked for
+  KEPT,          // works without a future, whose end somebody has to look for
+  FAILURES,      // of our own code; the first disarms
+  COST_NS,       // thread time of our code in the calls that were sampled
+  COST_SAMPLES,
+  CALLS,
+  COLD_CALLS,    // of those, issued long after the thread's last
+  HOT_NS,        // what a call costs before our code is reached, where caches are hot …
+  COLD_NS,       // … and where they are not
+  WAITS,         // pairs (enter_ns, exit_ns) below, of waits for functional collectives
+  WAIT_PAIRS,
+  WORDS = WAIT_PAIRS + 2 * 64
+};
+constexpr uint64_t MOST_WAITS = 64;
+constexpr uint64_t COST_EVERY = 16;          // calls, of which one is sampled
+constexpr uint64_t FORGOTTEN_NS = 1000000;   // after so long without a call caches have forgotten us
+constexpr uint64_t PAUSE_NS = 5000000;       // the same in the calibration, as in a step's backward
+constexpr int CALLS_HOT = 256, CALLS_COLD = 16;
+constexpr uint64_t SHORTEST_WAIT_NS = 20000;
+constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
+constexpr size_t MOST_ORDERS = 4096;         // kinds of messages counted; the longest unused goes
+constexpr size_t MOST_PENDING = 8192;        // marks of one device; beyond it, no device times
+constexpr int MOST_UNFINISHED = 32;          // end a poll: later ones are hardly done
+constexpr uint64_t REFERENCE_LIFE_NS = 900000000;  // 32-bit ms tell a second to 61 ns
+
+uint64_t clock_ns(clockid_t which) {
+  timespec t;
+  clock_gettime(which, &t);
+  return uint64_t(t.tv_sec) * 1000000000ull + uint64_t(t.tv_nsec);
+}
+uint64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
+uint64_t thread_ns() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
+
+// What it costs to read the thread's clock, which every interval between two readings holds once.
+uint64_t reading_ns() {
+  uint64_t least = ~uint64_t(0);
+  for (int at = 0; at < 32; ++at) {
+    const uint64_t start = thread_ns();
+    least = std::min(least, thread_ns() - start);
+  }
+  return least;
+}
+
+struct Group {
+  std::string name;
+  uint32_t index;                   // in the spool's table
+  std::vector<int32_t> ranks;       // global, of each member
+  std::atomic<uint64_t> sequence;   // collectives so far
+  std::atomic<bool> retired{false};
+  Group* next = nullptr;            // in its bucket; never freed, kernels walk it without a lock
+
+  int32_t global(int64_t member) const {
+    return member >= 0 && size_t(member) < ranks.size() ? ranks[size_t(member)] : int32_t(member);
+  }
+};
+
+struct Kept {
+  c10::intrusive_ptr<c10d::Work> work;
+  uint64_t seq;
+};
+
+struct Session;
+
+// An event that times of a device are measured from, `offset_ns` after its first one.
+struct Reference {
+  c10::Event event;
+  std::shared_ptr<Reference> previous;  // until its distance has been read
+  uint64_t made_ns;
+  double offset_ns = 0;
+
+  bool settled() {
+    if (!event.query()) return false;
+    if (previous) {
+      offset_ns = previous->offset_ns + previous->event.elapsedTime(event) * 1e6;
+      previous.reset();
+    }
+    return true;
+  }
+  int64_t at(const c10::Event& passed) const {
+    return std::max<int64_t>(1, llround(offset_ns + event.elapsedTime(passed) * 1e6));
+  }
+};
+
+struct Mark {
+  uint64_t seq;
+  c10::Event begin, end;
+  std::shared_ptr<Reference> reference;  // recorded before `begin`
+};
+
+// Device stamps of one device's collectives: events at issue and at the end, polled elsewhere.
+class Timer {
+ public:
+  explicit Timer(c10::Device device)
+      : device_(device), impl_(device.type()), side_(impl_.getStreamFromGlobalPool(device)) {
+    renew(now_ns());
+  }
+
+  std::unique_ptr<Mark> begin(uint64_t seq) {
+    std::shared_ptr<Reference> reference;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (pending_.size() >= MOST_PENDING) return nullptr;
+      reference = reference_;
+    }
+    auto mark = std::make_unique<Mark>(Mark{seq, event(), event(), std::move(reference)});
+    mark->begin.record(impl_.getStream(device_));
+    return mark;
+  }
+
+  void end(std::unique_ptr<Mark> mark) {
+    mark->end.record(impl_.getStream(device_));
+    std::lock_guard<std::mutex> lock(mutex_);
+    pending_.push_back(std::move(mark));
+  }
+
+  void poll(Session& session);
+
+ private:
+  c10::Event event() const { return c10::Event(device_.type(), c10::EventFlag::BACKEND_DEFAULT); }
+
+  void renew(uint64_t now) {
+    auto fresh = std::make_shared<Reference>(Reference{event(), reference_, now});
+    fresh->event.record(side_);
+    std::lock_guard<std::mutex> lock(mutex_);
+    reference_ = std::move(fresh);
+  }
+
+  c10::Device device_;
+  c10::impl::VirtualGuardImpl impl_;
+  c10::Stream side_;  // idle but for references: they do not queue behind work
+  std::mutex mutex_;
+  std::deque<std::unique_ptr<Mark>> pending_;
+  std::shared_ptr<Reference> reference_;
+};
+
+using Like = std::tuple<uint32_t, int32_t, uint8_t, int64_t>;  // group, peer, operation, tag
+
+// One attached agent's recording. Never freed: a callback may come long after the agent has gone.
+struct Session {
+  static constexpr size_t BUCKETS = 1024;
+
+  explicit Session(uint64_t records) : capacity(records) {}
+
+  Record& slot(uint64_t seq) { return ring[(seq - 1) % capacity]; }
+  uint64_t load(Word word) const { return words[word].load(std::memory_order_relaxed); }
+  void store(Word word, uint64_t value) { words[word].store(value, std::memory_order_relaxed); }
+  uint64_t add(Word word, uint64_t value) {
+    return words[word].fetch_add(value, std::memory_order_relaxed);
+  }
+
+  uint64_t put(const Record& record) {
+    const uint64_t seq = add(NUMBER, 1) + 1;
+    Record& into = slot(seq);
+    __atomic_store_n(&into.seq, 0, __ATOMIC_RELAXED);
+    std::atomic_thread_fence(std::memory_order_release);
+    std::memcpy(&into.enter_ns, &record.enter_ns, sizeof(Record) - sizeof(uint64_t));
+    __atomic_store_n(&into.seq, seq, __ATOMIC_RELEASE);
+    return seq;
+  }
+
+  // Write an end into a record that is still there; the first one stays.
+  void close(uint64_t seq, uint64_t exit_ns, uint16_t flags = 0) {
+    Record& record = slot(seq);
+    if (__atomic_load_n(&record.seq, __ATOMIC_ACQUIRE) != seq) return;
+    if (flags) __atomic_fetch_or(&record.flags, flags, __ATOMIC_RELAXED);
+    int64_t open = 0;
+    __atomic_compare_exchange_n(&record.exit_ns, &open, int64_t(exit_ns), false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED);
+  }
+
+  void fail(const char* what) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!add(FAILURES, 1)) failure = what;
+    words[ARMED].store(0);
+  }
+
+  Group* find(const std::string& name) {
+    Group* group = buckets[std::hash<std::string>{}(name) % BUCKETS].load(std::memory_order_acquire);
+    while (group && (group->retired.load(std::memory_order_relaxed) || group->name != name))
+      group = group->next;
+    return group;
+  }
+
+  Group* enter(std::string name, uint32_t index, std::vector<int32_t> ranks, uint64_t sequence) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& bucket = buckets[std::hash<std::string>{}(name) % BUCKETS];
+    Group* group = new Group{std::move(name), index, std::move(ranks), {sequence}};
+    group->next = bucket.load(std::memory_order_relaxed);
+    bucket.store(group, std::memory_order_release);
+    return group;
+  }
+
+  // The group of a call. At its first use, and only then, Python is asked: it knows the members.
+  Group& group_of(c10d::ProcessGroup& members) {
+    const std::string& name = members.getGroupName();
+    Group* group = find(name);
+    if (group) return *group;
+    meet.load()(name.c_str(), members.getSize());
+    group = find(name);
+    TORCH_CHECK(group, "the process group ", name, " is not known");
+    return *group;
+  }
+
+  uint16_t thread() {
+    thread_local Session* of = nullptr;
+    thread_local uint16_t number = 0;
+    if (uint64_t(pthread_self()) == load(TRAINING)) return 0;
+    if (of != this) {
+      number = uint16_t(std::min<uint32_t>(threads.fetch_add(1) + 1, 0xFFFF));
+      of = this;
+    }
+    return number;
+  }
+
+  // Number of messages of this kind before this one: the same on both ends.
+  uint64_t order(const Like& like) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = orders.find(like);
+    if (found == orders.end()) {
+      if (orders.size() >= MOST_ORDERS) {
+        orders.erase(used.back());
+        used.pop_back();
+      }
+      used.push_front(like);
+      found = orders.emplace(like, std::make_pair(uint64_t(0), used.begin())).first;
+    } else {
+      used.splice(used.begin(), used, found->second.second);
+    }
+    return found->second.first++;
+  }
+
+  // A work that has no future ends when somebody waits for it, or when nobody can any more.
+  void keep(c10::intrusive_ptr<c10d::Work> work, uint64_t seq) {
+    look();
+    std::vector<Kept> dropped;  // destroyed without the lock: a work frees tensors
+    std::lock_guard<std::mutex> lock(mutex);
+    if (kept.size() >= MOST_KEPT) {
+      close(kept.front().seq, now_ns());
+      dropped.push_back(std::move(kept.front()));
+      kept.erase(kept.begin());
+    }
+    kept.push_back({std::move(work), seq});
+    store(KEPT, kept.size());
+  }
+
+  // Without the lock while works are asked: one defined in Python wants the interpreter's.
+  void look() {
+    std::vector<Kept> asked, open;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      asked.swap(kept);
+    }
+    const uint64_t now = asked.empty() ? 0 : now_ns();
+    for (Kept& one : asked) {
+      if (one.work->isCompleted() || one.work.use_count() == 1)
+        close(one.seq, now, one.work->exception() ? FAILED : 0);
+      else
+        open.push_back(std::move(one));
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    kept.insert(kept.begin(), std::make_move_iterator(open.begin()), std::make_move_iterator(open.end()));
+    store(KEPT, kept.size());
+  }
+
+  void waited(uint64_t enter, uint64_t exit) {
+    if (exit - enter < SHORTEST_WAIT_NS || uint64_t(pthread_self()) != load(TRAINING)) return;
+    const uint64_t count = load(WAITS);
+    if (count >= MOST_WAITS) return;
+    words[WAIT_PAIRS + 2 * count].store(enter, std::memory_order_relaxed);
+    words[WAIT_PAIRS + 2 * count + 1].store(exit, std::memory_order_relaxed);
+    store(WAITS, count + 1);
+  }
+
+  Timer* timer(c10::Device device) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& found = timers[device.index()];
+    if (!found) found = std::make_unique<Timer>(device);
+    return found.get();
+  }
+
+  Record* ring = nullptr;
+  const uint64_t capacity;
+  std::atomic<uint64_t> users{0};  // calls and callbacks that may still write into the ring
+  std::atomic<void (*)()> gate{nullptr};
+  std::atomic<void (*)(const char* name, int size)> meet{nullptr};
+  std::mutex mutex;
+  std::mutex capture;  // held while a device is asked for anything, and while a capture begins
+  std::array<std::atomic<Group*>, BUCKETS> buckets{};
+  std::atomic<uint32_t> threads{0};
+  std::map<Like, std::pair<uint64_t, std::list<Like>::iterator>> orders;
+  std::list<Like> used;
+  std::vector<Kept> kept;
+  std::map<int, std::unique_ptr<Timer>> timers;
+  std::string failure;
+  std::thread calibration;
+  std::array<std::atomic<uint64_t>, WORDS> words{};
+
+};
+
+std::atomic<Session*> current{nullptr};
+
+// A call's or a callback's hold on the ring; empty where nothing is recorded.
+class Hold {
+ public:
+  explicit Hold(Session* session) : session_(session) {
+    if (session_) session_->users.fetch_add(1);
+    if (session_ && !session_->words[ARMED].load()) release();
+  }
+  Hold(const Hold& other) : session_(other.session_) {
+    if (session_) session_->users.fetch_add(1);
+  }
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() { release(); }
+  explicit operator bool() const { return session_ != nullptr; }
+  Session* operator->() const { return session_; }
+  Session& operator*() const { return *session_; }
+
+ private:
+  void release() {
+    if (session_) session_->users.fetch_sub(1);
+    session_ = nullptr;
+  }
+  Session* session_;
+};
+
+void Timer::poll(Session& session) {
+  std::deque<std::unique_ptr<Mark>> marks;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    marks.swap(pending_);
+  }
+  std::deque<std::unique_ptr<Mark>> unfinished;
+  for (auto& mark : marks) {
+    std::lock_guard<std::mutex> lock(session.capture);  // one question at a time: a capture may begin
+    if (session.load(CAPTURES) || unfinished.size() >= MOST_UNFINISHED ||
+        !mark->reference->settled() || !mark->end.query()) {
+      unfinished.push_back(std::move(mark));
+      continue;
+    }
+    const int64_t enter = mark->reference->at(mark->begin);
+    const int64_t exit = std::max(enter, mark->reference->at(mark->end));
+    Record& record = session.slot(mark->seq);
+    if (__atomic_load_n(&record.seq, __ATOMIC_ACQUIRE) == mark->seq) {
+      __atomic_store_n(&record.device_enter_ns, enter, __ATOMIC_RELAXED);
+      __atomic_store_n(&record.device_exit_ns, exit, __ATOMIC_RELAXED);
+      session.close(mark->seq, now_ns());
+    }
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pending_.insert(pending_.begin(), std::make_move_iterator(unfinished.begin()),
+                    std::make_move_iterator(unfinished.end()));
+  }
+  const uint64_t now = now_ns();
+  std::lock_guard<std::mutex> lock(session.capture);
+  if (!session.load(CAPTURES) && now - reference_->made_ns > REFERENCE_LIFE_NS &&
+      reference_->settled())
+    renew(now);
+}
+
+// -- reading a call -------------------------------------------------------------------------------
+
+enum Reading { IN_PLACE, FROM_FIRST, LISTS, NOTHING };  // the order of `operations.Reading`
+enum Kind { ORDINARY, MESSAGE, BLOCKS };                // has an async argument, or is one of two that do not
+
+struct Sizes {
+  uint64_t bytes = 0;
+  const at::Tensor* first = nullptr;
+
+  void take(const c10::IValue& value) {
+    if (value.isTensor()) {
+      const at::Tensor& tensor = value.toTensor();
+      bytes += tensor.nbytes();
+      if (!first) first = &tensor;
+    } else if (value.isList()) {
+      for (const auto& inner : value.toListRef()) take(inner);
+    }
+  }
+};
+
+uint8_t dtype_code(at::ScalarType type) {  // `evenstep.trace.layout.DType`
+  switch (type) {
+    case at::kFloat: return 1;
+    case at::kHalf: return 2;
+    case at::kBFloat16: return 3;
+    case at::kDouble: return 4;
+    case at::kLong: return 5;
+    case at::kInt: return 6;
+    case at::kShort: return 7;
+    case at::kChar: return 8;
+    case at::kByte: return 9;
+    case at::kBool: return 10;
+    case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2: return 11;
+    case at::kComplexFloat:
+    case at::kComplexDouble: return 12;
+    default: return 0;
+  }
+}
+
+// One operation's kernel. Where its arguments stand is read from its schema, which differs between
+// torch's versions. Our part may fail; the collective must not notice.
+class Kernel final : public c10::OperatorKernel {
+ public:
+  Kernel(const c10::FunctionSchema& schema, uint8_t op, Reading reading, uint16_t flags, Kind kind)
+      : op_(op), flags_(flags), reading_(reading), kind_(kind) {
+    const auto& arguments = schema.arguments();
+    count_ = int(arguments.size());
+    for (int at = 0; at < count_; ++at) {
+      const auto& name = arguments[size_t(at)].name();
+      if (name == "process_group") group_ = at;
+      if (name == "async_op" || name == "asyncOp") async_ = at;
+      if (name == "root_rank" || name == "dst" || name == "src") peer_ = at;
+      if (name == "tag") tag_ = at;
+    }
+    TORCH_CHECK(group_ >= 0, schema.name(), " has no process group");
+  }
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const auto below =
+        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+    Hold session(current.load(std::memory_order_acquire));
+    if (!session) {
+      op.redispatchBoxed(below, stack);
+      return;
+    }
+    if (const auto gate = session->gate.load(std::memory_order_relaxed)) gate();
+    thread_local uint64_t calls = 0;
+    const bool sampled = calls++ % COST_EVERY == 0;
+    const uint64_t start = sampled ? thread_ns() : 0;
+    Call call;
+    try {
+      call = begin(*session, stack);
+    } catch (const std::exception& error) {
+      session->fail(error.what());
+    }
+    const uint64_t begun = sampled ? thread_ns() : 0;
+    try {
+      op.redispatchBoxed(below, stack);
+    } catch (...) {
+      if (call.seq) session->close(call.seq, now_ns(), FAILED);
+      throw;
+    }
+    const uint64_t back = sampled ? thread_ns() : 0;
+    try {
+      if (call.seq) end(session, call, *stack);
+    } catch (const std::exception& error) {
+      session->fail(error.what());
+    }
+    if (sampled) {
+      static const uint64_t reading = reading_ns();
+      const uint64_t spent = begun - start + (thread_ns() - back);
+      session->add(COST_NS, spent - std::min(spent, 2 * reading));
+      session->add(COST_SAMPLES, 1);
+    }
+  }
+
+ private:
+  struct Call {
+    uint64_t seq = 0;
+    uint16_t flags = 0;
+    Timer* timer = nullptr;
+    std::unique_ptr<Mark> mark;
+  };
+
+  Call begin(Session& session, torch::jit::Stack* stack) const {
+    const c10::IValue* arguments = stack->data() + (stack->size() - size_t(count_));
+    Record record{};
+    record.enter_ns = int64_t(now_ns());
+    auto group = arguments[group_].toCustomClass<c10d::ProcessGroup>();
+    Group& known = session.group_of(*group);
+    Sizes in, out;
+    read(arguments, in, out);
+    const at::Tensor* tensor = in.first ? in.first : out.first;
+    record.bytes_in = reading_ == NOTHING ? 0 : in.bytes;
+    record.bytes_out = reading_ == NOTHING ? 0 : out.bytes;
+    record.group = known.index;
+    record.peer_or_root = peer_ < 0 ? NO_PEER : known.global(arguments[peer_].toInt());
+    record.flags = flags_;
+    if (async_ < 0 ? kind_ != BLOCKS : arguments[async_].toBool()) record.flags |= ASYNC;
+    record.device = -1;
+    if (tensor) record.dtype = dtype_code(tensor->scalar_type());
+    if (tensor && tensor->is_cuda()) {
+      record.flags |= ON_DEVICE | ASYNC;
+      record.device = int16_t(tensor->get_device());
+    }
+    record.step = uint32_t(session.load(STEP));
+    record.parent = uint32_t(session.load(PARENT));
+    record.thread = session.thread();
+    record.kind = kind_ == MESSAGE ? POINT_TO_POINT : COLLECTIVE;
+    record.op = op_;
+    if (kind_ == MESSAGE) {
+      const int64_t tag = tag_ < 0 ? 0 : arguments[tag_].toInt();
+      record.payload = uint32_t(tag);
+      record.group_seq = session.order({known.index, record.peer_or_root, op_, tag});
+    } else {
+      record.group_seq = known.sequence.fetch_add(1, std::memory_order_relaxed);
+    }
+    Call call;
+    call.flags = record.flags;
+    call.seq = session.put(record);
+    note(session, record, call.seq);
+    if ((record.flags & ON_DEVICE) && !session.load(CAPTURES)) {
+      call.timer = session.timer(tensor->device());
+      call.mark = call.timer->begin(call.seq);
+    }
+    return call;
+  }
+
+  void end(const Hold& session, Call& call, const torch::jit::Stack& stack) const {
+    auto work = returned(stack);
+    if (!work) {  // the call itself was the wait, or it runs on the current stream
+      if (call.mark)
+        call.timer->end(std::move(call.mark));
+      else
+        session->close(call.seq, now_ns());
+      return;
+    }
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    if (kind_ != MESSAGE || (call.flags & ON_DEVICE)) {  // gloo's messages have none, and say so by throwing
+      try {
+        future = work->getFuture();
+      } catch (const std::exception&) {
+      }
+    }
+    if (!future) {
+      session->keep(std::move(work), call.seq);
+      return;
+    }
+    if (call.flags & ON_DEVICE && !call.mark) {  // the host knows only that it was issued
+      session->close(call.seq, now_ns());
+      return;
+    }
+    std::shared_ptr<Mark> mark(std::move(call.mark));
+    future->addCallback([session, seq = call.seq, timer = call.timer, mark](c10::ivalue::Future& done) {
+      const uint64_t now = now_ns();
+      try {
+        if (!mark)
+          session->close(seq, now, done.hasError() ? FAILED : 0);
+        else  // torch runs this on a stream that waits for the collective
+          timer->end(std::make_unique<Mark>(std::move(*mark)));
+      } catch (const std::exception&) {  // the device is broken, which the job hears from itself
+      }
+    });
+  }
+
+  static c10::intrusive_ptr<c10d::Work> returned(const torch::jit::Stack& stack) {
+    if (stack.empty()) return {};
+    const c10::IValue& last = stack.back();
+    if (last.isTuple()) {
+      const auto& elements = last.toTupleRef().elements();
+      return elements.empty() ? c10::intrusive_ptr<c10d::Work>() : work_of(elements.back());
+    }
+    return work_of(last);
+  }
+
+  static c10::intrusive_ptr<c10d::Work> work_of(const c10::IValue& value) {
+    if (!value.isObject()) return {};
+    return value.toCustomClass<c10d::Work>();
+  }
+
+  void read(const c10::IValue* arguments, Sizes& in, Sizes& out) const {
+    switch (reading_) {
+      case IN_PLACE:
+        in.take(arguments[0]);
+        out = in;
+        return;
+      case FROM_FIRST:
+      case LISTS:
+        out.take(arguments[0]);
+        in.take(arguments[1]);
+        return;
+      case NOTHING:
+        in.take(arguments[0]);
+    }
+  }
+
+  void note(Session& session, const Record& record, uint64_t seq) const {
+    thread_local uint64_t last_ns = 0;
+    const uint64_t enter = uint64_t(record.enter_ns);
+    session.add(CALLS, 1);
+    if (enter - last_ns > FORGOTTEN_NS) session.add(COLD_CALLS, 1);
+    last_ns = enter;
+    if (kind_ == MESSAGE || (record.flags & ON_DEVICE)) return;
+    if (record.flags & ASYNC)
+      session.store(LAST_ENTRY, enter);
+    else if (record.thread == 0)
+      session.store(BLOCKING, seq);
+  }
+
+  uint8_t op_;
+  uint16_t flags_;
+  Reading reading_;
+  Kind kind_;
+  int count_ = 0, group_ = -1, async_ = -1, peer_ = -1, tag_ = -1;
+};
+
+// Waits of functional collectives, which go past Python's `Work.wait`.
+void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto below =
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+  Hold session(current.load(std::memory_order_acquire));
+  const uint64_t enter = session ? now_ns() : 0;
+  op.redispatchBoxed(below, stack);
+  if (session) session->waited(enter, now_ns());
+}
+
+// What being on the way costs, whoever records: an operation with an empty kernel against one without.
+at::Tensor unchanged(const at::Tensor& tensor, bool, int64_t) { return tensor; }
+void passed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect), stack);
+}
+TORCH_LIBRARY(evenstep_cost, m) {
+  m.def("bare(Tensor tensor, bool async_op, int timeout) -> Tensor");
+  m.def("seen(Tensor tensor, bool async_op, int timeout) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(evenstep_cost, CPU, m) {
+  m.impl("bare", &unchanged);
+  m.impl("seen", &unchanged);
+}
+TORCH_LIBRARY_IMPL(evenstep_cost, BackendSelect, m) {
+  m.impl("seen", torch::CppFunction::makeFromBoxedFunction<&passed>());
+}
+
+// Thread time of a call with an empty kernel, less one without, each after `pause_ns` of sleep: a mean.
+uint64_t mechanism_ns(const Session& session, int calls, uint64_t pause_ns) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  using Call = at::Tensor(const at::Tensor&, bool, int64_t);
+  const auto bare = dispatcher.findSchemaOrThrow("evenstep_cost::bare", "").typed<Call>();
+  const auto seen = dispatcher.findSchemaOrThrow("evenstep_cost::seen", "").typed<Call>();
+  const auto tensor = at::empty({1});
+  const timespec pause{0, long(pause_ns)};
+  int64_t total = 0;
+  for (int at = 0; at < 2 * calls && session.words[ARMED].load(); ++at) {
+    if (pause_ns) nanosleep(&pause, nullptr);
+    const uint64_t start = thread_ns();
+    (at % 2 ? seen : bare).call(tensor, true, -1);
+    const int64_t took = int64_t(thread_ns() - start);
+    total += at % 2 ? took : -took;
+  }
+  return uint64_t(std::max<int64_t>(0, total / calls));
+}
+
+// On a thread of its own, which takes no signal that belongs to the program's.
+void calibrate(Session& session) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  try {
+    session.store(HOT_NS, mechanism_ns(session, CALLS_HOT, 0));
+    session.store(COLD_NS, mechanism_ns(session, CALLS_COLD, PAUSE_NS));
+  } catch (const std::exception& error) {
+    session.fail(error.what());
+  }
+}
+
+template <typename Registered>
+bool with_schema(const char* space, const char* name, Registered registered) {
+  const auto found = c10::Dispatcher::singleton().findSchema({std::string(space) + "::" + name, ""});
+  if (!found) return false;
+  auto* library =  // for the life of the process: taking a kernel back races with who is inside it
+      new torch::Library(torch::Library::IMPL, space, c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
+  library->impl(name, registered(found->schema()));
+  return true;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Registers an operation's kernel; false where this torch does not have the operation.
+bool evenstep_observe(const char* name, int op, int reading, int flags, int kind) {
+  return with_schema("c10d", name, [&](const c10::FunctionSchema& schema) {
+    return torch::CppFunction::makeFromBoxedFunctor(
+        std::make_unique<Kernel>(schema, uint8_t(op), Reading(reading), uint16_t(flags), Kind(kind)));
+  });
+}
+
+bool evenstep_observe_waits() {
+  return with_schema("_c10d_functional", "wait_tensor", [](const c10::FunctionSchema&) {
+    return torch::CppFunction::makeFromBoxedFunction<&wait_tensor>();
+  });
+}
+
+// Starts a session, disarmed, for a ring of so many records, which is told next.
+Session* evenstep_open(uint64_t records) { return new Session(records); }
+void evenstep_record_into(Session* session, void* ring) {
+  session->ring = static_cast<Record*>(ring);
+  current.store(session);
+}
+void evenstep_arm(Session* session) {
+  session->words[ARMED].store(1);
+  session->calibration = std::thread([session] { calibrate(*session); });
+}
+void* evenstep_words(Session* session) { return session->words.data(); }
+
+// Ends it; how many calls and callbacks may still write into its ring.
+uint64_t evenstep_close(Session* session) {
+  session->words[ARMED].store(0);
+  if (session->calibration.joinable()) session->calibration.join();
+  Session* mine = session;
+  current.compare_exchange_strong(mine, nullptr);
+  return session->users.load();
+}
+uint64_t evenstep_number(Session* session) { return session->add(NUMBER, 1) + 1; }
+uint16_t evenstep_thread(Session* session) { return session->thread(); }
+void evenstep_meet(Session* session, void (*meet)(const char* name, int size)) { session->meet.store(meet); }
+Group* evenstep_group(Session* session, const char* name, uint32_t index, const int32_t* ranks,
+                      uint64_t members, uint64_t sequence) {
+  return session->enter(name, index, std::vector<int32_t>(ranks, ranks + members), sequence);
+}
+void evenstep_retire(Group* group) { group->retired.store(true); }
+uint64_t evenstep_sequence(Group* group) { return group->sequence.load(); }
+
+void evenstep_gate(Session* session, void (*gate)()) { session->gate.store(gate); }
+void evenstep_capture(Session* session, uint64_t captures) {
+  std::lock_guard<std::mutex> lock(session->capture);
+  session->store(CAPTURES, captures);
+}
+void evenstep_look(Session* session) { session->look(); }
+const char* evenstep_failure(Session* session) { return session->failure.c_str(); }
+
+// Reads what the devices have finished; for a thread in the background.
+void evenstep_poll(Session* session) {
+  std::vector<Timer*> timers;
+  {
+    std::lock_guard<std::mutex> lock(session->mutex);
+    for (auto& [device, timer] : session->timers) timers.push_back(timer.get());
+  }
+  try {
+    for (Timer* timer : timers) timer->poll(*session);
+  } catch (const std::exception& error) {
+    session->fail(error.what());
+  }
+}
+}
