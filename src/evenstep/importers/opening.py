@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: file reads it.
 FORMATS: Mapping[str, str] = {
     "kineto.kineto": "a Kineto or Chrome trace in JSON",
+    "horovod": "a timeline of Horovod",
     "nsys.nsys": "an SQLite export of Nsight Systems",
     "flight_recorder.flight_recorder": "a flight recorder dump of torch.distributed",
     "nccl.inspector": "JSON lines of the NCCL Inspector",

@@ -37,7 +37,7 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
         return trace, ""
     reference = table.select(table["rank"] == table["rank"][0])
     began = _begun(table, trace).reshape(-1, len(reference))
-    period = _period(np.stack([reference.op, reference.bytes_in, reference.dtype], axis=1))
+    period = _period(_signature(reference))
     if not period:
         return trace, ""
     period *= _repeated(began, period)
@@ -120,6 +120,12 @@ def _common(trace: Trace) -> Columns | None:
 def _bound(rows: Columns, rank: int, which: Any) -> int:
     mine = rows.group_seq[rows["rank"] == rank]
     return int(which(mine)) if len(mine) else -1
+
+
+def _signature(rows: Columns) -> Array:
+    """What tells one collective of a step from another: `payload` is its tensor, if it is known."""
+    columns = [rows.op, rows.bytes_in, rows.dtype, rows.payload]
+    return np.stack([column.astype(np.int64) for column in columns], axis=1)
 
 
 def _period(signature: Array) -> int:

@@ -1,0 +1,147 @@
+"""Timelines of Horovod (`HOROVOD_TIMELINE`): who was ready for each tensor when, on one clock.
+
+The coordinator writes all of it. In the negotiation of a tensor it marks the moment it hears of
+each rank, by the rank's number; then come the collective and its activities. So ranks need no
+clocks of their own: the last to be marked is the one the others wait for. Tensors whose negotiation
+was spared by the response cache show no such marks, and are not in the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evenstep.errors import TraceError
+from evenstep.importers.compression import Stream
+from evenstep.importers.content import reported
+from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
+from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.kineto.names import operation
+from evenstep.importers.repetition import NOTHING_ELSE, in_one_step, with_steps
+from evenstep.importers.trace_events import Event, TraceEvents
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import RankInfo, Trace
+
+NAME = "Horovod timeline"
+MARK = b'"NEGOTIATE_'
+MOST_CALLS = 5_000_000
+
+
+class Call(NamedTuple):
+    """One tensor's collective. Times in µs since the timeline began."""
+
+    op: Op
+    tensor: int
+    ready_us: dict[int, float]  # by rank
+    end_us: float
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """What a tensor is at."""
+
+    op: Op = Op.OTHER
+    ready_us: dict[int, float] = field(default_factory=dict)
+    depth: int = 0
+    negotiating: bool = False
+
+
+def recognises(source: Source) -> bool:
+    """Whether a file is Chrome JSON with a negotiation in it."""
+    return source.head.lstrip()[:1] == b"[" and MARK in source.head
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """The timeline as a trace. Raises `TraceError` where it has no negotiated collective."""
+    draft = Draft()
+    calls: list[Call] = []
+    for source in reported(sources[:1], progress):
+        calls = calls_of(source)
+    draft.limits += [f"left out: {each.path} is a second timeline" for each in sources[1:]]
+    if not calls:
+        raise TraceError(
+            f"{sources[0].path} has no negotiation; run with HOROVOD_CACHE_CAPACITY=0 to see them"
+        )
+    ranks = sorted(set().union(*(call.ready_us for call in calls)))
+    for rank in ranks:
+        identity = {"rank": rank, "boot_id": "the coordinator"}
+        draft.rank(RankInfo(rank, identity, {"device_clock": "host"}))
+    _enter(draft, calls, ranks)
+    trace, inferred = with_steps(draft.trace({"source": NAME}))
+    trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else
+                        "the timeline marks no steps: all of it is taken as one")  # fmt: skip
+    return trace if inferred else in_one_step(trace)
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+def calls_of(source: Source) -> list[Call]:
+    """The collectives that were negotiated to their end, in the order of their beginning."""
+    tensors: dict[Any, _Tensor] = {}
+    calls: list[Call] = []
+    with Stream(source.path) as stream:
+        for piece in TraceEvents(stream):
+            for event in piece:
+                _take(tensors, calls, event)
+            if len(calls) > MOST_CALLS:
+                break
+    return sorted(calls, key=lambda call: min(call.ready_us.values()))
+
+
+def _take(tensors: dict[Any, _Tensor], calls: list[Call], event: Event) -> None:
+    """One event of a tensor's life: negotiation with marks, then the collective."""
+    tensor = tensors.setdefault(event.pid, _Tensor())
+    name = event.name or ""
+    if event.ph == "B":
+        if name.startswith("NEGOTIATE_"):
+            op = operation(name.removeprefix("NEGOTIATE_")) or Op.OTHER
+            tensors[event.pid] = _Tensor(op, negotiating=True)
+        else:
+            tensor.depth += 1
+    elif event.ph == "X" and tensor.negotiating and name.isascii() and name.isdigit():
+        rank, at_us = int(name[:8]), float(event.ts)
+        if rank < MOST_RANKS and 0 <= at_us < LATEST_NS / 1e3:
+            tensor.ready_us.setdefault(rank, at_us)
+    elif event.ph == "E" and tensor.negotiating:
+        tensor.negotiating = False
+    elif event.ph == "E" and tensor.depth:
+        tensor.depth -= 1
+        if not tensor.depth and tensor.ready_us:
+            end_us = max(float(event.ts), *tensor.ready_us.values())
+            calls.append(Call(tensor.op, hash(event.pid) & 0x7FFF, tensor.ready_us, end_us))
+            tensors[event.pid] = _Tensor()
+
+
+def _enter(draft: Draft, calls: Sequence[Call], ranks: Sequence[int]) -> None:
+    """A collective of all ranks for each call that all were marked in.
+
+    Horovod's own thread carries them out, beside the training: like a device's.
+    """
+    whole = [call for call in calls if len(call.ready_us) == len(ranks)]
+    if len(whole) < len(calls):
+        draft.limits.append(
+            f"{len(calls) - len(whole)} of {len(calls)} collectives are not marked by all ranks: "
+            "left out"
+        )
+    group = draft.group("world", ranks, "horovod")
+    end_ns = np.array([call.end_us for call in whole]) * 1e3
+    for rank in ranks:
+        ready_ns = np.array([call.ready_us[rank] for call in whole]) * 1e3
+        enter = FIRST_NS + ready_ns.astype(np.int64)
+        leave = FIRST_NS + np.maximum(end_ns, ready_ns + 1).astype(np.int64)
+        draft.rows(
+            rank,
+            {
+                "kind": int(Kind.COLLECTIVE), "group": group, "group_seq": np.arange(len(whole)),
+                "op": np.array([int(call.op) for call in whole], np.int64),
+                "payload": np.array([call.tensor for call in whole], np.int64),
+                "enter_ns": enter, "exit_ns": leave, "device": 0,
+                "device_enter_ns": enter, "device_exit_ns": leave,
+                "flags": int(Flag.ASYNC | Flag.ON_DEVICE),
+            },
+        )  # fmt: skip
