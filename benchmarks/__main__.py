@@ -25,6 +25,7 @@ NAMES = (
     "stacks",
     "step_time",
     "toggles",
+    "acting",
     "trial",
     "corpus",
     "independent_corpus",

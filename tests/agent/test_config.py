@@ -78,6 +78,7 @@ def test_an_unknown_variable_is_a_warning_with_the_nearest_one():
 
 WRONG = {
     "EVENSTEP_ACT": "gc,sleep",
+    "EVENSTEP_LINK_GROUP": "a/b",
     "EVENSTEP": "maybe", "EVENSTEP_OUT": " ", "EVENSTEP_RING_BYTES": "1kB",
     "EVENSTEP_SUMMARY_BYTES": "-1", "EVENSTEP_SPOOL": "disk", "EVENSTEP_SHARE": "2",
     "EVENSTEP_COMPILED": "gcc", "EVENSTEP_STACKS": "deep",

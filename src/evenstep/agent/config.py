@@ -81,6 +81,9 @@ class Config:
     act: str = _setting(
         "off", values.ACTIONS, "what may be done about the job, each thing only while it pays"
     )
+    link_group: str = _setting(
+        "host", values.NAME, "the jobs whose exchanges wait for each other: those of one name"
+    )
     pace_mode: str = _setting(
         "observe", values.choice("off", "observe", "on"), "observe decides and records only"
     )

@@ -48,6 +48,10 @@ class PaceHost:
         self._held_ns = 0  # realised since the last step ended
         self._said: tuple[str, int] = ("", 0)
 
+    def held(self, delay_ns: int) -> None:
+        """The rank was held elsewhere in the step that runs."""
+        self._held_ns += delay_ns
+
     def take_held(self) -> int:
         """The delay spent inside the step that is ending."""
         held, self._held_ns = self._held_ns, 0

@@ -17,6 +17,7 @@ from evenstep.agent.actions.action import OFF
 from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.actions.cores import Cores
 from evenstep.agent.actions.garbage import Garbage
+from evenstep.agent.actions.link import LinkToken
 from evenstep.agent.actions.power import Power
 from evenstep.agent.background import Background
 from evenstep.agent.collector import PauseWatch, signal_behind
@@ -95,6 +96,7 @@ class Agent:
             account=account,
             place=(identity.local_rank, _local_world(os.environ), identity.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
+            link=self._link if identity.rank == 0 else None,
         )
         self._steering = Steering(
             start, control, self._work, self._pace, self.recorder, notes, self._conductor
@@ -147,6 +149,14 @@ class Agent:
 
     def _hold_device(self, delay_ns: int, seq: int) -> bool:
         return any(hooks.hold_device(delay_ns, seq) for hooks in tuple(self._hooks.values()))
+
+    def _link(self) -> LinkToken:
+        """The token of the link that the jobs of this host share. Raises `EvenstepError`."""
+        group = self.config.link_group
+        return LinkToken(
+            self.recorder, self._conductor.account, group=group,
+            gate_by=self.gate_by, held=self._pace.held,
+        )  # fmt: skip
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:
         """Have something called before every collective, or nothing."""
@@ -259,8 +269,8 @@ class Agent:
                 "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
             },
         )
-        if self._conductor.parts:
-            self.spool.add_fact("actions", self._conductor.account_of())
+        if self._conductor.told:
+            self.spool.add_fact("actions", self._conductor.told)
         account = self._pace.pacer.account
         self.spool.add_fact(
             "pacing_account",

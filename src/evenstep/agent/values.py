@@ -143,9 +143,17 @@ def _actions(value: object) -> str:
     return ",".join(name for name in action.ACTIONS if name in names)
 
 
+def _name(value: object) -> str:
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(r"[\w.-]{1,64}", text, re.ASCII):
+        raise ValueError(value)
+    return text
+
+
 SWITCH = Kind("1 or 0 (also true, yes, on; false, no, off)", switch)
 COUNT = Kind("a whole number from 1", _count)
 PATH = Kind("a path", _path)
+NAME = Kind("a name of letters, digits, dots and dashes", _name)
 RANKS = Kind("ranks such as 0-7,16, or all", selection.ranks_text)
 NODES = Kind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
 NAMES = Kind("names separated by commas, or all", selection.names_text)

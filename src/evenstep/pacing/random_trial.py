@@ -95,15 +95,22 @@ class RandomTrial:
     A step's `loss` is the part of it that the action can change, all of it where nothing else is
     told. `objective` is what must improve: the mean loss ("throughput"), its steadiness
     ("stability"), or a mean that is told beside it ("energy"). The stop-loss is of throughput
-    always: `share` of it may go where the objective is another.
+    always: `share` of it may go where the objective is another. Blocks begin `scale` times doubled.
     """
 
     def __init__(
-        self, account: Account, *, seed: str, objective: str = "throughput", share: float = SHARE
+        self,
+        account: Account,
+        *,
+        seed: str,
+        objective: str = "throughput",
+        share: float = SHARE,
+        scale: int = 0,
     ) -> None:
         self.account = account
         self.objective = objective
         self._seed = seed
+        self._scale = scale  # at first
         self._grace = share - SHARE  # of every step, what the objective may cost beside
         self.leads = True  # decides; else it does as it is told, unless that surely costs
         self.told: tuple[int, float, float] = (0, 0.0, 0.0)  # pairs, gain and cost of the last one
@@ -117,7 +124,7 @@ class RandomTrial:
         self.word = "untested"
         self.span = 0  # 0: not acting; else all but one block of so many
         self.mean_ns = 0.0  # of a step, outside trials
-        self.scale = 0  # blocks are so often doubled
+        self.scale = self._scale  # blocks are so often doubled
         self._learned = 0
         self._trials = 0
         self._rest, self._wake = FIRST_REST_STEPS, self.account.steps + LEARNING_STEPS
@@ -140,7 +147,7 @@ class RandomTrial:
     @property
     def turn(self) -> int:
         """Steps of a block that do not count: all of a longer one that may be left behind."""
-        return BLOCK_STEPS << self.scale - 1 if self.scale else 1
+        return BLOCK_STEPS << self.scale - 1 if self.scale > self._scale else 1
 
     def acts(self, block: int) -> bool:
         """Whether a step of this block (a step's number over `BLOCK_STEPS`) is to be acted in."""

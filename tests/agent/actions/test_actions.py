@@ -114,6 +114,7 @@ def test_memory_that_grows_again_and_again_ends_it(monkeypatch):
     sizes = iter([100, 106, 112, 119])
     monkeypatch.setattr("evenstep.agent.actions.garbage.resident_bytes", lambda: next(sizes))
     action = Garbage()
+    action.applies(ACTIONS[0][1])
     action.begin(0)
     for step in (16, 32, 48):
         assert action.note == ""

@@ -15,7 +15,7 @@ MS = 1_000_000
 class Made:
     """An action that makes steps shorter."""
 
-    name, note = "made", ""
+    name, note, scale = "made", "", 0
 
     def __init__(self, gain: float = 0.05) -> None:
         self.gain = gain
@@ -121,6 +121,6 @@ def test_around_a_checkpoint_nothing_acts() -> None:
 
 def test_what_is_not_known_is_not_asked_for() -> None:
     job = Job(0.05)
-    job.conductor.ask(["made-0", "token", ""], 5)
+    job.conductor.ask(["made-0", "sleep", ""], 5)
     assert job.conductor.names == ("made-0",)
     assert job.spool.facts["act"] == {"asked": "made-0", "since_step": 5}

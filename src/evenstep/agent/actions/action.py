@@ -29,6 +29,7 @@ class Action(Protocol):
     """One way to act. All methods run on the training thread, between two steps."""
 
     name: str
+    scale: int  # blocks of its trial are so often doubled at first
 
     def applies(self, facts: Facts) -> str:
         """Why there is something to gain here; "" where there is not."""

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from evenstep.agent.actions.action import OFF, Action, Facts
+from evenstep.agent.actions.link import LinkToken
 from evenstep.agent.steps import ClosedStep
+from evenstep.errors import EvenstepError
 from evenstep.pacing.account import Account
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
+from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
 
@@ -45,6 +48,7 @@ class Conductor:
         account: Account,
         place: tuple[int, int, int],
         makers: dict[str, Callable[[], Action]],
+        link: Callable[[], LinkToken] | None = None,
     ) -> None:
         self.account = account
         self.parts: list[Part] = []
@@ -52,6 +56,9 @@ class Conductor:
         self._seed = seed
         self._place = place  # local rank, local world, world
         self._makers = makers
+        self._make_link = link  # None on ranks that do not ask for their job
+        self.link: LinkToken | None = None
+        self.told: list[dict[str, Any]] = []  # what was done, once it is over
         self._calm = 0
         self._seen = [0] * 6  # steps, their time, paused, longest, starved, waited
 
@@ -62,21 +69,37 @@ class Conductor:
 
     def ask(self, names: Iterable[str], step: int) -> None:
         """Act in these ways from now on; what is not among them is ended."""
+        names = list(names)
         wanted = [name for name in names if name in self._makers]
         for part in self.parts:
             if part.action.name not in wanted:
                 self._end(part, step)
                 part.trial.reset()
+        self._ask_link(TOKEN in names)
         kept = {part.action.name: part for part in self.parts}
         self.parts = [kept.get(name) or self._made(name) for name in wanted]
-        self._spool.add_fact("act", {"asked": ",".join(wanted) or OFF, "since_step": step})
+        asked = [name for name in names if name in wanted or name == TOKEN]
+        self._spool.add_fact("act", {"asked": ",".join(asked) or OFF, "since_step": step})
+
+    def _ask_link(self, wanted: bool) -> None:
+        if self.link is not None and not wanted:
+            self.link.stop()
+            self.link = None
+        elif self.link is None and wanted and self._make_link is not None:
+            try:
+                self.link = self._make_link()
+            except EvenstepError as error:  # nothing waits then
+                self._spool.add_fact("token", str(error))
 
     def _made(self, name: str) -> Part:
+        action = self._makers[name]()
         seed = f"{self._seed}/{name}"
-        return Part(self._makers[name](), RandomTrial(self.account, seed=seed))
+        return Part(action, RandomTrial(self.account, seed=seed, scale=action.scale))
 
     def end_step(self, closed: ClosedStep, waited_ns: int = 0) -> None:
         """A step is over; what is done in the next one begins here."""
+        if self.link is not None:
+            self.link.end_step(closed)
         if not self.parts:
             return
         step, step_ns = closed.number, closed.end_ns - closed.start_ns
@@ -146,12 +169,15 @@ class Conductor:
 
     def stop(self, step: int = 0) -> None:
         """Give everything back."""
+        self.told = self.told or self.account_of()
         for part in self.parts:
             self._end(part, step)
+        self._ask_link(False)
 
     def account_of(self) -> list[dict[str, Any]]:
         """What each action did and what its trial found; JSON-able."""
-        return [
+        link = [] if self.link is None else [self.link.account_of()]
+        return link + [
             {
                 "action": part.action.name,
                 "reason": part.reason,

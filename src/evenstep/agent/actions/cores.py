@@ -18,6 +18,7 @@ class Cores:
     """Binds every thread of this process to the rank's share of the cores."""
 
     name = "cores"
+    scale = 1  # caches have to follow
     note = ""
 
     def __init__(self) -> None:

@@ -31,6 +31,7 @@ class Garbage:
     """Collects at fixed steps while it acts."""
 
     name = "gc"
+    scale = 2  # a block ends with a collection, which a short one could not bear
 
     def __init__(self) -> None:
         self.every = 1  # steps between two collections
@@ -50,6 +51,9 @@ class Garbage:
         paused = facts.paused_ns / max(1, facts.step_ns)
         if paused < WORTH and facts.longest_pause_ns < LONG * facts.step_ns:
             return ""
+        if not self._collected:  # once, and not at the expense of the trial's first block
+            gc.collect()
+            self._collected, self._resident = True, resident_bytes()
         longest = facts.longest_pause_ns / 1e6
         return f"the collector pauses {paused:.1%} of the time, {longest:.0f} ms at most"
 
@@ -57,9 +61,6 @@ class Garbage:
         """Freeze what there is, and collect by hand from here on."""
         del step
         self._was = gc.isenabled(), gc.get_freeze_count() > 0
-        if not self._collected:
-            gc.collect()
-            self._collected, self._resident = True, resident_bytes()
         if not self._was[1]:
             gc.freeze()
         gc.disable()

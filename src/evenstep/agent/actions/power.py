@@ -17,6 +17,7 @@ class Power:
     """Says what the clocks could be."""
 
     name = "power"
+    scale = 0
     note = "planned only"
 
     def applies(self, facts: Facts) -> str:

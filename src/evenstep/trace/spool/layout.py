@@ -137,7 +137,7 @@ class Actuator(IntEnum):
 
     NONE = 0
     BEFORE_STEP = 1
-    BETWEEN_BUCKETS = 2
+    BEFORE_EXCHANGE = 2  # waiting for other jobs of the link
 
 
 class Flag(IntFlag):

@@ -1,0 +1,129 @@
+"""Where the jobs of a link say what they do: a small file in shared memory, or a server between
+hosts.
+
+Each job writes its own slot and nobody else's, and reads all of them: there is no lock that
+somebody who is gone could hold. A slot counts as empty when nothing was written to it for
+`LEASE_NS`; times are of the host's monotonic clock, which all its processes share.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+from evenstep.errors import EvenstepError
+from evenstep.pacing.token import Post
+
+SLOTS = 32
+LEASE_NS = 10_000_000_000
+_SLOT = struct.Struct("<QqQ10q")  # counter (odd while written), process, written, the post
+_HEAD = struct.Struct("<8sI4x")
+_MAGIC = b"EVLINK1\0"
+SIZE = _HEAD.size + SLOTS * _SLOT.size
+FOLDER = Path("/dev/shm")  # opened without following links
+
+
+class Board:
+    """The slots of a link on this host. Raises `EvenstepError` where there can be none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._map = _mapped(path)
+        self._slot = -1
+        self._counter = 0
+        self._process = os.getpid()
+
+    def others(self, now_ns: int) -> list[Post]:
+        """What the other jobs last said, in the order of their slots."""
+        return [post for slot, post in self._posts(now_ns) if slot != self._slot]
+
+    def leader(self, now_ns: int) -> Post | None:
+        """Who leads: the first that takes part; None where that is us."""
+        for slot, post in self._posts(now_ns):
+            if post.step_ns:
+                return None if slot == self._slot else post
+        return None
+
+    def say(self, post: Post, now_ns: int) -> None:
+        """Write our slot; the first time, take one that is empty."""
+        if self._slot < 0:
+            self._slot = self._free(now_ns)
+            if self._slot < 0:
+                return  # a full board: nobody hears of us, and we hear of them
+        offset = _offset(self._slot)
+        self._counter += 2
+        struct.pack_into("<Q", self._map, offset, self._counter - 1)
+        _SLOT.pack_into(self._map, offset, self._counter - 1, self._process, now_ns, *post)
+        struct.pack_into("<Q", self._map, offset, self._counter)
+
+    def close(self) -> None:
+        """Leave; the slot is empty at once."""
+        if self._slot >= 0 and self._process == os.getpid():
+            _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
+            self._slot = -1
+        self._map.close()
+
+    def _posts(self, now_ns: int) -> list[tuple[int, Post]]:
+        found = []
+        for slot in range(SLOTS):
+            offset = _offset(slot)
+            counter, process, written_ns, *values = _SLOT.unpack_from(self._map, offset)
+            fresh = process and 0 <= now_ns - written_ns < LEASE_NS
+            (again,) = struct.unpack_from("<Q", self._map, offset)
+            if fresh and counter % 2 == 0 and counter == again:
+                found.append((slot, Post(*values)))
+        return found
+
+    def _free(self, now_ns: int) -> int:
+        """An empty slot; two that take one at once are told apart by who wrote last."""
+        taken = {slot for slot, _ in self._posts(now_ns)}
+        for slot in range(SLOTS):
+            if slot in taken:
+                continue
+            offset = _offset(slot)
+            _SLOT.pack_into(self._map, offset, 0, self._process, now_ns, *Post())
+            time.sleep(0.001)
+            if _SLOT.unpack_from(self._map, offset)[1] == self._process:
+                return slot
+        return -1
+
+
+def board_path(group: str) -> Path:
+    """Where the board of a link group is: of this user, on this host."""
+    folder = FOLDER if FOLDER.is_dir() else Path(tempfile.gettempdir())
+    return folder / f"evenstep-{os.getuid()}-{group}"
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise EvenstepError(f"no board in {path}: {error.strerror}") from error
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            raise EvenstepError(f"no board in {path}: it is not a file of ours")
+        if found.st_size < SIZE:
+            os.posix_fallocate(file, 0, SIZE)
+        view = mmap.mmap(file, SIZE)
+    except OSError as error:
+        raise EvenstepError(f"no board in {path}: {error.strerror}") from error
+    finally:
+        os.close(file)
+    magic, slots = _HEAD.unpack_from(view)
+    if not slots:
+        _HEAD.pack_into(view, 0, _MAGIC, SLOTS)
+    elif (magic, slots) != (_MAGIC, SLOTS):
+        view.close()
+        raise EvenstepError(f"no board in {path}: another version has made it; remove it")
+    return view
+
+
+def _offset(slot: int) -> int:
+    return _HEAD.size + slot * _SLOT.size

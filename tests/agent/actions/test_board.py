@@ -1,0 +1,107 @@
+"""What jobs say of themselves on their link: read by others, and gone when they are."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.agent.actions.board import LEASE_NS, SIZE, SLOTS, Board
+from evenstep.errors import EvenstepError
+from evenstep.pacing.token import Post
+
+POSTS = st.builds(Post, *[st.integers(0, 2**62) for _ in Post._fields])
+NOW = 10**15
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "board"
+
+
+@given(POSTS)
+def test_others_read_what_a_job_says(tmp_path_factory, post):
+    path = tmp_path_factory.mktemp("link") / "board"
+    one, other = Board(path), Board(path)
+    one.say(post, NOW)
+    assert other.others(NOW) == [post]
+    assert one.others(NOW) == []
+    one.close()
+    assert other.others(NOW) == []
+    other.close()
+
+
+def test_who_has_been_silent_for_long_is_not_there(path):
+    one, other = Board(path), Board(path)
+    one.say(Post(step_ns=1), NOW)
+    assert other.leader(NOW + LEASE_NS - 1) is not None
+    assert other.leader(NOW + LEASE_NS) is None
+
+
+def test_the_first_that_takes_part_leads(path):
+    boards = [Board(path) for _ in range(3)]
+    for number, board in enumerate(boards):
+        board.say(Post(step_ns=number, span=number), NOW)
+    assert boards[0].leader(NOW).span == 1  # the first itself takes no part
+    assert boards[1].leader(NOW) is None
+    assert boards[2].leader(NOW).span == 1
+
+
+def test_a_board_has_room_for_so_many_and_nobody_fails_for_want_of_it(path):
+    boards = [Board(path) for _ in range(SLOTS + 1)]
+    for board in boards:
+        board.say(Post(step_ns=1), NOW)
+    assert len(boards[-1].others(NOW)) == SLOTS
+
+
+@pytest.mark.parametrize("make", ["link", "folder", "pipe", "foreign"])
+def test_what_is_no_board_of_ours_is_left_alone(path, make):
+    if make == "link":
+        path.symlink_to("/dev/zero")
+    elif make == "folder":
+        path.mkdir()
+    elif make == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"x" * SIZE)
+    with pytest.raises(EvenstepError, match="no board"):
+        Board(path)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from evenstep.agent.actions.board import Board
+from evenstep.pacing.token import Post
+now = time.monotonic_ns()
+Board(Path(sys.argv[1])).say(Post(now, now, 50_000_000, 200_000_000), now)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path):
+    from evenstep.pacing.account import Account
+    from evenstep.pacing.token import MOST_WAIT, Token
+
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    board, token = Board(path), Token(Account(), guarded=False)
+    token.post = Post(alone_ns=60_000_000, step_ns=200_000_000)
+    token._acts = True
+    waits = []
+    for _ in range(5):
+        now = begin = time.monotonic_ns()
+        while wait := token.ask(now, board.others(now)):
+            now += wait
+        waits.append(now - begin)
+        token.leave(now)
+        time.sleep(0.1)
+    assert max(waits) <= MOST_WAIT * 200_000_000
+    assert waits[-1] == 0  # it is seen to be gone
