@@ -53,6 +53,12 @@ def test_the_cv_is_that_of_the_steps(folder):
     assert history(folder).runs[1].cv == pytest.approx(np.std(lengths) / np.mean(lengths))
 
 
+def test_the_step_time_is_that_of_the_diagnosis(folder):
+    second = history(folder).runs[1]
+    lengths = [STEP_NS * (1 + (step % 2) / 2) for step in range(3, 20)]  # without the warm-up
+    assert second.step_ns == pytest.approx(np.mean(lengths))
+
+
 def test_work_done_again_is_no_progress(folder):
     third = history(folder).runs[2]
     # the last checkpoint was after step 7: steps 8 to 11 are done again

@@ -158,7 +158,7 @@ def past_run(
         steps_again=total.lost_steps,
         unit=unit,
         progress=progress,
-        step_ns=sum(one.steps * one.step_ns for one in attempts) / max(total.steps, 1),
+        step_ns=lengths.mean_ns or _with_warm_up(attempts),
         cv=lengths.cv,
         rank_hours_per_unit=hours / progress,
         joules_per_unit=None if energy is None else energy / progress,
@@ -167,6 +167,12 @@ def past_run(
         ),
         goodput=of_attempts(attempts, lengths.inside_s).to_json(),
     )
+
+
+def _with_warm_up(attempts: Sequence[Attempt]) -> float:
+    """Mean step of a run too short to leave its first steps out."""
+    steps = max(sum(one.steps for one in attempts), 1)
+    return sum(one.steps * one.step_ns for one in attempts) / steps
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -178,8 +184,9 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 @dataclass(slots=True, frozen=True)
 class _Lengths:
-    """Steps of a run: their spread on one rank, and the samples of all ranks (0 unknown)."""
+    """Steps of a run past the warm-up, on one rank, and the samples of all ranks (0 unknown)."""
 
+    mean_ns: float | None
     cv: float | None
     samples: float
     inside_s: dict[str, float]  # data, checkpoint and wait of all steps, one rank
@@ -204,10 +211,10 @@ def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
         total += float(rows["step_sum_ns"].sum()) / 1e9
         square += float(rows["step_square_sum"].sum())
     if count < 2:
-        return _Lengths(None, samples, inside_s)
+        return _Lengths(None, None, samples, inside_s)
     mean = total / count
     spread = float(np.sqrt(max(square / count - mean**2, 0.0)) / mean)
-    return _Lengths(spread, samples, inside_s)
+    return _Lengths(1e9 * mean, spread, samples, inside_s)
 
 
 def _tables(folder: Path, attempt: int) -> list[Array]:
