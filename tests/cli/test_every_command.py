@@ -20,7 +20,16 @@ jsonschema = pytest.importorskip("jsonschema")
 PATHS = ("# Fitted to ", "export ")
 #: Of commands that need real processes or minutes, or written beside what is printed.
 ELSEWHERE = {
-    *("alert-1", "demo-1", "evaluation-1", "floors-1", "probe-1", "selftest-1", "strategies-1"),
+    *(
+        "alert-1",
+        "completion-1",
+        "demo-1",
+        "evaluation-1",
+        "floors-1",
+        "probe-1",
+        "selftest-1",
+        "strategies-1",
+    ),
     *("table1-1", "lab.clean-1", "lab.comparison-1", "lab.prediction-1", "lab.run-1"),
 }
 

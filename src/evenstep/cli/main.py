@@ -41,6 +41,7 @@ COMMANDS = (
     Command("see", "doctor", "doctor", "say what on this host slows or breaks training"),
     Command("see", "probe", "probe", "measure ranks and links before a job, name the slow"),
     Command("see", "collect", "collect RUN", "bring traces from the nodes together"),
+    Command("see", "completion", "completion SHELL", "print what a shell completes commands with"),
     Command("explain", "diagnose", "diagnose TRACE…", "say who was waited for, why, what to do"),
     Command("explain", "explain", "explain [TOPIC] …", "say what a failure mode or number means"),
     Command("explain", "compare", "compare A B…", "say what changed, and how surely"),
@@ -185,7 +186,7 @@ def parser_of(module: CommandModule, prog: str) -> Parser:
 
 
 def _run(command: Command, argv: list[str]) -> int:
-    module = _module(command)
+    module = module_of(command)
     own, wrapped = _split(argv) if command.wraps else (argv, None)
     args = parser_of(module, f"evenstep {command.name}").parse_args(own)
     if wrapped is not None:
@@ -193,7 +194,8 @@ def _run(command: Command, argv: list[str]) -> int:
     return module.main(args)
 
 
-def _module(command: Command) -> CommandModule:
+def module_of(command: Command) -> CommandModule:
+    """The module of a command, imported now."""
     return cast(CommandModule, importlib.import_module(f"evenstep.cli.{command.name}"))
 
 

@@ -1,0 +1,72 @@
+"""`evenstep completion`: what a shell needs to complete commands, options and paths."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+HELP = """Print what your shell needs to complete commands and options.
+
+  eval "$(evenstep completion bash)"        in ~/.bashrc
+  eval "$(evenstep completion zsh)"         in ~/.zshrc
+  evenstep completion fish | source         in ~/.config/fish/config.fish"""
+
+SCHEMA = "evenstep.completion/1"
+SHELLS = ("bash", "zsh", "fish")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep completion`."""
+    parser.add_argument(
+        "shell", choices=SHELLS, metavar="SHELL", nargs="?", default="bash", help=", ".join(SHELLS)
+    )
+    parser.add_argument("--json", action="store_true", help="print commands and options as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the script."""
+    options = _options()
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, "commands": options}, indent=2))
+        return 0
+    lines = _fish(options) if args.shell == "fish" else _bash(options, zsh=args.shell == "zsh")
+    print("\n".join(lines))
+    return 0
+
+
+def _options() -> dict[str, list[str]]:
+    """Long options of each command."""
+    from evenstep.cli.main import COMMANDS, module_of, parser_of
+
+    return {
+        command.name: sorted(
+            option
+            for action in parser_of(module_of(command), command.name)._actions
+            for option in action.option_strings
+            if option.startswith("--")
+        )
+        for command in COMMANDS
+    }
+
+
+def _bash(options: Mapping[str, Sequence[str]], *, zsh: bool) -> Iterator[str]:
+    if zsh:
+        yield "autoload -U +X bashcompinit && bashcompinit"
+    yield "_evenstep() {"
+    yield '  local word="${COMP_WORDS[COMP_CWORD]}" words=""'
+    yield f'  if [ "$COMP_CWORD" -eq 1 ]; then words="{" ".join(options)}"; else'
+    yield '  case "${COMP_WORDS[1]}" in'
+    yield from (f'    {name}) words="{" ".join(found)}" ;;' for name, found in options.items())
+    yield "  esac; fi"
+    yield '  COMPREPLY=($(compgen -W "$words" -- "$word"))'
+    yield '  [ "${#COMPREPLY[@]}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))'
+    yield "}"
+    yield "complete -o filenames -F _evenstep evenstep"
+
+
+def _fish(options: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield f'complete -c evenstep -n __fish_use_subcommand -a "{" ".join(options)}"'
+    for name, found in options.items():
+        seen = f'"__fish_seen_subcommand_from {name}"'
+        yield from (f"complete -c evenstep -n {seen} -l {option[2:]}" for option in found)
