@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure import device_time
+from evenstep.diagnose.measure import balance, device_time
 from evenstep.diagnose.measure.goodput import goodput
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Phase
@@ -22,6 +22,8 @@ _MEASURED = (
     "rank_hours_wasted",
     "device",
     "goodput",
+    "all_to_all",
+    "ports",
 )
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
@@ -45,6 +47,8 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
         "rank_hours_wasted": float(grid.wait_ns.sum()) / 3.6e12,
         "device": device_time.shares(device_time.device_times(trace)),
+        "all_to_all": balance.tokens(grid),
+        "ports": balance.ports(trace) or None,
         "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
     }

@@ -5,7 +5,7 @@ Each reads one entry of a diagnosis's summary and says nothing where that has no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evenstep.words import duration, is_known, number, percent, plural
@@ -98,10 +98,37 @@ def asynchrony(found: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-_SAID = {
+def tokens(found: Mapping[str, Any]) -> Iterator[str]:
+    """How much more the fullest rank of an all-to-all receives."""
+    fullest = found["fullest"][0]
+    yield (
+        f"all-to-alls are uneven: the fullest rank receives {number(found['imbalance'])} times the "
+        f"mean; most often it is rank {fullest['rank']} ({percent(fullest['share'])} of the calls)"
+    )
+
+
+def ports(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How unevenly ports of network adapters carry what is sent."""
+    sent = sorted(
+        (each["sent_gBps"], each["node"], each["port"])
+        for each in found
+        if is_known(each.get("sent_gBps"))
+    )
+    if len(sent) < 2:
+        return
+    (low, node, port), high = sent[0], sent[-1][0]
+    yield (
+        f"ports of network adapters send {number(low)} to {number(high)} GB/s; least: port {port} "
+        f"of {node or 'the node'}"
+    )
+
+
+_SAID: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "regimes": regimes,
     "critical_path": critical_path,
     "blame": blame,
     "checkpoints": checkpoints,
     "asynchrony": asynchrony,
+    "all_to_all": tokens,
+    "ports": ports,
 }

@@ -1,0 +1,69 @@
+"""All-to-alls and ports that carry unequal loads, beside what was put into them."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.balance import ports
+from evenstep.importers.draft import Draft
+from evenstep.importers.opening import open_trace
+from evenstep.report.terminal.movement import movement
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.trace import RankInfo
+from tests.importers.profiles import Profile
+
+TOKENS = {0: 1000, 1: 1000, 2: 4000}  # elements that each rank receives
+STEPS = 4
+
+
+def experts(rank, tokens):
+    """Steps with an all-to-all whose sizes differ from rank to rank."""
+    profile = Profile(rank, len(TOKENS))
+    for step in range(STEPS):
+        begin = 10_000 * step
+        profile.step(step, begin, 10_000)
+        profile.kernel("gemm", begin + 1, begin + 1, 2_000)
+        said = {
+            "Collective name": "all_to_allv", "dtype": "BFloat16", "In msg nelems": 2000,
+            "Out msg nelems": tokens, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2]",
+        }  # fmt: skip
+        profile.host("record_param_comms", begin + 3_000, 100, **said)
+        profile.kernel("ncclDevKernel_SendRecv(args)", begin + 3_010, begin + 4_000, 500)
+    return profile
+
+
+def test_the_fullest_rank_is_told_with_how_much_more_it_receives(tmp_path):
+    for rank, tokens in TOKENS.items():
+        experts(rank, tokens).write(tmp_path / f"rank-{rank}.json")
+    summary = diagnose(open_trace([tmp_path])).summary
+    found = summary["all_to_all"]
+    assert found["imbalance"] == pytest.approx(4000 / 2000)
+    assert found["fullest"] == [{"rank": 2, "share": 1.0}]
+    assert found["calls"] == STEPS
+    assert any("receives 2 times the mean" in sentence for sentence in movement(summary))
+    json.dumps(summary)
+
+
+def test_even_sizes_say_nothing(tmp_path):
+    for rank in TOKENS:
+        experts(rank, 1000).write(tmp_path / f"rank-{rank}.json")
+    assert diagnose(open_trace([tmp_path])).summary["all_to_all"] is None
+
+
+def test_a_port_carries_what_its_counter_grew_by():
+    draft = Draft()
+    draft.rank(RankInfo(0, {"rank": 0, "hostname": "gpu01"}))
+    seconds = np.arange(5)
+    for port, per_s in ((0, 12.5e9), (1, 3e9)):
+        bits = [struct.unpack("<Q", struct.pack("<d", per_s * s))[0] for s in seconds]
+        draft.rows(0, {
+            "kind": int(Kind.SAMPLE), "name": draft.name("ib.sent_bytes"), "device": port,
+            "enter_ns": 10**9 * (1 + seconds), "bytes_in": np.array(bits, np.uint64),
+        })  # fmt: skip
+    found = ports(draft.trace({}))
+    assert [(each["port"], each["sent_gBps"]) for each in found] == [(0, 12.5), (1, 3.0)]
+    (sentence,) = movement({"ports": found})
+    assert "send 3 to 12.5 GB/s; least: port 1 of gpu01" in sentence
