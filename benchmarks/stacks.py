@@ -28,7 +28,7 @@ from evenstep.trace.spool.layout import Kind
 JOB = "benchmarks.jobs.late"
 COMMAND = "python -m benchmarks stacks"
 NAMED_BAR, SOON_BAR_S = 0.95, 5.0
-SPANNED = 0.6  # of a step, by the looks at it
+SPANNED = 0.9  # of a step, by the looks at it
 FIRST = 60  # step at which a rank becomes late, in the jobs that are timed
 
 

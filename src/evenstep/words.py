@@ -202,10 +202,11 @@ def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         told = f"exit code {end['exit_code']}"
     else:
         told = "the end of its script" if "closed" in facts else "an end without a word"
-    if not raised:
-        return told
     if brief:
-        return str(raised["type"])
+        return str(raised["type"]) if raised else told
+    voices = [*end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]]
+    if not raised:
+        return "; ".join([told, *voices])
     where = f" at {raised['frames'][0]}" if raised.get("frames") else ""
     message = f": {raised['message']}" if raised.get("message") else ""
-    return f"{raised['type']}{where}{message}"
+    return "; ".join([f"{raised['type']}{where}{message}", *voices])

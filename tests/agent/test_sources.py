@@ -50,7 +50,7 @@ def test_an_absent_source_says_so_in_one_sentence(bare, source):
 
 def test_every_source_is_in_the_list_under_a_name_of_its_own():
     names = [source.name for source in all_sources(thread_id=1, device_index=0)]
-    assert len(set(names)) == len(names) == 7
+    assert len(set(names)) == len(names) == 8
 
 
 # NIC: expected numbers are those planted.

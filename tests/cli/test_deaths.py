@@ -9,7 +9,7 @@ import time
 import pytest
 
 from evenstep.attachment.attempts import started_ticks
-from evenstep.cli.deaths import RankEnds
+from evenstep.cli.deaths import RankEnds, nccl_warnings
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import boot_id, hostname
@@ -87,3 +87,10 @@ def test_who_was_asked_to_end_did_not_fail(ends, tmp_path):
 
     assert how(watch, tmp_path, "import time; time.sleep(60)", ask)["asked"] == "SIGTERM"
     assert said == []
+
+
+def test_what_nccl_warned_of_is_found_in_the_processs_own_log(tmp_path):
+    (tmp_path / "nccl.7").write_text("x NCCL INFO fine\nx NCCL WARN the link is down\n")
+    environ = {"NCCL_DEBUG_FILE": str(tmp_path / "nccl.%p")}
+    assert nccl_warnings(environ, 7) == ["x NCCL WARN the link is down"]
+    assert nccl_warnings(environ, 8) == nccl_warnings({}, 7) == []

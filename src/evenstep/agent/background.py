@@ -64,13 +64,16 @@ class Background:
         self._give_up = give_up
         self._meeting: int | None = None  # of the ranks, whose store is in use
         self._absent: dict[str, str] = {}
+        self._nccl = ""  # what NCCL last said
         self._once: list[Callable[[], None]] = [self._record_locality]
         self.sampler = self._make_sampler()
 
     def _make_sampler(self) -> Sampler:
         from evenstep.host.sources import all_sources
 
-        sources = all_sources(thread_id=threading.get_native_id(), device_index=self._device_index)
+        sources = self._sources = all_sources(
+            thread_id=threading.get_native_id(), device_index=self._device_index
+        )
         return Sampler(
             sources,
             self._recorder.sample,
@@ -133,6 +136,7 @@ class Background:
             hooks.poll()
         self._work_through()
         self.say_absent()
+        self._say_nccl()
         try:
             self._spool.flush()
         except OSError as error:  # a full disk may have room again
@@ -195,6 +199,14 @@ class Background:
         if absent != self._absent:
             self._absent = absent
             self._spool.add_fact("absent", absent)
+
+    def _say_nccl(self) -> None:
+        """Write into the trace what NCCL says of ranks that do not answer or fail, if it is new."""
+        for source in self._sources:
+            standing = getattr(source, "latest", None)
+            if standing is not None and (said := standing.said()) != self._nccl:
+                self._nccl = said
+                self._spool.add_fact("nccl", said)
 
     def _record_locality(self) -> None:
         from evenstep.host.locality import locality

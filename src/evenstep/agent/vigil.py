@@ -3,8 +3,8 @@
 The thread's Python frames are read through `sys._current_frames`: nothing is stopped, no value of a
 variable is looked at. There are three occasions, and a bound for each:
 
-- a burst through the length of one step, now and then, late or not: what a rank does that is late
-  in every step shows against what the others do in theirs;
+- a burst now and then, late or not, of the length of two steps so that it holds a whole one: what
+  a rank does that is late in every step shows against what the others do in theirs;
 - a burst while a step is overdue: what holds a single step up;
 - single looks, further and further apart, while no step ends at all.
 
@@ -100,8 +100,8 @@ class Vigil:
     # -- bursts ----------------------------------------------------------------------------------
 
     def _begin(self, now_ns: int, usual_ns: int) -> float:
-        self._every_s = min(max(usual_ns / 1e9 / MOST_LOOKS, SHORTEST_S), LONGEST_S)
-        self._until_ns = now_ns + usual_ns
+        self._every_s = min(max(2 * usual_ns / 1e9 / MOST_LOOKS, SHORTEST_S), LONGEST_S)
+        self._until_ns = now_ns + 2 * usual_ns
         return self._go_on(now_ns)
 
     def _go_on(self, now_ns: int) -> float:

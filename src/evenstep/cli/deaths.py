@@ -12,7 +12,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from evenstep.trace.spool.spool import add_last_fact
 
 SOON_S, LATER_S = 0.25, 2.0  # between looks for ranks that have begun, and once all are known
 SILENT_S = 5.0  # without a heartbeat for so long, a rank that lives is told of
+LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # of what others said, that is kept
 _STATE, _STARTED, _EXIT_CODE = 0, 19, 49  # places in `stat` behind the process's name
 _STOPPED = "T"
 
@@ -52,6 +53,7 @@ class RankEnds:
         self._silent: set[Path] = set()
         self._asked = ""  # the signal that was passed on
         self._kills = _out_of_memory_kills()
+        self._xids = _xid_lines()
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._poll.register(self._wake, select.POLLIN)
@@ -125,14 +127,24 @@ class RankEnds:
             ended["asked"] = self._asked
         if kills := _out_of_memory_kills() - self._kills:
             ended["out_of_memory_kills"] = kills
+        wrong = ended.get("signal") or ended.get("exit_code")
+        if wrong:
+            ended |= {name: lines for name, lines in self._heard_of(rank).items() if lines}
         try:
             add_last_fact(rank.path, "ended", ended)
         except (OSError, ValueError) as error:
             self._say(f"how rank {rank.rank} ended is not in its trace: {error}")
-        wrong = ended.get("signal") or ended.get("exit_code")
         if wrong and not self._asked and rank.attempt not in self._told:
             self._told.add(rank.attempt)
             self._say(_last_words(rank, ended))
+
+    def _heard_of(self, rank: _Rank) -> dict[str, list[str]]:
+        """What the driver has said since the start, and NCCL: Xid and NCCL WARN lines, the last."""
+        before = set(self._xids)
+        return {
+            "xid": [line for line in _xid_lines() if line not in before][-MOST_LINES:],
+            "nccl_warnings": nccl_warnings(os.environ, rank.pid)[-MOST_LINES:],
+        }
 
     def _listen(self) -> None:
         """Tell of ranks that live and are not heard of: stopped, or holding the interpreter."""
@@ -149,6 +161,30 @@ class RankEnds:
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
             silent = words.duration(now_ns - beat_ns)
             self._say(f"nothing heard of rank {rank.rank} (process {rank.pid}) for {silent}: {why}")
+
+
+def nccl_warnings(environ: Mapping[str, str], pid: int) -> list[str]:
+    """Warnings in a process's own log of NCCL, where NCCL_DEBUG_FILE (with %p) gives it one."""
+    place = environ.get("NCCL_DEBUG_FILE", "")
+    if "%p" not in place:
+        return []
+    path = Path(place.replace("%h", hostname()).replace("%p", str(pid)))
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - LOG_BYTES, 0))
+            lines = file.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [line.strip()[:LINE_LENGTH] for line in lines if "NCCL WARN" in line]
+
+
+def _xid_lines() -> list[str]:
+    """Errors of GPUs in the kernel's log, where there is an NVIDIA driver and it may be read."""
+    if not Path("/proc/driver/nvidia").exists():
+        return []
+    from evenstep.doctor.host import Host, kernel_log
+
+    return [line.strip()[:LINE_LENGTH] for line in kernel_log(Host()) or [] if "NVRM: Xid" in line]
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -210,6 +210,7 @@ def _facts(trace: Trace) -> list[str]:
             "spool",
             "pacing",
             "sharing",
+            "nccl",
             "background",
             "callback",
             "framework",

@@ -1,0 +1,160 @@
+"""What NCCL says of itself: its reliability service (RAS), asked for JSON once in a while.
+
+Every process of a job with NCCL 2.24 or newer answers on a port of its node (28028, or what
+NCCL_RAS_ADDR names), and knows of all of them. The protocol is lines of text: the client says its
+version, sets the format (JSON since 2.28) and asks for the status, after which the server closes.
+One process of each node asks: the one whose local rank is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from evenstep.host.sources.source import Reading, Source, SourceUnavailable
+from evenstep.trace.spool.layout import HOST_DEVICE
+
+PORT = 28028
+PROTOCOL = 2
+TIMEOUT_S = 2.0
+MOST_BYTES = 16 << 20  # of an answer
+NAMED = 8  # ranks in a sentence
+EVERY = 10  # rounds of the sampler between two questions
+
+
+class RasError(Exception):
+    """The service does not answer, or not as it should."""
+
+
+class Standing(NamedTuple):
+    """What the service says of all communicators together."""
+
+    communicators: int
+    ranks: int
+    missing: tuple[str, ...]  # "rank 3 on gpu012", of those that do not answer
+    failing: tuple[str, ...]  # the same of those with an error, or being aborted
+    behind: tuple[str, ...]  # "rank 3 on gpu012: 9 AllReduce of 12": fewer calls than the most
+
+    def said(self) -> str:
+        """Who does not answer and who fails, in words; "" where all is well."""
+        parts = (("does not answer", self.missing), ("fails", self.failing))
+        return "; ".join(f"{', '.join(who[:NAMED])} {what}" for what, who in parts if who)
+
+
+def address(environ: Mapping[str, str]) -> tuple[str, int]:
+    """Where the service of this node listens."""
+    given = environ.get("NCCL_RAS_ADDR", "")
+    host, _, port = given.rpartition(":")
+    return host.strip("[]") or "localhost", int(port) if port.isdecimal() else PORT
+
+
+def ask(place: tuple[str, int], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The service's status. Raises `RasError` where there is none, or no JSON."""
+    try:
+        with socket.create_connection(place, timeout_s) as connection:
+            stream = connection.makefile("rwb")
+            _say(stream, f"CLIENT PROTOCOL {PROTOCOL}", "SERVER PROTOCOL")
+            _say(stream, f"TIMEOUT {int(timeout_s)}", "OK")
+            _say(stream, "SET FORMAT json", "OK")
+            stream.write(b"VERBOSE STATUS\n")
+            stream.flush()
+            answer = json.loads(stream.read(MOST_BYTES))
+    except (OSError, ValueError) as error:
+        raise RasError(f"NCCL's service at {place[0]}:{place[1]}: {error}") from error
+    if not isinstance(answer, dict):
+        raise RasError(f"NCCL's service at {place[0]}:{place[1]} gives no object")
+    return answer
+
+
+def _say(stream: Any, line: str, expected: str) -> None:
+    stream.write(line.encode() + b"\n")
+    stream.flush()
+    answer = stream.readline(4096).decode("utf-8", "replace")
+    if not answer.upper().startswith(expected):
+        raise ValueError(f"{line!r} is answered {answer.strip()!r}")
+
+
+def standing(status: Mapping[str, Any]) -> Standing:
+    """The status in short. What it does not hold is taken to be well."""
+    communicators = [each for each in status.get("communicators") or () if isinstance(each, dict)]
+    ranks = [rank for each in communicators for rank in _objects(each, "ranks")]
+    missing = [_named(rank) for each in communicators for rank in _objects(each, "missing_ranks")]
+    failing = [_named(rank) for rank in ranks if _fails(rank.get("status") or {})]
+    behind = [text for each in communicators for text in _behind(_objects(each, "ranks"))]
+    found = (tuple(dict.fromkeys(names)) for names in (missing, failing, behind))
+    return Standing(len(communicators), len(ranks), *found)
+
+
+def _objects(of: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return [each for each in of.get(name) or () if isinstance(each, dict)]
+
+
+def _fails(status: Mapping[str, Any]) -> bool:
+    """`init_state` and `async_error` are results of NCCL: 0 is success, 7 in progress."""
+    results = (status.get("init_state", 0), status.get("async_error", 0))
+    return any(result not in (0, 7) for result in results) or bool(status.get("abort_flag"))
+
+
+def _behind(ranks: list[dict[str, Any]]) -> list[str]:
+    """Ranks of a communicator that have called an operation less often than another."""
+    told = []
+    names = dict.fromkeys(name for rank in ranks for name in rank.get("collective_counts") or {})
+    for name in names:
+        counts = [int((rank.get("collective_counts") or {}).get(name, 0)) for rank in ranks]
+        most = max(counts)
+        told += [
+            f"{_named(rank)}: {count} {name} of {most}"
+            for rank, count in zip(ranks, counts, strict=True)
+            if count < most
+        ]
+    return told
+
+
+def _named(rank: Mapping[str, Any]) -> str:
+    return f"rank {rank.get('rank', '?')} on {rank.get('host', '?')}"
+
+
+class NcclRas(Source):
+    """How many ranks are missing, failing and behind, as NCCL knows it."""
+
+    name = "nccl.ras"
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self.latest: Standing | None = None
+        self._address = address(environ)
+        self._leads = environ.get("LOCAL_RANK", "0") == "0"
+        self._enabled = environ.get("NCCL_RAS_ENABLE", "1") != "0"
+        self._round = 0
+
+    def open(self) -> None:
+        if not self._leads:
+            raise SourceUnavailable("another rank of this node asks NCCL")
+        if not self._enabled:
+            raise SourceUnavailable("NCCL_RAS_ENABLE is 0")
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            raise SourceUnavailable("the job does not use CUDA", may_come=True)
+        self._ask()
+
+    def read(self) -> list[Reading]:
+        """Every `EVERY` rounds; who is behind may be so for a moment."""
+        self._round += 1
+        if self._round % EVERY != 1:
+            return []
+        now = self._ask()
+        counts = (len(now.missing), len(now.failing), len(now.behind))
+        return [
+            (f"nccl.ranks_{name}_count", HOST_DEVICE, float(count))
+            for name, count in zip(("missing", "failing", "behind"), counts, strict=True)
+        ]
+
+    def _ask(self) -> Standing:
+        try:
+            self.latest = standing(ask(self._address))
+        except RasError as error:
+            raise SourceUnavailable(str(error), may_come=True) from error
+        return self.latest
