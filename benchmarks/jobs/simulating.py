@@ -33,6 +33,7 @@ def main() -> None:
         json.dumps(
             {
                 "seconds": time.perf_counter() - STARTED,
+                "cpu": time.process_time(),
                 "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
                 "mean_ns": result.step_time.mean_ns,
                 "rank_steps": result.ranks * result.steps,
