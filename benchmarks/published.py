@@ -1,16 +1,20 @@
-"""Published measurements beside the closed forms: the error of every row that was not fitted.
+"""Published measurements beside what is predicted: the error of every row that was not fitted.
 
-Nothing is timed. The table of all rows goes to standard error (`evenstep explain published` prints
-the same); the rows of the page are one a system.
+MLPerf rows are simulated from the smallest size of a system, where their table is at hand
+(`--mlperf`); whole training steps that have a preset are simulated too. Nothing is timed. The table
+of the closed forms goes to standard error (`evenstep explain published` prints the same); the rows
+of the page are one a system.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from benchmarks.measure import Row
 from evenstep.explain import shown, text
+from evenstep.reproduce.published import mlperf, training
 from evenstep.reproduce.published.rows import System
 from evenstep.reproduce.published.table import systems
 
@@ -19,13 +23,15 @@ COMMAND = "python -m benchmarks published"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are none."""
-    del parser
+    """Options of this benchmark."""
+    parser.add_argument(
+        "--mlperf", metavar="CSV", type=Path, default=Path("../shared/data/mlperf/v4.1-steps.csv"),
+        help="step times of MLPerf training v4.1",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """One row for each system, and one for the claims with a preset."""
-    del args
     data = shown.published()
     print("\n".join(text.published(data)), file=sys.stderr)
     worst = max(data["claims"], key=lambda claim: abs(claim["error"]))
@@ -36,7 +42,37 @@ def run(args: argparse.Namespace) -> list[Row]:
         None,
         COMMAND,
     )
-    return [*map(_row, systems()), claims]
+    simulated = [_presets()]
+    if args.mlperf.exists():
+        simulated += _mlperf(mlperf.systems(args.mlperf))
+    return [*map(_row, systems()), *simulated, claims]
+
+
+def _mlperf(found: list[System]) -> list[Row]:
+    """One row for each system, and one for all that was not fitted."""
+    errors = [row.error for system in found for row in system.predicted]
+    mean, worst = sum(map(abs, errors)) / len(errors), max(errors, key=abs)
+    return [
+        *map(_row, found),
+        Row(
+            "MLPerf v4.1, simulated from each system's smallest size", "mean <= 4 %, worst <= 12 %",
+            f"{100 * mean:.1f} % over {len(errors)} rows, furthest {100 * worst:+.1f} %",
+            mean <= 0.04 and abs(worst) <= 0.12, COMMAND,
+        ),
+    ]  # fmt: skip
+
+
+def _presets() -> Row:
+    """Whole training steps of published systems, simulated from their presets."""
+    rows = [row for row in training.simulated() if not row.fitted]
+    worst = max(rows, key=lambda row: abs(row.error))
+    mean = sum(abs(row.error) for row in rows) / len(rows)
+    return Row(
+        "published training steps, simulated from their presets", "mean <= 4 %, worst <= 12 %",
+        f"{100 * mean:.1f} % over {len(rows)} rows that are predictions, furthest "
+        f"{100 * worst.error:+.1f} % ({worst.what})",
+        mean <= 0.04 and abs(worst.error) <= 0.12, COMMAND,
+    )  # fmt: skip
 
 
 def _row(system: System) -> Row:

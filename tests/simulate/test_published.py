@@ -1,7 +1,7 @@
 import pytest
 
 from evenstep.explain.topics import BY_NAME
-from evenstep.reproduce.published import collectives, training, uptime
+from evenstep.reproduce.published import collectives, mlperf, training, uptime
 from evenstep.reproduce.published.rows import Row
 from evenstep.reproduce.published.table import systems
 from evenstep.reproduce.systems import CLAIMS
@@ -124,3 +124,23 @@ def test_a_torus_of_4096_chips_waits_less_for_latency_than_a_ring_would():
 
 def test_a_superpod_is_nearly_linear():
     assert answered("superpod-560").value("efficiency") > 0.99
+
+
+def test_sizes_of_a_system_are_predicted_from_its_smallest(tmp_path):
+    """Twice the accelerators take half as long but for the gradients that nothing hides."""
+    table = tmp_path / "steps.csv"
+    table.write_text(
+        "submitter,system,benchmark,gbs,accelerators,step_s_median\n"
+        "A,box8,bert,768,8,0.40\nA,box16,bert,768,16,0.21\nB,lone,bert,768,8,0.4\n"
+        "A,box8,unknown,768,8,0.4\nA,box16,unknown,768,16,0.4\n"
+    )
+    (found,) = mlperf.systems(table)
+    assert [row.fitted for row in found.rows] == [True, False]
+    assert found.rows[0].predicted == pytest.approx(0.40)
+    assert 0.20 <= found.rows[1].predicted <= 0.21
+
+
+def test_training_steps_are_simulated_within_what_was_published():
+    rows = [row for row in training.simulated() if not row.fitted]
+    assert max(abs(row.error) for row in rows) <= 0.12
+    assert sum(abs(row.error) for row in rows) / len(rows) <= 0.04

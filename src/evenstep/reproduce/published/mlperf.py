@@ -21,8 +21,8 @@ from evenstep.reproduce.published.rows import Fitted, Row, System
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.simulation import simulate
 
-#: Bytes of gradients in 16 bits: BERT-large 335 M parameters, Llama 2 70B with adapters of rank 16 on
-#: its attention (MLPerf training reference: 44.8 M), Stable Diffusion 2's U-Net 866 M.
+#: Bytes of gradients in 16 bits: BERT-large 335 M parameters, Llama 2 70B with adapters of rank 16
+#: on its attention (MLPerf training reference: 44.8 M), Stable Diffusion 2's U-Net 866 M.
 GRADIENTS = {"bert": 670e6, "llama2_70b_lora": 89.6e6, "stable_diffusion": 1.73e9}
 PER_NODE = 8
 
@@ -80,7 +80,7 @@ def system(key: tuple[str, str, str], measured: list[Size]) -> System:
         name=f"MLPerf v4.1 {benchmark}, {submitter} {family}",
         source="MLCommons, training v4.1 results",
         model="data parallel: compute of the batch's share, gradients behind backward on DGX H100",
-        inputs=[f"gradients {GRADIENTS[benchmark] / 1e6:.0f} MB in 16 bits", "overlap in 8 buckets"],
+        inputs=[f"gradients {GRADIENTS[benchmark] / 1e6:.0f} MB in 16 bits, in 8 buckets"],
         fitted=[Fitted("compute of a sample on one GPU", each, "ms")],
         rows=rows,
         limits="What does not shrink with a rank's share of the batch is not told from what does.",

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from evenstep.reproduce.published.rows import Fitted, Row, System
+from evenstep.scenario import scenario as scenarios
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.steps import megatron_flops, overlapped, pipeline, serial
+from evenstep.simulate.simulation import simulate
+from evenstep.simulate.study.scaling_sizes import resized
 
 #: Seconds per iteration by GPUs, 175B, batch 768 (Jiang et al. 2024, table 2).
 MEGASCALE = {
@@ -155,3 +161,41 @@ def horovod() -> System:
         fitted=[Fitted("x, share of the exchange not hidden", exposed, "share")],
         rows=rows,
     )  # fmt: skip
+
+
+def simulated() -> list[Row]:
+    """The rows of whole steps that have a preset, simulated; fitted ones stay marked."""
+    return [*_simulated_megascale(), *_simulated_overlap(), *_simulated_horovod()]
+
+
+def _simulated_megascale() -> Iterator[Row]:
+    for framework in MEGASCALE:
+        base = _preset(f"{framework.split('-')[0].lower()}-175b")
+        for (gpus, measured), row in zip(
+            MEGASCALE[framework].items(), megascale(framework).rows, strict=False
+        ):
+            found = simulate(resized(base, gpus, strong=True)).step_time.mean_ns / 1e9
+            what = f"{framework}, {row.what}"
+            yield Row(what, measured, found, "s per iteration", fitted=row.fitted)
+
+
+def _simulated_overlap() -> Iterator[Row]:
+    for model, backend in DDP:
+        name = f"ddp-{model}-{backend}".lower()
+        step, serial_step = (
+            simulate(_preset(name, f"work.overlap={flag}")).step_time.mean_ns
+            for flag in ("true", "false")
+        )
+        gain = serial_step / step - 1
+        yield Row(f"gain of overlap, {model}, {backend}", DDP[model, backend], gain, "share")
+
+
+def _simulated_horovod() -> Iterator[Row]:
+    for name, (_, _, measured) in HOROVOD.items():
+        found = simulate(_preset(f"horovod-{name.lower().replace(' ', '-')}")).efficiency
+        fitted = name == "VGG-16"
+        yield Row(f"efficiency, {name}", measured, found, "share", fitted=fitted)
+
+
+def _preset(name: str, *sets: str) -> Scenario:
+    return scenarios.parse({}, [f"preset={name}", "run.steps=1", *sets])
