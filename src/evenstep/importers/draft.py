@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS, group_uid
-from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS
+from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS, Flag, Kind
 from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
@@ -27,6 +27,7 @@ _EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
 #: When the first event of any clock begins. Hosts' clocks may be an hour apart, and on the common
 #: time nothing may come to lie before 1: an end at 0 is one that nobody saw.
 FIRST_NS = 7_200_000_000_000
+COMPUTE, COPY = "compute", "copy"  # names of spans in which a device does either
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
 MOST_MEMBERS = 4 * MOST_RANKS  # of all groups of a trace: a few characters may claim a million
@@ -88,6 +89,21 @@ class Draft:
             values = rank if column == "rank" else columns.get(column, _EMPTY.get(column, 0))
             table[column] = np.broadcast_to(np.asarray(values), length).astype(kind)
         self._tables.append(Columns(table))
+
+    def device_spans(
+        self, rank: int, name: str, device: Any, start: Array, end: Array, step: Array
+    ) -> None:
+        """Enter when a device computed or copied, on the host's clock and the device's at once."""
+        if not len(start):
+            return
+        self.rows(
+            rank,
+            {
+                "kind": int(Kind.SPAN), "name": self.name(name), "flags": int(Flag.ON_DEVICE),
+                "device": device, "step": step, "enter_ns": start, "exit_ns": end,
+                "device_enter_ns": start, "device_exit_ns": end,
+            },
+        )  # fmt: skip
 
     def appended(self, events: Columns) -> Columns:
         """These events and the rows entered here, all in order."""

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from evenstep.importers.draft import MOST_BYTES
 from evenstep.importers.kineto.names import element_type
 from evenstep.importers.trace_events import Args
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import DType, Op
 
-MOST_BYTES = 1 << 62
 _ADDRESS: Mapping[int, int] = {
     Op.BROADCAST: 2,
     Op.REDUCE: 3,

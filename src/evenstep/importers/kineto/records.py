@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.importers.completion import Completion
-from evenstep.importers.draft import FIRST_NS, Draft
+from evenstep.importers.draft import COMPUTE, COPY, FIRST_NS, Draft
 from evenstep.importers.kineto.calls import Call, GroupKey
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
@@ -21,11 +21,10 @@ from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS
 from evenstep.importers.merging import united
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Flag, Kind, Op, ReduceOp
+from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 
 Array = npt.NDArray[Any]
 
-COMPUTE, COPY = "compute", "copy"  # the names of spans in which a device does either
 _REDUCTIONS = (
     ("sum", ReduceOp.SUM), ("prod", ReduceOp.PRODUCT), ("minmax", ReduceOp.OTHER),
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
@@ -192,21 +191,10 @@ def _enter_steps(
 
 
 def _enter_device(draft: Draft, each: Profile, origin: int) -> None:
-    """Spans in which a device computed or copied."""
-    _enter_spans(draft, each, origin, COMPUTE, compute_of(each.file, each.steps))
-    _enter_spans(draft, each, origin, COPY, copies_of(each.file, each.steps))
-
-
-def _enter_spans(draft: Draft, each: Profile, origin: int, name: str, spans: Columns) -> None:
-    """Spans of a device, on the host's clock and the device's, which are one."""
-    if not len(spans):
-        return
-    start, end = _since(spans.enter_ns, origin), _since(spans.exit_ns, origin)
-    draft.rows(
-        each.place.rank,
-        {
-            "kind": int(Kind.SPAN), "name": draft.name(name),
-            "enter_ns": start, "exit_ns": end, "device_enter_ns": start, "device_exit_ns": end,
-            "step": spans.step, "device": spans.device, "flags": int(Flag.ON_DEVICE),
-        },
-    )  # fmt: skip
+    """When a device computed and when it copied."""
+    for name, spans in (
+        (COMPUTE, compute_of(each.file, each.steps)),
+        (COPY, copies_of(each.file, each.steps)),
+    ):
+        times = _since(spans.enter_ns, origin), _since(spans.exit_ns, origin)
+        draft.device_spans(each.place.rank, name, spans.device, *times, spans.step)

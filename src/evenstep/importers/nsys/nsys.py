@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.importers.completion import Completion
 from evenstep.importers.content import reported
-from evenstep.importers.draft import FIRST_NS, TYPES, Draft
+from evenstep.importers.draft import COMPUTE, COPY, FIRST_NS, TYPES, Draft
 from evenstep.importers.format import Progress, Source, TraceFormat
 from evenstep.importers.kineto.sequence import in_sequence
 from evenstep.importers.nsys.database import MAGIC
@@ -37,7 +37,6 @@ from evenstep.trace.trace import RankInfo, Trace
 Array = npt.NDArray[Any]
 
 NAME = "Nsight Systems export"
-COMPUTE, COPY = "compute", "copy"  # the names of spans in which a device does either
 _STREAMS = int(np.iinfo(np.uint16).max)
 
 
@@ -223,17 +222,9 @@ def _enter_steps(
         )  # fmt: skip
     for name, work in ((COMPUTE, each.kernels), (COPY, each.copies)):
         spans = compute_of(work, each.steps)
-        if not len(spans):
-            continue
-        start, end = spans.start + shift, spans.end + shift
-        draft.rows(
-            each.rank,
-            {
-                "kind": int(Kind.SPAN), "name": draft.name(name), "flags": int(Flag.ON_DEVICE),
-                "device": max(each.device, 0), "step": np.maximum(spans.step, 0),
-                "enter_ns": start, "exit_ns": end, "device_enter_ns": start, "device_exit_ns": end,
-            },
-        )  # fmt: skip
+        times = spans.start + shift, spans.end + shift
+        step = np.maximum(spans.step, 0)
+        draft.device_spans(each.rank, name, max(each.device, 0), *times, step)
 
 
 def _overall(ranks: Sequence[Rank]) -> list[str]:
