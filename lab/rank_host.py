@@ -14,15 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
+from evenstep.agent.actions.link import LinkToken
 from evenstep.agent.collector import PauseWatch
 from evenstep.agent.entries import GroupState
 from evenstep.agent.orders import Orders
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.host.resources import ResourceMeter, RunDelay
-from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Reason
+from evenstep.pacing import Account, Decision, Pacer, PacerSettings, Plan, Reason
 from evenstep.pacing.waits import WaitEstimator
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.folder import RunFolder
@@ -64,6 +66,7 @@ class RankHost:
         world: int,
         settings: Sequence[PacerSettings],
         arm_of: Callable[[int], int],
+        links: Sequence[tuple[str, bool] | None] = (),
     ) -> None:
         self.recorder = Recorder(spool)
         self.spool = spool
@@ -79,6 +82,13 @@ class RankHost:
             host = PaceHost(Pacer(chosen), self.recorder, world=world, can_hold=True)
             host.waits = waits
             self._arms.append(_ArmHost(host))
+        self._links = [
+            None
+            if link is None or rank
+            else LinkToken(self.recorder, Account(), group=link[0], gate_by=_nobody,
+                           held=arm.host.held, guarded=link[1])
+            for link, arm in zip_longest(links, self._arms)
+        ]  # fmt: skip
         self.arm = 0  # whose steps are done now
         self._changed = True
         self._meter = ResourceMeter()
@@ -103,8 +113,10 @@ class RankHost:
             self.recorder.stack.leave(now_ns())
 
     def bucket(self, nbytes: int, exchange: Callable[[], Any], *, op: Op = Op.ALL_REDUCE) -> Any:
-        """A blocking collective of the job."""
-        recorder = self.recorder
+        """A blocking collective of the job; a step's first one waits as the arm's token says."""
+        recorder, link = self.recorder, self._links[self.arm]
+        if link is not None:
+            link.before_collective()
         begin = now_ns()
         recorder.collective(begin, self._group, int(op), nbytes, nbytes, 0, -1, int(DType.FLOAT32))
         try:
@@ -130,6 +142,8 @@ class RankHost:
         number = closed.number
         closed.number = arm.steps
         closed.unsteady = closed.unsteady or self._changed
+        if (link := self._links[self.arm]) is not None:
+            link.end_step(closed)
         self._changed = False
         row, _, arm.decision = arm.host.after_step(closed)
         arm.steps += 1
@@ -156,6 +170,9 @@ class RankHost:
         """Say what the pacer of each arm did, and close the spool."""
         self._pauses.remove()
         self._run_delay.close()
+        for link in self._links:
+            if link is not None:
+                link.stop(remove=True)
         self.spool.add_fact("pacing_arms", self.account())
         self.spool.add_fact("closed", {"monotonic_ns": now_ns(), "reason": reason})
         self.recorder.summaries.release()
@@ -164,17 +181,22 @@ class RankHost:
     def account(self) -> list[dict[str, Any]]:
         """What the pacer of each arm did."""
         found = []
-        for arm in self._arms:
+        for arm, link in zip(self._arms, self._links, strict=True):
             account = arm.host.pacer.account
             found.append(
                 {
                     "steps": arm.steps,
                     "held_steps": account.held_steps,
                     "held_ns": account.held_ns,
-                    "verdict": account.verdict.word,
+                    "verdict": (account if link is None else link).verdict.word,
                 }
             )
         return found
+
+
+def _nobody(gate: Callable[[], None] | None) -> None:
+    """The loop itself asks before each bucket."""
+    del gate
 
 
 def open_spool(folder: RunFolder, identity: dict[str, Any], *, records: int) -> Spool:

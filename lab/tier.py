@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import msgspec
 
 from evenstep.errors import EvenstepError
+from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.files import read_own, write_whole
 from lab.arms import Schedule
 from lab.board import Board
@@ -48,6 +49,16 @@ class Trial:
     folder: Path  # of the run; each job's trace goes to `job_folder`
     board_path: Path
     run_id: str  # names this run in everything that outlives a process
+
+    def links(self, job: int) -> list[tuple[str, bool] | None]:
+        """Of each arm in which a job holds the token: the link's name, and whether it is tried."""
+        paced = self.scenario.jobs[job].paced
+        return [
+            (f"lab-{self.run_id}-{number}", arm.guarded)
+            if paced and arm.controller == TOKEN
+            else None
+            for number, arm in enumerate(self.schedule.arms)
+        ]
 
     @property
     def path(self) -> Path:

@@ -52,8 +52,9 @@ class Rank:
         folder = RunFolder(trial.job_folder(job))
         spool = open_spool(folder, _identity(trial, job, rank), records=records(trial, self._job))
         self.host = RankHost(
-            spool, rank=rank, world=world, settings=settings, arm_of=trial.schedule.arm_at
-        )
+            spool, rank=rank, world=world, settings=settings, arm_of=trial.schedule.arm_at,
+            links=trial.links(job),
+        )  # fmt: skip
         self._report, self._plan = Report(), b""
         self._planned_ns = 0  # up to here time is spent as it should be
         self._training = _training(trial, job, rank)

@@ -75,7 +75,7 @@ def test_what_needs_cores_does_not_run_before_ordinary_work():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_a_trial_comes_back_from_its_file_without_a_program(tmp_path, path):
-    schedule = Schedule((arm("baseline"), arm("auto+sharing")), 3, 1, seed=5)
+    schedule = Schedule((arm("baseline"), arm("slack+sharing")), 3, 1, seed=5)
     trial = Trial(load(path), schedule, tmp_path, tmp_path / "board", "run")
     trial.write()
     assert Trial.read(trial.path) == trial

@@ -27,10 +27,15 @@ class Account:
             self._last = step
             self.steps += 1
 
+    @property
+    def granted(self) -> float:
+        """Steps that may have been lost by now, in all."""
+        return CREDIT + SHARE * self.steps
+
     def room(self, trial: object = None) -> float:
         """Steps that this trial may have lost by now."""
         others = sum(max(0.0, loss) for each, loss in self._open.items() if each is not trial)
-        return CREDIT + SHARE * self.steps - self.booked - others
+        return self.granted - self.booked - others
 
     def book(self, trial: object, loss: float) -> None:
         """Enter what a running trial has lost so far, less what it gained."""

@@ -40,6 +40,7 @@ MOST_PAIRS = 256  # of a trial that becomes certain of nothing
 OUTLIER = 3.0  # a step longer than so many mean ones is something else, and counts as that long
 FEWEST_LEFT, LEFT_SURE = 3, 2.5  # blocks that show what is left behind, and standard errors
 LONGEST_SCALE = 4  # doublings of a block
+OWN = 2.0  # times its allowance that a job may lose for the gain of all
 
 
 @lru_cache(maxsize=64)
@@ -135,6 +136,7 @@ class RandomTrial:
         self._squares = 0.0  # sum of D²
         self._for, self._against = Evidence(), Evidence()
         self._loss = 0.0  # steps, less what was gained
+        self._own = 0.0  # the same of us alone, where others are heard
         self._steps = self.account.steps
         self._acted = [0, 0.0]  # steps acted in since the last pair, and their loss
         self._leaves_anew()
@@ -234,9 +236,11 @@ class RandomTrial:
             # Three in four blocks without follow acting: they look worse, and are worse, by it.
             cost += 1.75 * left * (BLOCK_STEPS << self.scale)
         self.told = self.told[0] + 1, gain, cost
+        self._own += cost
         self._against.add(-gain)
         harms = self._against.log
-        if harms > -log(ALARM):
+        together = bool(self.heard) or not self.leads
+        if harms > -log(ALARM) or (together and self._own > OWN * self.account.granted):
             self._stop("does not pay")
             return
         if harms < 0.0 and self.word == "pays":  # watched for a change from here on

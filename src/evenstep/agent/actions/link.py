@@ -15,7 +15,7 @@ from typing import Any
 from evenstep.agent.actions.board import Board, board_path
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
-from evenstep.pacing.account import Account
+from evenstep.pacing.account import Account, Verdict
 from evenstep.pacing.token import TOKEN, Token
 from evenstep.trace.spool.layout import WORD_EXIT, Actuator, Flag, Kind
 
@@ -33,16 +33,17 @@ class LinkToken:
         group: str,
         gate_by: Callable[[Callable[[], None] | None], None],
         held: Callable[[int], None],
+        guarded: bool = True,
     ) -> None:
-        self.token = Token(account)
+        self.token = Token(account, guarded=guarded)
         self._held = held  # told of time that was neither work nor exchange
         self._recorder = recorder
         self._board = Board(board_path(group))
         self._gate_by = gate_by
         self._asked = False
-        gate_by(self._before_collective)
+        gate_by(self.before_collective)
 
-    def _before_collective(self) -> None:
+    def before_collective(self) -> None:
         """A collective is about to be issued on this thread."""
         if self._asked or _get_ident() != self._recorder.ident:
             return
@@ -92,12 +93,19 @@ class LinkToken:
         )
         return max(ends, default=0)
 
-    def stop(self) -> None:
-        """Wait no more, and leave the board."""
+    def stop(self, *, remove: bool = False) -> None:
+        """Wait no more, and leave the board; `remove`: nobody comes after us."""
         self._gate_by(None)
         self._board.close()
+        if remove:
+            self._board.path.unlink(missing_ok=True)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What its trial found."""
+        return self.token.trial.verdict
 
     def account_of(self) -> dict[str, Any]:
         """What it did and what its trial found; JSON-able."""
-        word, pairs, gain, *_ = self.token.trial.verdict
+        word, pairs, gain, *_ = self.verdict
         return {"action": TOKEN, "word": word, "pairs": pairs, "gain": gain}
