@@ -62,7 +62,7 @@ def test_a_rank_without_a_trace_keeps_its_row_empty() -> None:
     assert np.isnan(overview.grid(steps, shape).wait_us[6:]).all()
 
 
-def test_cells_of_a_large_run_are_means_of_what_is_known() -> None:
+def test_waits_of_adjacent_steps_are_means_of_what_is_known() -> None:
     steps = 2 * overview.STEP_BINS
     wait = np.tile([1000.0, 3000.0], steps // 2)
     wait[0] = np.nan
@@ -71,6 +71,22 @@ def test_cells_of_a_large_run_are_means_of_what_is_known() -> None:
     assert shape is not None
     assert shape.steps_per_bin == 2
     assert overview.grid(rows, shape).wait_us[:2].tolist() == [3.0, 2.0]
+
+
+def test_one_late_rank_among_many_does_not_vanish_in_its_cell() -> None:
+    ranks, late = 8 * overview.RANK_BINS, 501
+    wait = np.full(ranks, 28e6)
+    wait[late] = 0
+    rows = table(ranks, 1, wait)
+    shape = overview.bins(rows, world=ranks)
+    assert shape is not None
+    assert shape.ranks_per_bin == 8
+    cells = overview.grid(rows, shape).wait_us
+    assert np.flatnonzero(cells == 0).tolist() == [late // 8]
+    rows["lateness_ns"][late] = 30e6
+    lateness = overview.grid(rows, shape).lateness_us
+    assert int(np.argmax(lateness)) == late // 8
+    assert lateness.max() == pytest.approx(30e3)
 
 
 @given(st.integers(1, 5000), st.integers(1, 10**6))

@@ -79,18 +79,36 @@ CURVE_COLUMNS = ("step", "shortest_us", "median_us", "longest_us")
 
 
 def grid(steps: Columns, shape: Bins) -> Columns:
-    """Mean wait, lateness and step time of every cell, rank by rank; NaN where none is known."""
-    row = steps.rank.astype(np.int64) // shape.ranks_per_bin
+    """Every cell's least wait, greatest lateness and longest step (µs); NaN where none is known.
+
+    Extremes, not means: one late rank among many in a cell must not vanish. Waits are means over
+    the steps of a cell, of which the rank that waited least counts: the awaited one.
+    """
     column = (steps.step.astype(np.int64) - shape.first_step) // shape.steps_per_bin
-    cell = row * shape.columns + column
-    size = shape.rows * shape.columns
+    own = steps.rank.astype(np.int64) * shape.columns + column
+    waits = _cell_means(steps.wait_ns, own, shape.ranks * shape.columns)
+    row = steps.rank.astype(np.int64) // shape.ranks_per_bin
+    cell, size = row * shape.columns + column, shape.rows * shape.columns
     return Columns(
         {
-            "wait_us": _cell_means(steps.wait_ns, cell, size),
-            "lateness_us": _cell_means(steps.lateness_ns, cell, size),
-            "step_us": _cell_means(steps.end_ns - steps.start_ns, cell, size),
+            "wait_us": _least_of_ranks(waits.reshape(shape.ranks, shape.columns), shape),
+            "lateness_us": _cell_most(steps.lateness_ns, cell, size),
+            "step_us": _cell_most(steps.end_ns - steps.start_ns, cell, size),
         }
     )
+
+
+def _least_of_ranks(values: Array, shape: Bins) -> Array:
+    """(ranks, columns) to (rows × columns,): the least of the ranks of a row."""
+    empty = np.full((shape.rows * shape.ranks_per_bin - shape.ranks, shape.columns), np.nan)
+    parted = np.concatenate([values, empty]).reshape(shape.rows, shape.ranks_per_bin, -1)
+    return np.asarray(np.fmin.reduce(parted, axis=1), np.float32).reshape(-1)
+
+
+def _cell_most(values_ns: Array, cell: Array, size: int) -> Array:
+    most = np.full(size, np.nan)
+    np.fmax.at(most, cell, np.asarray(values_ns, np.float64))
+    return (most / 1e3).astype(np.float32)
 
 
 def _cell_means(values_ns: Array, cell: Array, size: int) -> Array:

@@ -172,7 +172,7 @@ function heatChart(id, metric, data, view, facts, hooks) {
     const node = part.ranks_per_bin === 1 && facts.nodes[first] ? ` on ${facts.nodes[first]}` : "";
     /** @param {string} name */
     const said = (name) => duration(values[name].valueAt(at(now.rank, now.step)));
-    const notes = [part.ranks_per_bin * part.steps_per_bin > 1 && "means", values === fine && "to within 2 %"].filter(Boolean);
+    const notes = [part.ranks_per_bin * part.steps_per_bin > 1 && "extremes", values === fine && "to within 2 %"].filter(Boolean);
     read.textContent = `rank${until(first, part.ranks_per_bin, part.ranks - 1)}${node}, `
       + `step${until(begin, part.steps_per_bin, part.last_step)}: wait ${said("wait_us")}, `
       + `lateness ${said("lateness_us")}, step ${said("step_us")}${notes.length ? ` (${notes.join(", ")})` : ""}`;
