@@ -15,7 +15,9 @@ from tests.importers.profiles import two_steps
 class Diagnosis:
     def __init__(self, path, severities):
         self.path = path
-        self.findings = [SimpleNamespace(severity=severity) for severity in severities]
+        self.findings = [
+            SimpleNamespace(mode="straggler", severity=severity) for severity in severities
+        ]
 
     def to_json(self):
         return {"run": str(self.path), "findings": len(self.findings)}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.verdict import verdict
 from evenstep.report.page import html
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
@@ -75,7 +76,7 @@ def opened(browser: Any, file: Path) -> Iterator[Opened]:
 
 
 def test_the_verdict_is_the_heading(opened: Opened, diagnosis: Diagnosis) -> None:
-    assert opened.page.inner_text("h1") == diagnosis.verdict
+    assert opened.page.inner_text("h1") == verdict(diagnosis.findings, diagnosis.summary).head
 
 
 def test_the_page_makes_no_request_and_no_complaint(opened: Opened, file: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Option, Where
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.verdict import verdict
 from evenstep.diagnose.what_if.what_if import Answer
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report.page import html
@@ -33,7 +34,9 @@ def test_the_page_carries_the_json_that_diagnose_prints(page: Page, diagnosis: D
 
 def test_the_numbers_in_words_are_those_of_the_json(page: Page, diagnosis: Diagnosis) -> None:
     body = page.text[page.text.index("<body>") :]
-    assert f'<h1 id="verdict">{diagnosis.verdict}</h1>' in body
+    said = verdict(diagnosis.findings, diagnosis.summary)
+    assert f'<h1 id="verdict">{said.head}</h1>' in body
+    assert f"<b>{said.change}</b>" in body
     for shown in ("151 ms", "0.4 %", "213 samples/s", "wait <b>20 %</b>", "1.64 µs"):
         assert shown in body
 

@@ -31,15 +31,19 @@ class Verdict:
     healthy: bool = False
 
     @property
+    def head(self) -> str:
+        """Who and what it costs: "Rank 3 (gpu012) costs 22 % of step time"."""
+        return words.capital(f"{self.who} {self.cost}".rstrip())
+
+    @property
     def change(self) -> str:
         """ "806 → 516 ms a step"; empty where either is not known."""
         return _change(self.before_ns, self.after_ns)
 
     def __str__(self) -> str:
         """One or two sentences."""
-        head = f"{self.who} {self.cost}".rstrip()
         change = f", {self.change} without it" if self.change else ""
-        parts = [f"{head}{change}", self.why, f"Do: {self.action}" if self.action else ""]
+        parts = [f"{self.head}{change}", self.why, f"Do: {self.action}" if self.action else ""]
         return " ".join(f"{words.capital(part)}." for part in parts if part)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.verdict import best, sureness, title, verdict
 from evenstep.report.terminal.terminal import where
-from evenstep.words import capital, duration, is_known, percent, plural, printable
+from evenstep.words import duration, is_known, percent, plural, printable
 
 FINDINGS = 5
 _MARKS = re.compile(r"([\\`*_\[\]<>|#])")
@@ -22,7 +22,7 @@ def render(diagnosis: Diagnosis) -> str:
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     said = verdict(diagnosis.findings, diagnosis.summary)
     change = f" ({said.change} without it)" if said.change else ""
-    yield f"**{_text(capital(f'{said.who} {said.cost}'.rstrip()))}**{change}"
+    yield f"**{_text(said.head)}**{change}"
     yield ""
     for label, text in (("Why", said.why), ("Do", said.action)):
         if text:

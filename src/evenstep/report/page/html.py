@@ -14,7 +14,9 @@ from typing import Any
 from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.verdict import sureness, title, verdict
 from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
 from evenstep.report.page.cost import best_option, cost
@@ -102,8 +104,9 @@ def render(
 ) -> str:
     """The page as text. Raises `MissingExtra` without jinja2."""
     template = sheet.template(
-        "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect
-    )
+        "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect,
+        title=title, sureness=sureness,
+    )  # fmt: skip
     shown = contents(diagnosis, trace, case=case, steps=steps)
     mapped = {"links": link_map.bundles} if link_map is not None else {}
     packed = pack({**shown.tables, **mapped})
@@ -116,6 +119,8 @@ def render(
         run=_run_line(diagnosis),
         shares=_shares(diagnosis),
         cost=cost(diagnosis, trace, price_per_rank_hour),
+        said=verdict(diagnosis.findings, diagnosis.summary),
+        markdown=markdown.render(diagnosis),
         best=best_option(diagnosis),
         shown=shown,
         answers=answers,
