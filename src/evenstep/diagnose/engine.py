@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from evenstep import words
 from evenstep.diagnose import dynamics
 from evenstep.diagnose.attribution import attributed
@@ -25,6 +27,7 @@ from evenstep.trace.trace import Trace
 
 NAMED = 0.05  # severity from which a finding makes the headline
 FEW_STEPS = 30
+UNEXPLAINED = 0.005  # of the run's length that its replay misses: less is not worth saying
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -39,6 +42,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     findings = [replace(with_stacks(trace, one), change=None) for one in findings]
     numbers = summary(trace, case.grid) | dynamics.summary(case)
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
+    numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)
     numbers["pacing"] = pacing(trace)
     if trace.operations is not None:
@@ -154,6 +158,13 @@ def _limits(case: Case) -> list[str]:
             "collectives were recorded, but no step: where a loop has no optimizer, call "
             "evenstep.step() at its end"
         )
+    if (case.unexplained or 0.0) > UNEXPLAINED:
+        limits.append(
+            f"the replay misses the run's length by {words.percent(case.unexplained or 0.0)}: "
+            "every cost may be off by as much"
+        )
+    if brought := _brought_in(grid):
+        limits.append(brought)
     if len(trace.ranks) < 2:
         limits.append("one rank alone: nobody waits for anybody")
     if grid.clocks.error_ns > 0:
@@ -184,6 +195,21 @@ def _limits(case: Case) -> list[str]:
     if steps and not grid.arrivals.rows["rank"].size and len(trace.ranks) > 1:
         limits.append("no collective that all traced ranks took part in was recorded")
     return limits
+
+
+def _brought_in(grid: StepGrid) -> str:
+    """Who came late into the first traced step, where that is a part of all there is."""
+    if grid.graph is None or not len(grid.steps):
+        return ""
+    start = grid.graph.starts_ns[0][: len(grid.ranks)]
+    late = start - np.median(start)
+    if late.max() < NAMED * grid.total_ns:
+        return ""
+    last = int(grid.ranks[int(late.argmax())])
+    return (
+        f"rank {last} enters the first traced step {words.duration(float(late.max()))} late: what "
+        "the others wait for it there was brought along from before"
+    )
 
 
 def _unplaced(grid: StepGrid) -> list[int]:

@@ -17,6 +17,7 @@ from evenstep.diagnose.graph.entries import Entries, entries
 from evenstep.diagnose.graph.lanes import Span, rows_of
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.measure.arrivals import device_clock_is_hosts
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
@@ -41,12 +42,13 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _only(found, ~lost[found.rows.lane]) if lost.any() else found
     found = found._replace(rows=_decided(found.rows))
-    span = Span(trace, clocks, steps, ranks, device)
+    apart = device & ~np.isin(ranks, device_clock_is_hosts(trace))
+    span = Span(trace, clocks, steps, ranks, device, apart)
     over, queues = _over(found, _ended(found))
     operations = found.operations.with_column("over_ns", over).with_column("queues", queues)
     operations = operations.with_column("last_ns", _begin(found))
     rows, operations = rows_of(span, found, operations)
-    made = segments(rows, operations, steps, ranks, span.begun_ns())
+    made = segments(rows, operations, steps, ranks, span.step_ns("enter_ns"))
     return replace(made, device=device, host_ahead_ns=ahead)
 
 

@@ -30,13 +30,15 @@ BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait i
 
 
 class Span(NamedTuple):
-    """What is laid out: steps and ranks by number, ascending; `device` (ranks,) are streams."""
+    """What is laid out: steps and ranks by number, ascending; `device` (ranks,) are streams, and
+    `apart` those of them whose clock is not their host's: their steps end with what they do."""
 
     trace: Trace
     clocks: Clocks
     steps: Array
     ranks: Array
     device: Array
+    apart: Array
 
     def table(self, rows: Columns) -> Columns:
         """Records of these steps and of the hosts among these ranks, on the common time."""
@@ -51,13 +53,13 @@ class Span(NamedTuple):
                 "seq": rows.seq.astype(np.int64),
             }
         )
-        return table.select(~self.device[table.lane]) if self.device.any() else table
+        return table.select(~self.apart[table.lane]) if self.apart.any() else table
 
-    def begun_ns(self) -> Array:
-        """When each step began on each host: (steps, lanes), -1 unknown."""
+    def step_ns(self, end: str) -> Array:
+        """When each step began ("enter_ns") or ended: (steps, lanes), -1 unknown."""
         rows = self.table(self.trace.of_kind(Kind.STEP))
         found = np.full((len(self.steps), len(self.ranks)), NONE, np.int64)
-        found[np.searchsorted(self.steps, rows.step), rows.lane] = rows.enter_ns
+        found[np.searchsorted(self.steps, rows.step), rows.lane] = rows[end]
         return found
 
 
@@ -73,7 +75,7 @@ def rows_of(span: Span, found: Entries, operations: Columns) -> tuple[Columns, C
         parts.append(_unknown_rows(unknown, len(operations)))
         operations = Columns.concatenate([operations, _unknown_operations(unknown, operations)])
     if span.device.any():
-        parts += _device_rows(found, over)
+        parts += _device_rows(span, found, over)
     rows = Columns.concatenate(parts)
     last = rows.order == STEP_END
     keys = [rows.until_ns, rows.order, rows.seq, last, rows.step, rows.at_ns, rows.lane]
@@ -136,6 +138,7 @@ def _host_rows(span: Span, found: Entries, over: Array) -> tuple[list[Columns], 
     rows = found.rows.select(~found.rows.on_device) if span.device.any() else found.rows
     phases = span.trace.of_kind(Kind.PHASE)
     waits = span.table(phases.select(phases.op == int(Phase.SYNC)))
+    waits = waits.select(~span.device[waits.lane])
     behind = rows.select(rows.waits & ~rows.calls)
     blocked = rows.waits & rows.calls
     waits = waits.sorted_by("lane", "enter_ns")
@@ -150,6 +153,7 @@ def _host_rows(span: Span, found: Entries, over: Array) -> tuple[list[Columns], 
         parts, known = _awaited(waits, behind, found, over)
     unknown = waits.select(~known & (waits.leave_ns - waits.enter_ns >= TELLING_NS))
     ends = span.table(span.trace.of_kind(Kind.STEP))
+    ends = ends.select(~span.device[ends.lane])
     ends = ends.with_column("enter_ns", ends.leave_ns)
     return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
 
@@ -259,7 +263,7 @@ def _before_in_lane(lane: Array, last: Array) -> Array:
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def _device_rows(found: Entries, over: Array) -> list[Columns]:
+def _device_rows(span: Span, found: Entries, over: Array) -> list[Columns]:
     """Entries of streams, what their compute waits for, and steps that end with the last of it."""
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([~rows.sends, rows.enter_ns, rows.lane]))
@@ -271,6 +275,8 @@ def _device_rows(found: Entries, over: Array) -> list[Columns]:
     resumed = np.where(waited.ahead[last] == 1, over[rows.operation[last]], rows.enter_ns[last])
     np.maximum.at(resumed, step[left], over[rows.operation[left]])
     resumed = np.maximum(resumed, rows.enter_ns[last])
+    ended = span.step_ns("leave_ns")[np.searchsorted(span.steps, rows.step[last]), rows.lane[last]]
+    resumed = np.maximum(resumed, ended)
     ends = rows.select(last).with_column("enter_ns", resumed).with_column("leave_ns", resumed)
     finals = rows.select(last[step[left]]).with_column("operation", rows.operation[left])
     return [

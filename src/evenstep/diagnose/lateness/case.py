@@ -58,6 +58,14 @@ class Case:
     claims: Claims  # what the modes asked so far have explained
     costs: Costs | None = None  # None without a step
 
+    @cached_property
+    def unexplained(self) -> float | None:
+        """By how much the replay misses the length of the run it replays, as a share of it."""
+        length = float(self.grid.step_ns[self.grid.sampled].sum())
+        if self.costs is None or length <= 0 or self.trace.operations is not None:
+            return None
+        return abs(float(self.costs.length_ns.sum()) / length - 1)
+
     @property
     def contended(self) -> bool:
         """Whether the scheduler says that there were more runnable tasks than cores."""
