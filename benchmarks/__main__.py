@@ -17,6 +17,7 @@ from benchmarks.table import render, renew
 NAMES = (
     "import_cost",
     "collective_cost",
+    "recording_cost",
     "gloo_cost",
     "mpi_cost",
     "memory",

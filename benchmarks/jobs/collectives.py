@@ -56,7 +56,8 @@ class Turns:
         if state == "evenstep":
             self._attached += 1
             out = self._folder / f"run-{self._attached}"
-            if not evenstep.attach(out=out, ring_bytes=1_000_000, summary_bytes=1_000_000):
+            small = {"ring_bytes": 1_000_000, "summary_bytes": 1_000_000}
+            if not evenstep.attach(out=out, compiled=False, **small):
                 raise RuntimeError("evenstep did not attach")
             return evenstep.detach
         return lambda: None

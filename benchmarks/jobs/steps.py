@@ -93,16 +93,16 @@ class Job:
         self._optimizer.zero_grad()
 
     def block(self) -> tuple[float, float]:
-        """Seconds per step of a block, and of processor time of this rank's threads.
+        """Seconds per step of a block, and of processor time of the training thread.
 
         All ranks begin together; the first step is not timed.
         """
         dist.barrier()
         self.step()
-        start, busy = time.perf_counter(), time.process_time()
+        start, busy = time.perf_counter(), time.thread_time()
         for _ in range(BLOCK):
             self.step()
-        return (time.perf_counter() - start) / BLOCK, (time.process_time() - busy) / BLOCK
+        return (time.perf_counter() - start) / BLOCK, (time.thread_time() - busy) / BLOCK
 
     @property
     def buckets(self) -> int:

@@ -39,10 +39,11 @@ class Toggle:
             attached._hooks["torch"].remove()
             attached._pauses.remove()
             return
-        groups = attached._hooks["torch"]._groups
+        hooks: Any = attached._hooks["torch"]
         attached._hooks["torch"] = TorchHooks(
-            self._torch, attached.recorder, groups, attached.end_step, attached.give_up
-        )
+            self._torch, attached.recorder, hooks._groups, attached.end_step, attached.give_up,
+            session=hooks._native and hooks._native.session,
+        )  # fmt: skip
         attached._hooks["torch"].install()
         attached._pauses.install()
 
@@ -50,7 +51,7 @@ class Toggle:
     def collectives(self) -> int:
         """Collectives the recorder has been told of in the step that runs."""
         recorder = self._agent.recorder
-        return len(recorder.collectives) + recorder.counted["collectives"]
+        return len(recorder.issued(recorder.after, recorder.spool.last_number()))
 
     def check(self) -> None:
         """Raise `RuntimeError` where the agent has given up: there would be nothing to measure."""

@@ -2,12 +2,14 @@
 
 import re
 import signal
+import threading
 import time
 
 import numpy as np
 import pytest
 
 import evenstep
+from evenstep.attachment import agent as attaching
 from evenstep.errors import TraceError
 from evenstep.pacing.random_trial import BLOCK_STEPS, PAIR, acts
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
@@ -348,3 +350,21 @@ def test_the_survivor_fails_as_it_would_have_and_closes_its_trace(killed):
     assert code == 1
     assert re.search("Connection (closed|reset) by peer", error)
     assert evenstep.load(folder).ranks[2].facts["closed"]["reason"] == "exit"
+
+
+def test_threads_that_attach_at_once_open_one_trace(monkeypatch):
+    entered, go_on = threading.Event(), threading.Event()
+
+    def opens(*_):
+        entered.set()
+        go_on.wait(10)
+        return True
+
+    monkeypatch.setattr(attaching, "_open", opens)
+    first = threading.Thread(target=attaching._open_once, args=(None, None, None))
+    first.start()
+    assert entered.wait(10)
+    assert attaching._open_once(None, None, None)  # says so at once, and opens nothing
+    go_on.set()
+    first.join()
+    assert not attaching._opening.locked()

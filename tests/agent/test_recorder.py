@@ -163,11 +163,12 @@ def test_a_number_comes_back_to_the_bit(recorder):
 
 def test_our_cost_is_the_mean_of_what_threads_spent_and_the_mechanisms():
     cost = OwnCost(16)
-    assert (cost.each_ns, cost.of(3)) == (None, 0)
+    assert (cost.each_ns, cost.of(3, 10**9)) == (None, 0)
     for sample_ns in (1000, 3000):
         cost.add(sample_ns)
-    cost.mechanism_ns = 500.4
-    assert (cost.each_ns, cost.of(3)) == (2500, 7500)
+    cost.mechanism(100.0, 500.4)
+    assert cost.each_ns == 2500
+    assert (cost.of(3, 10**9), cost.of(3, 10**6), cost.of(0, 10**9)) == (7501, 6300, 0)
 
 
 def test_the_first_call_and_then_one_in_a_few_has_its_cost_measured():
@@ -189,3 +190,16 @@ def test_group_ranks_become_global_ones_where_they_are_known(group):
 
 def test_counters_of_a_summary_are_those_that_are_counted(recorder):
     assert set(recorder.counted) == set(COUNTERS)
+
+
+def test_threads_that_issue_on_one_group_never_share_an_identity(recorder, group):
+    def issues():
+        for _ in range(100):
+            issue(recorder, group)
+
+    threads = [threading.Thread(target=issues) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(records(recorder, Kind.COLLECTIVE)["group_seq"]) == list(range(5, 405))

@@ -1,3 +1,4 @@
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import SpoolError
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool import layout
+from evenstep.trace.spool import layout, writing
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import BufferedSpool, Spool
 
@@ -229,3 +230,22 @@ def test_a_disk_that_fills_up_later_cannot_touch_an_open_spool(small_disk):
         spool.put(enter, 0, Kind.SPAN)
     assert len(read_spool(spool.path).records) == 1_000_000 // 112
     spool.shut()
+
+
+def test_where_stores_may_overtake_each_other_the_number_goes_behind_a_fence():
+    fence = writing._store_fence()
+    threads = [threading.Thread(target=lambda: [fence() for _ in range(2000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    fence()  # however threads met in it, it lets everybody through
+
+
+def test_a_ring_that_somebody_may_still_write_into_stays_when_the_spool_is_shut(tmp_path):
+    spool = Spool.create(tmp_path / "a.spool", {}, ring_bytes=100_000, summary_bytes=10_000)
+    address = spool.count_by(lambda: 1, lambda: 0)
+    spool.keep_mapped()
+    spool.shut()
+    ctypes.c_uint64.from_address(address).value = 7  # would be a segmentation fault
+    assert ctypes.c_uint64.from_address(address).value == 7

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections import deque
 from itertools import count
 from time import monotonic_ns, thread_time_ns, time_ns
 
@@ -32,6 +33,8 @@ SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
 COST_SAMPLE = 16  # one collective in so many has its own cost measured …
 EVENT_SAMPLE = 13  # … and one in so many of what marks phases and waits
+COST_WINDOW = 64  # samples the mean is taken of
+FORGOTTEN_NS = 1_000_000  # after so long without a call of ours, caches have forgotten us
 
 _get_ident = threading.get_ident
 _NOTHING = dict.fromkeys(COUNTERS, 0)
@@ -40,39 +43,40 @@ _NOTHING = dict.fromkeys(COUNTERS, 0)
 class OwnCost:
     """What calls of ours cost the threads that make them, from the thread time of one in a few.
 
-    A mean: thread time stands still while the thread has no core, so nothing in it is not ours.
-    `mechanism_ns` is what being called at all costs, which no clock of ours can see from inside.
+    A mean of the latest samples: thread time stands still while the thread has no core, so nothing
+    in it is not ours. `hot_ns` and `cold_ns` are what being called at all costs, which no clock of
+    ours can see from inside: where calls come in a row, and where each finds caches cold.
     """
 
     def __init__(self, every: int) -> None:
-        self.mechanism_ns = 0.0
+        self.hot_ns = self.cold_ns = 0.0
         self._every = every  # calls, of which one is sampled: coprime to what comes in turn
         self._calls = count().__next__
-        self._spent_ns = self._samples = 0
+        self._samples: deque[float] = deque(maxlen=COST_WINDOW)
 
     def began(self) -> int:
         """A call of ours begins: the thread's time if it is to be sampled, else 0."""
         return 0 if self._calls() % self._every else thread_time_ns()
 
-    def add(self, sample_ns: int) -> None:
-        """Take a sample."""
-        self._spent_ns += sample_ns
-        self._samples += 1
+    def add(self, sample_ns: float) -> None:
+        """Take a sample, or the mean of several."""
+        self._samples.append(sample_ns)
 
-    def measured(self, spent_ns: int, samples: int, *, mechanism_ns: float) -> None:
-        """Take over what compiled kernels have measured of themselves so far."""
-        self._spent_ns, self._samples, self.mechanism_ns = spent_ns, samples, mechanism_ns
+    def mechanism(self, hot_ns: float, cold_ns: float) -> None:
+        """What being called costs."""
+        self.hot_ns, self.cold_ns = hot_ns, cold_ns
 
     @property
     def each_ns(self) -> int | None:
-        """Cost of a call in ns, the mechanism's included; None before the first sample."""
-        if not self._samples:
-            return None
-        return round(self._spent_ns / self._samples + self.mechanism_ns)
+        """Cost of a call in ns, as of late, where caches are cold; None before the first sample."""
+        return self.of(1, FORGOTTEN_NS) if self._samples else None
 
-    def of(self, calls: int) -> int:
-        """Cost of so many calls, in ns."""
-        return calls * (self.each_ns or 0)
+    def of(self, calls: int, lasted_ns: int) -> int:
+        """Cost in ns of so many calls in such a time."""
+        if not (calls and self._samples):
+            return 0
+        called_ns = self.cold_ns if lasted_ns >= FORGOTTEN_NS * calls else self.hot_ns
+        return round(calls * (called_ns + sum(self._samples) / len(self._samples)))
 
 
 class Recorder:
@@ -228,7 +232,7 @@ class Recorder:
         counted.update(
             cpu_ns=cpu_ns, minor_faults=minor, major_faults=major, held_ns=held_ns,
             involuntary_switches=involuntary, voluntary_switches=voluntary,
-            samples=closed.samples, agent_ns=self.event_cost.of(events),
+            samples=closed.samples, agent_ns=self.event_cost.of(events, 0),
         )  # fmt: skip
         closed.realtime_ns, closed.held_ns, closed.run_delay_ns = time_ns(), held_ns, run_delay_ns
         closed.counted = counted

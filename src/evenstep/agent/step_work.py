@@ -117,7 +117,9 @@ class StepWork:
         if self._decision.plan is not None and sharing is not None:
             sharing.publish(self._decision.plan)
         self._floor_ns = wait.floor_lower_ns or self._floor_ns
-        closed.counted["agent_ns"] += recorder.cost.of(closed.counted["collectives"])
+        closed.counted["agent_ns"] += recorder.cost.of(
+            closed.counted["collectives"], closed.end_ns - closed.start_ns
+        )
         recorder.store_summary(closed)
         self._rows.append(row)
         if (closed.number + 1) % WINDOW_STEPS == 0 and sharing is not None:

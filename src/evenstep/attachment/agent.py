@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +39,7 @@ _stacks: dict[str, Stack] = {}
 _arguments: dict[str, object] = {}
 _passive = False
 _at_detach: list[Callable[[], None]] = []
+_opening = threading.Lock()  # by one thread at a time; nobody waits for it: see `_open_once`
 
 
 def current() -> Agent | None:
@@ -74,7 +76,7 @@ def attach(**settings: object) -> bool:
         place = _place()
         if place is None and identity.launcher == "single":
             return True  # the rank is known only when the process group is made
-        return _open(config, identity, place)
+        return _open_once(config, identity, place)
     except Exception as error:
         _say_not_attached(error)
         return False
@@ -142,6 +144,17 @@ def _any_usable() -> bool:
 def _place() -> Place | None:
     places = (stack.place() for stack in _stacks.values())
     return next((place for place in places if place is not None), None)
+
+
+def _open_once(config: Config, identity: Identity, place: Place | None) -> bool:
+    """Open, unless another thread is at it, which may be in an import that waits for this one."""
+    opening = _opening
+    if not opening.acquire(blocking=False):
+        return True
+    try:
+        return _agent is not None or _open(config, identity, place)
+    finally:
+        opening.release()
 
 
 def _open(config: Config, identity: Identity, place: Place | None) -> bool:
@@ -295,7 +308,8 @@ def _say_not_attached(error: Exception) -> None:
 
 def _in_child() -> None:
     """First thing in a forked child (see `os.register_at_fork`)."""
-    global _agent, _passive
+    global _agent, _opening, _passive
+    _opening = threading.Lock()  # whoever held it is not in this process
     if _agent is not None:
         _agent.disarm()
         _agent = None

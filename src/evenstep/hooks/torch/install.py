@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks.torch import dynamo, process_groups
+from evenstep.hooks.torch import dynamo, mechanism, process_groups
 from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
@@ -95,6 +95,8 @@ class TorchHooks:
         if self._hooks is not None:
             self._undo.append(self._hooks.remove)
             self._hooks.install()
+        else:
+            mechanism.measure(self._torch, self._recorder.cost.mechanism)
         self._undo.append(self._kernels.remove)
         self._kernels.install()
         self._undo.append(self._waits.remove)

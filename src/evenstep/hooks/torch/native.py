@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recorder import COST_WINDOW, Recorder
 from evenstep.agent.shared import WORDS, Compiled, Word
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
@@ -35,9 +35,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "observe": (ctypes.c_bool, (ctypes.c_char_p, *[ctypes.c_int] * 4)),
     "observe_waits": (ctypes.c_bool, ()),
     "open": (_Pointer, (_u64,)),
-    "record_into": (None, (_Pointer, _Pointer)),
     "words": (_Pointer, (_Pointer,)),
-    "arm": (None, (_Pointer,)),
+    "arm": (None, (_Pointer, _Pointer)),
     "number": (_u64, (_Pointer,)),
     "thread": (ctypes.c_uint16, (_Pointer,)),
     "meet": (None, (_Pointer, _Pointer)),
@@ -82,15 +81,14 @@ class Session:
         words = memoryview((ctypes.c_uint64 * WORDS).from_address(address))
         self.words = words.cast("B").cast("Q")
         handle, number = self.handle, functions.number
-        ring = spool.count_by(lambda: number(handle), lambda: self.words[Word.NUMBER])
-        functions.record_into(handle, ring)
+        self._ring = spool.count_by(lambda: number(handle), lambda: self.words[Word.NUMBER])
         self.compiled = Compiled(self.words, lambda: functions.thread(handle))
         self.give_up: Callable[[Exception], None] | None = None  # what is told of our failures
         self._called: dict[tuple[str, int], Any] = {}  # what the kernels call must stay alive
 
     def arm(self) -> None:
         """Record from now on."""
-        self.functions.arm(self.handle)
+        self.functions.arm(self.handle, self._ring)
 
     def close(self) -> None:
         """Record nothing more. A collective still under way may write its end: the ring stays."""
@@ -182,6 +180,7 @@ class NativeKernels:
         self.session = session
         self.unseen: list[str] = []
         self._recorder = recorder
+        self._told = (0, 0)  # of our own cost so far: ns, samples
         session.give_up = give_up
 
     def install(self) -> None:
@@ -216,14 +215,13 @@ class NativeKernels:
             raise RuntimeError(functions.failure(handle).decode(errors="replace"))
 
     def _tell_cost(self) -> None:
-        words = self.session.words
-        calls, late = words[Word.CALLS], words[Word.COLD_CALLS]
-        hot, cold = words[Word.HOT_NS], words[Word.COLD_NS]
-        self._recorder.cost.measured(
-            words[Word.COST_NS],
-            words[Word.COST_SAMPLES],
-            mechanism_ns=(hot * (calls - late) + cold * late) / calls if calls else 0.0,
-        )
+        words, cost = self.session.words, self._recorder.cost
+        spent_ns, samples = words[Word.COST_NS], words[Word.COST_SAMPLES]
+        before_ns, before = self._told
+        for _ in range(min(samples - before, COST_WINDOW)):
+            cost.add((spent_ns - before_ns) / (samples - before))
+        self._told = spent_ns, samples
+        cost.mechanism(words[Word.HOT_NS], words[Word.COLD_NS])
 
 
 _registered: list[str] | None = None  # operations this torch does not have, once registered

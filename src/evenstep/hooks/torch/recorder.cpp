@@ -64,8 +64,6 @@ enum Word {
   FAILURES,      // of our own code; the first disarms
   COST_NS,       // thread time of our code in the calls that were sampled
   COST_SAMPLES,
-  CALLS,
-  COLD_CALLS,    // of those, issued long after the thread's last
   HOT_NS,        // what a call costs before our code is reached, where caches are hot …
   COLD_NS,       // … and where they are not
   WAITS,         // pairs (enter_ns, exit_ns) below, of waits for functional collectives
@@ -74,8 +72,7 @@ enum Word {
 };
 constexpr uint64_t MOST_WAITS = 64;
 constexpr uint64_t COST_EVERY = 16;          // calls, of which one is sampled
-constexpr uint64_t FORGOTTEN_NS = 1000000;   // after so long without a call caches have forgotten us
-constexpr uint64_t PAUSE_NS = 5000000;       // the same in the calibration, as in a step's backward
+constexpr uint64_t PAUSE_NS = 5000000;       // of the calibration, as between a step's collectives
 constexpr int CALLS_HOT = 256, CALLS_COLD = 16;
 constexpr uint64_t SHORTEST_WAIT_NS = 20000;
 constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
@@ -637,11 +634,7 @@ class Kernel final : public c10::OperatorKernel {
   }
 
   void note(Session& session, const Record& record, uint64_t seq) const {
-    thread_local uint64_t last_ns = 0;
     const uint64_t enter = uint64_t(record.enter_ns);
-    session.add(CALLS, 1);
-    if (enter - last_ns > FORGOTTEN_NS) session.add(COLD_CALLS, 1);
-    last_ns = enter;
     if (kind_ == MESSAGE || (record.flags & ON_DEVICE)) return;
     if (record.flags & ASYNC)
       session.store(LAST_ENTRY, enter);
@@ -744,13 +737,11 @@ bool evenstep_observe_waits() {
   });
 }
 
-// Starts a session, disarmed, for a ring of so many records, which is told next.
+// A session for a ring of so many records; it numbers them from now on, and records once armed.
 Session* evenstep_open(uint64_t records) { return new Session(records); }
-void evenstep_record_into(Session* session, void* ring) {
+void evenstep_arm(Session* session, void* ring) {
   session->ring = static_cast<Record*>(ring);
   current.store(session);
-}
-void evenstep_arm(Session* session) {
   session->words[ARMED].store(1);
   session->calibration = std::thread([session] { calibrate(*session); });
 }

@@ -1,0 +1,92 @@
+"""What recording costs the training thread, in thread time: compiled kernels and Python's own."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.measure import Row, differences, spread
+from benchmarks.ranks import JobError, run_alone
+from evenstep.hooks.torch import library
+
+JOB = "benchmarks.jobs.recording"
+COMMAND = "python -m benchmarks recording_cost"
+STATES = ("nothing", "python", "compiled")
+NAMES = {"python": "Python's own kernels", "compiled": "compiled kernels"}
+COLD_BAR_US, HOT_BAR_US = 5.0, 2.0
+STEP_NS, END_SHARE = 60e6, 0.001
+SAID_LOW, SAID_HIGH = 0.8, 1.25
+
+Figures = dict[str, list[dict[str, Any]]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument("--rounds", type=int, default=6, help="of one process for each state")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """Every state in turn, round by round."""
+    torch = library.installed()
+    built = library.built(torch) if torch else None
+    if built is None or built.path is None:
+        raise JobError(built.reason if built else "there is no torch")
+    figures: Figures = {state: [] for state in STATES}
+    for _ in range(args.rounds):
+        for state in STATES:
+            figures[state].append(run_alone(JOB, "--state", state))
+    return [row for state in ("compiled", "python") for row in _rows(figures, state)]
+
+
+def _rows(figures: Figures, state: str) -> list[Row]:
+    barred, name = state == "compiled", NAMES[state]
+    cold = _added_us(figures, state, "cold_ns")
+    hot = _added_us(figures, state, "hot_ns")
+    ends = spread([ns / 1e3 for one in figures[state] for ns in one["end_ns"]])
+    paid = differences(_column(figures, state, "loop_ns"), _column(figures, "nothing", "loop_ns"))
+    said = _column(figures, state, "said_ns")
+    ratio = statistics.fmean(said) / statistics.fmean(paid)
+    row = _maker(barred)
+    return [
+        row(
+            f"thread time added to an asynchronous all-reduce after 5 ms of sleep, {name}",
+            f"≤ {COLD_BAR_US:.0f} µs", spread(cold).text("µs"), spread(cold).median <= COLD_BAR_US,
+        ),
+        row(
+            f"the same, hot, {name}",
+            f"≤ {HOT_BAR_US:.0f} µs", spread(hot).text("µs"), spread(hot).median <= HOT_BAR_US,
+        ),
+        row(
+            f"ending a step of 64 collectives, on the training thread, {name}",
+            f"≤ {END_SHARE:.1%} of a step of 60 ms",
+            f"{ends.text('µs')}, {ends.median * 1e3 / STEP_NS:.3%}",
+            ends.median * 1e3 <= END_SHARE * STEP_NS,
+        ),
+        Row(
+            f"what evenstep says it cost the training thread ÷ what that paid, {name}",
+            f"{SAID_LOW} to {SAID_HIGH}",
+            f"{ratio:.2f}: {statistics.fmean(said) / 1e3:.0f} µs said, "
+            f"{statistics.fmean(paid) / 1e3:.0f} µs paid a step of ten collectives",
+            SAID_LOW <= ratio <= SAID_HIGH, COMMAND,
+        ),
+    ]  # fmt: skip
+
+
+def _maker(barred: bool) -> Callable[..., Row]:
+    def row(what: str, bar: str, measured: str, met: bool) -> Row:
+        return Row(
+            what, bar if barred else "none: stated", measured, met if barred else None, COMMAND
+        )
+
+    return row
+
+
+def _column(figures: Figures, state: str, name: str) -> list[float]:
+    return [float(one[name]) for one in figures[state]]
+
+
+def _added_us(figures: Figures, state: str, name: str) -> list[float]:
+    added = differences(_column(figures, state, name), _column(figures, "nothing", name))
+    return [ns / 1e3 for ns in added]
