@@ -28,7 +28,7 @@ def unpacked(path: Path) -> TemporaryDirectory[str]:
             for count, member in enumerate(archive):
                 if count > MOST_FILES:
                     raise TraceError(f"{path} holds more than {MOST_FILES} files")
-                if member.isreg():
+                if member.isreg() and not member.issparse():  # whose holes would fill a disk
                     _write(archive, member, Path(folder.name))
     except (tarfile.TarError, OSError, ValueError) as error:
         raise TraceError(f"{path} is no whole tar archive ({str(error)[:80]})") from None

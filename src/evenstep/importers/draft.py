@@ -81,8 +81,8 @@ class Draft:
             raise TraceError(f"a second trace of rank {info.rank}")
         self.ranks[info.rank] = info
 
-    def rows(self, rank: int, columns: Mapping[str, Any]) -> None:
-        """Add rows of a rank: columns, or one value for all; those not given are empty."""
+    def rows(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
+        """Add rows of a rank, or of one each: columns, or a value for all; others are empty."""
         length = max((np.size(values) for values in columns.values() if np.ndim(values)), default=1)
         table = {}
         for column, kind in TYPES.items():

@@ -68,14 +68,17 @@ def in_one_step(trace: Trace) -> Trace:
     begun = _begun(trace.events, trace)
     ended = np.maximum(trace.events.exit_ns, begun + 1)
     draft = Draft()
-    for rank in trace.ranks:
-        mine = trace.events["rank"] == rank
-        if mine.any():
-            times = {"enter_ns": int(begun[mine].min()), "exit_ns": int(ended[mine].max())}
-            draft.rows(
-                rank,
-                {"kind": int(Kind.STEP), "step": 1, "flags": int(Flag.INFERRED), **times},
-            )
+    ranks, place = np.unique(trace.events["rank"], return_inverse=True)
+    first, last = np.full(len(ranks), np.iinfo(np.int64).max), np.zeros(len(ranks), np.int64)
+    np.minimum.at(first, place, begun)
+    np.maximum.at(last, place, ended)
+    draft.rows(
+        ranks,
+        {
+            "kind": int(Kind.STEP), "step": 1, "flags": int(Flag.INFERRED),
+            "enter_ns": first, "exit_ns": last,
+        },
+    )  # fmt: skip
     events = trace.events.with_column("step", np.ones(len(trace.events), np.uint32))
     return replace(trace, events=draft.appended(events))
 

@@ -138,25 +138,21 @@ def _enter(draft: Draft, table: Columns) -> None:
     longest = np.zeros(int(call[-1]) + 1, np.int64)
     np.maximum.at(longest, call, table.length)
     end = ORIGIN_NS + np.cumsum(longest + 1)[call]
-    names = list(draft.names)
-    members = {
-        group: draft.group(names[group], np.unique(table["rank"][table.group == group]).tolist())
-        for group in np.unique(table.group).tolist()
-    }
-    numbers = np.array([members.get(at, -1) for at in range(len(names))])
+    names = draft.names
+    pairs = np.unique(np.stack([table.group, table["rank"]]), axis=1)
+    groups, first = np.unique(pairs[0], return_index=True)
+    numbers = np.full(len(names), -1)
+    for group, ranks in zip(groups.tolist(), np.split(pairs[1], first[1:]), strict=True):
+        numbers[group] = draft.group(names[group], ranks.tolist())
     message = np.isin(table.op, [int(Op.SEND), int(Op.RECV)])
-    for rank in np.unique(table["rank"]).tolist():
-        mine = table["rank"] == rank
-        rows = table.select(mine)
-        enter = end[mine] - rows.length
-        draft.rows(
-            rank,
-            {
-                "kind": np.where(message[mine], int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
-                "op": rows.op, "group": numbers[rows.group], "group_seq": rows.group_seq,
-                "bytes_in": rows.bytes, "bytes_out": rows.bytes, "device": 0,
-                "enter_ns": enter, "exit_ns": end[mine],
-                "device_enter_ns": enter, "device_exit_ns": end[mine],
-                "flags": int(Flag.ON_DEVICE | Flag.ASYNC | Flag.EXIT_UPPER_BOUND),
-            },
-        )  # fmt: skip
+    draft.rows(
+        table["rank"],
+        {
+            "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
+            "op": table.op, "group": numbers[table.group], "group_seq": table.group_seq,
+            "bytes_in": table.bytes, "bytes_out": table.bytes, "device": 0,
+            "enter_ns": end - table.length, "exit_ns": end,
+            "device_enter_ns": end - table.length, "device_exit_ns": end,
+            "flags": int(Flag.ON_DEVICE | Flag.ASYNC | Flag.EXIT_UPPER_BOUND),
+        },
+    )  # fmt: skip

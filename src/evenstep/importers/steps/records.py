@@ -17,6 +17,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.trace.columns import Columns
+from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 
@@ -60,7 +61,7 @@ def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[i
 def _sound(rows: Timed, limits: list[str]) -> Columns:
     """Rows with a rank, a step and a duration."""
     table = Columns(rows._asdict())
-    good = (rows.rank >= 0) & (rows.number >= 0) & (rows.number < 2**31)
+    good = (rows.rank >= 0) & (rows.rank < MOST_RANKS) & (rows.number >= 0) & (rows.number < 2**31)
     good &= (rows.seconds > 0) & (rows.seconds < LATEST_NS / 1e9 / max(len(rows.rank), 1))
     if not good.any():
         raise TraceError("it has no row with a worker, a step and seconds")
@@ -124,44 +125,42 @@ def _enter(
 ) -> None:
     """Steps, the parts told of them, and the wait for the slowest."""
     ranks = sorted(draft.ranks)
-    everybody = np.bincount(np.searchsorted(numbers, whole.number)) == len(ranks)
-    group = draft.group("world", ranks) if len(ranks) > 1 else -1
-    for rank in ranks:
-        mine = whole.select(whole["rank"] == rank)
-        at = np.searchsorted(numbers, mine.number)
-        enter, leave = begin_ns[at], begin_ns[at] + length_ns[at]
-        draft.rows(
-            rank, {"kind": int(Kind.STEP), "step": mine.number, "enter_ns": enter, "exit_ns": leave}
-        )
-        done = np.minimum(enter + np.rint(mine.seconds * 1e9).astype(np.int64), leave)
-        _enter_parts(draft, rank, table, numbers, begin_ns)
-        if group >= 0:
-            met = everybody[at]
-            draft.rows(
-                rank,
-                {
-                    "kind": int(Kind.COLLECTIVE), "op": int(Op.BARRIER), "group": group,
-                    "group_seq": at[met], "step": mine.number[met], "enter_ns": done[met],
-                    "exit_ns": leave[met] + 1, "flags": int(Flag.INFERRED | Flag.HOST_BLOCKED),
-                },
-            )  # fmt: skip
-    if group >= 0:
-        draft.limits.append(SYNCHRONIZED)
+    at = np.searchsorted(numbers, whole.number)
+    enter, leave = begin_ns[at], begin_ns[at] + length_ns[at]
+    draft.rows(
+        whole["rank"],
+        {"kind": int(Kind.STEP), "step": whole.number, "enter_ns": enter, "exit_ns": leave},
+    )
+    _enter_parts(draft, table.select(table.phase != WHOLE), numbers, begin_ns)
+    if len(ranks) < 2:
+        return
+    met = (np.bincount(at) == len(ranks))[at]
+    done = np.minimum(enter + np.rint(whole.seconds * 1e9).astype(np.int64), leave)
+    draft.rows(
+        whole["rank"][met],
+        {
+            "kind": int(Kind.COLLECTIVE), "op": int(Op.BARRIER),
+            "group": draft.group("world", ranks), "group_seq": at[met],
+            "step": whole.number[met], "enter_ns": done[met], "exit_ns": leave[met] + 1,
+            "flags": int(Flag.INFERRED | Flag.HOST_BLOCKED),
+        },
+    )  # fmt: skip
+    draft.limits.append(SYNCHRONIZED)
 
 
-def _enter_parts(draft: Draft, rank: int, table: Columns, numbers: Array, begin_ns: Array) -> None:
-    """The parts of a rank's steps, one after the other from the step's beginning."""
-    parts = table.select((table["rank"] == rank) & (table.phase != WHOLE))
-    parts = parts.sorted_by("number", "row")
+def _enter_parts(draft: Draft, parts: Columns, numbers: Array, begin_ns: Array) -> None:
+    """The parts of each rank's steps, one after the other from the step's beginning."""
+    parts = parts.sorted_by("rank", "number", "row")
     if not len(parts):
         return
     length = np.rint(parts.seconds * 1e9).astype(np.int64)
     ends = np.cumsum(length)
-    first = np.searchsorted(parts.number, parts.number)
+    new = (np.diff(parts["rank"], prepend=-1) != 0) | (np.diff(parts.number, prepend=-1) != 0)
+    first = np.maximum.accumulate(np.where(new, np.arange(len(parts)), 0))
     before = ends - length - (ends - length)[first]
     enter = begin_ns[np.searchsorted(numbers, parts.number)] + before
     draft.rows(
-        rank,
+        parts["rank"],
         {
             "kind": int(Kind.PHASE), "op": parts.phase, "step": parts.number,
             "enter_ns": enter, "exit_ns": enter + length, "group_seq": length,
