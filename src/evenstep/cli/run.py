@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,6 +70,8 @@ def main(args: argparse.Namespace) -> int:
     first = folder.write(_facts(admission, command))
     added = env.variables(os.environ, asked | {"out": str(folder.path)})
     added |= admission.variables() | shim
+    if speaks(os.environ):
+        say(f"recording in {_short(folder)}; `evenstep watch {_short(folder)}` shows it running")
     try:
         environ = {**os.environ, **added}
         code = _watched(folder, command, environ)
@@ -234,3 +237,12 @@ def _conclude(
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
     own = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
     subprocess.run([*diagnose, *["--json"] * as_json], stdout=output, env=own, check=False)
+    say(f"next: evenstep diagnose {_short(folder)} --html report.html")
+
+
+def _short(folder: RunFolder) -> str:
+    """The folder as one would type it here."""
+    here = Path.cwd()
+    return shlex.quote(
+        str(folder.path.relative_to(here) if folder.path.is_relative_to(here) else folder.path)
+    )
