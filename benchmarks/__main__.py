@@ -24,6 +24,8 @@ NAMES = (
     "waits",
     "deaths",
     "stacks",
+    "seams",
+    "gpu",
     "step_time",
     "toggles",
     "acting",

@@ -127,7 +127,8 @@ class RankEnds:
             ended["asked"] = self._asked
         if kills := _out_of_memory_kills() - self._kills:
             ended["out_of_memory_kills"] = kills
-        wrong = ended.get("signal") or ended.get("exit_code")
+        code = ended.get("exit_code")
+        wrong = "signal" in ended or (code is None and not _closed(rank.path)) or bool(code)
         if wrong:
             ended |= {name: lines for name, lines in self._heard_of(rank).items() if lines}
         try:
@@ -154,8 +155,7 @@ class RankEnds:
             if not beat_ns or rank.path in self._silent or now_ns - beat_ns < SILENT_S * 1e9:
                 continue
             self._silent.add(rank.path)
-            found = look(rank.path)
-            if found is None or found.closed:  # its trace has ended; the process takes its time
+            if _closed(rank.path):  # its trace has ended; the process takes its time
                 continue
             state = (_stat(rank.pid) or [""])[_STATE]
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
@@ -185,6 +185,12 @@ def _xid_lines() -> list[str]:
     from evenstep.doctor.host import Host, kernel_log
 
     return [line.strip()[:LINE_LENGTH] for line in kernel_log(Host()) or [] if "NVRM: Xid" in line]
+
+
+def _closed(path: Path) -> bool:
+    """Whether a rank has ended its trace itself."""
+    found = look(path)
+    return found is not None and found.closed
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -232,7 +238,7 @@ def _last_words(rank: _Rank, ended: dict[str, Any]) -> str:
         return f"{told}: {words.ended({'ended': ended})}"
     tail = SpoolTail(rank.path)
     tail.refresh()
-    inside, step = tail.inside(), tail.steps["first_step"][-1:]
-    told += f" after step {step[0]}" if len(step) else ""
+    inside, step = tail.inside(), tail.current_step()
+    told += f" in step {step}" if step is not None else ""
     told += f", in {inside.op} {inside.group_seq}" if inside else ""
     return f"{told}: {words.ended(tail.facts)}"

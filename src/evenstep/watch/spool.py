@@ -113,7 +113,7 @@ class SpoolTail:
         try:
             identity = json.loads(page[start : start + length])
             self.identity = {**identity, "rank": int(identity["rank"])}
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             return False
         self._ring_at, self._ring_slots = ring, ring_slots
         self._summaries_at, self._slots = first, level_slots(slots)[0][1]
@@ -150,7 +150,7 @@ class SpoolTail:
         try:
             fact = json.loads(text)
             self.facts[fact["key"]] = fact["value"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             return  # a damaged entry tells nothing
 
     # -- steps -----------------------------------------------------------------------------------
@@ -200,14 +200,23 @@ class SpoolTail:
 
     def inside(self) -> Inside | None:
         """The last operation that was entered and not left, from the ring's latest records."""
+        return _open_operation(self._records())
+
+    def current_step(self) -> int | None:
+        """The step of the latest record: summaries come some steps later."""
+        rows = self._records()
+        return int(rows["step"].max()) if len(rows) else None
+
+    def _records(self) -> Array:
+        """The ring's latest; none where the file cannot be read."""
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return None
+            return np.empty(0, RECORD)
         try:
-            return _open_operation(self._latest_records(file))
+            return self._latest_records(file)
         except OSError:
-            return None
+            return np.empty(0, RECORD)
         finally:
             os.close(file)
 

@@ -75,5 +75,4 @@ def retrying(case: Case) -> Finding | None:
             *case.wait_evidence(cells),
             Evidence("allocator_retries", round(float(retried.sum()), 1), 0, "retries"),
         ],
-        change=case.relieved(cells),
     )

@@ -7,7 +7,7 @@ what operations usually take: with the last stage that is M_S of Lin et al. (OSD
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -133,8 +133,7 @@ def by_lateness(case: Case) -> list[Finding]:
     work_evidence = Evidence(
         "work_of_the_stage", round(stage.work_ns), round(stage.others_ns), "ns"
     )
-    evidence = [work_evidence, *case.wait_evidence(cells)]
-    return [replace(_finding(case, stage, share, spread, evidence), change=case.relieved(cells))]
+    return [_finding(case, stage, share, spread, [work_evidence, *case.wait_evidence(cells)])]
 
 
 def stages_of(case: Case) -> dict[int, int]:

@@ -57,7 +57,6 @@ def _finding(case: Case, cells: Array) -> Finding:
             *_phase_evidence(case, cells, ranks),
             *_peer_evidence(case, ranks[0]),
         ],
-        change=case.relieved(cells),
     )
 
 

@@ -1,0 +1,160 @@
+"""Two ranks that train while one piece of evenstep after the other fails, on rank 1.
+
+run by `benchmarks.ranks.run_ranks`; prints what reached the training as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import pkgutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep
+
+PACKAGES = (
+    "evenstep.agent",
+    "evenstep.attachment",
+    "evenstep.hooks.torch",
+    "evenstep.trace.spool",
+    "evenstep.pacing",
+)
+STEPS = 8
+#: What a test's own means look like from inside: the failure is injected by these very frames.
+LEFT_OUT = ("evenstep.agent.bootstrap",)
+
+
+class Seam(NamedTuple):
+    """A function of a class or a module."""
+
+    owner: Any
+    name: str
+    label: str
+
+
+class InjectedError(RuntimeError):
+    """What fails."""
+
+
+def seams() -> Iterator[Seam]:
+    """Every function there is, in order of its name."""
+    for package in PACKAGES:
+        root = importlib.import_module(package)
+        for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+            if not found.name.startswith(LEFT_OUT):
+                yield from of_module(importlib.import_module(found.name))
+
+
+def of_module(module: ModuleType) -> Iterator[Seam]:
+    """The functions a module defines, and those of its classes."""
+    for name, value in sorted(vars(module).items()):
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, FunctionType):
+            yield Seam(module, name, f"{module.__name__}.{name}")
+        elif isinstance(value, type):
+            for inner, method in sorted(vars(value).items()):
+                if isinstance(method, FunctionType) and inner not in ("__repr__", "__new__"):
+                    yield Seam(value, inner, f"{module.__name__}.{name}.{inner}")
+
+
+def failing(original: Callable[..., Any], at: int, hits: list[int]) -> Callable[..., Any]:
+    """The function, but for its `at`-th call."""
+    lock, calls = threading.Lock(), [0]
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            calls[0] += 1
+            now = calls[0]
+        if now == at:
+            hits.append(now)
+            raise InjectedError(f"call {at}")
+        return original(*args, **kwargs)
+
+    return wrapper
+
+
+def train() -> list[str]:
+    """A few steps that give the same losses each time, to the bit."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(STEPS):
+        batch = torch.sin(torch.arange(32.0) + 100 * step + 1000 * dist.get_rank()).reshape(4, 8)
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(torch.ones(3))
+        losses.append(loss.item().hex())
+    return losses
+
+
+def scene(seam: Seam, at: int, folder: Path) -> tuple[list[str], bool]:
+    """Train with one seam failing on rank 1; the losses, and whether it did fail."""
+    original, hits = getattr(seam.owner, seam.name), []  # type: ignore[var-annotated]
+    if dist.get_rank() == 1:
+        setattr(seam.owner, seam.name, failing(original, at, hits))
+    try:
+        evenstep.attach(out=folder, sample_period_s=0.05, ring_bytes=1 << 16, summary_bytes=1 << 16)
+        losses = train()
+        evenstep.detach()
+    finally:
+        setattr(seam.owner, seam.name, original)
+    return losses, bool(hits)
+
+
+def main() -> None:
+    """All scenes, or every n-th."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("progress", type=Path)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--at", type=int, nargs="*", default=[1, 2, 100])
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("evenstep").setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
+    dist.init_process_group("gloo")
+    expected = train()
+    found: dict[str, Any] = {"scenes": 0, "reached": 0, "escaped": [], "different": []}
+    chosen = [seam for seam in seams() if args.only in seam.label][:: args.every]
+    with tempfile.TemporaryDirectory() as name:
+        for number, (seam, at) in enumerate((seam, at) for seam in chosen for at in args.at):
+            (args.progress / f"rank-{dist.get_rank()}").write_text(f"{number} {seam.label} {at}")
+            losses, hit = [], False
+            try:
+                losses, hit = scene(seam, at, Path(name) / str(number))
+            except BaseException as error:
+                found["escaped"].append(f"{seam.label} at {at}: {type(error).__name__}: {error}")
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                break  # the ranks are out of step now
+            if losses != expected:
+                found["different"].append(f"{seam.label} at {at}")
+            found["scenes"] += 1
+            found["reached"] += hit
+    told = [None, None]
+    dist.all_gather_object(told, found)
+    if dist.get_rank() == 0:
+        print(json.dumps(told[1]), flush=True)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
