@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from evenstep.cli.main import main
+from evenstep.scenario.scenario import load
+from evenstep.simulate import simulation
 
 SCENARIO = """
 name = "two nodes"
@@ -117,3 +120,13 @@ def test_every_line_fits_80_columns(ranks, tmp_path, capsys):
     file.write_text('[work]\ngradient_bytes = "123MB"\nforward_ms = 1.2345\n')
     assert main(["simulate", str(file), "--set", f"cluster.nodes={ranks}"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_long_run_says_so_first(scenario):
+    """1,024 ranks in random order at 4:1: two million messages a step."""
+    sets = ["cluster.nodes=1024", "fabric.kind=leaf_spine", "fabric.oversubscription=4",
+            "job.placement=random", "collectives.algorithm=ring", "run.steps=100",
+            "noise=[{kind='normal'}]"]  # fmt: skip
+    messages, seconds = simulation.expected(simulation.set_up(load(Path(scenario), sets)))
+    assert messages == 100 * 2 * 1024 * 1023
+    assert seconds > 60

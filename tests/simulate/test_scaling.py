@@ -172,3 +172,18 @@ def test_nodes_that_are_given_fit_one_size():
 def test_a_torus_has_all_its_nodes(nodes, dimensions):
     shape = torus_shape(nodes, dimensions)
     assert (math.prod(shape), len(shape)) == (nodes, dimensions)
+
+
+def test_strong_scaling_of_a_pipeline_ends_in_its_bubble_and_in_what_is_fixed():
+    """Half the micro-batches under the same (p - 1)(f + b), and the same optimizer."""
+    base = scenario(
+        "cluster.nodes=4", "work.kind=pipeline", "work.pipeline_parallel=4",
+        "work.micro_batches=32", "work.forward_ms=32", "work.backward_ms=64",
+        "work.optimizer_ms=5", "run.steps=2",
+    )  # fmt: skip
+    study = Study(base, (4, 8, 16), strong=True, control=None, repeats=1)
+    points = scaling.curve(study, [scaling.measured(unit) for unit in study.units()])
+    for point in points:
+        assert point["parts_ns"]["fixed_ns"] == pytest.approx(5e6)
+        assert point["parts_ns"]["bubble_ns"] == pytest.approx(3 * 3e6)
+    assert scaling.peak(points, strong=True)["cause"] == "bubble_ns"

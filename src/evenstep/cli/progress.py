@@ -1,23 +1,30 @@
-"""How far long work is, on standard error; nothing in a pipe, and nothing for what is quick."""
+"""How far long work is, on standard error; in a pipe a line now and then."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+LINE_S = 5.0  # between two lines where nobody watches a terminal
 LONG_BYTES = 32_000_000  # on disk; compressed, about a second's work
 
 
 def counter(words: str = "simulated {} of {}") -> Callable[[int, int], None]:
     """What to call with how many are done, and of how many: a line that counts them.
 
-    Drawn at most a hundred times, and ended when all are done.
+    On a terminal it is drawn at most a hundred times and ended when all are done; elsewhere it is
+    a new line every few seconds.
     """
-    percent = -1
+    percent, last_s = -1, time.monotonic()
 
     def report(done: int, total: int) -> None:
-        nonlocal percent
+        nonlocal percent, last_s
+        now_s = time.monotonic()
+        if not sys.stderr.isatty() and now_s - last_s > LINE_S:
+            last_s = now_s
+            print(words.format(done, total), file=sys.stderr, flush=True)
         before, percent = percent, 100 * done // total
         if percent != before and sys.stderr.isatty():
             end = "\n" if done == total else ""

@@ -27,6 +27,7 @@ read like a live job's. --set changes one field, as in --set cluster.nodes=64 or
 can name in `preset`."""
 
 PARTIAL = 130
+LONG_S = 60.0  # a run that takes longer says so first
 _NAMES, _WIDEST = 23, 80  # columns of the list of presets
 
 
@@ -140,11 +141,27 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
     from evenstep.simulate import simulation
 
+    if not args.coflows:
+        _warn(asked)
     tell = progress.counter("simulated {} of {} steps")
     if folder is None:
         return simulation.simulate(asked, coflows=args.coflows, progress=tell)
     _make_room(folder, force=args.force)
     return simulation.simulate_to(folder, asked, coflows=args.coflows, progress=tell)
+
+
+def _warn(asked: Scenario) -> None:
+    """Say before a long run about how long it takes, and what would be faster."""
+    from evenstep.simulate import simulation
+    from evenstep.words import duration
+
+    messages, seconds = simulation.expected(simulation.set_up(asked))
+    if seconds > LONG_S:
+        print(
+            f"{messages:,} messages to follow: about {duration(seconds * 1e9)}; --coflows takes "
+            "each collective as one fluid and is faster",
+            file=sys.stderr,
+        )
 
 
 def _make_room(path: Path, *, force: bool) -> None:

@@ -40,6 +40,8 @@ Progress = Callable[[int, int], None]
 SETTLING = 8  # steps at most until a calm job's are all alike
 SETTLED = 1e-10  # of a step: ranks that begin it so much sooner or later do so as before
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
+#: What a run costs, in seconds on one core: a message on shared links, an operation of a rank.
+MESSAGE_S, OPERATION_S = 1.5e-6, 1e-7
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,20 @@ def simulate_to(
     return result
 
 
+def expected(setup: Setup) -> tuple[int, float]:
+    """How many messages a run will follow, and about how many seconds it will take."""
+    run = _Run(setup, None)
+    messages = run.messages(setup.graph) * setup.scenario.run.steps
+    steps = setup.scenario.run.steps
+    if _is_calm(setup.scenario):
+        messages, steps = messages // steps * min(SETTLING, steps), min(SETTLING, steps)
+    operations = sum(
+        len(role.operations) * int((setup.graph.role == number).sum())
+        for number, role in enumerate(setup.graph.roles)
+    )
+    return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
+
+
 def step_ns(setup: Setup) -> float:
     """How long a step is that nothing disturbs."""
     found = _Run(setup, None).settled(setup.graph, SETTLING)
@@ -183,6 +199,11 @@ class _Run:
             staleness=self._pace.staleness(),
             coflows=setup.coflows,
         )
+
+    def messages(self, graph: Graph) -> int:
+        """Messages of a step that are followed one by one; neighbours' are not counted."""
+        jobs = _Jobs(self._setup, [graph], self._near, eager=True)
+        return sum(jobs.followed.get(id(flow), 0) for flow in graph.flows)
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -271,6 +292,12 @@ class _Jobs:
             if setup.coflows and not is_closed
             else carriage(use.flow, first=use.first, ranks=ranks, is_closed=is_closed)
             for use, is_closed in zip(uses, closed(uses, shared), strict=True)
+        }
+        #: messages of each flow that is followed, by its identity
+        self.followed = {
+            number: sum(len(stage.gate) * stage.repeats for stage in one.stages)
+            for number, one in made.items()
+            if not one.closed
         }
         goodput = setup.scenario.fabric.incast_goodput
         self.world = make_world(capacity, sizes, most_hops(made.values()), goodput)

@@ -31,9 +31,11 @@ CAUSES = {
     "bytes_ns": "more bytes a rank go over the same cards",
     "latency_ns": "the rounds of a collective, and with them its latency, grow with the ranks",
     "shared_ns": "the job's own messages share links of the fabric",
+    "fixed_ns": "work that a rank's share of the batch does not shrink stays, as the optimizer",
+    "bubble_ns": "a pipeline fills and drains for fewer micro-batches",
     "others_ns": "neighbours and collectives that are out of step take the links",
 }
-_SHARED = "compute_ns"  # what strong scaling divides among the ranks
+_SHARED = ("compute_ns", "fixed_ns", "bubble_ns")  # what strong scaling should divide among ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,10 @@ def split_up(rows: list[Row]) -> dict[str, float]:
     whole = {name: _mean(rows, name) or 0.0 for name in ("bytes_ns", "latency_ns", "shared_ns")}
     alone = sum(whole.values())
     shown = min(1.0, exposed / alone) if alone else 0.0
-    found = {"compute_ns": busy * step, "wait_ns": wait}
+    fixed = min(_mean(rows, "fixed_ns") or 0.0, busy * step)
+    bubble = min(_mean(rows, "bubble_ns") or 0.0, wait)
+    found = {"compute_ns": busy * step - fixed, "wait_ns": wait - bubble}
+    found |= {"fixed_ns": fixed, "bubble_ns": bubble}
     found.update({name: value * shown for name, value in whole.items()})
     found["others_ns"] = max(exposed - alone, 0.0) if alone else exposed
     return found
@@ -193,7 +198,7 @@ def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[s
     first, compared = (best, last) if inside else (points[0], last)
     ideal = first["ranks"] / last["ranks"] if strong else 1.0
     grown = {
-        name: last["parts_ns"][name] - first["parts_ns"][name] * (ideal if name == _SHARED else 1.0)
+        name: last["parts_ns"][name] - first["parts_ns"][name] * (ideal if name in _SHARED else 1.0)
         for name in CAUSES
     }
     name = max(grown, key=lambda key: grown[key])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import Scenario, Work
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.simulation import Setup, step_ns
 
@@ -32,6 +32,8 @@ class Parts(NamedTuple):
     bytes_ns: float  # at the speed of the cards
     latency_ns: float  # of all rounds, and of starting
     shared_ns: float  # more, because the collective's own messages share links
+    fixed_ns: float  # work that a rank's share of the batch does not decide
+    bubble_ns: float  # while a pipeline fills and drains
     bandwidth_only_step_ns: float
 
 
@@ -41,7 +43,20 @@ def parts(setup: Setup) -> Parts:
     moved = sum(wire_ns(flow, setup) for flow in flows)
     latency = sum(_latency_ns(flow) for flow in flows)
     alone = sum(flow.duration_ns for flow in flows)
-    return Parts(moved, latency, max(alone - moved - latency, 0.0), _bandwidth_only_ns(setup))
+    work, strategy = setup.scenario.work, setup.scenario.strategy
+    return Parts(
+        moved, latency, max(alone - moved - latency, 0.0),
+        (work.optimizer_ms + strategy.encode_ms) * 1e6, bubble_ns(work), _bandwidth_only_ns(setup),
+    )  # fmt: skip
+
+
+def bubble_ns(work: Work) -> float:
+    """(p - 1)/v micro-batches (Narayanan et al. 2021), of which only forwards are left where the
+    gradients of weights fill the rest (Qi et al. 2023)."""
+    if work.kind != "pipeline":
+        return 0.0
+    each = work.forward_ms + (0.0 if work.schedule == "zero_bubble" else work.backward_ms)
+    return (work.pipeline_parallel - 1) / work.interleaved * each / work.micro_batches * 1e6
 
 
 def _bandwidth_only_ns(setup: Setup) -> float:

@@ -33,7 +33,7 @@ def default_sizes(scenario: Scenario) -> tuple[int, ...]:
 
 def split(work: Work) -> int:
     """Ranks that one copy of the model takes."""
-    return work.tensor_parallel * work.pipeline_parallel
+    return work.tensor_parallel * work.context_parallel * work.pipeline_parallel
 
 
 def resized(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
