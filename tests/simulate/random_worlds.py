@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.simulate.wires.world import Carriage, Messages, Plan, World
+from evenstep.simulate.wires.world import COLLECTIVE, COMPUTE, Carriage, Messages, Plan, World
 from tests.simulate.brute_force import Collective, Message, Operation, Simulation
 
 KINDS = ("ring", "tree", "halving_doubling", "shift", "direct", "server", "hierarchical", "mesh")
-COMPUTE, COLLECTIVE = 0, 2
 
 
 class Drawn:

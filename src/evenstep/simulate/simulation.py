@@ -28,7 +28,7 @@ from evenstep.simulate.job.rows import Scribe, pauses
 from evenstep.simulate.job.strategies import Pace
 from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import Used, carriage, closed, coflow, most_hops, shared_links
-from evenstep.simulate.wires.world import STUCK, World, make_world
+from evenstep.simulate.wires.world import STUCK, make_world
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
@@ -345,7 +345,3 @@ def _is_calm(scenario: Scenario) -> bool:
     unequal = work.batch_spread or work.sequence_lengths
     disturbed = scenario.noise or scenario.neighbours or unequal
     return not disturbed and scenario.strategy.kind == "synchronous"
-
-
-__all__ = ["Progress", "Setup", "World", "set_up", "simulate", "simulate_set_up", "simulate_to",
-           "simulate_trace"]  # fmt: skip

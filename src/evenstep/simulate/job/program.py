@@ -7,7 +7,6 @@ and is an instance of the graph each time it is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow, Library
 from evenstep.simulate.job import schedules
-from evenstep.simulate.job.graph import BACKWARD, EXCHANGE, ONWARD, Graph, Role
+from evenstep.simulate.job.graph import BACKWARD, ONWARD, Graph, Role
 from evenstep.simulate.job.schedules import Task
 from evenstep.trace.spool.layout import Phase
 
@@ -451,7 +450,6 @@ def _averaged(draft: Draft, graph: Graph) -> Graph:
 
 
 Build = Callable[[Draft], Graph]
-Phased = AbstractContextManager[None]
 
 PROGRAMS: dict[str, Build] = {
     "ddp": _ddp,
@@ -490,6 +488,3 @@ def together(graph: Graph, library: Library) -> Graph:
     for role in graph.roles:
         role.block(len(flows) - 1)
     return Graph(graph.roles, graph.role, flows, graph.partitions)
-
-
-__all__ = ["AVERAGING", "EXCHANGE", "Draft", "build", "grid", "repeated", "replicas", "together"]

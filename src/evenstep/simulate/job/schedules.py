@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-SCHEDULES = ("1f1b", "gpipe", "zero_bubble")
 FORWARD, BACKWARD, WEIGHTS = range(3)
 
 

@@ -18,7 +18,7 @@
 typedef int64_t i64;
 typedef int32_t i32;
 
-enum { COMPUTE, UNTIL, COLLECTIVE, SLOWED, DROP, URGENT };
+enum { COMPUTE, COLLECTIVE, SLOWED, DROP, URGENT };
 enum { STUCK = -1, PAUSED = -2 };
 
 static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than this are one */
@@ -1110,7 +1110,6 @@ static int proceed(World *w, i32 rank, i32 stream) {
     double begin = fmax(ready, w->until[lane]), value = step->value[cell], end = begin;
     switch (g->kind[o]) {
     case COMPUTE: end = begin + value; break;
-    case UNTIL: end = fmax(begin, value); break;
     case DROP: end = fmax(fmin(ready, begin), w->begun[rank]); break;
     case SLOWED: {
         double busy = step->end[(i64)g->soft[o] * j->ranks + local];
@@ -1255,7 +1254,6 @@ void world_space(World *w, i64 ring, i64 rounds, i64 participants) {
 }
 
 i64 world_messages(World *w) { return w->messages; }
-double world_now(World *w) { return w->now; }
 void world_peaks(World *w, double *peak) {
     for (i32 l = 0; l < w->links; l++) peak[l] = w->link[l].peak;
 }

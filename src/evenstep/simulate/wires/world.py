@@ -20,10 +20,10 @@ from evenstep.compiled import Source, build
 Array = npt.NDArray[Any]
 
 STUCK, PAUSED = -1, -2  # what `run` says besides the number of a job
-#: Kinds of operations: work; nothing until a moment; a collective; work that a collective in flight
-#: slows; back to when what it needs was over; a collective that its stream does not wait for, sent
-#: when nobody has a later one to send.
-COMPUTE, UNTIL, COLLECTIVE, SLOWED, DROP, URGENT = range(6)
+#: Kinds of operations: work; a collective; work that a collective in flight slows; back to when
+#: what it needs was over; a collective that its stream does not wait for, sent when nobody has a
+#: later one to send.
+COMPUTE, COLLECTIVE, SLOWED, DROP, URGENT = range(5)
 STREAMS = 4  # of a rank: compute, and three of communication
 _SOURCE = Source(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
 
@@ -127,10 +127,6 @@ class World(Protocol):
 
     def take(self, job: int) -> tuple[Array, Array] | None:
         """(entered, over) of the oldest step's operations, (widest, ranks), once all are over."""
-
-    @property
-    def now_ns(self) -> float:
-        """The network's clock."""
 
     @property
     def messages(self) -> int:
@@ -244,11 +240,6 @@ class CompiledWorld:
         return enter, end
 
     @property
-    def now_ns(self) -> float:
-        """The network's clock."""
-        return float(self._c.world_now(self._world))
-
-    @property
     def messages(self) -> int:
         """Sent so far."""
         return int(self._c.world_messages(self._world))
@@ -281,7 +272,6 @@ def _library() -> ctypes.CDLL | None:
         ("take", None, (pointer, whole, pointer, pointer)),
         ("space", None, (pointer, whole, whole, whole)),
         ("messages", whole, (pointer,)),
-        ("now", real, (pointer,)),
         ("peaks", None, (pointer, pointer)),
         ("free", None, (pointer,)),
     ):

@@ -23,7 +23,6 @@ from evenstep.simulate.wires.world import (
     SLOWED,
     STREAMS,
     STUCK,
-    UNTIL,
     URGENT,
     Carriage,
     Messages,
@@ -167,11 +166,6 @@ class PythonWorld:
             which.steps[which.taken - which.lag] = None
         which.taken += 1
         return step.enter, step.end
-
-    @property
-    def now_ns(self) -> float:
-        """The network's clock."""
-        return self._now
 
     @property
     def messages(self) -> int:
@@ -474,8 +468,6 @@ class PythonWorld:
         """End of what is no collective; NaN where it depends on one that is in flight."""
         value, kind = float(step.value[place, local]), int(step.plan.kind[o])
         rank = job.first + local
-        if kind == UNTIL:
-            return max(begin, value)
         if kind == DROP:
             return max(min(ready, begin), float(self._begun[rank]))
         if kind == SLOWED:
