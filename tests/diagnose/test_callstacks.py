@@ -67,3 +67,15 @@ def test_of_a_hang_every_rank_is_told_where_it_was():
 def test_a_trace_without_looks_has_no_stacks():
     trace = World().slow(2, Phase.BACKWARD, 50 * MS).trace()
     assert not any(finding.stacks for finding in diagnose(trace).findings)
+
+
+def test_of_a_death_the_stack_is_that_of_its_exception():
+    trace = seen(World().trace(), 1, {"threading.py:1139 join": 1}, step=60)
+    facts = {"type": "ValueError", "message": "", "frames": ["data.py:31 batch", "train.py:9 main"]}
+    trace.ranks[1].facts["raised"] = facts | {"monotonic_ns": int(trace.events.exit_ns.max()) + 1}
+    finding = diagnose(trace).findings[0]
+    assert finding.mode == "rank_failed"
+    assert [list(each.frames) for each in finding.stacks] == [
+        ["data.py:31 batch", "train.py:9 main"]
+    ]
+    assert "threading" not in finding.cause

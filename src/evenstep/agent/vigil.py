@@ -121,6 +121,8 @@ class Vigil:
         if frame is None:
             return []
         frames = frames_of(frame)
+        if not frames:  # the interpreter is ending
+            return []
         stack = self._recorder.stack
         seen = self._seen.setdefault((SEPARATOR.join(frames), stack.current, stack.step), [])
         seen.append(now_ns)

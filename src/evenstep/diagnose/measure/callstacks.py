@@ -36,7 +36,12 @@ class Looks(NamedTuple):
 
 
 def with_stacks(trace: Trace, finding: Finding) -> Finding:
-    """The finding with what its culprits were seen in; of a hang, what everybody was."""
+    """The finding with what its culprits were seen in; of a hang, what everybody was; of a death,
+    where the exception came from."""
+    if finding.mode == "rank_failed":
+        frames = {rank: _raised(trace, rank) for rank in finding.where.ranks}
+        stacks = [CallStack(rank, 1.0, found) for rank, found in frames.items() if found]
+        return replace(finding, stacks=stacks)
     rows = trace.of_kind(Kind.STACK)
     if not len(rows) or not (finding.where.ranks or finding.mode in TERMINAL):
         return finding
@@ -52,6 +57,11 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     of = f" of the looks at rank {first.rank}"
     seen = f"; in {words.percent(first.share)}{of} it was in {first.frames[0]}"
     return replace(finding, stacks=stacks, cause=finding.cause + seen)
+
+
+def _raised(trace: Trace, rank: int) -> list[str]:
+    """The frames of the exception that ended a rank."""
+    return list((trace.ranks[rank].facts.get("raised") or {}).get("frames") or ())
 
 
 def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
