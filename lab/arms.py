@@ -19,6 +19,7 @@ from evenstep.pacing.token import TOKEN
 RULES = (*CONTROLLERS, TOKEN)
 BASELINE = "baseline"
 AGAIN = "baseline again"  # the same once more: what the comparison says where nothing differs
+FEWEST_STEPS = 8  # of a job in a block, or it does not count
 MODIFIERS = ("sharing", "unguarded")
 
 

@@ -8,8 +8,8 @@ from textwrap import wrap
 from typing import Any
 
 from lab import tier as tiers
-from lab.arms import AGAIN, BASELINE
-from lab.outcome import HARM, ArmOutcome, Interval
+from lab.arms import AGAIN, BASELINE, FEWEST_STEPS
+from lab.outcome import FEWEST_ROUNDS, HARM, ArmOutcome, Interval
 from lab.run import Record
 from lab.scenario import Scenario
 
@@ -43,6 +43,7 @@ def _arm(arm: ArmOutcome) -> dict[str, Any]:
         "worst_job": _interval(arm.worst) if compared else None,
         "cv": _interval(arm.cv),
         "cv_ratio": _interval(arm.cv_ratio) if compared else None,
+        "tail": known(arm.tail),
         "jobs": [
             {
                 "job": job.name,
@@ -75,7 +76,7 @@ def text(found: Mapping[str, Any]) -> str:
     rounds = found["rounds"]
     lines = [found["scenario"] or "a scenario without a name"]
     lines += [_about(found, rounds), ""]
-    rows: list[Sequence[str]] = [("", "gain (95 % interval)", "worst job", "CV", "")]
+    rows: list[Sequence[str]] = [("", "gain (95 % interval)", "worst job", "CV", "p99/p50", "")]
     rows += [_row(arm) for arm in found["arms"]]
     lines += [*columns(rows), "", *_jobs(found["arms"]), ""]
     for finding in found["findings"]:
@@ -98,6 +99,7 @@ def _row(arm: Mapping[str, Any]) -> tuple[str, ...]:
         percent(arm["gain"]),
         percent(arm["worst_job"]),
         plain(arm["cv"]),
+        "" if arm["tail"] is None else f"{arm['tail']:.2f}",
         arm["verdict"] or "",
     )
 
@@ -136,8 +138,10 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
         notes.append(f"{AGAIN!r} is the scenario against itself: what no difference looks like.")
     notes.append("A gain is one where the interval is above 0;")
     notes.append(f"no harm, where no job's is below {100 * HARM:.1f} %.")
-    if found["rounds"]["counted"] < 5:
-        notes.append("Fewer than 5 rounds give no interval: take more run.rounds.")
+    if not found["rounds"]["counted"] and not found["partial"]:
+        notes.append(f"No block had {FEWEST_STEPS} steps of every job: take a longer run.block_s.")
+    elif found["rounds"]["counted"] < FEWEST_ROUNDS:
+        notes.append(f"{FEWEST_ROUNDS} rounds are needed for an interval: take more run.rounds.")
     if found["fabric"] != "mpi" and not found["real_time"]:
         notes.append("Sleeping ranks ran beside ordinary work: its load is part of the noise.")
     return notes

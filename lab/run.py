@@ -13,18 +13,20 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 from evenstep.scenario import schema
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 from lab import realtime
 from lab import tier as tiers
-from lab.arms import AGAIN, BASELINE, Arm, Schedule, arm
+from lab.arms import AGAIN, BASELINE, FEWEST_STEPS, Arm, Schedule, arm
 from lab.board import OVER, Board
+from lab.fair.jobs import ring_bytes
 from lab.scenario import Scenario
 from lab.tier import LOG, Running, Tier, Trial
 
@@ -69,6 +71,7 @@ def carry_out(
 ) -> Record:
     """Run a scenario in `folder`, which exists. Raises `UsageError` where its tier cannot run here,
     `LabError` where a process fails."""
+    scenario = lengthened(scenario)
     made = tiers.tier(scenario.fabric)
     lacking = made.missing(scenario)
     if lacking:
@@ -81,6 +84,22 @@ def carry_out(
         found = _blocks(trial, board, running, progress)
     write(folder, trial, found)
     return found
+
+
+def lengthened(scenario: Scenario) -> Scenario:
+    """The same with blocks that hold enough steps of the slowest job to count, where they do not.
+
+    A step is taken to be its compute and the exchanges of all jobs, one after the other.
+    """
+    run, link = scenario.run, scenario.network.link_gBps * 1e9
+    exchanges = sum(ring_bytes(job.gradient_bytes, job.ranks) for job in scenario.jobs) / link
+    longest_s = max(job.compute_ms for job in scenario.jobs) / 1e3 + exchanges
+    least_s = run.settle_s + FEWEST_STEPS * longest_s
+    if run.block_s >= least_s:
+        return scenario
+    say(f"blocks of {run.block_s:g} s hold too few steps: they are {least_s:.1f} s long")
+    limit_s = max(run.limit_s, least_s)
+    return replace(scenario, run=replace(run, block_s=least_s, limit_s=limit_s))
 
 
 @contextmanager

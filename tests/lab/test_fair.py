@@ -205,3 +205,15 @@ def wait_until(true, *, seconds=30):
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_blocks_too_short_for_their_steps_are_lengthened_and_it_is_said(capsys):
+    jobs = [{"compute_ms": 400, "gradient_bytes": 20_000_000}]
+    asked = parse(
+        {"network": {"link_gBps": 0.1}, "jobs": jobs, "run": {"block_s": 2, "settle_s": 1}}
+    )
+    found = run.lengthened(asked)
+    # 8 steps of .4 s and an exchange of 20 MB, or of twice that on a ring of many, at .1 GB/s
+    assert found.run.block_s >= 1 + 8 * (0.4 + 0.2)
+    assert "too few steps" in capsys.readouterr().err
+    assert run.lengthened(found) == found

@@ -98,12 +98,12 @@ def test_few_rounds_have_no_interval():
 
 
 def test_the_jackknife_of_a_mean_is_students_interval():
-    # Tukey 1958: for the mean it is s / √n, here √2.5 / √5; t(.975, 4) = 2.776 (any table)
-    values = np.array([1.0, 2, 3, 4, 5])
+    # Tukey 1958: for the mean it is s / √n, here √3.5 / √6; t(.975, 5) = 2.571 (any table)
+    values = np.array([1.0, 2, 3, 4, 5, 6])
     found = jackknifed(
-        lambda without: np.delete(values, [] if without is None else without).mean(), 5
+        lambda without: np.delete(values, [] if without is None else without).mean(), 6
     )
-    assert found.high - found.value == pytest.approx(2.776 * math.sqrt(0.5), rel=5e-3)
+    assert found.high - found.value == pytest.approx(2.571 * math.sqrt(3.5 / 6), rel=5e-3)
 
 
 def interval(low, high):
