@@ -18,7 +18,7 @@ UNKNOWN = Interval(0.0, None, None)
 def outcome(name: str, step_ms: float, *gain: float) -> ArmOutcome:
     measured = Interval(*gain)
     job = JobOutcome("ring", True, 100, step_ms * 1e6, measured, UNKNOWN, 0.0)
-    return ArmOutcome(name, 20, measured, measured, UNKNOWN, UNKNOWN, (job,))
+    return ArmOutcome(name, 20, measured, measured, UNKNOWN, UNKNOWN, 1.0, (job,))
 
 
 BASELINE = outcome("baseline", 50, 0.0, 0.0, 0.0)
