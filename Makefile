@@ -1,4 +1,4 @@
-# make demo | test | test-stacks | test-gpu | check | check-js | docs | fuzz | fuzz-importers | corpus | bench
+# make demo | test | test-stacks | test-gpu | check | check-js | docs | dist | fuzz | fuzz-importers | corpus | bench
 # make test-latest-torch | clean
 # PYTHON=python3.12 make test   uses another interpreter for a new environment
 
@@ -15,7 +15,7 @@ RANKS := mpi4py mpich jax
 STACKS := lightning transformers accelerate deepspeed "ray[default,train]"
 LATEST := .venv-latest
 
-.PHONY: demo test test-stacks test-gpu check check-js docs fuzz fuzz-importers corpus bench test-latest-torch clean
+.PHONY: demo test test-stacks test-gpu check check-js docs dist fuzz fuzz-importers corpus bench test-latest-torch clean
 
 demo: $(VENV)/.ready
 	$(BIN)/evenstep demo
@@ -41,6 +41,13 @@ check-js:
 # The documentation as a site that opens from disk: build/docs/index.html
 docs: $(VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# What is published: source and wheel, whose description a package index can show.
+dist: $(VENV)/.ready
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet build twine
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
 
 # The property tests on a thousand new cases each: minutes, and in no CI.
 fuzz: $(VENV)/.ready

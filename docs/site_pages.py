@@ -26,6 +26,9 @@ ELSEWHERE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changes.md",
     "benchmarks/README.md": "benchmarks.md",
+    "SECURITY.md": "security.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 LANGUAGES = {".py": "python", ".c": "c", ".toml": "toml", ".yaml": "yaml", ".sbatch": "bash"}

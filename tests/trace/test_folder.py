@@ -9,7 +9,12 @@ import pytest
 
 from evenstep.errors import SpoolError, TraceError
 from evenstep.trace.spool import folder
-from evenstep.trace.spool.facts import loaded_versions, recorded_environment, run_facts
+from evenstep.trace.spool.facts import (
+    loaded_versions,
+    recorded_command,
+    recorded_environment,
+    run_facts,
+)
 from evenstep.trace.spool.folder import RunFolder, default_path, process_start_s, starter_pid
 
 PACKAGE_PARENT = str(Path(folder.__file__).parents[2])
@@ -167,3 +172,10 @@ def test_a_rank_that_is_all_there_is_started_itself():
     """Its shell may start another within the same second."""
     assert starter_pid("environment", 1) == os.getpid()
     assert starter_pid("environment", 2) == os.getppid()
+
+
+def test_a_command_is_recorded_without_its_secrets():
+    given = ["train.py", "--api-key", "hunter2", "--hub_token=hunter2", "--tokenizer", "gpt2"]
+    kept = ["train.py", "--api-key", "…", "--hub_token=…", "--tokenizer", "gpt2"]
+    assert recorded_command(given) == kept
+    assert recorded_command(["s3://u:p@h/x", "--key", "--lr", "1"]) == ["…", "--key", "--lr", "1"]

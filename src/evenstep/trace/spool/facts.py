@@ -23,6 +23,9 @@ _RECORDED_NAMES = frozenset(
     | {"SLURM_NNODES", "SLURM_NTASKS", "SLURM_RESTART_COUNT", "KMP_AFFINITY", "PYTHONPATH"}
 )
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_SECRET_OPTIONS = frozenset(
+    {"token", "secret", "password", "passwd", "key", "apikey", "credential", "credentials", "auth"}
+)
 _SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user's name or password in it
 
 
@@ -35,6 +38,23 @@ def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
         and not _SECRET_NAME.search(name)
         and not _SECRET_VALUE.search(value)
     }
+
+
+def recorded_command(command: Sequence[str]) -> list[str]:
+    """The command with `…` for what an option of a secret's name is given, and for URLs with a
+    password: `--api-key …`, `--hub-token=…`, not `--tokenizer gpt2`."""
+    found: list[str] = []
+    hidden = False
+    for argument in command:
+        option, equals, _ = argument.partition("=")
+        words = set(re.split(r"[-_]+", option.lower())) if option.startswith("-") else set()
+        if _SECRET_VALUE.search(argument) or (hidden and not argument.startswith("-")):
+            argument = "…"
+        elif equals and words & _SECRET_OPTIONS:
+            argument = f"{option}=…"
+        hidden = not equals and bool(words & _SECRET_OPTIONS)
+        found.append(argument)
+    return found
 
 
 def run_facts(
@@ -51,7 +71,7 @@ def run_facts(
     return {
         "run_id": run_id,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": list(command),
+        "command": recorded_command(command),
         "cwd": str(Path.cwd()),
         "hostname": hostname(),
         "boot_id": boot_id(),
