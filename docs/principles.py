@@ -14,8 +14,9 @@ HEAD = """# Diagnostic principles
 Every way of failing to scale that evenstep looks for: what you see, what to look at, what to do,
 and the experiment that proves it. `evenstep explain MODE` prints the same for one of them.
 
-They are asked in this order, the most specific first, and each lost nanosecond is attributed once:
-whoever comes later explains what is left.
+Each is costed by replaying the run's dependency graph without it, in absolute times; what one is
+worth beside the others is its Shapley value. The order is that of naming: who has evidence of his
+own (a recorded pause, a placement) is asked before who only sees lateness.
 
 Three rules stand behind all of them.
 

@@ -1,7 +1,8 @@
 """Every failure mode there is, in the order in which they are asked.
 
-The order decides who explains a loss that several could: the most specific mode comes first and
-claims it (see `evenstep.diagnose.lateness.claims`); whoever comes later is given what is left.
+The order is that of naming: who has evidence of his own comes before who only sees lateness (see
+`evenstep.diagnose.lateness.claims`). What each costs beside the others no order decides: see
+`evenstep.diagnose.attribution`.
 """
 
 from __future__ import annotations
