@@ -53,10 +53,14 @@ dist: $(VENV)/.ready
 fuzz: $(VENV)/.ready
 	EVENSTEP_FUZZ=1 $(BIN)/python -m pytest tests/pacing tests/trace tests/diagnose tests/importers tests/simulate
 
-# Coverage-guided, for the importers: five minutes.
+# Everything that reads what others wrote: numbered inputs under limits, then coverage-guided ones.
+# A night on two cores: make fuzz-importers INPUTS=1000000 SECONDS=28800
+INPUTS ?= 100000
+SECONDS ?= 300
 fuzz-importers: $(VENV)/.ready
+	$(BIN)/python -W ignore -m tests.fuzz.trial 1000000 $(INPUTS)
 	$(BIN)/python -m pip install --quiet atheris
-	$(BIN)/python -m tests.fuzz.importers -- -max_total_time=300
+	$(BIN)/python -m tests.fuzz.guided -- -max_total_time=$(SECONDS) -rss_limit_mb=4096
 
 # The diagnosis on labelled traces, and on real jobs with real faults.
 corpus: $(VENV)/.ready

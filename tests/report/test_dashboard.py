@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from evenstep.agent.windows import WindowReport
-from evenstep.export.prometheus_metrics import Families, of_diagnosis, of_live, of_spools
+from evenstep.export.prometheus_metrics import Families, Live, of_diagnosis, of_live, of_spools
 from evenstep.trace.reader import read_spool
 from tests.report.test_prometheus import DASHBOARD
 from tests.trace.small_run import write_run
@@ -25,7 +26,8 @@ def emitted(diagnosis, tmp_path) -> Families:
     folder = write_run(tmp_path / "run")
     of_spools([read_spool(path) for path in folder.glob("attempt-*/*.spool")], found)
     report = WindowReport(*range(len(WindowReport._fields)))
-    return of_live({"ranks": [report._asdict()], "late_windows": {"0": 1}}, found)
+    window = {"ranks": [report._asdict()], "late_windows": {0: 1}}
+    return of_live(msgspec.convert(window | {"schema": "evenstep.live/1"}, Live), found)
 
 
 def selectors(node: Any) -> Iterator[Any]:

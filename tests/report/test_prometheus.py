@@ -7,12 +7,13 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 
 from evenstep.agent.windows import WindowReport
 from evenstep.errors import UsageError
 from evenstep.export.prometheus import exposition, running, server, write
-from evenstep.export.prometheus_metrics import MEANINGS, Families, of_diagnosis, of_live
+from evenstep.export.prometheus_metrics import MEANINGS, Families, Live, of_diagnosis, of_live
 from tests.report.small_run import HOSTILE
 from tests.trace.small_run import STEPS, WORLD, write_run
 
@@ -70,11 +71,12 @@ def test_counters_are_named_as_counters():
 def test_the_live_window_names_the_late_rank():
     report = WindowReport(*range(len(WindowReport._fields)))
     live = {
+        "schema": "evenstep.live/1",
         "ranks": [report._asdict()],
         "late": {"rank": 7, "share": 0.2},
         "late_windows": {"7": 3},
     }
-    samples = parsed(exposition(of_live(live)))
+    samples = parsed(exposition(of_live(msgspec.convert(live, Live, str_keys=True))))
     assert samples["evenstep_late_rank", ()] == 7
     assert samples["evenstep_late_windows_total", (("rank", "7"),)] == 3
     assert samples["evenstep_window_step_seconds", (("rank", "0"),)] == report.step_ns / 1e9

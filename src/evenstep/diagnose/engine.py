@@ -5,26 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from evenstep import words
 from evenstep.diagnose import dynamics
+from evenstep.diagnose.attribution import attributed
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.pacing_effects import pacing
 from evenstep.diagnose.measure.attempts import PREEMPTED
 from evenstep.diagnose.measure.callstacks import with_stacks
+from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import summary
 from evenstep.diagnose.measure.regimes import regimes
 from evenstep.diagnose.modes import hang
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
-from evenstep.diagnose.what_if.together import with_interactions
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 NAMED = 0.05  # severity from which a finding makes the headline
 FEW_STEPS = 30
-GUESSED = 0.5  # no finding is surer than this where exposure is a guess
+UNEXPLAINED = 0.005  # of the run's length that its replay misses: less is not worth saying
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -33,29 +36,18 @@ def diagnose(trace: Trace) -> Diagnosis:
     findings: list[Finding] = []
     for mode in MODES:
         if len(case.grid.steps) or mode.without_steps:
-            case.claims.asking = mode.name
             findings += mode.find(case)
+    findings = attributed(case, findings)
     findings.sort(key=lambda finding: (finding.mode not in TERMINAL, -finding.severity))
-    findings = [_as_sure_as_exposure(case, one) for one in with_interactions(case, findings)]
-    findings = [with_stacks(trace, finding) for finding in findings]
+    findings = [replace(with_stacks(trace, one), change=None) for one in findings]
     numbers = summary(trace, case.grid) | dynamics.summary(case)
     numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
+    numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)
     numbers["pacing"] = pacing(trace)
     if trace.operations is not None:
         numbers["stragglers"] = published(slowdowns(job(trace.operations, trace.names)))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
-
-
-def _as_sure_as_exposure(case: Case, finding: Finding) -> Finding:
-    """The finding, no surer than what it rests on.
-
-    On devices that are not seen computing, a delay behind overlapped buckets may be counted once
-    for each of them, or hidden altogether.
-    """
-    if case.grid.exposure_known:
-        return finding
-    return replace(finding, confidence=min(finding.confidence, GUESSED))
 
 
 def _run(trace: Trace) -> dict[str, Any]:
@@ -130,7 +122,7 @@ def _healthy(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> st
 def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     """Whether the fabric has a part in it: exposed transfer, where it can be told from waits."""
     shares = numbers.get("shares")
-    if not shares or not case.grid.exposure_known or case.stuck:
+    if not shares or case.stuck:
         return ""
     transfer = shares["exposed_communication"]
     share = words.percent(transfer)
@@ -166,6 +158,13 @@ def _limits(case: Case) -> list[str]:
             "collectives were recorded, but no step: where a loop has no optimizer, call "
             "evenstep.step() at its end"
         )
+    if (case.unexplained or 0.0) > UNEXPLAINED:
+        limits.append(
+            f"the replay misses the run's length by {words.percent(case.unexplained or 0.0)}: "
+            "every cost may be off by as much"
+        )
+    if brought := _brought_in(grid):
+        limits.append(brought)
     if len(trace.ranks) < 2:
         limits.append("one rank alone: nobody waits for anybody")
     if grid.clocks.error_ns > 0:
@@ -173,19 +172,20 @@ def _limits(case: Case) -> list[str]:
             f"clocks of {len({info.clock for info in trace.ranks.values()})} hosts were aligned "
             f"from collectives to within {words.duration(grid.clocks.error_ns)}"
         )
-    if unplaced := grid.clocks.unplaced:
+    if unplaced := _unplaced(grid):
         clock, its = ("clock", "its") if len(unplaced) == 1 else ("clocks", "their")
         limits.append(
             f"the {clock} of {words.ranks(unplaced)} could not be aligned: only {its} durations "
             "are used"
         )
     if steps and not case.phases_known:
-        unseen = "input" if grid.device_ns.any() else "compute and input"
+        on_device = grid.graph is not None and grid.graph.device.any()
+        unseen = "input" if on_device else "compute and input"
         limits.append(f"no phases were recorded: {unseen} cannot be told from other time")
-    if not grid.exposure_known:
+    if grid.graph is not None and grid.graph.device.any():
         limits.append(
-            "collectives ran on a device, or waits for them were not recorded: one counts as "
-            "exposed unless its rank enters another during it"
+            "collectives ran on a device: what its compute waits for is taken from how one follows "
+            "another"
         )
     if grid.arrivals.incomplete:
         limits.append(
@@ -195,6 +195,29 @@ def _limits(case: Case) -> list[str]:
     if steps and not grid.arrivals.rows["rank"].size and len(trace.ranks) > 1:
         limits.append("no collective that all traced ranks took part in was recorded")
     return limits
+
+
+def _brought_in(grid: StepGrid) -> str:
+    """Who came late into the first traced step, where that is a part of all there is."""
+    if grid.graph is None or not len(grid.steps):
+        return ""
+    start = grid.graph.starts_ns[0][: len(grid.ranks)]
+    late = start - np.median(start)
+    if late.max() < NAMED * grid.total_ns:
+        return ""
+    last = int(grid.ranks[int(late.argmax())])
+    return (
+        f"rank {last} enters the first traced step {words.duration(float(late.max()))} late: what "
+        "the others wait for it there was brought along from before"
+    )
+
+
+def _unplaced(grid: StepGrid) -> list[int]:
+    """Hosts whose times compare with nobody's, and whose devices do not tell either."""
+    if grid.graph is None:
+        return list(grid.clocks.unplaced)
+    streams = set(grid.ranks[grid.graph.device].tolist())
+    return [rank for rank in grid.clocks.unplaced if rank not in streams]
 
 
 def _facts(trace: Trace) -> list[str]:

@@ -7,7 +7,7 @@ Every finding answers four questions in this order: what is seen (`observation`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 SCHEMA = "evenstep.diagnosis/1"
@@ -101,10 +101,13 @@ class Finding:
     evidence: Sequence[Evidence] = ()
     title: str = ""  # the cause in about five words: "Garbage collection on rank 1"
     stacks: Sequence[CallStack] = ()  # where they were taken
+    change: Any = field(default=None, compare=False, repr=False)  # a graph's `Change`: without it
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with exactly the keys of the contract."""
-        return asdict(self)
+        plain = asdict(replace(self, change=None))
+        del plain["change"]
+        return plain
 
 
 @dataclass(slots=True)

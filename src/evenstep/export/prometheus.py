@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from evenstep.errors import TraceError, UsageError
-from evenstep.export.prometheus_metrics import Families, Family, of_live, of_spools
+from evenstep.export.prometheus_metrics import Families, Family, Live, of_live, of_spools
 from evenstep.trace.reader import SpoolContents, open_spool
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder, read_facts
@@ -86,13 +87,12 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
     return of_live(live, found) if live else found
 
 
-def _live(path: Path) -> dict[str, Any]:
-    """The latest window; nothing where there is none yet, or a file of somebody else's."""
+def _live(path: Path) -> Live | None:
+    """The latest window; None where there is none yet, or a file of somebody else's."""
     try:
-        document = read_facts(path)
-    except TraceError:
-        return {}
-    return document if document.get("schema") == "evenstep.live/1" else {}
+        return msgspec.convert(read_facts(path), Live, str_keys=True)
+    except (TraceError, msgspec.ValidationError):
+        return None
 
 
 def _readable(path: Path) -> SpoolContents | None:

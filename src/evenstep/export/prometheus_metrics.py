@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.trace.reader import SpoolContents
@@ -138,19 +140,41 @@ def of_spools(spools: Iterable[SpoolContents], into: Families | None = None) -> 
     return found
 
 
-def of_live(live: Mapping[str, Any], into: Families | None = None) -> Families:
+class _Report(msgspec.Struct):
+    rank: int
+    step_ns: float | None = None
+    work_ns: float | None = None
+    wait_ns: float | None = None
+    delay_ns: float | None = None
+    waits_known: int = 0
+
+
+class _Late(msgspec.Struct):
+    rank: int = -1
+    share: float = 0.0
+
+
+class Live(msgspec.Struct):
+    """What is used of `live.json`: the latest window."""
+
+    schema: Literal["evenstep.live/1"]
+    ranks: list[_Report] = []
+    late: _Late | None = None
+    late_windows: dict[int, int] = {}
+
+
+def of_live(live: Live, into: Families | None = None) -> Families:
     """What `live.json` says of the latest window."""
     found = Families() if into is None else into
-    for report in live.get("ranks") or []:
-        rank = report["rank"]
+    for report in live.ranks:
         for name in ("step", "work", "wait", "delay"):
-            value = _seconds(report.get(f"{name}_ns"))
-            if name == "wait" and not report.get("waits_known"):
+            value = _seconds(getattr(report, f"{name}_ns"))
+            if name == "wait" and not report.waits_known:
                 value = None
-            found.add(f"evenstep_window_{name}_seconds", value, rank=rank)
-    late = live.get("late") or {}
-    found.add("evenstep_late_rank", late.get("rank", -1))
-    found.add("evenstep_late_share", late.get("share", 0.0))
-    for rank, windows in (live.get("late_windows") or {}).items():
+            found.add(f"evenstep_window_{name}_seconds", value, rank=report.rank)
+    late = live.late or _Late()
+    found.add("evenstep_late_rank", late.rank)
+    found.add("evenstep_late_share", late.share)
+    for rank, windows in live.late_windows.items():
         found.add("evenstep_late_windows_total", windows, rank=rank)
     return found

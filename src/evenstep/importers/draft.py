@@ -56,14 +56,14 @@ class Draft:
 
     def group(self, name: str, ranks: Iterable[int], backend: str = "") -> int:
         """Number of the group with this name and these members; it is entered when new."""
-        members = tuple(sorted(set(ranks)))
+        members = ranks if isinstance(ranks, range) and ranks.step > 0 else sorted(set(ranks))
         self._members += len(members)
         if self._members > MOST_MEMBERS:
             raise TraceError(f"its groups have more than {MOST_MEMBERS} members in all: damage")
         uid = group_uid(members, name)
         if uid not in self._groups:
             self._groups[uid] = len(self._group_table)
-            self._group_table.append(Group(uid, name, members, backend))
+            self._group_table.append(Group(uid, name, tuple(members), backend))
         return self._groups[uid]
 
     def members(self, group: int) -> tuple[int, ...]:

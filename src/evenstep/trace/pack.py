@@ -30,6 +30,7 @@ from evenstep.trace.spool.layout import (
 )
 
 SUFFIX = ".pack"
+MOST_TABLES_BYTES = 64 << 20  # of names, groups and facts
 CHUNK_RECORDS = 4096  # copied at a time
 _SEQ_BYTES = 8
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # a zip file's, before a member's name (APPNOTE 4.3.7)
@@ -69,10 +70,19 @@ def look(path: Path) -> Found | None:
             if fields[0] != MAGIC:
                 return None
             text = page[HEADER_TEXT_OFFSET : HEADER_TEXT_OFFSET + fields[-1]]
-            tables = os.pread(file.fileno(), fields[10], fields[9])
+            tables = os.pread(file.fileno(), min(fields[10], MOST_TABLES_BYTES), fields[9])
         identity = json.loads(text)
         return Found(path, str(identity.get("hostname") or "unnamed"), "closed" in _facts(tables))
-    except (OSError, ValueError, AttributeError, struct.error):
+    except (
+        OSError,
+        OverflowError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        struct.error,
+    ):
         return None
 
 

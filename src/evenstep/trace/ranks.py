@@ -10,6 +10,8 @@ MOST_RANKS = 1 << 20  # a number beyond it is damage, not a cluster
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """Ranks in ascending order, runs of neighbours joined: {0, 1, 2, 8} is "0-2,8"."""
+    if isinstance(ranks, range) and ranks.step == 1 and len(ranks) > 1:
+        return f"{ranks.start}-{ranks.stop - 1}"
     parts: list[str] = []
     first = last = None
     for rank in [*sorted(set(ranks)), None]:

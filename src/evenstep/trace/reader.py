@@ -32,6 +32,8 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
 SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
+MOST_MEMBERS = 4 * MOST_RANKS  # of a rank's groups: a few characters may claim a million
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 SUMMARY_STRETCH = 64  # summaries looked at together for the end of those that were written
 
 
@@ -48,6 +50,7 @@ class SpoolContents:
     facts: dict[str, Any] = field(default_factory=dict)
     dropped: int = 0  # records the ring has overwritten
     damage: str = ""  # what is wrong with the file, in words
+    members: int = 0  # of all groups together
 
     @property
     def closed(self) -> bool:
@@ -135,7 +138,7 @@ def _opened(place: Path | Extent) -> tuple[SpoolContents, Ring, Array]:
         start = layout.HEADER_TEXT_OFFSET
         identity = json.loads(bytes(data[start : start + length]))
         _check(identity)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         raise SpoolError(f"{path}: the identity at byte {start} is damaged") from error
     contents = SpoolContents(path, identity, np.empty(0, RECORD), np.empty(0, SUMMARY))
     end = ring + capacity * layout.RECORD_BYTES
@@ -179,6 +182,12 @@ def _header(path: Path, data: Array) -> tuple[Any, ...]:
             f"{path} has record layout {header[1]}, this evenstep reads layout {layout.VERSION}; "
             "read it with the version that wrote it"
         )
+    _, _, page, _, summary_bytes, ring, _, first, summaries, tables, tables_bytes, _ = header
+    # Every region begins where the one before ends: a bit turned in any of these shows.
+    ends = (tables + tables_bytes, first + summaries * layout.SUMMARY_BYTES)
+    sizes = (page, tables, summary_bytes)
+    if (first, ring) != ends or sizes != (layout.PAGE_BYTES,) * 2 + (layout.SUMMARY_BYTES,):
+        raise SpoolError(f"{path}: the header is damaged: its regions do not meet")
     return header
 
 
@@ -264,7 +273,7 @@ def _read_tables(contents: SpoolContents, region: Array) -> None:
         start += length
         try:
             _enter(contents, kind, number, text)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except _DAMAGE:
             contents.damage = f"{contents.path}: a table entry before byte {start} is damaged"
 
 
@@ -273,7 +282,9 @@ def _enter(contents: SpoolContents, kind: int, number: int, text: bytes) -> None
         contents.names[number] = text.decode()
     elif kind == layout.TABLE_GROUP:
         group = json.loads(text)
-        parse_ranks(group.setdefault("ranks", ""))
+        contents.members += len(parse_ranks(group.setdefault("ranks", "")))
+        if contents.members > MOST_MEMBERS:
+            raise ValueError("groups of more ranks than there can be")
         contents.groups[number] = {**group, "uid": str(group["uid"])}
     elif kind == layout.TABLE_FACT:
         fact = json.loads(text)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -141,14 +142,14 @@ def encoded(run: LiveRun, node: str, look: int) -> bytes:
 
 def decoded(data: bytes) -> NodeNews:
     """The inverse. Raises `ValueError` for anything else."""
-    values = json.loads(data[:HEAD_BYTES])
-    if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
-        raise ValueError(f"it is not {SCHEMA}")
     try:
-        head = Head(**values)
+        values = json.loads(data[:HEAD_BYTES])
+        if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
+            raise ValueError(f"it is not {SCHEMA}")
+        head = msgspec.convert(values, Head)
         ranks = np.frombuffer(data, RANK, head.rank_rows, HEAD_BYTES)
         steps = np.frombuffer(data, STEP, KEPT_STEPS, HEAD_BYTES + ranks.nbytes)
-    except TypeError as error:
+    except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from error
     ranks, steps = ranks[ranks["rank"] >= 0], steps[steps["step"] >= 0]
     states = [_state(row, head) for row in ranks]
@@ -214,7 +215,9 @@ def _state(row: Any, head: Head) -> NodeRank:
         facts["failure"] = head.failure
     inside = None
     if bits & INSIDE:
-        inside = Inside(row["op"].decode(), int(row["group_seq"]), int(row["enter_ns"]))
+        inside = Inside(
+            row["op"].decode(errors="replace"), int(row["group_seq"]), int(row["enter_ns"])
+        )
     return NodeRank(
         rank=int(row["rank"]),
         host=head.node,

@@ -5,7 +5,6 @@ Only the latest attempt is followed; a new one takes its place as soon as a rank
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from evenstep.trace.spool.folder import RunFolder
+from evenstep.errors import TraceError
+from evenstep.trace.spool.folder import RunFolder, read_facts
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch.spool import Inside, SpoolTail
 from evenstep.watch.window import RankWindow, StepTable, rank_window, step_table
@@ -234,7 +234,6 @@ def _is_gone(identity: dict[str, Any]) -> bool:
 def orders(folder: Path) -> dict[str, Any]:
     """What `evenstep ctl` has written; {} where it has not, or what is there is no such thing."""
     try:
-        found = json.loads((folder / "control.json").read_text())
-    except (OSError, ValueError):
+        return read_facts(folder / "control.json")
+    except TraceError:
         return {}
-    return found if isinstance(found, dict) else {}

@@ -113,7 +113,7 @@ class SpoolTail:
         try:
             identity = json.loads(page[start : start + length])
             self.identity = {**identity, "rank": int(identity["rank"])}
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return False
         self._ring_at, self._ring_slots = ring, ring_slots
         self._summaries_at, self._slots = first, level_slots(slots)[0][1]
@@ -150,7 +150,7 @@ class SpoolTail:
         try:
             fact = json.loads(text)
             self.facts[fact["key"]] = fact["value"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return  # a damaged entry tells nothing
 
     # -- steps -----------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ class Account:
     input_ns: Array
     above_floor: Array | None  # share of the exposed transfer that is above the floor; None unknown
     samples: Array | None  # of all ranks; None unknown
-    exposure_known: bool
 
     @property
     def steps(self) -> int:
@@ -124,7 +123,6 @@ def account(name: str, trace: Trace, diagnosis: Diagnosis) -> Account:
         input_ns=_mean(grid, grid.phase_ns[Phase.INPUT]),
         above_floor=_above_floor(trace, grid),
         samples=grid.samples.sum(axis=1).astype(float) if known else None,
-        exposure_known=grid.exposure_known,
     )
 
 
@@ -177,7 +175,7 @@ def shares(run: Account, at: Array) -> dict[str, float]:
     compute, blocked = float(run.compute_ns[at].sum()), float(run.blocked_ns[at].sum())
     wait = float(run.wait_ns[at].sum())
     parts = {
-        "compute": compute if run.exposure_known else max(0.0, compute - blocked),
+        "compute": compute,
         "exposed_communication": max(0.0, blocked - wait),
         "wait": wait,
         "input": float(run.input_ns[at].sum()),

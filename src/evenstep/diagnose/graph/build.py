@@ -6,6 +6,7 @@ step. An operation takes what passes from when it could begin until the first wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from evenstep.diagnose.graph.entries import Entries, entries
 from evenstep.diagnose.graph.lanes import Span, rows_of
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.measure.arrivals import device_clock_is_hosts
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
@@ -31,16 +33,23 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     found = entries(trace, clocks, ranks)
     found = _only(found, np.isin(found.rows.step, steps))
     device = _device_lanes(found.rows, len(ranks))
+    ahead = np.zeros(len(ranks), np.int64)
     if device.any():
         found = _only(found, device[found.rows.lane] == found.rows.on_device)
-        chosen = np.flatnonzero(found.rows.on_device)
-        found = found._replace(rows=_aligned(found.rows, chosen, len(ranks)))
+        clock = _clocks_read(trace, clocks, ranks)
+        rows, ahead = _aligned(found.rows, len(ranks), clock)
+        found = found._replace(rows=rows)
+    lost = np.isin(ranks, list(clocks.unplaced)) & ~device
+    found = _only(found, ~lost[found.rows.lane]) if lost.any() else found
     found = found._replace(rows=_decided(found.rows))
-    span = Span(trace, clocks, steps, ranks, device)
+    apart = device & ~np.isin(ranks, device_clock_is_hosts(trace))
+    span = Span(trace, clocks, steps, ranks, device, apart)
     over, queues = _over(found, _ended(found))
     operations = found.operations.with_column("over_ns", over).with_column("queues", queues)
     operations = operations.with_column("last_ns", _begin(found))
-    return segments(rows_of(span, found, over), operations, steps, ranks, span.begun_ns())
+    rows, operations = rows_of(span, found, operations)
+    made = segments(rows, operations, steps, ranks, span.step_ns("enter_ns"))
+    return replace(made, device=device, host_ahead_ns=ahead)
 
 
 def _only(found: Entries, kept: Array) -> Entries:
@@ -67,13 +76,38 @@ def _device_lanes(rows: Columns, lanes: int) -> Array:
     return np.asarray(2 * np.bincount(rows.lane, rows.on_device, lanes) > count)
 
 
-def _aligned(rows: Columns, chosen: Array, lanes: int) -> Columns:
+def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:
+    """Entries with those of devices on the time of the first hosts' clock, and by how much each
+    lane's host is ahead of that. `clock` numbers the clock that each lane's host reads."""
+    chosen = np.flatnonzero(rows.on_device)
     moved = streams.together(rows.select(chosen), lanes)
+    number = clock[moved.lane]
+    lines = {
+        int(one): streams.issued(moved.enter_ns[number == one], moved.issued_ns[number == one])
+        for one in np.unique(number)
+    }
+    first = lines[min(lines)]
+    ahead = np.zeros(lanes, np.int64)
+    for one, line in lines.items():
+        middle = float(moved.enter_ns[number == one].mean())
+        ahead[clock == one] = int(line.at(np.array(middle)) - first.at(np.array(middle)))
     for name in ("enter_ns", "leave_ns"):
         column = rows[name].copy()
-        column[chosen] = moved[name]
+        column[chosen] = moved[name] + np.rint(first.at(moved[name])).astype(np.int64)
         rows = rows.with_column(name, column)
-    return rows
+    return rows, ahead
+
+
+def _clocks_read(trace: Trace, clocks: Clocks, ranks: Array) -> Array:
+    """A number for each lane's host clock: 0 where it is on the common time."""
+    apart = [trace.ranks[int(rank)].clock for rank in ranks if clocks.by_rank[int(rank)] is None]
+    number = {name: 1 + at for at, name in enumerate(dict.fromkeys(apart))}
+    return np.array(
+        [
+            number[trace.ranks[int(rank)].clock] if clocks.by_rank[int(rank)] is None else 0
+            for rank in ranks
+        ]
+    )
 
 
 # -- when operations were over ---------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Entries(NamedTuple):
     """`rows`, one per rank and operation, in order of operation: operation, lane (index of the
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before it),
     waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the
-    call), on_device.
+    call), on_device, seq (of the record), issued_ns (by its host).
     `operations`, in order of queue and sequence: queue, sequence, group (-1 none), op, size_bytes,
     members, root, message.
     """
@@ -69,7 +69,7 @@ def _collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     single = _alone(events, number)
     if single.any():
         number = _apart(number, single)
-    enter, leave = times(events, clocks)
+    enter, leave, issued = times(events, clocks)
     first = np.flatnonzero(np.diff(number, prepend=-1))
     heads = events.select(first)
     is_root = events["rank"] == events.peer_or_root
@@ -80,8 +80,10 @@ def _collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
         stays = _stays(events, number, enter, leave, from_root & is_root)
         waits |= stays
         decides |= (np.bincount(number, stays) > 0)[number]
+    if (to_root & ~is_root).any():
+        waits |= _leaves_with_root(events, number, enter, leave, to_root & ~is_root)
     nobody = np.zeros(len(events), bool)
-    table = _rows(events, ranks, number, (enter, leave), (decides, waits, nobody))
+    table = _rows(events, ranks, number, (enter, leave, issued), (decides, waits, nobody))
     lane = np.searchsorted(ranks, heads["rank"])
     queue = np.unique(np.where(single[first], -1 - lane, heads.group), return_inverse=True)
     operations = Columns(
@@ -110,14 +112,18 @@ def _by_queue(rows: Columns, operations: Columns) -> Entries:
 
 def _known(events: Columns, ranks: Array, usable: Array) -> Columns:
     """Records that ended, of these ranks."""
-    ended = np.where(
-        (events.flags & _DEVICE) != 0,
-        np.maximum(events.device_exit_ns, events.exit_ns),
-        events.exit_ns,
-    )
+    ended = events.exit_ns
+    if (device := on_device(events)).any():
+        ended = np.where(device, events.device_exit_ns, ended)
     usable = usable & (ended > 0) & ((events.flags & _FAILED) == 0)
     usable &= np.isin(events["rank"], ranks)
     return events if usable.all() else events.select(usable)
+
+
+def on_device(events: Columns) -> Array:
+    """Records that ran on a device's stream, and say when."""
+    mine = np.asarray((events.flags & _DEVICE) != 0)
+    return mine & (events.device_exit_ns > 0) if mine.any() else mine
 
 
 def _in_order(events: Columns) -> Columns:
@@ -180,16 +186,32 @@ def _stays(events: Columns, number: Array, enter: Array, leave: Array, roots: Ar
     return np.asarray(held & ((met >= FEWEST_MEETINGS) & (so >= MOSTLY * met))[kind])
 
 
-def times(events: Columns, clocks: Clocks) -> tuple[Array, Array]:
-    """Begin and end of records on the host's common time; of those on a device, on the device's."""
-    device = ((events.flags & _DEVICE) != 0) & (events.device_exit_ns > 0)
+def _leaves_with_root(
+    events: Columns, number: Array, enter: Array, leave: Array, others: Array
+) -> Array:
+    """Who sends to a root and is blocked until the root has everything, though it need not be."""
+    is_root = events["rank"] == events.peer_or_root
+    end = np.zeros(int(number[-1]) + 1, np.int64)
+    end[number[is_root]] = leave[is_root]
+    blocked = others & ((events.flags & (_ASYNC | _DEVICE)) == 0)
+    late = leave >= end[number] - (end[number] - enter) // 10
+    kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
+    count, so = np.bincount(kind, blocked), np.bincount(kind, blocked & late)
+    return np.asarray(blocked & (so >= MOSTLY * count)[kind])
+
+
+def times(events: Columns, clocks: Clocks) -> tuple[Array, Array, Array]:
+    """Begin and end of records on the host's common time, of those on a device on the device's; and
+    when the host issued them."""
     enter = clocks.common(events["rank"], events.enter_ns)
     leave = np.where(events.exit_ns > 0, clocks.common(events["rank"], events.exit_ns), 0)
+    device = on_device(events)
     if not device.any():
-        return enter, leave
+        return enter, leave, enter
     return (
         np.where(device, events.device_enter_ns, enter),
         np.where(device, events.device_exit_ns, leave),
+        enter,
     )
 
 
@@ -197,11 +219,11 @@ def _rows(
     events: Columns,
     ranks: Array,
     number: Array,
-    placed: tuple[Array, Array],
+    placed: tuple[Array, Array, Array],
     part: tuple[Array, Array, Array],
 ) -> Columns:
     flags = events.flags
-    device = ((flags & _DEVICE) != 0) & (events.device_exit_ns > 0)
+    device = on_device(events)
     blocking = ((flags & (_ASYNC | _DEVICE)) == 0) & (events.thread == 0)
     return Columns(
         {
@@ -215,6 +237,8 @@ def _rows(
             "sends": part[2],
             "calls": blocking,
             "on_device": device,
+            "seq": events.seq.astype(np.int64),
+            "issued_ns": placed[2] if device.any() else placed[0],
         }
     )
 
@@ -255,12 +279,13 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
     number = _numbered(number[order])
-    enter, leave = times(events, clocks)
+    enter, leave, issued = times(events, clocks)
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
-    meets = _rendezvous(events, number, (enter, leave), sending & both)
+    asked = _rendezvous(events, number, (enter, leave), sending & both)
+    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
-    part = (sending | meets | ~both, ~sending | meets, sending)
-    table = _rows(events, ranks, number, (enter, leave), part)
+    part = (sending | asked | ~both, ~sending | meets, sending)
+    table = _rows(events, ranks, number, (enter, leave, issued), part)
     heads = events.select(first)
     operations = Columns(
         {
@@ -278,15 +303,22 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
 
 
 def _rendezvous(events: Columns, number: Array, placed: tuple[Array, Array], sends: Array) -> Array:
-    """Rows of messages whose sender waits for the receiver: on devices, or seen to do so."""
-    device = ((events.flags & _DEVICE) != 0) & (events.device_exit_ns > 0)
+    """Rows of messages that need both ends to begin: on devices, where a sender was seen to wait
+    for its receiver, and where what was asked for late still takes as long as ever."""
+    device = on_device(events)
     if not len(number):
         return np.asarray(device)
     blocked = sends & ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
     together = np.bincount(number, device) == 2
+    enter, leave = placed
+    last = np.zeros(int(number[-1]) + 1, np.int64)
+    np.maximum.at(last, number, enter)
     if blocked.any():
-        enter, leave = placed
-        last = np.zeros(int(number[-1]) + 1, np.int64)
-        np.maximum.at(last, number, enter)
         together |= np.bincount(number, blocked & (leave >= last[number])) > 0
+    pairs = np.flatnonzero(np.bincount(number) == 2)
+    first = np.searchsorted(number, pairs)  # the sender, then the receiver
+    sent, posted, came = enter[first], enter[first + 1], leave[first + 1]
+    late, took = posted > sent + (came - np.maximum(posted, sent)), came - np.maximum(posted, sent)
+    if late.any() and (~late).any() and np.median(took[late]) > np.median(took[~late]) / 2:
+        together[pairs] = True
     return np.asarray(together[number])

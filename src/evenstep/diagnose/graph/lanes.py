@@ -21,18 +21,24 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 NONE = -1
-ENTRY, CALL, WAIT, STEP_END = range(4)  # `order` of rows at one time: who entered went on first
+WORKED, ENTRY, CALL, WAIT, STEP_END = range(5)  # `order` of rows at one time
+NEVER = -(2**40)
+MOST = 0.5  # of the waits in a place that were blocked are for one operation: all of them are
+MOSTLY = 0.9  # of the steps begin after all that was entered in the one before
+TELLING_NS = 20_000  # a wait of so long was ended by what it was for
 BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait it ended
 
 
 class Span(NamedTuple):
-    """What is laid out: steps and ranks by number, ascending; `device` (ranks,) are streams."""
+    """What is laid out: steps and ranks by number, ascending; `device` (ranks,) are streams, and
+    `apart` those of them whose clock is not their host's: their steps end with what they do."""
 
     trace: Trace
     clocks: Clocks
     steps: Array
     ranks: Array
     device: Array
+    apart: Array
 
     def table(self, rows: Columns) -> Columns:
         """Records of these steps and of the hosts among these ranks, on the common time."""
@@ -44,25 +50,57 @@ class Span(NamedTuple):
                 "step": rows.step.astype(np.int64),
                 "enter_ns": self.clocks.common(rows["rank"], rows.enter_ns),
                 "leave_ns": self.clocks.common(rows["rank"], rows.exit_ns),
+                "seq": rows.seq.astype(np.int64),
             }
         )
-        return table.select(~self.device[table.lane]) if self.device.any() else table
+        return table.select(~self.apart[table.lane]) if self.apart.any() else table
 
-    def begun_ns(self) -> Array:
-        """When each step began on each host: (steps, lanes), -1 unknown."""
+    def step_ns(self, end: str) -> Array:
+        """When each step began ("enter_ns") or ended: (steps, lanes), -1 unknown."""
         rows = self.table(self.trace.of_kind(Kind.STEP))
         found = np.full((len(self.steps), len(self.ranks)), NONE, np.int64)
-        found[np.searchsorted(self.steps, rows.step), rows.lane] = rows.enter_ns
+        found[np.searchsorted(self.steps, rows.step), rows.lane] = rows[end]
         return found
 
 
-def rows_of(span: Span, found: Entries, over: Array) -> Columns:
-    """All rows, in order of lane and time: lane, step, at_ns, enter, wait, order."""
-    parts = _host_rows(span, found, over)
+def rows_of(span: Span, found: Entries, operations: Columns) -> tuple[Columns, Columns]:
+    """All rows, in order of lane and time: lane, step, at_ns, enter, wait, order; and all
+    operations, with those added of which nothing is known but that somebody waited for them.
+
+    At one time rows are in the order in which they were recorded, where that is known.
+    """
+    over = operations.over_ns
+    parts, unknown = _host_rows(span, found, over)
+    if len(unknown):
+        parts.append(_unknown_rows(unknown, len(operations)))
+        operations = Columns.concatenate([operations, _unknown_operations(unknown, operations)])
     if span.device.any():
-        parts += _device_rows(found, over)
+        parts += _device_rows(span, found, over)
     rows = Columns.concatenate(parts)
-    return rows.select(np.lexsort([rows.until_ns, rows.order, rows.step, rows.at_ns, rows.lane]))
+    last = rows.order == STEP_END
+    keys = [rows.until_ns, rows.order, rows.seq, last, rows.step, rows.at_ns, rows.lane]
+    return rows.select(np.lexsort(keys)), operations
+
+
+def _unknown_rows(waits: Columns, first: int) -> Columns:
+    """Waits for what was not recorded: for an operation of their own each."""
+    number = first + np.arange(len(waits))
+    return _table(waits, number, number, CALL)
+
+
+def _unknown_operations(waits: Columns, operations: Columns) -> Columns:
+    nothing = np.zeros(len(waits), np.int64)
+    columns: dict[str, Any] = dict.fromkeys(operations, nothing)
+    columns |= {
+        "queue": int(operations.queue.max(initial=-1)) + 1 + waits.lane,
+        "sequence": np.arange(len(waits)),
+        "group": nothing - 1,
+        "members": nothing + 1,
+        "last_ns": waits.enter_ns,
+        "over_ns": waits.leave_ns,
+    }
+    columns["message"] = columns["queues"] = np.zeros(len(waits), bool)
+    return Columns({name: columns[name] for name in operations})
 
 
 def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array | int) -> Columns:
@@ -74,6 +112,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "step": rows.step,
             "at_ns": rows.enter_ns,
             "until_ns": rows.leave_ns,
+            "seq": rows.seq,
             "enter": nothing if enter is None else enter,
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
@@ -93,32 +132,40 @@ def _entered(rows: Columns, waits: Array) -> Columns:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-def _host_rows(span: Span, found: Entries, over: Array) -> list[Columns]:
-    """Entries and waits of host threads, and the ends of their steps."""
+def _host_rows(span: Span, found: Entries, over: Array) -> tuple[list[Columns], Columns]:
+    """Entries and waits of host threads, and the ends of their steps; and waits for what is not
+    known."""
     rows = found.rows.select(~found.rows.on_device) if span.device.any() else found.rows
     phases = span.trace.of_kind(Kind.PHASE)
     waits = span.table(phases.select(phases.op == int(Phase.SYNC)))
+    waits = waits.select(~span.device[waits.lane])
     behind = rows.select(rows.waits & ~rows.calls)
     blocked = rows.waits & rows.calls
-    parts = []
+    waits = waits.sorted_by("lane", "enter_ns")
+    parts, known = [], np.zeros(len(waits), bool)
     if len(behind) and not len(waits):
         rows = rows.sorted_by("lane", "enter_ns")
-        ahead = np.where(rows.waits, streams.awaited(rows, found.operations, over), 0)
-        blocked = rows.waits & (rows.calls | (ahead == 1))
-        parts = _later(rows, np.where(rows.calls, 0, ahead))
+        waited = streams.awaited(rows, found.operations, over)
+        ahead = np.where(rows.waits & ~rows.calls, waited.ahead, 0)
+        blocked = rows.waits & (rows.calls | ((ahead == 1) & ~waited.worked))
+        parts = _later(rows, waited._replace(ahead=ahead))
     elif len(behind):
-        parts = _awaited(waits, behind, found, over)
+        parts, known = _awaited(waits, behind, found, over)
+    unknown = waits.select(~known & (waits.leave_ns - waits.enter_ns >= TELLING_NS))
     ends = span.table(span.trace.of_kind(Kind.STEP))
+    ends = ends.select(~span.device[ends.lane])
     ends = ends.with_column("enter_ns", ends.leave_ns)
-    return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)]
+    return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
 
 
-def _awaited(waits: Columns, behind: Columns, found: Entries, over: Array) -> list[Columns]:
+def _awaited(
+    waits: Columns, behind: Columns, found: Entries, over: Array
+) -> tuple[list[Columns], Array]:
     """Rows of waits: of every queue the last operation of the lane that was over when one ended.
 
-    What an earlier wait has waited for is not waited for again.
+    What an earlier wait has waited for is not waited for again. Also, which waits are for anything
+    that is known.
     """
-    waits = waits.sorted_by("lane", "enter_ns")
     queue = found.operations.queue[behind.operation]
     queues = int(queue.max()) + 1
     pair = behind.lane * queues + queue
@@ -134,19 +181,58 @@ def _awaited(waits: Columns, behind: Columns, found: Entries, over: Array) -> li
     inside = lanes < by_lane.shape[1]
     by_lane[turn[inside], lanes[inside]] = np.flatnonzero(inside)
     ends, entries_ = _Line(number, ended), _Line(number, entered[np.lexsort([entered, number])])
-    parts = []
+    steps_ = _Line(number, behind.step[order])
+    place, latest = _turns(waits), waits.leave_ns + BETWEEN_NS
+    parts, found_any = [], np.zeros(len(waits), bool)
     for which in by_lane:
         pairs = which[waits.lane]
         mine = np.flatnonzero(pairs >= 0)
         chosen = pairs[mine]
         over_by = ends.before(chosen, waits.leave_ns[mine] + BETWEEN_NS)
-        last = np.minimum(over_by, entries_.before(chosen, waits.enter_ns[mine])) - 1
+        entered_by = entries_.before(chosen, waits.enter_ns[mine])
+        last = np.minimum(over_by, entered_by) - 1
+        first = steps_.before(chosen, waits.step[mine] - 1)
+        blocked = waits.leave_ns[mine] - waits.enter_ns[mine] >= TELLING_NS
+        usual = first + _usual(place[mine], last - first, blocked & (last >= first))
+        known = (
+            (usual >= first)
+            & (usual < entered_by)
+            & (ended[np.clip(usual, 0, len(ended) - 1)] <= latest[mine])
+        )
+        last = np.where(known, usual, last)
         earlier = _before_in_lane(waits.lane[mine], last)
+        found_any[mine] |= last >= firsts[chosen]
         new = (last >= firsts[chosen]) & (last > earlier)
         mine, last = mine[new], last[new]
         rows = waits.select(mine)
         parts.append(_table(rows, None, operation[last], WAIT))
-    return parts
+    return parts, found_any
+
+
+def _turns(waits: Columns) -> Array:
+    """A number for each wait, the same for the n-th of a step with equally many."""
+    opens = (np.diff(waits.lane, prepend=-1) != 0) | (np.diff(waits.step, prepend=-1) != 0)
+    first = np.flatnonzero(opens)
+    size = np.diff(np.append(first, len(waits)))
+    turn = np.arange(len(waits)) - np.repeat(first, size)
+    return np.asarray(turn * (int(size.max(initial=0)) + 1) + np.repeat(size, size))
+
+
+def _usual(place: Array, ahead: Array, telling: Array) -> Array:
+    """By the place in the step, how many operations of the step come before the one that such a
+    wait is mostly for, by those that were blocked; a large negative number where that varies."""
+    if not telling.any():
+        return np.full(len(place), NEVER)
+    width = int(ahead[telling].max()) + 1
+    votes = np.bincount(place[telling] * width + ahead[telling])
+    keys = np.flatnonzero(votes)
+    order = np.lexsort([votes[keys], keys // width])
+    best = keys[order[np.flatnonzero(np.diff(keys[order] // width, append=-1))]]
+    cast = np.bincount(place[telling], minlength=int(place.max()) + 1)
+    found = np.full(int(place.max()) + 1, NEVER)
+    sure = votes[best] > MOST * cast[best // width]
+    found[(best // width)[sure]] = (best % width)[sure]
+    return found[place]
 
 
 class _Line(NamedTuple):
@@ -177,24 +263,54 @@ def _before_in_lane(lane: Array, last: Array) -> Array:
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def _device_rows(found: Entries, over: Array) -> list[Columns]:
+def _device_rows(span: Span, found: Entries, over: Array) -> list[Columns]:
     """Entries of streams, what their compute waits for, and steps that end with the last of it."""
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([~rows.sends, rows.enter_ns, rows.lane]))
-    ahead = streams.awaited(rows, found.operations, over)
-    waits = ahead == 1
+    waited = streams.awaited(rows, found.operations, over)
     changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
     last = np.flatnonzero(changes)
-    resumed = np.where(waits[last], over[rows.operation[last]], rows.enter_ns[last])
+    step = np.cumsum(changes) - changes
+    left = _left(rows, found.operations, over, waited, last[step])
+    resumed = np.where(waited.ahead[last] == 1, over[rows.operation[last]], rows.enter_ns[last])
+    np.maximum.at(resumed, step[left], over[rows.operation[left]])
     resumed = np.maximum(resumed, rows.enter_ns[last])
+    ended = span.step_ns("leave_ns")[np.searchsorted(span.steps, rows.step[last]), rows.lane[last]]
+    resumed = np.maximum(resumed, ended)
     ends = rows.select(last).with_column("enter_ns", resumed).with_column("leave_ns", resumed)
-    return [_entered(rows, waits), *_later(rows, ahead), _table(ends, None, None, STEP_END)]
+    finals = rows.select(last[step[left]]).with_column("operation", rows.operation[left])
+    return [
+        _entered(rows, (waited.ahead == 1) & ~waited.worked),
+        *_later(rows, waited),
+        _table(finals, None, finals.operation, WAIT),
+        _table(ends, None, None, STEP_END),
+    ]
 
 
-def _later(rows: Columns, ahead: Array) -> list[Columns]:
-    """Waits for operations that were entered some entries before."""
-    waiting = np.flatnonzero(ahead > 1)
-    before = waiting + ahead[waiting] - 1  # the last entry that did not wait for it
-    since = rows.select(before)
-    chosen = since.with_column("operation", rows.operation[waiting])
-    return [_table(chosen, None, chosen.operation, WAIT)] if len(waiting) else []
+def _left(
+    rows: Columns, operations: Columns, over: Array, waited: streams.Awaited, last: Array
+) -> Array:
+    """Entries that a step waits for at its end: of each queue the last that nothing waited for, if
+    the next step mostly begins after it."""
+    following = np.minimum(last + 1, len(rows) - 1)
+    same = rows.lane[following] == rows.lane
+    after = ~same | (rows.enter_ns[following] >= over[rows.operation] - BETWEEN_NS)
+    open_ = np.flatnonzero((waited.ahead == 0) & ~rows.sends & after)
+    if not len(open_) or np.count_nonzero(after) < MOSTLY * len(after):
+        return np.zeros(0, np.int64)
+    queue = operations.queue[rows.operation[open_]]
+    order = np.lexsort([open_, queue, last[open_]])
+    final = np.diff(queue[order], append=-1) != 0
+    final |= np.diff(last[open_][order], append=-1) != 0
+    return np.asarray(open_[order[final]])
+
+
+def _later(rows: Columns, waited: streams.Awaited) -> list[Columns]:
+    """Waits for operations some entries after theirs: before the work that follows, or after it."""
+    parts = []
+    for worked, order in ((False, WAIT), (True, WORKED)):
+        waiting = np.flatnonzero((waited.ahead > 1 - worked) & (waited.worked == worked))
+        since = waiting + waited.ahead[waiting] - (not worked)
+        table = rows.select(since).with_column("operation", rows.operation[waiting])
+        parts.append(_table(table, None, table.operation, order))
+    return parts

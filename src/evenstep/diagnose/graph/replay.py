@@ -132,7 +132,8 @@ class _Tables:
         rows = batch.schedule.rows[:, None] + batch.first_row[places][None, :]
         operations = batch.schedule.operations[:, None] + batch.first_operation[places][None, :]
         own, took = self.own[rows], self.took[operations]
-        return own.reshape(len(rows), -1), took.reshape(len(operations), -1)
+        columns = len(places) * own.shape[2]
+        return own.reshape(len(rows), columns), took.reshape(len(operations), columns)
 
 
 class _Run:
@@ -215,11 +216,17 @@ def _close(one: Array, other: Array) -> bool:
 
 
 def step_lengths(graph: Graph, ends: Array) -> Array:
-    """How long each step of the job takes: (scenarios, steps), the median over lanes, ns."""
-    middle = np.nanmedian(ends, axis=2)
+    """How long each step of the job takes: (scenarios, steps), ns: the median over lanes.
+
+    Where steps were left out, from the last lane's end to the last lane's: in short stretches what
+    one lane has done after it was waited for would not show.
+    """
+    whole = len(graph.starts_ns) == 1
+    last = np.nanmedian(ends, axis=2) if whole else np.nanmax(ends, axis=2)
     lanes = len(graph.ranks)
     stretch = np.asarray(graph.stretch_of[: len(graph.steps)])
-    before = np.concatenate([middle[:, :1], middle[:, :-1]], axis=1)
+    before = np.concatenate([last[:, :1], last[:, :-1]], axis=1)
     opens = np.flatnonzero(np.diff(stretch, prepend=-1))
-    before[:, opens] = np.median(graph.starts_ns[stretch[opens]][:, :lanes], axis=1)[None, :]
-    return np.asarray(middle - before)
+    begun = graph.starts_ns[stretch[opens]][:, :lanes]
+    before[:, opens] = np.median(begun, axis=1) if whole else begun.max(axis=1)
+    return np.asarray(last - before)

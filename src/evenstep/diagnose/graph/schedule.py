@@ -57,11 +57,16 @@ class Schedule(NamedTuple):
     links: Links
 
 
-def schedule(links: Links) -> Schedule:
-    """Sort a segment by levels. Raises ValueError where its dependencies run in a circle."""
+def schedule(links: Links, time_ns: Array) -> Schedule:
+    """Sort a segment by levels; `time_ns` is when its rows and operations were over.
+
+    Records that contradict each other may let dependencies run in a circle: then what came first
+    waits for nothing that came later.
+    """
     rows, operations = len(links.previous), len(links.queued)
     count = rows + operations
-    depth = _depths(links, count)
+    depth = _depths(links, count, time_ns)
+    links = _forward(links, depth, count)
     order = np.lexsort([np.arange(count) >= rows, depth])
     place = np.arange(links.never + 1)
     place[order] = np.arange(count)
@@ -99,7 +104,24 @@ def _level(
     )
 
 
-def _depths(links: Links, count: int) -> Array:
+def _forward(links: Links, depth: Array, count: int) -> Links:
+    """The dependencies without those that would be known too late."""
+    rows = len(links.previous)
+    level = np.append(depth, np.full(links.never + 1 - count, -1))
+    own, operations = depth[:rows], depth[rows:]
+
+    def earlier(source: Array, target: Array) -> Array:
+        return np.where(level[source] < target, source, links.never)
+
+    return links._replace(
+        previous=earlier(links.previous, own),
+        awaited=earlier(links.awaited, own),
+        entry_row=earlier(links.entry_row, operations[links.entry_operation]),
+        queued=earlier(links.queued, operations),
+    )
+
+
+def _depths(links: Links, count: int, time_ns: Array) -> Array:
     """The longest way to each node."""
     rows = len(links.previous)
     own = np.arange(rows)
@@ -108,31 +130,31 @@ def _depths(links: Links, count: int) -> Array:
         [own, own, links.entry_operation + rows, rows + np.arange(len(links.queued))]
     )
     inside = source < count
-    return depths(source[inside], target[inside], count)
+    return depths(source[inside], target[inside], count, time_ns)
 
 
-def depths(source: Array, target: Array, count: int) -> Array:
-    """Of each of `count` nodes, the longest way to it along these edges.
-
-    Raises ValueError where edges run in a circle.
-    """
+def depths(source: Array, target: Array, count: int, time_ns: Array) -> Array:
+    """Of each of `count` nodes, the longest way to it along these edges; what is in a circle begins
+    with the earliest."""
     order = np.argsort(source, kind="stable")
     begins, ends = source[order], target[order]
     first = np.searchsorted(begins, np.arange(count + 1))
     waiting = np.bincount(ends, minlength=count)
     depth = np.full(count, -1)
     ready, level = np.flatnonzero(waiting == 0), 0
-    while len(ready):
+    while True:
+        if not len(ready):
+            left = np.flatnonzero(depth < 0)
+            if not len(left):
+                return depth
+            ready = left[np.argmin(time_ns[left])][None]
         depth[ready] = level
         sizes = first[ready + 1] - first[ready]
         offsets = np.repeat(first[ready] - np.cumsum(sizes) + sizes, sizes)
         reached = ends[offsets + np.arange(len(offsets))]
         np.subtract.at(waiting, reached, 1)
         reached = np.unique(reached)
-        ready, level = reached[waiting[reached] == 0], level + 1
-    if (depth < 0).any():
-        raise ValueError("dependencies run in a circle")
-    return depth
+        ready, level = reached[(waiting[reached] == 0) & (depth[reached] < 0)], level + 1
 
 
 def evaluate(plan: Schedule, work: Array, took: Array, carried: Array) -> Array:

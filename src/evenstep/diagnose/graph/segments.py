@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.hashing import mixed
-from evenstep.diagnose.graph.lanes import STEP_END
+from evenstep.diagnose.graph.lanes import STEP_END, WORKED
+from evenstep.diagnose.graph.peers import uncovered
 from evenstep.diagnose.graph.schedule import Links, schedule
 from evenstep.diagnose.graph.structure import Batch, Graph
 from evenstep.trace.columns import Columns
@@ -36,10 +37,11 @@ def segments(
     own, start = _own(rows, operations, begun_ns, stretch, index)
     rows = rows.with_column("own_ns", own).with_column("segment", row_in)
     rows = rows.with_column("ends", rows.order == STEP_END).with_column("index", index)
+    rows = rows.with_column("hidden", rows.order == WORKED)
     operations = operations.with_column("segment", operation_in)
     operations = operations.with_column("took_ns", _took(operations))
     rows, operations = _sorted(rows, operations)
-    return _batched(rows, operations, steps, ranks, (stretch, start))
+    return uncovered(_batched(rows, operations, steps, ranks, (stretch, start)))
 
 
 def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Array]:
@@ -54,8 +56,8 @@ def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Ar
         for name in ("enter", "wait"):
             mine = rows[name] >= 0
             np.maximum.at(latest, rows[name][mine], found[mine])
-        raised = np.maximum(found, np.where(rows.enter >= 0, latest[rows.enter], 0))
-        raised = np.maximum(raised, np.where(rows.wait >= 0, latest[rows.wait], 0))
+        known = np.append(latest, 0)  # -1, none, is in no segment
+        raised = np.maximum(found, np.maximum(known[rows.enter], known[rows.wait]))
         raised = np.maximum.accumulate(raised + line) - line
         if np.array_equal(raised, found):
             return found, latest
@@ -70,8 +72,11 @@ def _own(
 
     Of a lane whose beginning is not known, the first work is what its steps usually begin with.
     """
-    over, lane = operations.over_ns, rows.lane
-    resumed = np.where(rows.wait >= 0, np.maximum(rows.at_ns, over[rows.wait]), rows.at_ns)
+    over, lane = np.append(operations.over_ns, -(2**62)), rows.lane  # -1, none, is long over
+    resumed = np.maximum(rows.at_ns, over[rows.wait])
+    span = int(resumed.max(initial=0) - min(int(resumed.min(initial=0)), 0)) + 1
+    line = lane * span  # nobody goes on before it has gone on from what it waited for earlier
+    resumed = np.maximum.accumulate(resumed + line) - line
     before = np.concatenate([[0], resumed[:-1]])
     opens = np.flatnonzero(
         (np.diff(lane, prepend=-1) != 0) | (np.diff(stretch[index], prepend=-1) != 0)
@@ -141,13 +146,24 @@ def _batched(
         here = rows.select(slice(first_row[head], first_row[head + 1]))
         of = operations.select(slice(first_operation[head], first_operation[head + 1]))
         links = _links(here, of, int(first_operation[head]), len(ranks), queues, operations)
+        over = np.concatenate([here.at_ns, of.over_ns])
         ended = np.flatnonzero(here.ends)
         ends = np.stack([ended, here.lane[ended], here["index"][ended] - head], axis=1)
-        batches.append(Batch(mine, first_row[mine], first_operation[mine], schedule(links), ends))
+        batches.append(
+            Batch(mine, first_row[mine], first_operation[mine], schedule(links, over), ends)
+        )
     carried = np.full((len(start), len(ranks) + queues), -np.inf)
     carried[:, : len(ranks)] = np.where(start > -(2**62), start, np.nan)
     return Graph(
-        ranks, steps, rows, operations, batches, batch_of, place, _started(carried), stretch
+        ranks,
+        steps,
+        rows,
+        operations,
+        batches,
+        batch_of,
+        place,
+        _started(carried),
+        stretch,
     )
 
 

@@ -2,13 +2,13 @@
 
 Nobody leaves a collective before the others do, so that its ends are one moment on all devices;
 that places every device's clock on that of the first one. Which operations a stream of compute
-waits for is nowhere recorded: it follows from how the next one is entered. Where it waited, what
-comes between is the same whenever the operation ended; where it did not, whenever it began.
+waits for is nowhere recorded: it follows from how the next ones are entered. Where it waited, its
+own work is what passes since the end of the operation; where it did not, since its last entry.
 """
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +20,18 @@ from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 
+FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends that a wandering clock is followed by
 TRIMMED = 0.1  # of the ends may be odd
 TELLING = 0.02  # of the time between entries: operations that vary by less tell nothing
 EARLY_NS = 20_000  # by which stamps of different devices may cross
 FURTHEST = 3  # entries after which an operation may still be waited for
-DEPENDS = 0.5  # of how the next entry moves with the end of the one before: 0 not at all, 1 wholly
+SURE = 0.15  # of the smaller variance: with less between them, two orders are alike
+AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
+OFTEN, ALWAYS = 0.05, 0.98  # of the steps and lanes in which that is so; always: nothing is done
+CLEARLY = 4.0  # times the variance between lanes, if it were not so
+PACED = 0.8  # correlation with the pace of others, from which a lane goes by it
+FAR = 4.0  # mean deviations, beyond which a value counts as so far
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 
 
@@ -38,7 +44,7 @@ def together(rows: Columns, lanes: int) -> Columns:
     ends = np.full(int(rows.operation.max(initial=-1)) + 1, np.inf)
     order = np.argsort(rows.lane, kind="stable")
     edges = np.searchsorted(rows.lane[order], np.arange(lanes + 1))
-    mine = [order[a:b] for a, b in itertools.pairwise(edges)]
+    mine = [order[a:b] for a, b in pairwise(edges)]
     waiting = [lane for lane in range(lanes) if len(mine[lane])]
     while waiting:
         met = [lane for lane in waiting if np.isfinite(ends[rows.operation[mine[lane]]]).any()]
@@ -52,6 +58,37 @@ def together(rows: Columns, lanes: int) -> Columns:
             np.minimum.at(ends, number, leave[at])
             waiting.remove(lane)
     return rows.with_column("enter_ns", enter).with_column("leave_ns", leave)
+
+
+WINDOWS = 16  # of a run, in each of which something may have begun as soon as it was issued
+
+
+class Issue(NamedTuple):
+    """What brings a device's common time to its host's: a line, for nothing begins before it is
+    issued. Where a host is always far ahead it may be more; as much as keeps the order is taken."""
+
+    base: float
+    slope: float
+    level: float
+
+    def at(self, times: Array) -> Array:
+        """What is to be added to these times of the device."""
+        return np.asarray(self.slope * (times - self.base) + self.level)
+
+
+def issued(enter: Array, issued_ns: Array) -> Issue:
+    """The line for entries of devices whose hosts read one clock."""
+    behind = (issued_ns - enter).astype(float)
+    order = np.argsort(enter, kind="stable")
+    parts = [part for part in np.array_split(order, WINDOWS) if len(part)]
+    middles = np.array([float(enter[part].mean()) for part in parts])
+    most = np.array([float(behind[part].max()) for part in parts])
+    slope = 0.0
+    if len(parts) > 2:
+        rate = float(np.median(np.diff(most) / np.maximum(np.diff(middles), 1.0)))
+        slope = rate if abs(rate) < FASTEST_DRIFT else 0.0
+    base = float(middles[0])
+    return Issue(base, slope, float((behind - slope * (enter - base)).max()))
 
 
 class Offset(NamedTuple):
@@ -89,93 +126,140 @@ def _offset(at: Array, apart: Array) -> Offset:
     return Offset(base, float(slope), float(level), middles, off)
 
 
-class Between(NamedTuple):
-    """Pairs of neighbouring entries of a lane, in order: indices of the rows, and their kind."""
+class Awaited(NamedTuple):
+    """How many entries later each entry's lane waits for its operation (0: never), and whether it
+    has worked before it does (else it works after)."""
 
-    first: Array
-    second: Array
-    kind: Array
+    ahead: Array
+    worked: Array
 
 
-def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Array:
-    """How many entries later each entry's lane waits for its operation; 0 where it never does.
+def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
+    """What is waited for, and when.
 
-    `rows` in order of lane and time; `over_ns` when each operation was over. Kinds of pairs are
-    judged together, since what depends on what is the program's.
+    `rows` in order of lane and time; `over_ns` when each operation was over. Whatever makes own
+    work vary least is taken to be so; a lane that goes on in the moment in which an operation ends
+    has worked before. Places of a program are judged over all lanes and steps.
     """
-    found = np.zeros(len(rows), np.int64)
+    place = _places(rows, operations)
+    over = over_ns[rows.operation]
+    found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
     open_ = np.ones(len(rows), bool)  # nothing was waited for since
     for ahead in range(1, FURTHEST + 1):
-        pair = _pairs(rows, operations, ahead, open_ & (found == 0))
-        if not len(pair.first):
+        alike = rows.lane[ahead:] == rows.lane[:-ahead]
+        first = np.flatnonzero(alike & open_[:-ahead] & (found[:-ahead] == 0))
+        if not len(first):
             break
-        over = over_ns[rows.operation[pair.first]]
-        after = rows.enter_ns[pair.second] >= over - EARLY_NS
-        depends = _depends(rows, operations, over_ns, pair, usual=ahead == 1)
-        found[pair.first[depends[pair.kind] & after]] = ahead
+        ends = _goes_on(rows, (first, ahead), place)
+        depends = _depends(rows, operations, over, (first, ahead), place) | ends
+        after = rows.enter_ns[first + ahead] >= over[first] - EARLY_NS
+        found[first[depends & after]] = ahead
+        worked[first[ends & after]] = True
         open_[:-ahead] &= found[ahead:] != 1
     last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
-    return np.where(last & (found == 0), 1, found)
+    return Awaited(np.where(last & (found == 0), 1, found), worked)
+
+
+def _goes_on(rows: Columns, pairs: tuple[Array, int], place: Array) -> Array:
+    """Of each pair, whether later entries time and again come when the earlier's operation ends."""
+    first, ahead = pairs
+    kind = place[first]
+    apart = rows.enter_ns[first + ahead] - rows.leave_ns[first]
+    at_once = np.abs(apart) <= AT_ONCE_NS
+    early = _means(apart < -EARLY_NS, kind)
+    later = rows.enter_ns[first + ahead] - rows.enter_ns[first + ahead - 1]
+    often = _means(at_once & (later > AT_ONCE_NS), kind)
+    return np.asarray(((often >= OFTEN) & (often < ALWAYS) & (early <= TRIMMED))[kind])
+
+
+def _places(rows: Columns, operations: Columns) -> Array:
+    """A number per entry that is the same at the same place of steps of the same program."""
+    number = rows.operation
+    away = np.where(operations.message[number], operations.root[number] - rows.lane, 0)
+    kinds = [operations.op[number], operations.members[number], np.sign(away), rows.sends]
+    opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
+    step = np.cumsum(opens) - 1
+    first = np.flatnonzero(opens)
+    place = np.arange(len(rows)) - first[step]
+    code = np.cumsum(mixed([place, *kinds]), dtype=np.uint64)
+    ends = np.append(first[1:], len(rows)) - 1
+    whole = code[ends] - np.where(first > 0, code[first - 1], np.uint64(0))
+    return np.unique(mixed([whole[step], place]), return_inverse=True)[1].reshape(-1)
 
 
 def _depends(
-    rows: Columns, operations: Columns, over_ns: Array, pair: Between, *, usual: bool
+    rows: Columns, operations: Columns, over: Array, pairs: tuple[Array, int], place: Array
 ) -> Array:
-    """Per kind of pair, whether the second entry comes after the first one's operation."""
-    gap = (rows.enter_ns[pair.second] - rows.enter_ns[pair.first]).astype(float)
-    flight = np.maximum(over_ns[rows.operation[pair.first]] - rows.enter_ns[pair.first], 0.0)
-    slope, spread = _slopes(gap, flight, pair.kind, rows.lane[pair.first])
-    told = spread > TELLING * np.maximum(_medians(gap, pair.kind), 1.0)
-    early = np.bincount(pair.kind, gap < flight) / np.maximum(np.bincount(pair.kind), 1)
-    untold = _usually(rows, operations, pair) if usual else np.zeros(len(told), bool)
-    return np.where(told, slope > DEPENDS, untold) & (early <= TRIMMED)
+    """Of each pair, whether the later entry comes after the earlier one's operation.
+
+    `pairs`: indices of the earlier entries, and how many entries later the others are.
+    """
+    first, ahead = pairs
+    second, kind = first + ahead, place[first]
+    before = rows.enter_ns[second - 1]
+    apart = (rows.enter_ns[second] - before).astype(float)
+    after = rows.enter_ns[second] - np.maximum(before, over[first]).astype(float)
+    lane = rows.lane[first]
+    plain, bound = _spread(apart, kind, lane), _spread(after, kind, lane)
+    alike = _unlike(after, kind, lane) < _unlike(apart, kind, lane) / CLEARLY
+    floor = (TELLING * np.maximum(_means(apart, kind), 1.0)) ** 2
+    told = np.abs(plain - bound) > np.maximum(floor, SURE * np.minimum(plain, bound))
+    early = _means(after < -EARLY_NS, kind)
+    untold = np.zeros(len(first), bool)
+    if ahead == 1:
+        untold = _usually(rows, operations, first) | _in_pace(rows, over, first, kind)
+        untold |= (alike & (_unlike(apart, kind, lane) > floor))[kind]
+    return np.where(told[kind], (bound < plain)[kind], untold) & (early <= TRIMMED)[kind]
 
 
-def _pairs(rows: Columns, operations: Columns, ahead: int, wanted: Array) -> Between:
-    first = np.flatnonzero((rows.lane[ahead:] == rows.lane[:-ahead]) & wanted[:-ahead])
-    second = first + ahead
-    key = [rows.step[first] != rows.step[second]]
-    for one in (first, second):
-        number = rows.operation[one]
-        key += [operations[name][number] for name in ("op", "size_bytes", "members", "message")]
-        away = np.where(operations.message[number], operations.root[number] - rows.lane[one], 0)
-        key += [rows.decides[one], rows.sends[one], away]
-    kind = np.unique(mixed(key), return_inverse=True)[1].reshape(-1)
-    return Between(first, second, kind)
+def _unlike(values: Array, kind: Array, lane: Array) -> Array:
+    """Variance of each kind's lanes' means."""
+    cells, cell = np.unique(kind * (int(lane.max(initial=0)) + 1) + lane, return_inverse=True)
+    mean = _means(values, cell.reshape(-1))
+    of = cells // (int(lane.max(initial=0)) + 1)
+    return _means((mean - _means(mean, of)[of]) ** 2, of)
 
 
-def _slopes(gap: Array, flight: Array, kind: Array, lane: Array) -> tuple[Array, Array]:
-    """Per kind, how much a gap grows with the flight before it, and how far flights vary."""
-    kinds = int(kind.max(initial=-1)) + 1
-    cell = kind * (int(lane.max(initial=0)) + 1) + lane
-    cell = np.unique(cell, return_inverse=True)[1].reshape(-1)
-    count = np.maximum(np.bincount(cell), 1)
-
-    def centred(values: Array) -> Array:
-        return np.asarray(values - (np.bincount(cell, values) / count)[cell])
-
-    x, y = centred(flight), centred(gap)
-    limit = 4 * np.sqrt(np.bincount(kind, x * x, kinds) / np.maximum(np.bincount(kind), 1))[kind]
-    inside = np.abs(x) <= limit
-    x, y, kind = x[inside], y[inside], kind[inside]
-    varying = np.bincount(kind, x * x, kinds)
-    number = np.maximum(np.bincount(kind, minlength=kinds), 1)
-    slope = np.bincount(kind, x * y, kinds) / np.where(varying > 0, varying, 1.0)
-    return slope, np.sqrt(varying / number)
+def _in_pace(rows: Columns, over: Array, first: Array, kind: Array) -> Array:
+    """Whether lanes that do not come last go on in the pace of the operations' ends: they wait,
+    even where all of a lane's work varies together."""
+    second = first + 1
+    apart = (rows.enter_ns[second] - rows.enter_ns[first]).astype(float)
+    pace = (over[second] - over[first]).astype(float)
+    flight = (over[first] - rows.enter_ns[first]).astype(float)
+    lane = rows.lane[first]
+    with_pace = _correlation(apart, pace, kind, lane)
+    without = _correlation(apart - flight, pace, kind, lane)
+    return np.asarray(((with_pace > PACED) & (without < with_pace - PACED / 2))[kind])
 
 
-def _medians(values: Array, kind: Array) -> Array:
-    order = np.lexsort([values, kind])
-    count = np.bincount(kind)
-    return np.asarray(values[order[np.cumsum(count) - count + count // 2]])
+def _correlation(one: Array, other: Array, kind: Array, lane: Array) -> Array:
+    """Of each kind, around the means of its lanes (Pearson)."""
+    cell = np.unique(kind * (int(lane.max(initial=0)) + 1) + lane, return_inverse=True)[1]
+    cell = cell.reshape(-1)
+    x, y = one - _means(one, cell)[cell], other - _means(other, cell)[cell]
+    scale = np.sqrt(_means(x * x, kind) * _means(y * y, kind))
+    return np.asarray(_means(x * y, kind) / np.where(scale > 0, scale, 1.0))
 
 
-def _usually(rows: Columns, operations: Columns, pair: Between) -> Array:
-    """Per kind, whether programs usually wait: reductions together at the end, the rest at once."""
-    number, following = rows.operation[pair.first], rows.operation[pair.second]
+def _means(values: Array, kind: Array) -> Array:
+    return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))
+
+
+def _spread(values: Array, kind: Array, lane: Array) -> Array:
+    """Variance of each kind around its lanes' means, what is far out cut off."""
+    cell = np.unique(kind * (int(lane.max(initial=0)) + 1) + lane, return_inverse=True)[1]
+    cell = cell.reshape(-1)
+    rest = np.abs(values - _means(values, cell)[cell])
+    limit = (FAR * _means(rest, kind))[kind]
+    return _means(np.minimum(rest, limit) ** 2, kind)
+
+
+def _usually(rows: Columns, operations: Columns, first: Array) -> Array:
+    """Whether programs usually wait there: for reductions together at the end, for the rest at
+    once, for what is sent never."""
+    number, following = rows.operation[first], rows.operation[first + 1]
     reduces = np.isin(operations.op[number], _REDUCTIONS)
     more = np.isin(operations.op[following], _REDUCTIONS)
-    more &= rows.step[pair.first] == rows.step[pair.second]
-    waits = ~(reduces & more) & ~rows.sends[pair.first]
-    votes = np.bincount(pair.kind, waits) / np.maximum(np.bincount(pair.kind), 1)
-    return np.asarray(votes > DEPENDS)
+    more &= rows.step[first] == rows.step[first + 1]
+    return np.asarray(~(reduces & more) & ~rows.sends[first])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +29,10 @@ class Batch(NamedTuple):
 class Graph:
     """What waits for what.
 
-    `rows`, in order of segment, lane and time: lane, step, at_ns, enter and wait (an operation, -1
-    none), ends (a step of its lane), own_ns (work since the row before and what that waited for),
-    segment, batch. `operations`: see `Entries`, with segment, last_ns (last entry), over_ns,
+    `rows`, in order of segment, lane and time: lane, step, index (of the step), at_ns, enter and
+    wait (an operation, -1 none), until_ns (its rank was seen to go on), ends (a step of its lane),
+    hidden (its end is not seen where it waits), own_ns (work since the row before and what that
+    waited for), segment. `operations`: see `Entries`, with segment, last_ns (last entry), over_ns,
     took_ns (from when it could begin) and queues (behind the one before it).
     """
 
@@ -44,6 +45,8 @@ class Graph:
     place_in_batch: Array  # of each segment
     starts_ns: Array  # (stretches, lanes and queues): what was over when each stretch began
     stretch_of: Array  # of each segment
+    device: Array = field(default_factory=lambda: np.zeros(0, bool))  # (lanes,): streams
+    host_ahead_ns: Array = field(default_factory=lambda: np.zeros(0))  # (lanes,): of the graph
 
     @property
     def own_ns(self) -> Array:

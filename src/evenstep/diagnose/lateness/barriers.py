@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.lateness.replay import Program, by_layer, program
+from evenstep.diagnose.graph.peers import Alike, alike
+from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Phase
 
@@ -37,24 +38,21 @@ class Segments(NamedTuple):
 def segments(grid: StepGrid) -> Segments:
     """Cut the grid's steps at their barriers."""
     unsteady = _unsteady(grid)
-    seen = _seen(grid)
-    plan = program(grid)
-    found = _cut(plan, grid) if plan.instances else None
-    nothing = grid.work_ns[:, None, :].astype(float), 1, np.zeros(grid.shape)
-    own, narrow, carried = found or nothing
-    step = np.median(grid.duration_ns + carried, axis=1)
-    steady = seen & ~unsteady
+    found = _cut(grid.graph) if grid.graph is not None else None
+    steps = np.flatnonzero(grid.sampled)
+    if found is None:
+        seen = np.ones(len(grid.steps), bool)
+        own, narrow, carried = grid.work_ns[:, None, :].astype(float), 1, np.zeros(grid.shape)
+    else:
+        own, narrow, carried, cut = found
+        seen = np.zeros(len(grid.steps), bool)
+        seen[steps[cut]] = True
+    step = np.median(grid.duration_ns[seen] + carried, axis=1)
+    steady = ~unsteady[seen]
     usual = float(np.median(step[steady]))
-    more = np.where(unsteady, step - usual, 0.0)[seen]
+    more = np.where(unsteady[seen], step - usual, 0.0)
     units = len(grid.ranks) / narrow
     return Segments(own[steady], step[steady], units, more, found is not None)
-
-
-def _seen(grid: StepGrid) -> Array:
-    """Steps whose collectives, and those of the step before, are at hand: see `StepGrid.piece`."""
-    if not grid.sampled.any():
-        return np.ones(len(grid.steps), bool)
-    return np.asarray(grid.sampled & np.concatenate([grid.sampled[:1], grid.sampled[:-1]]))
 
 
 def _unsteady(grid: StepGrid) -> Array:
@@ -65,35 +63,42 @@ def _unsteady(grid: StepGrid) -> Array:
     return found if float(found.mean()) <= 0.5 else np.zeros(len(found), bool)
 
 
-def _cut(plan: Program, grid: StepGrid) -> tuple[Array, int, Array] | None:
-    """(steps, segments, ranks) of own work, how many ranks a narrower group has, and the work.
+def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
+    """(steps, segments, ranks) of own work, how many ranks a narrower group has, work carried over,
+    and which steps of the graph these are.
 
-    The last is (steps, ranks): what lies after the last barrier of the step before, less what lies
-    after this step's. None where nobody was seen to be blocked.
+    What is carried is (steps, ranks): what lies after the last barrier of the step before, less
+    what lies after this step's. None where ranks have programs of their own, or nobody was blocked.
     """
-    members = np.bincount(plan.rows.instance)[plan.rows.instance]
-    widest = int(members.max())
-    parts: list[Array] = []
-    pending = np.zeros(grid.shape)
-    for part, own in by_layer(plan, grid.shape):
-        blocked = _scattered(plan, part, plan.rows.blocked_ns[part], grid)
-        wide = _scattered(plan, part, (members[part] == widest).astype(float), grid) > 0
-        pending = pending + np.nan_to_num(own)
-        if (wide & (blocked > 0)).sum() >= 0.5 * np.isfinite(own).sum():
-            parts.append(pending)
-            pending = np.zeros(grid.shape)
-        else:
-            pending = pending + np.where(wide, 0.0, blocked)
-    if not parts:
+    whole = [part for part in alike(graph) if len(part.lanes) == len(graph.ranks)]
+    if not whole or not len(graph.operations):
         return None
-    after = pending + plan.tail_ns
+    part = max(whole, key=lambda one: len(one.segments))
+    own, wide, blocked = _places(graph, part)
+    often = (wide & (blocked > 0)).mean(axis=(0, 1)) >= 0.5
+    if not often.any():
+        return None
+    pending = own + _before(np.where(wide, 0.0, blocked))
+    cuts = np.flatnonzero(often)
+    parts = [chunk.sum(axis=2) for chunk in np.split(pending, cuts + 1, axis=2)]
+    after = parts.pop()
     first = np.concatenate([after[:1], after[:-1]])  # it lies before the next step's barrier
     parts = [parts[0] + first, *parts[1:]]
-    narrow = max(1, round(len(grid.ranks) / widest))
-    return np.stack(parts, axis=1), narrow, first - after
+    table = graph.operations.members
+    narrow = max(1, round(len(graph.ranks) / int(table.max())))
+    return np.stack(parts, axis=1), narrow, first - after, part.segments
 
 
-def _scattered(plan: Program, part: slice, values: Array, grid: StepGrid) -> Array:
-    cells = np.zeros(grid.start_ns.size)
-    cells[plan.rows.cell[part]] = values
-    return grid.shaped(cells)
+def _places(graph: Graph, part: Alike) -> tuple[Array, Array, Array]:
+    """Own work, whether a place waits for a widest group, and time blocked in narrower ones."""
+    wait = graph.rows.wait[part.rows]
+    known = wait >= 0
+    members = np.where(known, graph.operations.members[np.maximum(wait, 0)], 0)
+    over = np.where(known, graph.operations.over_ns[np.maximum(wait, 0)], 0)
+    blocked = np.where(known, np.maximum(over - graph.rows.at_ns[part.rows], 0), 0)
+    return graph.own_ns[part.rows], members == int(graph.operations.members.max()), blocked
+
+
+def _before(blocked: Array) -> Array:
+    """Time blocked after each place, counted with the next one."""
+    return np.concatenate([np.zeros_like(blocked[:, :, :1]), blocked[:, :, :-1]], axis=2)

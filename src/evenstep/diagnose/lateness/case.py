@@ -20,15 +20,16 @@ from evenstep.diagnose.finding import (
     When,
     Where,
 )
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.claims import Claims
-from evenstep.diagnose.lateness.delays import Delays, attribute
-from evenstep.diagnose.lateness.faster import gained, path, stand_ins
+from evenstep.diagnose.lateness.cost import Costs
+from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
 from evenstep.diagnose.measure import attempts, restarts
 from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.scheduler import Contention, contention
-from evenstep.diagnose.measure.transfer import Transfers, transfers
+from evenstep.diagnose.measure.transfer import Transfers, operations_of, transfers
 from evenstep.diagnose.modes import hang
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
@@ -55,6 +56,15 @@ class Case:
     dead: list[Death]  # ranks that ended wrongly, in the order in which they did
     failed: list[Death]  # those of them that ended the job, where no hang did
     claims: Claims  # what the modes asked so far have explained
+    costs: Costs | None = None  # None without a step
+
+    @cached_property
+    def unexplained(self) -> float | None:
+        """By how much the replay misses the length of the run it replays, as a share of it."""
+        length = float(self.grid.step_ns[self.grid.sampled].sum())
+        if self.costs is None or length <= 0 or self.trace.operations is not None:
+            return None
+        return abs(float(self.costs.length_ns.sum()) / length - 1)
 
     @property
     def contended(self) -> bool:
@@ -80,8 +90,62 @@ class Case:
 
     def gained(self, shorter_ns: Array) -> Array:
         """How much shorter each step gets when each transfer is that much shorter, per step."""
-        columns = stand_ins(self.grid, self.transfers, shorter_ns)
-        return self.grid.spread(gained(path(self.grid, self.transfers, columns), shorter_ns))
+        return self.saved(self.transferred(shorter_ns))
+
+    def transferred(self, shorter_ns: Array) -> Change:
+        """The change that makes each transfer that much shorter."""
+        assert self.costs is not None
+        table = self.costs.graph.operations
+        took = table.took_ns.copy()
+        at = operations_of(self.costs.graph, self.transfers)
+        took[at[at >= 0]] -= shorter_ns[at >= 0]
+        chosen = np.flatnonzero(took != table.took_ns)
+        return Change.of_transfers(chosen, took[chosen])
+
+    def relieved(self, cells: Array) -> Change:
+        """The change that takes the lateness out of these cells."""
+        assert self.costs is not None
+        late = np.where(cells, self.delays.late_ns, 0.0)
+        sampled = self.grid.sampled
+        paused = cells & (self.delays.cause == int(Cause.COLLECTOR))
+        held = self.costs.held_up(paused[sampled])
+        return self.costs.without(late[sampled], self.delays.lasting[sampled], held)
+
+    def less(self, less_ns: Array) -> Change:
+        """The change that makes all work of each step so much less on every rank. (steps,)"""
+        assert self.costs is not None
+        return self.costs.less(less_ns[self.grid.sampled])
+
+    def taken(self, cells_ns: Array) -> Change:
+        """The change that takes so much (steps × ranks) from the beginning of every cell."""
+        assert self.costs is not None
+        own = self.costs.taken(cells_ns[self.grid.sampled])
+        rows = np.flatnonzero(own != self.costs.graph.own_ns)
+        return Change.of_work(rows, own[rows])
+
+    def together(self, changes: Sequence[Change]) -> Change:
+        """All of these changes at once."""
+        assert self.costs is not None
+        return self.costs.together(changes)
+
+    def evened(self, base: Change) -> Change:
+        """The change that gives every cell the usual amount of its rank's work, beside another."""
+        assert self.costs is not None
+        return self.costs.usual_amounts(base)
+
+    def saved(self, change: Change) -> Array:
+        """What a change saves of each step; of a large run, as in the nearest step sampled."""
+        return self.all_saved([change])[0]
+
+    def all_saved(self, changes: Sequence[Change]) -> list[Array]:
+        """The same for several changes, replayed side by side."""
+        assert self.costs is not None
+        found = []
+        for saved in self.costs.saved(changes):
+            steps = np.zeros(len(self.grid.steps))
+            steps[self.grid.sampled] = saved
+            found.append(self.grid.spread(steps))
+        return found
 
     def steps_of(self, transfers: Array) -> Array:
         """Steps that some of these transfers (a mask) are in, boolean."""
@@ -112,7 +176,7 @@ class Case:
         return Share(*(value * ran for value in steps))
 
     def loss(self, cells: Array) -> Array:
-        """What the late cells of a mask cost, per step."""
+        """What the late cells of a mask cost, per step: their part of what all late cells do."""
         return np.asarray(np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1))
 
     def culprits(self, cells: Array) -> list[int]:
@@ -161,7 +225,9 @@ class Case:
     @property
     def waits_known(self) -> bool:
         """Whether every rank is there, with a collective they wait for one another in."""
-        return bool(len(self.grid.arrivals.rows)) and not self.trace.missing_ranks
+        graph = self.grid.graph
+        met = graph is not None and bool((graph.operations.members > 1).any())
+        return met and not self.trace.missing_ranks
 
     @property
     def forward_inferred(self) -> bool:
@@ -210,7 +276,8 @@ def open_case(trace: Trace) -> Case:
     places = hang.stuck(trace)
     stuck = hung_first(trace, places, dead, longest_ns)
     failed = [] if stuck else first_of(dead, [rank for place in places for rank in place.missing])
-    delays = attribute(grid, contended=contended)
+    costs = Costs(grid.graph) if grid.graph is not None and len(grid.graph.rows) else None
+    delays = attribute(grid, costs, contended=contended)
     return Case(
         trace,
         grid,
@@ -219,24 +286,9 @@ def open_case(trace: Trace) -> Case:
         stuck,
         dead,
         failed,
-        Claims(grid.shape, exposed_transfer(grid), delays.rest_ns, waited(grid, delays)),
+        Claims(grid.shape, delays.rest_ns),
+        costs,
     )
-
-
-def exposed_transfer(grid: StepGrid) -> Array:
-    """Time of each step in which the ranks, on average, were blocked with nobody to wait for."""
-    if not grid.blocked_ns.size:
-        return np.zeros(len(grid.steps))
-    return np.asarray(np.maximum(grid.blocked_ns - grid.wait_ns, 0).mean(axis=1))
-
-
-def waited(grid: StepGrid, delays: Delays) -> Array:
-    """What a rank waits for others on average, but for late ones; per step, or in the step after:
-    what ends a step late is waited for in the next one."""
-    if not grid.wait_ns.size:
-        return np.zeros(len(grid.steps))
-    left = np.maximum(grid.wait_ns.mean(axis=1) - delays.loss_ns.sum(axis=1), 0)
-    return np.asarray(np.maximum(left, np.append(left[1:], 0.0)))
 
 
 def found(
@@ -252,6 +304,7 @@ def found(
     projected: Sequence[Projection] = (),
     options: Sequence[Option] = (),
     evidence: Sequence[Evidence] = (),
+    change: Change | str | None = None,
 ) -> Finding:
     """A finding of what this share of the step time is lost to.
 
@@ -269,4 +322,5 @@ def found(
         effect=Effect(round(share.value, 4), projected),
         options=options,
         evidence=evidence,
+        change=change,
     )

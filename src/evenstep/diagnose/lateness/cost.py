@@ -1,167 +1,191 @@
-"""What lateness cost: the job replayed without it, and the loss shared out among the late cells.
-
-A second replay, with all ranks' work made even beside, tells what is lost to nobody in particular.
-"""
+"""What lateness, slow transfers and noise cost: the run replayed without them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.lateness.levelling import levelled, unlike
+from evenstep.diagnose.graph.hashing import mixed
+from evenstep.diagnose.graph.peers import Alike, alike, programs
+from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
+from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.others import above_others
-from evenstep.diagnose.lateness.replay import Ahead, Program, Removed, by_layer, program, saved
-from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.trace.cores import each
 
 Array = npt.NDArray[Any]
 
-CHAINED = 4  # pieces of a large run replayed one after the other; chains run side by side
-APPROACH = 16  # steps replayed before a chain: leads between ranks rarely last longer
+NONE = Change.none()
+USUAL = 0.25  # quantile of a kind's transfers that a pause does not reach
+LASTING_ERRORS = 4.0  # of the mean: lanes further from all lanes' mean are unlike them
+EXPLAINED = 0.5  # of a cell's lateness is above its peers' work: else all of its own work is longer
 
 
-class Late(NamedTuple):
-    """What each cell is late by (steps × ranks), and which ranks' work differs at all times."""
+class Costs:
+    """A run's graph, and what changes to it would save."""
 
-    ns: Array
-    lasting: Array
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def parts(self) -> list[Alike]:
+        """Rows by program and place."""
+        return alike(self.graph)
+
+    @cached_property
+    def program(self) -> Array:
+        """A number for each lane, the same where programs are."""
+        return programs(self.graph)
+
+    @cached_property
+    def length_ns(self) -> Array:
+        """Each step of the job, replayed as it was."""
+        return np.asarray(step_lengths(self.graph, replay(self.graph, [NONE]))[0])
+
+    def saved(self, changes: Sequence[Change]) -> Array:
+        """How much shorter each step is under each change: (changes, steps), ns."""
+        lengths = step_lengths(self.graph, replay(self.graph, changes))
+        return np.asarray(self.length_ns[None, :] - lengths)
+
+    # -- interventions -----------------------------------------------------------------------------
+
+    def held_up(self, paused: Array) -> Change:
+        """Operations of paused cells (steps × lanes) at what their kind usually takes.
+
+        A pause holds the interpreter lock, and with it the callbacks and the transport's threads
+        that run them: what is in flight then may end when the pause does, on every member.
+        """
+        if not paused.any():
+            return NONE
+        rows = self.graph.rows
+        mine = np.unique(rows.enter[paused[rows["index"], rows.lane] & (rows.enter >= 0)])
+        table = self.graph.operations
+        kind = mixed([table.queue, table.op, table.size_bytes])
+        kind = np.unique(kind, return_inverse=True)[1].reshape(-1)
+        order = np.lexsort([table.took_ns, kind])
+        count = np.bincount(kind)
+        usual = table.took_ns[order[np.cumsum(count) - count + (USUAL * (count - 1)).astype(int)]]
+        return Change.of_transfers(mine, np.minimum(table.took_ns, usual[kind])[mine])
+
+    def without(self, late_ns: Array, lasting: Array, held: Change = NONE) -> Change:
+        """Cells (steps × lanes) relieved of what they are late by, where they do more than others.
+
+        Where it is `lasting`, a rank is relieved in the places in which it usually does more; else
+        where its own work exceeds the others' in that very step. `held`: transfers changed with it.
+        """
+        rows, taken = [], []
+        for part in self.parts:
+            wanted = late_ns[part.segments][:, part.lanes]
+            if not (wanted > 0).any():
+                continue
+            own = self.graph.own_ns[part.rows]
+            weight = _excess(own, lasting[part.segments][:, part.lanes])
+            explains = weight.sum(axis=2, keepdims=True) >= EXPLAINED * wanted[:, :, None]
+            laid = _laid(wanted, np.where(explains, weight, own), own)
+            rows.append(part.rows[wanted > 0].reshape(-1))
+            taken.append(laid[wanted > 0].reshape(-1))
+        if not rows:
+            return held
+        chosen = np.concatenate(rows)
+        less = _sorted(chosen, self.graph.own_ns[chosen] - np.concatenate(taken))
+        return held._replace(rows=less.rows, own_ns=less.own_ns)
+
+    def even(self, base: Change = NONE) -> Change:
+        """Every row's own work at the mean of its place, on top of another change; of a lane that
+        always has more or less to do, at the mean of its own."""
+        own = self.graph.own_ns.copy()
+        own[base.rows] = base.own_ns
+        for part in self.parts:
+            here = own[part.rows]
+            own[part.rows] = np.broadcast_to(_level(here), here.shape)
+        return self._own(own, base)
+
+    def usual_amounts(self, base: Change = NONE) -> Change:
+        """Every cell with the usual amount of its lane's work, on top of another change.
+
+        What a place has more or less in cells of other amounts is taken from it or given to it.
+        """
+        own = self.graph.own_ns.copy()
+        own[base.rows] = base.own_ns
+        for part in self.parts:
+            here = own[part.rows]
+            amount = here.sum(axis=2)
+            more = amount - _level(here).sum(axis=2)
+            apart = here - here.mean(axis=0, keepdims=True)
+            whole = max(float((more * more).sum()), 1.0)
+            slope = (apart * more[:, :, None]).sum(axis=(0, 1)) / whole
+            own[part.rows] = np.maximum(here - more[:, :, None] * slope, 0.0)
+        return self._own(own, base)
+
+    def less(self, less_ns: Array) -> Change:
+        """All work of each step in proportion, so much less on every lane. (steps,)"""
+        own = self.graph.own_ns.copy()
+        for part in self.parts:
+            here = own[part.rows]
+            amount = np.maximum(here.sum(axis=2, keepdims=True), 1.0)
+            share = np.minimum(less_ns[part.segments][:, None, None] / amount, 1.0)
+            own[part.rows] = here * (1 - share)
+        return self._own(own)
+
+    def _own(self, own_ns: Array, base: Change = NONE) -> Change:
+        """The change to this own work of all rows, and of transfers as in another."""
+        rows = np.flatnonzero(own_ns != self.graph.own_ns)
+        return base._replace(rows=rows, own_ns=np.maximum(own_ns[rows], 0.0))
+
+    def taken(self, cells_ns: Array) -> Array:
+        """Own work of all rows with that much (steps × lanes) taken from the first of each cell."""
+        own = self.graph.own_ns.copy()
+        for part in self.parts:
+            here, wanted = own[part.rows], cells_ns[part.segments][:, part.lanes]
+            before = np.cumsum(here, axis=2) - here
+            own[part.rows] = here - np.clip(wanted[:, :, None] - before, 0.0, here)
+        return own
+
+    def first_rows(self) -> Array:
+        """The first row of each cell: (steps, lanes)."""
+        found = np.zeros((len(self.graph.steps), len(self.graph.ranks)), np.int64)
+        for part in self.parts:
+            found[part.segments[:, None], part.lanes[None, :]] = part.rows[:, :, 0]
+        return found
+
+    def together(self, changes: Sequence[Change]) -> Change:
+        """All of these changes at once."""
+        return together(self.graph, changes)
 
 
-def costs(grid: StepGrid, late_ns: Array) -> tuple[Array, Array]:
-    """What every cell cost that was late by this much, and the further loss of each step.
-
-    A large run goes in chains.
-    """
-    late = Late(late_ns, unlike(grid.work_ns - late_ns))
-    chains = [grid.pieces[i : i + CHAINED] for i in range(0, len(grid.pieces), CHAINED)]
-    parts = each(lambda chain: _chained(grid, late, chain), chains)
-    loss, rest = (np.concatenate(found) for found in zip(*parts, strict=True))
-    return loss, rest
-
-
-class _Reached(NamedTuple):
-    """How far ranks are ahead when a stretch of steps begins, replayed as it was and levelled."""
-
-    usual: Ahead
-    even: Ahead
+def _level(own: Array) -> Array:
+    """(1, lanes, places): mean of each place over all lanes, or over those that are unlike."""
+    amount = own.sum(axis=2)
+    mean = amount.mean(axis=0)
+    error = amount.std(axis=0).max() / np.sqrt(len(amount))
+    unlike = np.abs(mean - np.median(mean)) > LASTING_ERRORS * error
+    lanes = own.mean(axis=0)
+    common = lanes[~unlike].mean(axis=0) if (~unlike).any() else lanes.mean(axis=0)
+    return np.asarray(np.where(unlike[:, None], lanes, common[None, :]))[None]
 
 
-def _chained(grid: StepGrid, late: Late, chain: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
-    """Loss and rest of stretches that follow one another, each beginning as the one before ended.
-
-    In the middle of a run, some steps before the first stretch tell how ranks come into it.
-    """
-    ranks = grid.shape[1]
-    first = chain[0][0]
-    nothing = Ahead(np.zeros(ranks), np.zeros(ranks))
-    begin = max(first - APPROACH, 0)
-    if begin > 0:
-        tail = _removed(grid.piece(begin - 1, begin), late.ns, begin - 1)[1].tail_ns[0]
-        nothing = nothing._replace(late_ns=tail)
-    reached = _Reached(nothing, nothing)
-    if begin < first:
-        _, _, reached = _replayed(grid, late, (begin, first), reached)
-    losses, rests = [], []
-    for piece in chain:
-        loss, rest, reached = _replayed(grid, late, piece, reached)
-        losses.append(loss)
-        rests.append(rest)
-    return np.concatenate(losses), np.concatenate(rests)
+def _laid(wanted: Array, weight: Array, own: Array) -> Array:
+    """What is wanted of each cell laid on its places by weight; what they have not, on all."""
+    total = weight.sum(axis=2)
+    share = np.where(wanted > 0, wanted, 0.0) / np.where(total > 0, total, 1.0)
+    laid = np.minimum(weight * share[:, :, None], own)
+    rest = np.maximum(np.where(wanted > 0, wanted, 0.0) - laid.sum(axis=2), 0.0)
+    room = own - laid
+    whole = room.sum(axis=2)
+    return np.asarray(laid + room * (rest / np.where(whole > 0, whole, 1.0))[:, :, None])
 
 
-def _replayed(
-    grid: StepGrid, late: Late, piece: tuple[int, int], reached: _Reached
-) -> tuple[Array, Array, _Reached]:
-    """Loss and rest of some steps, and how ranks leave them.
-
-    The step after has a part in what its predecessor cost.
-    """
-    first, last = piece
-    number, beyond = last - first, min(last + 1, len(grid.steps))
-    plan, removed = _removed(grid.piece(first, beyond), late.ns, first)
-    lead, end = saved(plan, removed, ahead=reached.usual)
-    gain = _gain(lead, end)
-    loss = _shared_out(gain, lead, plan, removed, reached.usual.late_ns)
-    level = levelled(plan, removed, late.lasting)
-    even, even_end = saved(plan, level, lead, ahead=reached.even)
-    rest = _gain(even, even_end) - gain
-    if beyond > last:
-        reached = _Reached(
-            Ahead(lead[number], removed.tail_ns[number - 1]),
-            Ahead(even[number], level.tail_ns[number - 1]),
-        )
-    return loss[:number], rest[:number], reached
+def _excess(own: Array, lasting: Array) -> Array:
+    """Own work (segments, lanes, places) above the peers': what is usual of it, or this step's."""
+    if own.shape[1] < 2:
+        return np.asarray(np.maximum(own - np.median(own, axis=0, keepdims=True), 0.0))
+    above = np.stack([above_others(own[:, :, place]) for place in range(own.shape[2])], axis=2)
+    usual = np.maximum(np.median(above, axis=0, keepdims=True), 0.0)
+    return np.asarray(np.where(lasting[:, :, None], usual, np.maximum(above, 0.0)))
 
 
-def _removed(grid: StepGrid, late_ns: Array, first: int) -> tuple[Program, Removed]:
-    """The program of a piece that begins at step `first`, and what is taken out of it."""
-    plan = program(grid)
-    return plan, taken_out(plan, late_ns[first : first + len(grid.steps)])
-
-
-def taken_out(plan: Program, late_ns: Array) -> Removed:
-    """What cells are late by, laid where their own work between collectives is above the others'.
-
-    Nothing is taken out of cells that are 0.
-    """
-    late = late_ns > 0
-    rows = np.zeros(len(plan.rows))
-    tail = np.where(late, np.maximum(above_others(plan.tail_ns), 0), 0.0)
-    for part, own in by_layer(plan, late.shape):
-        # who has no part in it does nothing then: the two ends of a message are not all ranks
-        more = np.maximum(above_others(np.nan_to_num(own)), 0)
-        rows[part] = np.where(late, more, 0.0).reshape(-1)[plan.rows.cell[part]]
-    found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
-    wanted = late_ns.reshape(-1)
-    hidden = (wanted > 2 * found).reshape(late.shape)
-    if hidden.any():
-        rows, tail = _above_usual(plan, hidden, rows, tail)
-        found = tail.reshape(-1) + np.bincount(plan.rows.cell, weights=rows, minlength=late.size)
-    scale = wanted / np.where(found > 0, found, 1)
-    return Removed(rows * scale[plan.rows.cell], tail * scale.reshape(late.shape))
-
-
-def _above_usual(plan: Program, hidden: Array, rows: Array, tail: Array) -> tuple[Array, Array]:
-    """Of cells whose excess others have at the same time, where they exceed what is usual."""
-    rows, tail = rows.copy(), tail.copy()
-    usual = np.median(plan.tail_ns, axis=0)
-    tail[hidden] = np.maximum(plan.tail_ns - usual, 0)[hidden]
-    for part, own in by_layer(plan, hidden.shape):
-        cell = plan.rows.cell[part]
-        mine = hidden.reshape(-1)[cell]
-        if mine.any():
-            known = own[:, ~np.isnan(own).all(axis=0)]
-            more = np.maximum(own - np.nanmedian(known), 0).reshape(-1)[cell]
-            rows[part] = np.where(mine, more, rows[part])
-    return rows, tail
-
-
-def _gain(lead: Array, end: Array) -> Array:
-    """How much shorter the job's step is: what the median rank has saved in it. (steps,).
-
-    Over several steps the leads cancel, so a step may well be negative.
-    """
-    return np.asarray(np.median(end, axis=1) - np.median(lead, axis=1))
-
-
-def _shared_out(gain: Array, lead: Array, plan: Program, removed: Removed, late_ns: Array) -> Array:
-    """Each step's gain among the cells whose work was taken out, in proportion.
-
-    A lead that some ranks bring from the step before is the merit of that step's cells.
-    """
-    steps, ranks = removed.tail_ns.shape
-    within = np.bincount(plan.rows.cell, weights=removed.rows_ns, minlength=steps * ranks)
-    within = within.reshape(steps, ranks)
-    taken = within + removed.tail_ns
-    whole = taken.sum(axis=1, keepdims=True)
-    before = lead.max(axis=1, initial=0)
-    before[0] += late_ns.sum()
-    before[1:] += removed.tail_ns[:-1].sum(axis=1)
-    total = within.sum(axis=1) + before
-    each = gain / np.where(total > 0, total, 1)
-    loss = each[:, None] * within
-    loss[:-1] += (each * before)[1:, None] * (taken / np.where(whole > 0, whole, 1))[:-1]
-    return np.asarray(loss)
+def _sorted(rows: Array, own_ns: Array) -> Change:
+    order = np.argsort(rows, kind="stable")
+    return Change.of_work(rows[order], own_ns[order])

@@ -3,9 +3,9 @@
 A cell is a rank's step. Its *excess* is its own work above the median of the other ranks' in the
 same step, whose recorded pauses do not count: most ranks may pause at once. Late cells are those of
 chronically late ranks, and single ones far outside the noise.
-What the job would have gained without their lateness comes from a replay of the step's collectives
-with the late cells' excess taken out: overlapped ones share one wait, compute hides some of it, and
-a rank held up in one group is late in the next.
+What the job would have gained without their lateness comes from a replay of its graph with the late
+cells' excess taken out: overlapped ones share one wait, compute hides some of it, and a rank held
+up in one group is late in the next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.lateness.cost import costs
+from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.others import above_others
 from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
@@ -45,6 +45,7 @@ class Cause(IntEnum):
     CONTENTION = 5
 
 
+RECURRING = 0.1  # of the steps with a lateness of one recorded cause
 #: Phases of a rank's own work, in the order in which a tie is decided.
 WORK_PHASES = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.OTHER)
 
@@ -63,14 +64,19 @@ class Delays:
     chronic: Array  # (ranks,) bool
     noise_ns: float  # standard deviation of a rank's own work
 
+    @property
+    def lasting(self) -> Array:
+        """Cells that are late as their rank always is: by its own work, not by a single event."""
+        return np.asarray(self.chronic[None, :] & (self.cause == int(Cause.WORK)))
+
     def cells(self, *causes: Cause) -> Array:
         """Mask of the cells that are late for one of these causes."""
         return np.isin(self.cause, [int(cause) for cause in causes])
 
 
-def attribute(grid: StepGrid, *, contended: bool) -> Delays:
+def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays:
     """Find late cells and what they cost. `contended`: ranks compete for cores on their hosts."""
-    if not grid.start_ns.size:
+    if costs is None or not grid.start_ns.size:
         return _nothing(grid)
     work = grid.work_ns
     excess = above_others(work - grid.pause_ns) + grid.pause_ns
@@ -90,15 +96,37 @@ def attribute(grid: StepGrid, *, contended: bool) -> Delays:
     cause = np.where(as_ever & (cause == int(Cause.WORK)), _usually(grid, excess)[None, :], cause)
     late &= cause != int(Cause.NONE)
     delay = np.where(late, _delay(grid, excess, chronic, event), 0.0)
-    loss, rest = costs(grid, delay)
+    for named, values in _recorded(grid):
+        mine = _whole(grid, cause, named)
+        if mine.any():
+            more = values if named is Cause.COLLECTOR else above_others(values)
+            there = mine[None, :] & (more > 0) & np.isin(cause, (int(Cause.NONE), int(named)))
+            cause, late = np.where(there, int(named), cause), late | there
+            delay = np.where(there, np.minimum(more, grid.work_ns), delay)
+    lasting = chronic[None, :] & (cause == int(Cause.WORK))
+    loss, rest = _cost(grid, costs, delay, lasting)
     return Delays(grid, excess, cause, phase, delay, loss, rest, chronic, noise)
+
+
+def _cost(grid: StepGrid, costs: Costs, delay: Array, lasting: Array) -> tuple[Array, Array]:
+    """What each late cell cost, a step's loss shared in proportion; and what evening all work
+    would save beyond that, per step."""
+    relieved = costs.without(delay[grid.sampled], lasting[grid.sampled])
+    saved = costs.saved([relieved, costs.even(relieved)])
+    gain, even = np.zeros(len(grid.steps)), np.zeros(len(grid.steps))
+    gain[grid.sampled], even[grid.sampled] = saved
+    gain, even = grid.spread(gain), grid.spread(even)
+    total = delay.sum(axis=1)
+    carried = np.where(total > 0, total, 0.0)
+    share = gain.sum() / carried.sum() if carried.sum() > 0 else 0.0
+    return delay * share, even - gain
 
 
 def _delay(grid: StepGrid, excess: Array, chronic: Array, event: float) -> Array:
     """What each cell is late by, noise left out: of chronic ranks what is usual around the step."""
     delay = np.maximum(excess, 0).astype(float)
     if chronic.any():
-        more = usual(grid.work_ns)
+        more = usual(grid.work_ns, chronic)
         as_ever = chronic[None, :] & (excess <= more + event)
         delay[as_ever] = np.maximum(np.minimum(more, excess + event), 0)[as_ever]
     return delay
@@ -110,6 +138,13 @@ def _nothing(grid: StepGrid) -> Delays:
     chronic = np.zeros(len(grid.ranks), bool)
     nothing = np.zeros(len(grid.steps))
     return Delays(grid, cells, cause, phase, cells, cells, nothing, chronic, 0.0)
+
+
+def _whole(grid: StepGrid, cause: Array, named: Cause) -> Array:
+    """Ranks that are late for a recorded reason time and again: all of it is theirs, whether or not
+    a single step stands out."""
+    hit = (cause == int(named)).sum(axis=0)
+    return np.asarray(hit >= max(FEWEST, RECURRING * len(grid.steps)))
 
 
 def _causes(grid: StepGrid, excess: Array, late: Array) -> tuple[Array, Array]:

@@ -89,13 +89,16 @@ def error_of_median(values: Array) -> Array:
     return np.asarray(np.maximum(noise, np.median(noise)) * np.sqrt(np.pi / 2 / len(values)))
 
 
-def usual(work: Array) -> Array:
-    """What each rank's own work usually is above the others', around each step. (steps, ranks).
+def usual(work: Array, chronic: Array) -> Array:
+    """What each rank's own work usually is above that of the ranks that are not chronically late,
+    around each step. (steps, ranks).
 
     Medians over time come first: of few others, the middle one of a single step is noise too.
     """
     own = work - np.median(work, axis=1, keepdims=True)
     near = np.array_split(own, max(len(own) // NEAR_STEPS, 1))
-    return above_others(
-        np.concatenate([np.broadcast_to(np.median(part, axis=0), part.shape) for part in near])
-    )
+    around = [np.broadcast_to(np.median(part, axis=0), part.shape) for part in near]
+    level = np.concatenate(around)
+    if not chronic.any() or chronic.all():
+        return above_others(level)
+    return np.asarray(level - np.median(level[:, ~chronic], axis=1, keepdims=True))

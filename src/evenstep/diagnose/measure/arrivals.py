@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.received import device_clock_is_hosts
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
@@ -68,6 +67,11 @@ def arrivals(trace: Trace, clocks: Clocks) -> Arrivals:
         return _none(events, left_out)
     one_clock = np.isin(events["rank"], device_clock_is_hosts(trace))
     return _with_waits(_common_times(events, instance, clocks, one_clock), left_out)
+
+
+def device_clock_is_hosts(trace: Trace) -> list[int]:
+    """Ranks whose device stamps are on the clock of their host."""
+    return [rank for rank, info in trace.ranks.items() if info.facts.get("device_clock") == "host"]
 
 
 def _in_order(events: Columns) -> Columns:

@@ -6,7 +6,6 @@ minute. Times here are wall-clock seconds: attempts may have run on different ho
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from evenstep.diagnose.measure.resets import FEWEST, WINDOW, cv_of
 from evenstep.errors import TraceError
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
-from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.folder import RunFolder, read_facts
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spools import spools_in
 from evenstep.trace.trace import Trace
@@ -99,9 +98,9 @@ def _attempt(folder: Path, number: int) -> Attempt | None:
 def preemption(folder: Path, number: int) -> dict[str, Any]:
     """What told an attempt to make room, and when; empty if nothing did, or it cannot be read."""
     try:
-        found = json.loads(RunFolder(folder).preemption_path(number).read_text())
+        found = read_facts(RunFolder(folder).preemption_path(number))
         return {"attempt": number, "signal": str(found["signal"]), "at": str(found["at"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (TraceError, KeyError):
         return {}
 
 

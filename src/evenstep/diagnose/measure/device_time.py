@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.exposure import COMPUTE
+from evenstep.diagnose.measure.arrivals import device_clock_is_hosts
 from evenstep.diagnose.measure.intervals import Intervals, overlap_length, union_length
-from evenstep.diagnose.measure.received import device_clock_is_hosts
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
+COMPUTE = "compute"  # name of the spans in which a device computed
 COPY = "copy"  # name of the spans in which a device copied or set memory
 
 

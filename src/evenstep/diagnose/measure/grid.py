@@ -1,28 +1,29 @@
 """Steps × ranks: what each rank did in each step, as dense arrays that every finding reads.
 
-Only steps that every traced rank finished are in the grid. Blocked time is what the training
-thread spent waiting for communication; where that cannot be seen (a device's stream), a collective
-counts as exposed unless its rank enters another during it, and `exposure_known` is False.
+Only steps that every traced rank finished are in the grid. Own work, time blocked and waits follow
+from the run's graph, for host threads and devices' streams alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure import exposure, stretches
-from evenstep.diagnose.measure.arrivals import Arrivals, arrivals
-from evenstep.diagnose.measure.intervals import Intervals
+from evenstep.diagnose.graph.build import graph
+from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.graph.times import overlap, summed, times
+from evenstep.diagnose.measure import stretches
+from evenstep.diagnose.measure.arrivals import Arrivals, arrivals, device_clock_is_hosts
+from evenstep.diagnose.measure.device_time import COMPUTE
+from evenstep.diagnose.measure.intervals import Intervals, union_length
 from evenstep.diagnose.measure.leaving import sharpened
-from evenstep.diagnose.measure.received import exchanged
 from evenstep.trace.clocks.clocks import Clocks, align
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
-from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -31,8 +32,8 @@ WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, fi
 FEWEST_STEPS = 12
 
 _CELLS = (
-    *("start_ns", "end_ns", "held_ns", "blocked_ns", "wait_ns", "hidden_ns", "pause_ns"),
-    *("cpu_ns", "switches", "run_delay_ns", "samples", "collectives", "device_ns"),
+    *("start_ns", "end_ns", "held_ns", "work_ns", "blocked_ns", "wait_ns", "hidden_ns"),
+    *("pause_ns", "cpu_ns", "switches", "run_delay_ns", "samples", "collectives", "device_ns"),
 )
 
 
@@ -46,6 +47,7 @@ class StepGrid:
     end_ns: Array
     phase_ns: dict[Phase, Array]  # leaf times
     held_ns: Array  # pacing delay
+    work_ns: Array  # what a rank did itself: neither blocked nor held
     blocked_ns: Array  # waiting for communication
     wait_ns: Array  # of it (or of the step), for other ranks
     hidden_ns: Array  # transfer behind compute
@@ -58,24 +60,14 @@ class StepGrid:
     device_ns: Array  # its device computed, where that was recorded
     arrivals: Arrivals
     clocks: Clocks
-    exposure_known: bool
-    blocked: Intervals  # of cells (step index × ranks + rank index), relative to the cell's start
-    messages: Columns | None = None  # see `received.exchanged`
+    graph: Graph | None = None  # of the `sampled` steps; None without a step
     limits: list[str] = field(default_factory=list)
-    sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): see `piece`
-    pieces: Sequence[tuple[int, int]] = ()  # index of the first step, and of the one after the last
-    trace: Trace | None = None  # what a large run's pieces are read from again
+    sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): in the graph
 
     @property
     def duration_ns(self) -> Array:
         """Length of each step on each rank."""
         return self.end_ns - self.start_ns
-
-    @property
-    def work_ns(self) -> Array:
-        """What a rank did itself: neither blocked nor held."""
-        work: Array = np.maximum(self.duration_ns - self.blocked_ns - self.held_ns, 0)
-        return work
 
     @property
     def step_ns(self) -> Array:
@@ -111,31 +103,8 @@ class StepGrid:
 
     # -- large runs ----------------------------------------------------------------------------
 
-    def piece(self, first: int, last: int) -> StepGrid:
-        """These steps (by index) as a grid of their own, which has all their collectives.
-
-        In a run too large to hold, `arrivals` and `blocked` have the `sampled` steps only; all else
-        is complete. What has to look at every collective goes from one of `pieces` to the next.
-        """
-        if self.trace is None:
-            return self
-        trace = stretches.around(self.trace, self.steps[first:last])
-        piece = replace(
-            self,
-            steps=self.steps[first:last],
-            phase_ns={phase: cells[first:last] for phase, cells in self.phase_ns.items()},
-            arrivals=arrivals(trace, self.clocks),
-            sampled=np.ones(last - first, bool),
-            pieces=[(0, last - first)],
-            trace=None,
-            **{name: getattr(self, name)[first:last] for name in _CELLS},
-        )
-        piece.blocked = exposure.blocked(piece, trace)
-        piece.messages = exchanged(trace, self.clocks)
-        return piece
-
     def spread(self, per_step: Array) -> Array:
-        """A per-step value worked out from `arrivals`, carried to the steps not sampled.
+        """A per-step value of the sampled steps, carried to the others.
 
         Between sampled steps it is that of the nearest one.
         """
@@ -156,15 +125,12 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     sample, sampled = stretches.sample(trace, numbers)
     clocks = clocks or sharpened(sample, align(sample))
     grid = grid_of(sample, clocks, numbers, ranks)
-    grid.trace, grid.pieces, grid.sampled = trace, pieces, sampled
+    grid.sampled = sampled
     parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
     for name in list(parts[0].arrays):  # each piece is let go of: both would be twice the memory
         setattr(grid, name, np.concatenate([part.arrays.pop(name) for part in parts]))
     for phase in Phase:
         grid.phase_ns[phase] = np.concatenate([part.phase_ns.pop(phase) for part in parts])
-    grid.exposure_known = all(part.exposure_known for part in parts)
-    incomplete = sum(part.incomplete for part in parts)
-    grid.arrivals = grid.arrivals._replace(incomplete=incomplete)
     grid.limits.append(
         f"of {len(numbers)} steps, the collectives of {np.count_nonzero(sampled)} were compared "
         "with one another in full; waits and delays are those of all steps"
@@ -177,21 +143,26 @@ class _Dense(NamedTuple):
 
     arrays: dict[str, Array]
     phase_ns: dict[Phase, Array]
-    exposure_known: bool
-    incomplete: int
 
 
 def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> _Dense:
     """The cells of some of the steps of a large run."""
-    grid = grid_of(stretches.around(trace, numbers), whole.clocks, numbers, whole.ranks)
-    arrays = {name: getattr(grid, name) for name in _CELLS}
-    left_out = grid.arrivals.left_out
-    mine = (left_out >= grid.steps[0]) & (left_out <= grid.steps[-1])
-    return _Dense(arrays, grid.phase_ns, grid.exposure_known, int(np.count_nonzero(mine)))
+    piece = stretches.around(trace, numbers)
+    grid = grid_of(piece, whole.clocks, numbers, whole.ranks, whole.arrivals)
+    return _Dense({name: getattr(grid, name) for name in _CELLS}, grid.phase_ns)
 
 
-def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
-    """The grid of these steps and ranks, from a trace that has all of them at hand."""
+def grid_of(
+    trace: Trace,
+    clocks: Clocks,
+    numbers: Array,
+    ranks: Array,
+    matched: Arrivals | None = None,
+) -> StepGrid:
+    """The grid of these steps and ranks, from a trace that has all of them at hand.
+
+    `matched`: its collectives where they are not to be matched again.
+    """
     steps = trace.of_kind(Kind.STEP)
     shape = (len(numbers), len(ranks))
     cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
@@ -199,19 +170,76 @@ def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepG
         steps=numbers,
         ranks=ranks,
         phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
-        arrivals=arrivals(trace, clocks),
+        arrivals=matched or arrivals(trace, clocks),
         clocks=clocks,
-        exposure_known=True,
-        blocked=Intervals(*(np.zeros(0, np.int64) for _ in range(3))),
         sampled=np.ones(len(numbers), bool),
-        pieces=[(0, len(numbers))],
         **cells,
     )
     if len(numbers):
         _fill_steps(grid, steps)
         _fill_phases(grid, trace)
-        exposure.fill(grid, trace)
+        _fill_times(grid, trace)
+        _fill_devices(grid, trace)
     return grid
+
+
+def _fill_devices(grid: StepGrid, trace: Trace) -> None:
+    """When devices computed, of ranks whose devices' stamps are on the clock of the host."""
+    if COMPUTE not in trace.names:
+        return
+    spans = trace.of_kind(Kind.SPAN)
+    mine = (spans.name == trace.names.index(COMPUTE)) & (spans.device >= 0)
+    mine &= ((spans.flags & int(Flag.ON_DEVICE)) != 0) & (spans.exit_ns > spans.enter_ns)
+    spans = spans.select(mine & np.isin(spans["rank"], device_clock_is_hosts(trace)))
+    cell, inside = grid.cell(spans)
+    spans, cell = spans.select(inside), cell[inside]
+    base = grid.start_ns.reshape(-1)[cell]
+    start = grid.clocks.common(spans["rank"], spans.enter_ns) - base
+    end = grid.clocks.common(spans["rank"], spans.exit_ns) - base
+    length = union_length(Intervals(cell, start, end), grid.start_ns.size)
+    grid.device_ns = grid.shaped(length)
+
+
+def _fill_times(grid: StepGrid, trace: Trace) -> None:
+    """Own work and waits, of the steps that the trace has records of."""
+    present = np.isin(grid.steps, trace.of_kind(Kind.STEP).step)
+    grid.graph = graph(trace, grid.clocks, grid.steps[present], grid.ranks)
+    found = times(grid.graph)
+    for name in ("blocked_ns", "wait_ns", "hidden_ns", "collectives"):
+        getattr(grid, name)[present] = getattr(found, name)
+    grid.work_ns[present] = np.maximum(found.work_ns - grid.held_ns[present], 0)
+    if grid.graph.device.any():
+        _fill_streams(grid, trace, present)
+
+
+#: What a host does while its device has nothing to do; the rest of its phases only issue.
+_STALLS = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)
+_ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
+
+
+def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
+    """Of devices' streams, how much of their own time passed in phases and pauses of the host."""
+    assert grid.graph is not None
+    streams = np.flatnonzero(grid.graph.device)
+    phases, pauses = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.PAUSE)
+    phases = phases.select((phases.exit_ns > 0) & ~_inside_evaluation(phases))
+    for phase in _STALLS:
+        during = _during(grid, phases.select(phases.op == int(phase)))
+        grid.phase_ns[phase][np.ix_(present, streams)] = during[:, streams]
+    for phase in _ISSUES:
+        grid.phase_ns[phase][:, streams] = 0
+    grid.pause_ns[np.ix_(present, streams)] = _during(grid, pauses)[:, streams]
+
+
+def _during(grid: StepGrid, rows: Columns) -> Array:
+    """Own time of each cell of the graph that lies within these records."""
+    assert grid.graph is not None
+    rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
+    lane = np.searchsorted(grid.ranks, rows["rank"])
+    ahead = grid.graph.host_ahead_ns[lane]
+    start = grid.clocks.common(rows["rank"], rows.enter_ns) - ahead
+    end = grid.clocks.common(rows["rank"], rows.exit_ns) - ahead
+    return summed(grid.graph, overlap(grid.graph, lane, start, end))
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:

@@ -80,8 +80,6 @@ def time_shares(grid: StepGrid) -> dict[str, float]:
     """Exposed time only, summing to 1 over compute, communication, wait, input and the rest."""
     total = float(grid.duration_ns.sum())
     compute = float(compute_ns(grid).sum())
-    if not grid.exposure_known:  # compute and waiting share the device's time
-        compute = max(0.0, compute - float(grid.blocked_ns.sum()))
     wait = float(grid.wait_ns.sum())
     parts = {
         "compute": compute,
@@ -98,11 +96,14 @@ def time_shares(grid: StepGrid) -> dict[str, float]:
 def compute_ns(grid: StepGrid) -> npt.NDArray[Any]:
     """Time in forward, backward and optimizer by step and rank; where devices were seen, of them.
 
-    A host in its forward pass may only be launching, with its device idle most of the time.
+    A host in its forward pass may only be launching, with its device idle most of the time. Of a
+    stream whose kernels were not recorded, all own work is taken for compute.
     """
     phases = np.sum([grid.phase_ns[phase] for phase in _COMPUTE], axis=0)
+    streams = grid.graph.device if grid.graph is not None else np.zeros(len(grid.ranks), bool)
+    work = np.maximum(grid.work_ns - grid.phase_ns[Phase.INPUT], 0)
     seen = grid.device_ns.any(axis=0)
-    return np.asarray(np.where(seen, grid.device_ns, phases))
+    return np.asarray(np.where(seen, grid.device_ns, np.where(streams, work, phases)))
 
 
 def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:

@@ -23,18 +23,18 @@ SAMPLE_STRETCH = 8  # neighbouring steps of that sample
 #: Columns that the grid is made of, by kind (of collectives on devices, the device's times too).
 NEEDED: dict[Kind, tuple[str, ...]] = {
     Kind.STEP: (
-        *("step", "enter_ns", "exit_ns", "held_ns", "group_seq"),
+        *("seq", "step", "enter_ns", "exit_ns", "held_ns", "group_seq"),
         *("peer_or_root", "parent", "payload"),
     ),
-    Kind.PHASE: ("step", "op", "enter_ns", "exit_ns", "group_seq"),
+    Kind.PHASE: ("seq", "step", "op", "enter_ns", "exit_ns", "group_seq"),
     Kind.PAUSE: ("step", "enter_ns", "exit_ns"),
     Kind.COLLECTIVE: (
-        *("step", "op", "flags", "thread", "group", "group_seq", "bytes_in", "peer_or_root"),
-        *("enter_ns", "exit_ns"),
+        *("seq", "step", "op", "flags", "thread", "group", "group_seq", "bytes_in", "bytes_out"),
+        *("peer_or_root", "enter_ns", "exit_ns"),
     ),
     Kind.POINT_TO_POINT: (
-        *("step", "op", "flags", "thread", "group", "group_seq", "payload", "peer_or_root"),
-        *("bytes_in", "enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"),
+        *("seq", "step", "op", "flags", "thread", "group", "group_seq", "payload", "peer_or_root"),
+        *("bytes_in", "bytes_out", "enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"),
     ),
     Kind.SPAN: (
         *("step", "name", "flags", "device", "enter_ns", "exit_ns"),
@@ -66,7 +66,7 @@ def around(trace: Trace, numbers: Array) -> Trace:
 def sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
     """Stretches of steps all over the run, with everything that was recorded in them."""
     most = max(int(SAMPLE_RECORDS / trace.records_per_step), 1)
-    each_of = max(1, min(SAMPLE_STRETCH, most // 16))
+    each_of = max(2, min(SAMPLE_STRETCH, most // 16))
     starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))
     sampled = np.zeros(len(numbers), bool)
     for start in starts:

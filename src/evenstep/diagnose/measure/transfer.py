@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.measure.arrivals import FROM_ROOT, TO_ROOT
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.columns import Columns
@@ -63,6 +64,19 @@ def transfers(grid: StepGrid) -> Transfers:
     if len(rows):
         rows = rows.with_column("transfer_ns", _undisturbed(rows, grid))
     return Transfers(rows, _kinds(rows))
+
+
+def operations_of(graph: Graph, measured: Transfers) -> Array:
+    """The graph's operation of each transfer; -1 where it has none."""
+    table = graph.operations
+    width = int(max(table.sequence.max(initial=0), measured.rows.seq.max(initial=0))) + 1
+    key = np.where(table.message, -1, table.group * width + table.sequence)
+    order = np.argsort(key, kind="stable")
+    wanted = measured.rows.group.astype(np.int64) * width + measured.rows.seq.astype(np.int64)
+    at = np.minimum(np.searchsorted(key[order], wanted), max(len(key) - 1, 0))
+    if not len(key):
+        return np.full(len(wanted), -1)
+    return np.where(key[order[at]] == wanted, order[at], -1)
 
 
 def _instances(grid: StepGrid) -> Columns:

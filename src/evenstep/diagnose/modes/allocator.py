@@ -75,4 +75,5 @@ def retrying(case: Case) -> Finding | None:
             *case.wait_evidence(cells),
             Evidence("allocator_retries", round(float(retried.sum()), 1), 0, "retries"),
         ],
+        change=case.relieved(cells),
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case, found
 from evenstep.diagnose.measure.expected import GOOD, Reference, Shape, reference
 from evenstep.diagnose.modes.mode import Mode
@@ -60,14 +61,14 @@ def find(case: Case) -> list[Finding]:
     missing = np.sum([part.missing_ns for part in heavy], axis=0)
     short = bool(missing.any())
     wanted = missing if short else np.sum([part.bytes_ns for part in heavy], axis=0)
-    lost = case.claims.available(case.gained(wanted))
+    lost = case.gained(wanted)
     share = case.share(lost)
     if share.value < (SMALLEST_SHORT if short else SMALLEST) or share.low <= 0:
         return []
     if not short and case.share(case.loss(case.claims.taken)).value >= EXPLAINED:
         return []
-    case.claims.slower(lost)
-    return [_finding(case, heavy, share)]
+    case.claims.slow_ns += lost
+    return [_finding(case, heavy, share, case.transferred(wanted))]
 
 
 def _heavy(case: Case, shape: Shape) -> Heavy | None:
@@ -96,7 +97,7 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _finding(case: Case, heavy: list[Heavy], share: Share) -> Finding:
+def _finding(case: Case, heavy: list[Heavy], share: Share, change: Change) -> Finding:
     first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known = first.shape, first.known
     steps = case.grid.steps
@@ -131,6 +132,7 @@ def _finding(case: Case, heavy: list[Heavy], share: Share) -> Finding:
             Evidence("exposed_transfer_of_bytes", round(_exposed(case, heavy), 4), 0.0, "share"),
             Evidence("bytes_per_step", round(_bytes_per_step(case, shape)), None, "bytes"),
         ],
+        change=change,
     )
 
 

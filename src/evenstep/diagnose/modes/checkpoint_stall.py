@@ -52,6 +52,7 @@ def _late_ranks(case: Case) -> Finding | None:
             *case.wait_evidence(cells),
             Evidence("phase_length", round(length_ns), 0, "ns"),
         ],
+        change=case.relieved(cells),
     )
 
 

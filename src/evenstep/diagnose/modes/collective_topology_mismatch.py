@@ -46,12 +46,12 @@ def find(case: Case) -> list[Finding]:
     crossed = [part for shape in case.shapes if (part := _crossed(case, shape)) is not None]
     if not crossed:
         return []
-    lost = case.claims.available(case.gained(np.sum([part.shorter_ns for part in crossed], axis=0)))
+    lost = case.gained(np.sum([part.shorter_ns for part in crossed], axis=0))
     share = case.share(lost)
     least = SMALLEST if crossed[0].known else SMALLEST_UNSURE
     if share.value < least or share.low <= 0:
         return []
-    case.claims.slower(lost)
+    case.claims.slow_ns += lost
     return [_finding(case, crossed, share)]
 
 
@@ -126,6 +126,7 @@ def _finding(case: Case, crossed: list[Crossed], share: Share) -> Finding:
             ),
             *_curves(case, first),
         ],
+        change=case.transferred(np.sum([part.shorter_ns for part in crossed], axis=0)),
     )
 
 

@@ -55,10 +55,12 @@ def find(case: Case) -> list[Finding]:
         return []
     measured = case.transfers
     slow = slowed(measured)
+    if (named := case.claims.moves) is not None:
+        slow = Slow(slow.judged & ~named, slow.mask & ~named, np.where(named, 0, slow.excess_ns))
     steps_hit = np.unique(measured.rows.step[slow.mask])
     if np.count_nonzero(slow.mask) < FEWEST or len(steps_hit) < FEWEST_STEPS:
         return []
-    lost = case.claims.available(case.gained(slow.excess_ns))
+    lost = case.gained(slow.excess_ns)
     share = case.share(lost)
     if share.value < SMALLEST_SHARE:
         return []
@@ -66,7 +68,7 @@ def find(case: Case) -> list[Finding]:
     sure = period or _clustered(measured, slow) or _two_states(measured, slow)
     if not sure or _by_place(measured, slow):
         return []
-    case.claims.slower(lost)
+    case.claims.slow_ns += lost
     return [_finding(case, slow, share, period)]
 
 
@@ -200,6 +202,7 @@ def _finding(case: Case, slow: Slow, share: Share, period: Peak | None) -> Findi
             *_period_evidence(period),
             *_counter_evidence(case, late[:, 0]),
         ],
+        change=case.transferred(slow.excess_ns),
     )
 
 

@@ -45,11 +45,12 @@ def find(case: Case) -> list[Finding]:
     parts = [part for shape in case.shapes if (part := _collapse(case, shape)) is not None]
     if not parts:
         return []
-    lost = case.claims.available(case.gained(np.sum([part.excess_ns for part in parts], axis=0)))
+    lost = case.gained(np.sum([part.excess_ns for part in parts], axis=0))
     share = case.share(lost)
     if share.value < SMALLEST_SHARE:
         return []
-    case.claims.slower(lost)
+    case.claims.slow_ns += lost
+    case.claims.moves = np.any([part.mask for part in parts], axis=0)
     return [_finding(case, parts, share)]
 
 
@@ -141,6 +142,7 @@ def _finding(case: Case, parts: list[Collapse], share: Share) -> Finding:
             Evidence("collapsed", int(np.count_nonzero(first.mask)), 0, "collectives"),
             *_counter_evidence(case, late[:, 0]),
         ],
+        change=case.transferred(np.sum([part.excess_ns for part in parts], axis=0)),
     )
 
 

@@ -14,10 +14,12 @@ from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Phase
 
+COMMON = 0.25  # of the longest: where every rank waits so much for input, it is everybody's
+
 
 def find(case: Case) -> list[Finding]:
-    """Ranks whose input is late, and the part of the step that all ranks wait for input."""
-    findings = [_late_ranks(case), _everybody(case)]
+    """Ranks whose input is late, or all of the input where every rank waits for it."""
+    findings = [_everybody(case) or _late_ranks(case)]
     return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
 
 
@@ -52,6 +54,7 @@ def _late_ranks(case: Case) -> Finding | None:
             share, "replay of the trace with these ranks' input as fast as the others'"
         ),
         evidence=[*case.wait_evidence(cells), _input_evidence(case, ranks)],
+        change=case.relieved(cells),
     )
 
 
@@ -64,12 +67,18 @@ def _input_evidence(case: Case, ranks: list[int]) -> Evidence:
 
 
 def _everybody(case: Case) -> Finding | None:
-    """What even the fastest rank waits for input: nobody in particular is late."""
-    values = case.grid.phase_ns.get(Phase.INPUT)
-    if values is None or not values.size:
+    """All input, where even the ranks that wait least for it wait: nobody in particular is late."""
+    values = case.grid.phase_ns[Phase.INPUT]
+    if not values.size:
         return None
-    common = values.min(axis=1)
-    share = case.share(common)
+    usual = np.median(values, axis=0)
+    if usual.min() < COMMON * max(usual.max(), 1.0):
+        return None
+    common, change = values, case.taken(values)
+    share = case.share(case.saved(change))
+    if share.value < SMALLEST_SHARE:
+        return None
+    case.claims.cells(case.delays.cells(Cause.INPUT))
     steps = case.grid.steps
     return found(
         "input_pipeline",
@@ -85,6 +94,7 @@ def _everybody(case: Case) -> Finding | None:
         projected=projection.constant(share, len(case.grid.ranks)),
         options=_options(share, "replay of the trace with batches always ready"),
         evidence=[Evidence("input_per_step", round(float(np.median(common))), 0, "ns")],
+        change=change,
     )
 
 

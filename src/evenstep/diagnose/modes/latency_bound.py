@@ -41,11 +41,11 @@ def find(case: Case) -> list[Finding]:
     small = [part for shape in case.shapes if (part := _small(case, shape)) is not None]
     if not small:
         return []
-    lost = case.claims.available(case.gained(np.sum([part.shorter_ns for part in small], axis=0)))
+    lost = case.gained(np.sum([part.shorter_ns for part in small], axis=0))
     share = case.share(lost)
     if share.value < SMALLEST or share.low <= 0:
         return []
-    case.claims.slower(lost)
+    case.claims.slow_ns += lost
     return [_finding(case, small, share)]
 
 
@@ -115,6 +115,7 @@ def _finding(case: Case, small: list[Small], share: Share) -> Finding:
             Evidence("latency_share_of_transfer", round(_latency_share(small, case), 4), 0.5, "1"),
             Evidence("median_size", round(size), BUCKET_BYTES, "bytes"),
         ],
+        change=case.transferred(np.sum([part.shorter_ns for part in small], axis=0)),
     )
 
 

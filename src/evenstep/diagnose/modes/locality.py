@@ -12,6 +12,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.layouts import LEVELS, Layout, layouts, usual
@@ -32,6 +33,7 @@ class Odd(NamedTuple):
     cells: Array  # (steps, ranks): they are late
     slow: list[int]  # groups that they slow down
     moving_ns: Array  # what that costs, per step
+    change: Change  # without either
 
 
 def find(case: Case) -> list[Finding]:
@@ -46,16 +48,18 @@ def find(case: Case) -> list[Finding]:
     columns = np.isin(case.grid.ranks, list(worse)) & case.delays.chronic
     cells = case.claims.free(case.delays.cells(Cause.WORK)) & columns[None, :]
     slow, excess = _slow_groups(case, worse)
-    moving = case.claims.available(case.gained(excess)) if slow else np.zeros(len(case.grid.steps))
+    moving = case.gained(excess) if slow else np.zeros(len(case.grid.steps))
     share = case.share(case.loss(cells) + moving)
     if share.value < SMALLEST_SHARE or share.low <= 0:
         return []
     case.claims.cells(cells)
-    case.claims.slower(moving)
+    case.claims.slow_ns += moving
     ranks = case.culprits(cells)
     members = {rank for group in slow for rank in case.trace.groups[group].ranks}
     ranks += [rank for rank in sorted(worse) if rank in members and rank not in ranks]
-    odd = Odd(ranks, {rank: worse[rank] for rank in ranks}, cells, slow, moving)
+    parts = [case.relieved(cells), *([case.transferred(excess)] if slow else [])]
+    named = {rank: worse[rank] for rank in ranks}
+    odd = Odd(ranks, named, cells, slow, moving, case.together(parts))
     return [_finding(case, odd, share)]
 
 
@@ -119,6 +123,7 @@ def _finding(case: Case, odd: Odd, share: Share) -> Finding:
             *_layout_evidence(first, places[first], usual(places)[first]),
             *(case.wait_evidence(odd.cells) if odd.cells.any() else []),
         ],
+        change=odd.change,
     )
 
 

@@ -65,6 +65,7 @@ def _collector(case: Case) -> Finding | None:
         projected=_growth(case, cells, share, len(ranks)),
         options=_collector_options(case, cells, share),
         evidence=[*case.wait_evidence(cells), *_pause_evidence(case, ranks)],
+        change=case.relieved(cells),
     )
 
 
@@ -92,6 +93,7 @@ def _aligned(case: Case, cells: Array, share: Share) -> Finding:
                 "assumes half the pauses' cost: how much of the heap is permanent is not traced",
             )
         ],
+        change=case.relieved(cells),
     )
 
 
@@ -176,14 +178,15 @@ def _cores(case: Case) -> Finding | None:
 
 
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
-    lost_ns = case.loss(cells) + case.claims.rest(case.claims.rest_ns)
+    lost_ns = case.loss(cells) + case.claims.rest_ns
+    case.claims.rest(case.claims.rest_ns)
     share = case.share(lost_ns)
     attributed = case.share(case.loss(case.delays.cause != int(Cause.NONE)) - case.loss(cells))
     room = max(0.0, 1.0 - attributed.value)
     severity = min(max(share.value, scheduler.recoverable_share), room)
     interval = Share(severity, min(share.low, severity), max(share.high, severity))
     # what ranks lose beyond their lateness: transports without a core look like slow transfer
-    case.claims.transfer(severity * case.grid.step_ns - lost_ns)
+    case.claims.slow_ns += severity * case.grid.step_ns
     steps = case.grid.steps
     node = f" of node {scheduler.node}" if scheduler.node else ""
     return found(
@@ -261,6 +264,7 @@ def _taken_away(case: Case, cells: Array) -> Finding:
             *case.wait_evidence(cells),
             Evidence("run_queue_delay_per_step", round(delay), 0, "ns"),
         ],
+        change=case.relieved(cells),
     )
 
 

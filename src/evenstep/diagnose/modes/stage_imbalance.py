@@ -7,7 +7,7 @@ what operations usually take: with the last stage that is M_S of Lin et al. (OSD
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -133,7 +133,8 @@ def by_lateness(case: Case) -> list[Finding]:
     work_evidence = Evidence(
         "work_of_the_stage", round(stage.work_ns), round(stage.others_ns), "ns"
     )
-    return [_finding(case, stage, share, spread, [work_evidence, *case.wait_evidence(cells)])]
+    evidence = [work_evidence, *case.wait_evidence(cells)]
+    return [replace(_finding(case, stage, share, spread, evidence), change=case.relieved(cells))]
 
 
 def stages_of(case: Case) -> dict[int, int]:

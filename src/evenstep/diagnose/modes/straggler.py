@@ -57,6 +57,7 @@ def _finding(case: Case, cells: Array) -> Finding:
             *_phase_evidence(case, cells, ranks),
             *_peer_evidence(case, ranks[0]),
         ],
+        change=case.relieved(cells),
     )
 
 

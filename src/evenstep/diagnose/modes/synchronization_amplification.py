@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep import words
+from evenstep.diagnose.attribution import EVEN
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
@@ -40,7 +41,7 @@ def find(case: Case) -> list[Finding]:
     """What is left of the loss when every delay that has a culprit is taken out."""
     if case.contended or not len(case.grid.steps):
         return []
-    share = case.share(case.claims.rest(case.claims.rest_ns))
+    share = case.share(case.claims.rest_ns)
     factor = amplification(case)
     if share.value < SMALLEST_SHARE or factor is None:
         return []
@@ -82,6 +83,7 @@ def find(case: Case) -> list[Finding]:
                 Evidence("spread_of_own_work", round(spread), 0, "ns"),
                 Evidence("wait_share", round(_wait_share(case), 4), 0.0, "share"),
             ],
+            change=None if case.trace.operations is not None else EVEN,
         )
     ]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.modes import projection
@@ -24,6 +25,7 @@ from evenstep.trace.spool.layout import Phase
 EXPLAINED = 0.4  # of the variance at least is in the period
 MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one has to be
 BINS = 8  # of a long period; a short one has a bin per step
+PASSED_ON = 0.5  # of the swing of the work shows in the steps: else it hides behind waiting
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
 FEWEST_SLOW, MOST_SLOW = 0.25, 0.75  # share of slow steps: less is an exception, more the rule
 
@@ -77,11 +79,13 @@ def _common(case: Case) -> Finding | None:
     seen = swing(work)
     if seen is None:
         return None
-    passed_on = _apart(case.grid.step_ns, seen.slow) / max(_apart(work, seen.slow), 1.0)
-    share = case.share(seen.lost_ns * np.clip(passed_on, 0.0, 1.0))
+    if _apart(case.grid.step_ns, seen.slow) < PASSED_ON * _apart(work, seen.slow):
+        return None
+    change = case.less(seen.lost_ns)
+    share = case.share(case.saved(change))
     if share.value < SMALLEST_SHARE or share.low <= 0:
         return None
-    return _finding(case, seen, share, [])
+    return _finding(case, seen, share, [], change)
 
 
 def _in_steps(period: float) -> float:
@@ -122,13 +126,15 @@ def _alternating(case: Case) -> Finding | None:
     if share.value < SMALLEST_SHARE or share.low <= 0:
         return None
     case.claims.cells(mine)
-    return _finding(case, seen, share, case.culprits(mine))
+    return _finding(case, seen, share, case.culprits(mine), case.relieved(mine))
 
 
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _finding(case: Case, seen: Swing, share: Share, ranks: list[int]) -> Finding:
+def _finding(
+    case: Case, seen: Swing, share: Share, ranks: list[int], change: Change | None = None
+) -> Finding:
     step = case.grid.step_ns
     fast, slow = float(np.median(step[~seen.slow])), float(np.median(step[seen.slow]))
     every = f"{seen.peak.period:.3g}"
@@ -163,6 +169,7 @@ def _finding(case: Case, seen: Swing, share: Share, ranks: list[int]) -> Finding
             Evidence("ranks_oscillating", swinging, 0, "ranks"),
             Evidence("phase_between_ranks", round(spread, 3), 0.0, "periods"),
         ],
+        change=change,
     )
 
 

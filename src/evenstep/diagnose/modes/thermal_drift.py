@@ -148,6 +148,7 @@ def _finding(case: Case, place: list[Drift], cells: Array, share: Share) -> Find
             Evidence("growth_after_as_long_again", round(2 * worst.growth_ns), 0, "ns"),
             *signs,
         ],
+        change=case.relieved(cells),
     )
 
 

@@ -9,12 +9,15 @@ is long with them, it is not the data: the machine is slower then.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 
 from evenstep import words
+from evenstep.diagnose.attribution import AMOUNTS
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
-from evenstep.diagnose.lateness.cost import costs
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import FEWEST
 from evenstep.diagnose.modes import projection, slow_worker
@@ -23,14 +26,16 @@ from evenstep.diagnose.modes.stage_imbalance import MODE_NAME, by_lateness, by_r
 from evenstep.diagnose.operations.operations import Job, evened, job, on_steps, replayed
 from evenstep.statistics.interval import Share
 from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
+from evenstep.trace.operations import COMPUTES, Role
 from evenstep.trace.spool.layout import Phase
 
 TOGETHER = 0.9  # correlation of forward and backward (Lin et al.)
+TOGETHER_OF_PHASES = 0.5  # … of which noise of their own has a part
+LONG = 0.05  # of a rank's work in a step: shorter stretches tell little
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
 QUARTILES = 1.349  # (q75 - q25) of a normal distribution, in standard deviations
 MACHINE = 0.5  # correlation of compute with the optimizer, which no batch makes longer
-TURNS = 0.5  # of the steps have somebody slowest by that much
+TURNS = 0.5  # of the steps have somebody slowest by that much, and of the ranks are that some time
 
 
 def find(case: Case) -> list[Finding]:
@@ -42,7 +47,6 @@ def find(case: Case) -> list[Finding]:
 
 def _of_operations(case: Case, plan: Job) -> list[Finding]:
     """Slow workers, then sequences: what is left of a stage's length is the stage's own."""
-    case.claims.transfer(case.claims.left_ns - _moving(case, plan))
     varied = _varied(plan)
     correlation = _correlation(varied)
     varying = correlation >= TOGETHER and _take_turns(varied)
@@ -55,15 +59,6 @@ def _of_operations(case: Case, plan: Job) -> list[Finding]:
         findings = findings + _sequences(case, lost, correlation, _deviation(varied))
         own = even
     return findings + by_replay(case, plan, own)
-
-
-def _moving(case: Case, plan: Job) -> Array:
-    """Time a worker spends transferring in each step, as a mean; the rest of its waits are not."""
-    mine = np.isin(plan.table.role, (*MESSAGES, *COLLECTIVES, Role.LAYERNORM))
-    step = np.searchsorted(plan.steps, plan.table.step[mine])
-    spent = np.bincount(step, weights=np.maximum(plan.own_s[mine], 0), minlength=len(plan.steps))
-    mean_s = spent / (int(plan.table.worker.max()) + 1)
-    return on_steps(plan, mean_s, case.grid.steps) * 1e9
 
 
 def _varied(plan: Job) -> Columns:
@@ -131,24 +126,65 @@ def rotating(spent: Array) -> bool:
 
 
 def _of_phases(case: Case) -> list[Finding]:
-    """Ranks whose forward and backward are long together, another rank in each step."""
-    phases = [case.grid.phase_ns[phase] for phase in (*COMPUTE_PHASES, Phase.OPTIMIZER)]
-    forward, backward, optimizer = phases
-    if case.contended or len(forward) < FEWEST or forward.shape[1] < 2:
+    """Ranks whose forward and backward, or all stretches of whose work, are long together, another
+    rank in each step."""
+    if case.contended or len(case.grid.steps) < FEWEST or case.grid.shape[1] < 2:
         return []
-    if not (forward.all() and backward.all()):
+    told = _forward_and_backward(case) or _stretches(case)
+    if told is None or not rotating(told.spent) or told.deviation < VARYING:
         return []
-    forward, backward = _relative(forward), _relative(backward)
-    spent = forward + backward
-    correlation = _rank_correlation(forward, backward)
-    deviation = float(np.diff(np.quantile(spent / 2, [0.25, 0.75]))[0]) / QUARTILES
-    if correlation < TOGETHER or deviation < VARYING or not rotating(spent):
-        return []
-    if optimizer.all() and _rank_correlation(spent, _relative(optimizer)) > MACHINE:
+    if told.correlation < TOGETHER_OF_PHASES:
         return []
     # unlike other lateness, long batches are work that has to be done: by all alike
-    others_ns = np.where(_claim(case), 0.0, case.delays.late_ns)
-    return _sequences(case, costs(case.grid, others_ns)[1], correlation, deviation)
+    late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
+    others = case.relieved(case.delays.cause != int(Cause.NONE))
+    if late.any(axis=0).mean() >= TURNS:
+        case.claims.cells(late)
+        others = case.relieved((case.delays.cause != int(Cause.NONE)) & ~late)
+    saved, even = case.all_saved([others, case.evened(others)])
+    found_ = _sequences(case, even - saved, told.correlation, told.deviation)
+    return [replace(finding, change=AMOUNTS) for finding in found_]
+
+
+class Varied(NamedTuple):
+    """What cells spend over what is usual (steps × ranks), how far parts of them vary together, and
+    how much, as a share of the work."""
+
+    spent: Array
+    correlation: float
+    deviation: float
+
+
+def _forward_and_backward(case: Case) -> Varied | None:
+    """By the phases of hosts; None where they were not recorded, or the optimizer is long too."""
+    phases = [case.grid.phase_ns[phase] for phase in (*COMPUTE_PHASES, Phase.OPTIMIZER)]
+    if not (phases[0].all() and phases[1].all()):
+        return None
+    forward, backward = _relative(phases[0]), _relative(phases[1])
+    spent = (forward + backward) / 2
+    deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / QUARTILES
+    if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MACHINE:
+        return Varied(spent, 0.0, deviation)
+    return Varied(spent, _rank_correlation(forward, backward), deviation)
+
+
+def _stretches(case: Case) -> Varied | None:
+    """By the stretches of own work between operations, of which there must be several."""
+    if case.costs is None:
+        return None
+    part = max(case.costs.parts, key=lambda one: one.rows.size)
+    own = case.costs.graph.own_ns[part.rows]
+    usual = np.median(own, axis=0)
+    long = (usual > LONG * usual.sum(axis=1, keepdims=True)).all(axis=0)
+    if len(part.lanes) < 2 or np.count_nonzero(long) < 2:
+        return None
+    over = own[:, :, long] / usual[None, :, long]
+    over = over / np.median(over, axis=1, keepdims=True)
+    spent = over.mean(axis=2)
+    count = over.shape[2]
+    each = float(over.var(axis=(0, 1)).mean())
+    common = max((float(spent.var()) * count - each) / (count - 1), 0.0)
+    return Varied(spent, common / max(each, 1e-12), float(np.sqrt(common)))
 
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)

@@ -155,7 +155,7 @@ def _limits(
         )
     if trace.missing_ranks:
         lines.append("ranks are missing from the trace: those that are there stand for them")
-    if not grid.exposure_known:
+    if grid.graph is not None and grid.graph.device.any():
         lines.append("collectives ran on a device: what of them is exposed is an estimate")
     if largest != len(grid.ranks) and cut.barriers:
         lines += [_transfer(grows, largest), _contention(grows)]

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.replay import Program
 from evenstep.diagnose.measure import curve
 from evenstep.diagnose.measure.curve import Line
-from evenstep.diagnose.what_if.change import Change, instances_of
 from evenstep.diagnose.what_if_spec import Spec
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -26,14 +25,14 @@ FEW_SIZES = (
 )
 
 
-def operation_change(case: Case, plan: Program, spec: Spec) -> Change:
+def operation_change(case: Case, spec: Spec) -> Change:
     """Transfers of one operation at the low end of their kind's, or multiplied."""
     rows = case.transfers.rows
     mine = rows.op == int(Op[spec.target.upper()])
     new = rows.transfer_ns * spec.factor
     if spec.change == "floor":
         new = np.minimum(rows.transfer_ns, case.transfers.of_kind("floor_ns"))
-    return _cut(case, plan, np.where(mine, rows.transfer_ns - new, 0.0))
+    return case.transferred(np.where(mine, rows.transfer_ns - new, 0.0))
 
 
 def operation_refusal(case: Case, spec: Spec) -> str | None:
@@ -44,7 +43,7 @@ def operation_refusal(case: Case, spec: Spec) -> str | None:
     return f"no transfer of {spec.target} could be measured; there are {there}"
 
 
-def algorithm_change(case: Case, plan: Program, spec: Spec) -> Change:
+def algorithm_change(case: Case, spec: Spec) -> Change:
     """All-reduces by another algorithm, of the latency and bandwidth a ring would have here."""
     rows = case.transfers.rows
     line = _line(case, np.isin(rows.op, [int(Op.ALL_REDUCE)]))
@@ -57,7 +56,7 @@ def algorithm_change(case: Case, plan: Program, spec: Spec) -> Change:
         gBps = line.gBps * 2 * (members - 1) / members  # noqa: N806
         ratio = _ALGORITHMS[spec.change](case, members, size, alpha, gBps) / line.time_ns(size)
         shorter[mine] = rows.transfer_ns[mine] * (1 - ratio)
-    return _cut(case, plan, shorter)
+    return case.transferred(shorter)
 
 
 def _hierarchical(case: Case, members: int, size: Array, alpha: float, gBps: float) -> Any:  # noqa: N803
@@ -85,7 +84,7 @@ def algorithm_refusal(case: Case, spec: Spec) -> str | None:
     return None
 
 
-def bucket_change(case: Case, plan: Program, spec: Spec) -> Change:
+def bucket_change(case: Case, spec: Spec) -> Change:
     """Gradients in buckets of this size: as many bytes, with another number of latencies."""
     rows = case.transfers.rows
     mine = _reductions(rows)
@@ -99,7 +98,7 @@ def bucket_change(case: Case, plan: Program, spec: Spec) -> Change:
     then = buckets * line.alpha_ns + total / line.gBps
     shorter = np.zeros(len(rows))
     shorter[mine] = rows.transfer_ns[mine] * (1 - then / now)[step]
-    return _cut(case, plan, shorter)
+    return case.transferred(shorter)
 
 
 def bucket_refusal(case: Case, _: Spec) -> str | None:
@@ -123,13 +122,3 @@ def _line(case: Case, mine: Array) -> Line | None:
     """Line through the usual times of the kinds these transfers are of."""
     kinds = case.transfers.kinds.select(np.unique(case.transfers.rows.kind[mine]))
     return curve.line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])
-
-
-def _cut(case: Case, plan: Program, shorter_ns: Array) -> Change:
-    """Transfers that much shorter, given per row of the case's transfers."""
-    change = Change.none(plan)
-    number = np.full(int(case.grid.arrivals.rows.instance.max(initial=-1)) + 1, -1)
-    number[instances_of(case)] = np.arange(plan.instances)
-    at = number[case.transfers.rows.instance]
-    change.cut_ns[at[at >= 0]] = shorter_ns[at >= 0]
-    return change

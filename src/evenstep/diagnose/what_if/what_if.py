@@ -1,6 +1,6 @@
 """What if a part of the job were different: the step replayed with it, and what that gives back.
 
-An operation table is replayed operation by operation, any other trace collective by collective.
+An operation table is replayed operation by operation, any other trace event by event.
 Where a trace cannot carry a question the answer says why instead of a number.
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_table import Table
-from evenstep.diagnose.what_if.collectives import Collectives
+from evenstep.diagnose.what_if.run import Run
 from evenstep.diagnose.what_if_spec import Spec, parse
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import Share, share_of
@@ -64,13 +64,13 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[Answer]:
     return found
 
 
-def _replay(trace: Trace) -> Table | Collectives:
+def _replay(trace: Trace) -> Table | Run:
     if trace.operations is not None:
         return Table(job(trace.operations, trace.names))
-    return Collectives(open_case(trace))
+    return Run(open_case(trace))
 
 
-def _answer(replay: Table | Collectives, specs: list[Spec], before: Array) -> Answer:
+def _answer(replay: Table | Run, specs: list[Spec], before: Array) -> Answer:
     text = " + ".join(spec.text for spec in specs)
     reason = next(filter(None, map(replay.refusal, specs)), None)
     if reason is not None:

@@ -41,6 +41,7 @@ STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "bat
 TIMES = ("time", "timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts")
 PHASES = ("phase", "stage_name", "section")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
+LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)"
     r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|elapsed(?: time)?"
@@ -141,6 +142,8 @@ def _rows(layout: Layout, own: int, places: list[str], limits: list[str]) -> lis
     texts = [name for name in (layout.rank, layout.phase) if name]
     table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
     length = len(next(iter(table.numbers.values())))
+    if not length:
+        return []
     time = table.numbers.get(layout.time, np.full(length, np.nan))
     rank = _ranks(table, layout.rank, places) if layout.rank else np.full(length, own)
     number = table.numbers.get(layout.step)
@@ -167,7 +170,7 @@ def _timed(
     rank: Array, number: Array, time: Array, seconds: Array, part: Array,
     there: npt.NDArray[np.bool_],
 ) -> Timed:  # fmt: skip
-    number = np.where(np.isfinite(number), number, -1)
+    number = np.where(np.abs(number) < LARGEST, number, -1)  # nan is neither
     return Timed(*(column[there] for column in (
         rank.astype(np.int64), number.astype(np.int64), time, seconds, part.astype(np.int64)
     )))  # fmt: skip
@@ -182,7 +185,8 @@ def _ranks(table: Table, name: str, places: list[str]) -> Array:
         order = told
     else:
         ascending = sorted(kinds, key=lambda text: natural(Path(text)))
-        order = [ascending.index(text) for text in kinds]
+        place = {text: number for number, text in enumerate(ascending)}
+        order = [place[text] for text in kinds]
         places += ascending
     return np.append(np.array(order, np.int64), -1)[code]
 

@@ -132,7 +132,7 @@ class StoredEvents(OnDisk):
     def _alike(self, name: str) -> Array | None:
         """A column that is known to hold one value; it takes no memory."""
         values = {
-            part.alike[int(kind)].get(name)
+            part.alike.get(int(kind), {}).get(name)
             for part in self._parts
             for kind in self._kinds
             if part.counts.get(int(kind))

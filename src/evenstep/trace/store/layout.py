@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -40,7 +40,7 @@ class Part:
     first_rank: int  # of the lowest and the highest of its ranks
     last_rank: int
     block: int  # files of the same nodes have the same number
-    counts: Mapping[int, int]  # records of each kind
+    counts: Mapping[int, Annotated[int, msgspec.Meta(ge=0)]]  # records of each kind
     alike: Mapping[int, Mapping[str, int]]  # of each kind: columns in which all have one value
 
     def has(self, first: int, last: int) -> bool:

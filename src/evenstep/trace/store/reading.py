@@ -65,12 +65,22 @@ def _ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
     found = store_database.read("select * from read_parquet(?) order by rank", [folder / RANKS])
     ranks, oldest = {}, {}
     for index, rank in enumerate(found["rank"].tolist()):
-        identity, facts = (json.loads(found[name][index]) for name in ("identity", "facts"))
+        identity, facts = (_table(found[name][index], folder) for name in ("identity", "facts"))
         closed, dropped = bool(found["closed"][index]), int(found["dropped"][index])
         ranks[rank] = RankInfo(rank, identity, facts, closed, dropped)
         if found["oldest_step"][index] >= 0:
             oldest[rank] = int(found["oldest_step"][index])
     return ranks, oldest
+
+
+def _table(text: str, folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise TraceError(f"{folder / RANKS} is damaged; store the run again")
+    return found
 
 
 def _summaries(folder: Path) -> tuple[Array, Array]:

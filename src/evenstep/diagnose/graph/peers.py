@@ -1,0 +1,127 @@
+"""Ranks of the same program: those whose rows, place by place, are the same work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.graph.hashing import mixed
+from evenstep.diagnose.graph.structure import Batch, Graph
+
+Array = npt.NDArray[Any]
+
+
+class Alike(NamedTuple):
+    """Lanes of one program, and their rows: (segments, lanes, places), indices into the graph's."""
+
+    lanes: Array
+    segments: Array
+    rows: Array
+
+
+def alike(graph: Graph) -> list[Alike]:
+    """All rows, laid out by program and place."""
+    return [part for batch in graph.batches for part in _of_batch(graph, batch)]
+
+
+def programs(graph: Graph) -> Array:
+    """A number for each lane, the same where programs are; by the structure most segments have."""
+    found = np.full(len(graph.ranks), -1)
+    for batch in sorted(graph.batches, key=lambda one: -len(one.segments)):
+        for part in _of_batch(graph, batch):
+            new = part.lanes[found[part.lanes] < 0]
+            if len(new):
+                found[new] = found.max() + 1
+    return found
+
+
+def _of_batch(graph: Graph, batch: Batch) -> list[Alike]:
+    count = len(batch.schedule.rows)
+    head = slice(int(batch.first_row[0]), int(batch.first_row[0]) + count)
+    lane = graph.rows.lane[head]
+    code = _codes(graph, head, lane)
+    first = np.flatnonzero(np.diff(lane, prepend=-1))
+    sizes = np.diff(np.append(first, count))
+    whole = np.concatenate([np.zeros(1, np.uint64), np.cumsum(code, dtype=np.uint64)])
+    program = mixed([whole[first + sizes] - whole[first], sizes])
+    found = []
+    for number in np.unique(program):
+        mine = np.flatnonzero(program == number)
+        places = first[mine][:, None] + np.arange(sizes[mine[0]])[None, :]
+        rows = batch.first_row[:, None, None] + places[None]
+        found.append(Alike(lane[first[mine]], batch.segments, rows))
+    return found
+
+
+def _codes(graph: Graph, head: slice, lane: Array) -> Array:
+    """A number per row: its place, and the kind of what it enters and waits for."""
+    opens = np.flatnonzero(np.diff(lane, prepend=-1))
+    place = np.arange(len(lane)) - np.repeat(opens, np.diff(np.append(opens, len(lane))))
+    parts = [place, graph.rows.ends[head]]
+    table = graph.operations
+    if not len(table):
+        return mixed(parts)
+    for link in ("enter", "wait"):
+        number = graph.rows[link][head]
+        known = number >= 0
+        at = np.maximum(number, 0)
+        parts += [np.where(known, table[name][at], -1) for name in ("op", "message", "members")]
+        root, message = table.root[at], known & table.message[at]
+        parts.append(np.where(message, np.sign(root - graph.ranks[lane]), 0))
+    return mixed(parts)
+
+
+# -- work whose end is not seen --------------------------------------------------------------------
+
+AT_ONCE_NS = 3_000  # after the operation it waited for
+ROUNDS = 6
+
+
+def uncovered(graph: Graph) -> Graph:
+    """The graph with work that ended unseen, while its lane went on to wait, at its likely length.
+
+    What is seen of a program's places follows a speed of each lane and a length of each place; what
+    is not seen is taken to do so too, and never to be longer than the time there was.
+    """
+    if not graph.rows.hidden.any():
+        return graph
+    own, at = graph.own_ns.copy(), graph.rows.at_ns.copy()
+    for part in alike(graph):
+        hidden = graph.rows.hidden[part.rows]
+        if not hidden.any():
+            continue
+        over = np.append(graph.operations.over_ns, 0)[graph.rows.wait[part.rows]]
+        unseen = hidden & (at[part.rows] <= over + AT_ONCE_NS)
+        likely = _likely(own[part.rows], unseen)
+        less = np.where(unseen, np.maximum(own[part.rows] - likely, 0.0), 0.0)
+        own[part.rows] -= less
+        at[part.rows] -= np.rint(less).astype(np.int64)
+    rows = graph.rows.with_column("own_ns", own).with_column("at_ns", at)
+    return replace(graph, rows=rows)
+
+
+def _likely(own: Array, unseen: Array) -> Array:
+    """(segments, lanes, places): speed of the lane times length of the place, from what is seen."""
+    seen = np.where(unseen, np.nan, own)
+    known = np.asarray(np.isfinite(seen).any(axis=0))
+    with np.errstate(all="ignore"):
+        usual = np.where(known, np.nanmedian(np.where(known[None], seen, 0.0), axis=0), np.nan)
+        lowest = own.min(axis=0)
+        speed = np.ones(own.shape[1])
+        length = np.zeros(own.shape[2])
+        for _ in range(ROUNDS):
+            length = _middle(usual / speed[:, None], axis=0)
+            weight = np.where(np.isfinite(usual), length[None, :], 0.0)
+            total = weight.sum(axis=1)
+            speed = np.where(total > 0, np.nansum(usual * (weight > 0), axis=1) / total, 1.0)
+    modelled = speed[:, None] * length[None, :]
+    return np.where(np.isfinite(modelled), modelled, lowest)[None]
+
+
+def _middle(values: Array, axis: int) -> Array:
+    known = np.isfinite(values).any(axis=axis)
+    filled = np.where(np.isfinite(values).any(axis=axis, keepdims=True), values, 0.0)
+    return np.where(known, np.nanmedian(filled, axis=axis), np.nan)
