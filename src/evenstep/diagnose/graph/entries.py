@@ -194,7 +194,7 @@ def _leaves_with_root(
     end = np.zeros(int(number[-1]) + 1, np.int64)
     end[number[is_root]] = leave[is_root]
     blocked = others & ((events.flags & (_ASYNC | _DEVICE)) == 0)
-    late = leave >= end[number] - (end[number] - enter) // 10
+    late = leave >= end[number] - np.maximum((end[number] - enter) // 10, TELLING_NS)
     kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
     count, so = np.bincount(kind, blocked), np.bincount(kind, blocked & late)
     return np.asarray(blocked & (so >= MOSTLY * count)[kind])

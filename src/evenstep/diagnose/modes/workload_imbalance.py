@@ -184,7 +184,16 @@ def _stretches(case: Case) -> Varied | None:
     count = over.shape[2]
     each = float(over.var(axis=(0, 1)).mean())
     common = max((float(spent.var()) * count - each) / (count - 1), 0.0)
-    return Varied(spent, common / max(each, 1e-12), float(np.sqrt(common)))
+    others = (spent[:, :, None] * count - over) / (count - 1)
+    together = min(_linear(over[:, :, place], others[:, :, place]) for place in range(count))
+    return Varied(spent, together, float(np.sqrt(common)))
+
+
+def _linear(one: Array, other: Array) -> float:
+    """Pearson's correlation; 0 where nothing varies."""
+    if not one.std() or not other.std():
+        return 0.0
+    return float(np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1])
 
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
