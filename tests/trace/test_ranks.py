@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.trace.ranks import MOST_RANKS, format_ranks, group_uid, parse_ranks
+from evenstep.trace.ranks import MOST_RANKS, format_missing, format_ranks, group_uid, parse_ranks
 
 RANKS = st.sets(st.integers(0, 200))
 
@@ -31,3 +31,8 @@ def test_a_group_is_known_by_its_ranks_and_its_name(one, other):
     assert group_uid(sorted(one), "dp") == group_uid(sorted(one, reverse=True), "dp")
     assert (group_uid(one, "dp") == group_uid(other, "dp")) == (one == other)
     assert group_uid(one, "dp") != group_uid(one, "tp")
+
+
+@given(st.sets(st.integers(0, 40)), st.integers(0, 30))
+def test_missing_ranks_are_those_of_the_world_that_are_not_there(ranks, world):
+    assert format_missing(ranks, world) == format_ranks(set(range(world)) - ranks)

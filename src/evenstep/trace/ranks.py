@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import pairwise
 
 MOST_RANKS = 1 << 20  # a number beyond it is damage, not a cluster
 
@@ -22,6 +23,14 @@ def format_ranks(ranks: Iterable[int]) -> str:
             parts.append(str(first) if first == last else f"{first}-{last}")
         first = last = rank
     return ",".join(parts)
+
+
+def format_missing(ranks: Iterable[int], world: int) -> str:
+    """The ranks of a world that are not among these, as `format_ranks` writes them; they may be a
+    million, and are never counted out."""
+    edges = [-1, *sorted(rank for rank in set(ranks) if rank < world), world]
+    gaps = [range(low + 1, high) for low, high in pairwise(edges) if high > low + 1]
+    return ",".join(map(format_ranks, gaps))
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

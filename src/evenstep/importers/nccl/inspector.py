@@ -26,7 +26,7 @@ from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, Source, TraceFormat
 from evenstep.importers.repetition import NOTHING_ELSE, in_one_step, with_steps
-from evenstep.trace.ranks import MOST_RANKS, format_ranks
+from evenstep.trace.ranks import MOST_RANKS, format_missing
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 
@@ -312,8 +312,8 @@ def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
             f"{unmapped} records were left out: their process drives several devices or is a "
             "rank's second, and whose they are is not recorded"
         )
-    if missing := sorted(set(range(max(log.sizes.values()))) - set(draft.ranks)):
-        limits.append(f"there is no log of ranks {format_ranks(missing)}")
+    if missing := format_missing(draft.ranks, max(log.sizes.values())):
+        limits.append(f"there is no log of ranks {missing}")
     return limits
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
 from evenstep.trace.reader import RECORD
 from evenstep.trace.spool.layout import Kind
@@ -139,7 +140,12 @@ class StoredEvents(OnDisk):
         }
         if len(values) != 1 or None in values:
             return None
-        return np.broadcast_to(np.array(values.pop(), _type(name)), self._length)
+        try:
+            return np.broadcast_to(np.array(values.pop(), _type(name)), self._length)
+        except OverflowError:
+            raise TraceError(
+                f"{self._folder}: store.json is damaged; store the run again"
+            ) from None
 
     def _whole(self, name: str) -> Array:
         """A whole column, the files of the same nodes together."""
