@@ -19,7 +19,7 @@ def without(trace, *kinds):
 
 def test_no_finished_step_is_nothing_to_judge():
     diagnosis = diagnose(without(World(steps=2).trace(), int(Kind.STEP)))
-    assert diagnosis.verdict.startswith("no step was finished by every rank")
+    assert diagnosis.verdict.startswith("No step was finished by every rank")
     assert diagnosis.findings == []
     assert diagnosis.summary["shares"] is None
 
@@ -27,7 +27,7 @@ def test_no_finished_step_is_nothing_to_judge():
 def test_a_trace_without_a_record_is_nothing_to_judge():
     trace = World(steps=1).trace()
     empty = replace(trace, events=trace.events.select(slice(0)))
-    assert diagnose(empty).verdict.startswith("no step was finished by every rank")
+    assert diagnose(empty).verdict.startswith("No step was finished by every rank")
     assert len(step_table(empty)) == 0
 
 

@@ -22,10 +22,11 @@ from evenstep.diagnose.modes import hang
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
+from evenstep.diagnose.titles import titled
+from evenstep.diagnose.verdict import NAMED, verdict
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
-NAMED = 0.05  # severity from which a finding makes the headline
 FEW_STEPS = 30
 UNEXPLAINED = 0.005  # of the run's length that its replay misses: less is not worth saying
 
@@ -39,9 +40,9 @@ def diagnose(trace: Trace) -> Diagnosis:
             findings += mode.find(case)
     findings = attributed(case, findings)
     findings.sort(key=lambda finding: (finding.mode not in TERMINAL, -finding.severity))
-    findings = [replace(with_stacks(trace, one), change=None) for one in findings]
+    findings = [replace(with_stacks(trace, titled(one)), change=None) for one in findings]
     numbers = summary(trace, case.grid) | dynamics.summary(case)
-    numbers = {"verdict": _verdict(case, findings, numbers), **numbers}
+    numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}
     numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)
     numbers["pacing"] = pacing(trace)
@@ -64,61 +65,6 @@ def _run(trace: Trace) -> dict[str, Any]:
 # -- the verdict -----------------------------------------------------------------------------------
 
 
-def _verdict(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> str:
-    if not len(case.grid.steps) and not findings:
-        return "no step was finished by every rank: there is nothing to judge yet"
-    if findings and findings[0].mode in TERMINAL:
-        return _broke(findings[0])
-    if not findings or findings[0].severity < NAMED:
-        return _healthy(case, findings, numbers)
-    first = findings[0]
-    verb = "cost" if len(first.where.ranks) > 1 and not _takes_turns(first) else "costs"
-    cost = f"{verb} {words.percent(first.severity)} of step time"
-    advice = first.options[0].action if first.options else ""
-    who = _who(first)
-    because = first.cause.partition(";")[0]
-    verdict = f"{who} {cost}: {first.observation}. Why: {because}."
-    if advice:
-        verdict += f" To do: {advice}."
-    return verdict + _fabric(case, numbers)
-
-
-def _broke(first: Finding) -> str:
-    """What ended the job, before anything that made it slow."""
-    verdict = f"{_capital(first.observation)}. Why: {first.cause}."
-    return verdict + (f" To do: {first.options[0].action}." if first.options else "")
-
-
-def _who(finding: Finding) -> str:
-    ranks = list(finding.where.ranks)
-    if not ranks:
-        return _capital(finding.mode.replace("_", " "))
-    if _takes_turns(finding):
-        return f"One rank after the other ({words.ranks(ranks)})"
-    nodes = list(finding.where.nodes)
-    place = f" (node {nodes[0]})" if len(ranks) == 1 and nodes else ""
-    return _capital(words.ranks(ranks)) + place + (" together" if len(ranks) > 1 else "")
-
-
-def _takes_turns(finding: Finding) -> bool:
-    return finding.when.pattern == "rotating"
-
-
-def _healthy(case: Case, findings: list[Finding], numbers: dict[str, Any]) -> str:
-    verdict = f"Nothing costs {100 * NAMED:.0f} % of step time or more"
-    if case.waits_known:
-        verdict += (
-            ": the parts are healthy; their coupling (waiting for each other) takes "
-            f"{words.percent(numbers['shares']['wait'])}"
-        )
-    else:
-        verdict += ", as far as this trace shows"
-    if findings:
-        first = findings[0]
-        verdict += f". Largest: {first.mode.replace('_', ' ')}, {words.percent(first.severity)}"
-    return verdict + "." + _fabric(case, numbers)
-
-
 def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     """Whether the fabric has a part in it: exposed transfer, where it can be told from waits."""
     shares = numbers.get("shares")
@@ -129,13 +75,11 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     if not case.waits_known:
         apart = f" Transfer and waiting, which this trace cannot tell apart, take {share}."
         return apart if transfer >= NAMED else ""
+    if len(case.trace.nodes) < 2:
+        return ""
     if transfer < NAMED:
-        return f" The fabric is not at fault: exposed transfer is {share}."
+        return " The fabric is not at fault."
     return f" Exposed transfer is {share} of step time."
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 # -- what the trace cannot tell --------------------------------------------------------------------

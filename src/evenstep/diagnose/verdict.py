@@ -68,26 +68,22 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
 
 def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     wait = (summary.get("shares") or {}).get("wait")
-    coupling = "" if wait is None else f"; waiting for each other takes {words.percent(wait)}"
+    coupling = (
+        "" if wait is None
+        else f": the parts are healthy, and waiting for each other takes {words.percent(wait)}"
+    )  # fmt: skip
     largest = findings[0] if findings else None
-    why = (
-        f"the largest loss: {title(largest)}, {words.percent(largest.severity)}" if largest else ""
-    )
+    why = f"the largest loss: {largest.title}, {words.percent(largest.severity)}" if largest else ""
     cost = f"costs {words.percent(NAMED)} of step time or more{coupling}"
     mean_ns = (summary.get("step_time") or {}).get("mean_ns")
     return Verdict("nothing", cost, why, before_ns=mean_ns, healthy=True)
-
-
-def title(finding: Finding) -> str:
-    """The cause in a few words."""
-    return finding.title or words.capital(finding.mode.replace("_", " "))
 
 
 def who(finding: Finding) -> str:
     """The culprits as the subject of a sentence; the cause where nobody is one."""
     ranks, nodes = list(finding.where.ranks), list(finding.where.nodes)
     if not ranks:
-        return title(finding)
+        return finding.title
     if takes_turns(finding):
         return f"one rank after the other ({words.ranks(ranks)})"
     return words.ranks(ranks) + (f" ({nodes[0]})" if len(nodes) == 1 and nodes[0] else "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.verdict import best, sureness, title, verdict
+from evenstep.diagnose.verdict import best, sureness, verdict
 from evenstep.report.terminal.terminal import where
 from evenstep.words import duration, is_known, percent, plural, printable
 
@@ -37,7 +37,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         for finding in diagnosis.findings[:FINDINGS]:
             remedy = best(finding)
             cells = (
-                title(finding), where(finding), percent(finding.severity),
+                finding.title, where(finding), percent(finding.severity),
                 sureness(finding.confidence), remedy.action if remedy else "",
             )  # fmt: skip
             yield "| " + " | ".join(_text(cell) for cell in cells) + " |"

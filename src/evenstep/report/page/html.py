@@ -14,7 +14,7 @@ from typing import Any
 from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.verdict import sureness, title, verdict
+from evenstep.diagnose.verdict import sureness, verdict
 from evenstep.diagnose.what_if.what_if import Answer
 from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
@@ -105,7 +105,7 @@ def render(
     """The page as text. Raises `MissingExtra` without jinja2."""
     template = sheet.template(
         "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect,
-        title=title, sureness=sureness,
+        sureness=sureness,
     )  # fmt: skip
     shown = contents(diagnosis, trace, case=case, steps=steps)
     mapped = {"links": link_map.bundles} if link_map is not None else {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
-from evenstep.diagnose.verdict import NAMED, Verdict, best, sureness, title, verdict
+from evenstep.diagnose.verdict import NAMED, Verdict, best, sureness, verdict
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
 from evenstep.words import capital, duration, is_known, percent, plural, printable
@@ -77,7 +77,7 @@ def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     rest = diagnosis.findings[1:]
     for number, finding in enumerate(rest[:OTHERS], start=2):
-        text = f"{title(finding)}: {percent(finding.severity)}, {sureness(finding.confidence)}"
+        text = f"{finding.title}: {percent(finding.severity)}, {sureness(finding.confidence)}"
         yield from style.wrap(printable(text), first=f"{number}. ", indent=3)
     if len(rest) > OTHERS:
         yield f"   and {plural(len(rest) - OTHERS, 'smaller finding')}"
