@@ -67,8 +67,8 @@ class DispatcherHooks:
             token = failure = None
             began_ns = 0
             if observer.armed:
-                began_ns = cost.began()
                 try:
+                    began_ns = cost.began()
                     gate = observer.gate  # once: it may go while we look
                     if gate is not None:
                         gate()
@@ -93,10 +93,10 @@ class DispatcherHooks:
                     if type(result) is tuple:  # (tensors, work), or () where it has blocked
                         work = result[-1] if result else None
                     end(token, None if work is None else unbox_work(work))
+                    if began_ns:
+                        cost.add(thread_time_ns() - began_ns)
                 except Exception as error:
                     give_up(error)
-            if began_ns:
-                cost.add(thread_time_ns() - began_ns)
             return result
 
         return kernel

@@ -256,17 +256,17 @@ class Observer:
                 failed = False
                 return result
             finally:
-                began_ns = cost.began()
                 try:
+                    began_ns = cost.began()
                     if look is None:
                         self.waited(work, enter_ns, failed=failed)
                     else:
                         self.waited_natively(look, enter_ns)
+                    self.recorder.events += 1
+                    if began_ns:
+                        cost.add(thread_time_ns() - began_ns)
                 except Exception as error:
                     self.give_up(error)
-                self.recorder.events += 1
-                if began_ns:
-                    cost.add(thread_time_ns() - began_ns)
 
         work_type.wait = wait
 

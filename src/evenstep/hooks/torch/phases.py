@@ -264,14 +264,14 @@ class PhaseHooks:
 
     def _tell(self, report: Callable[[Any], None], value: Any) -> None:
         cost = self._recorder.event_cost
-        began_ns = cost.began()
         try:
+            began_ns = cost.began()
             report(value)
+            self._recorder.events += 1
+            if began_ns:
+                cost.add(thread_time_ns() - began_ns)
         except Exception as error:
             self._fail(error)
-        self._recorder.events += 1
-        if began_ns:
-            cost.add(thread_time_ns() - began_ns)
 
     def _when_imported(self, module: str, install: Callable[[], None]) -> None:
         def action() -> None:

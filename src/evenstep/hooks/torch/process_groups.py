@@ -181,10 +181,10 @@ class ProcessGroupHooks:
             back_ns = thread_time_ns() if spent_ns else 0
             try:
                 end(token, call.work)
+                if spent_ns:
+                    cost.add(spent_ns + thread_time_ns() - back_ns)
             except Exception as error:
                 give_up(error)
-            if spent_ns:
-                cost.add(spent_ns + thread_time_ns() - back_ns)
 
         return before, after
 
