@@ -33,26 +33,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", default="", metavar="TEXT", help="part of ROW/STACK/WHERE/FAULT#N"
     )
     parser.add_argument("--wrong", action="store_true", help="list every wrong case")
-    parser.add_argument("--verdicts", type=Path, metavar="FILE", help="freeze all verdicts as JSON")
+    parser.add_argument(
+        "--verdicts", type=Path, metavar="FILE", help="append all verdicts as JSON lines"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--merge", type=Path, nargs="*", default=[], help="verdicts of other runs")
 
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Build, diagnose and judge the cases; the rows of the table."""
-    verdicts = [Verdict(**one) for file in args.merge for one in json.loads(file.read_text())]
+    lines = [line for file in args.merge for line in file.read_text().splitlines()]
+    verdicts = [Verdict(**json.loads(line)) for line in lines]
     if not args.merge:
         begin = (FINAL if args.final else TUNING) + args.first
-        verdicts = list(_with_progress(range(begin, begin + args.cases), args))
-    if args.verdicts:
-        frozen = [one.as_dict() for one in verdicts]
-        args.verdicts.write_text(json.dumps(frozen, indent=1))
-        print(f"Wrote {args.verdicts}", file=sys.stderr)
+        for verdict in _with_progress(range(begin, begin + args.cases), args):
+            verdicts.append(verdict)
+            _freeze(args.verdicts, verdict)
     if args.wrong:
         for verdict in verdicts:
             if not verdict.right:
                 print(_described(verdict))
     return rows(verdicts, f"{COMMAND} --final" if args.final else COMMAND)
+
+
+def _freeze(file: Path | None, verdict: Verdict) -> None:
+    """Append a verdict at once: what was judged stays judged, whatever ends the run."""
+    if file is not None:
+        with file.open("a") as lines:
+            lines.write(json.dumps(verdict.as_dict()) + "\n")
 
 
 def _judge(number_and_only: tuple[int, str]) -> Verdict | None:
