@@ -68,10 +68,9 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
 
 def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     wait = (summary.get("shares") or {}).get("wait")
-    coupling = (
-        "" if wait is None
-        else f": the parts are healthy, and waiting for each other takes {words.percent(wait)}"
-    )  # fmt: skip
+    coupling = ", as far as this trace shows"
+    if wait:  # without any, nobody was seen waiting: nothing is known of the coupling
+        coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"
     largest = findings[0] if findings else None
     why = f"the largest loss: {largest.title}, {words.percent(largest.severity)}" if largest else ""
     cost = f"costs {words.percent(NAMED)} of step time or more{coupling}"
