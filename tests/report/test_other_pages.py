@@ -139,7 +139,7 @@ def test_a_real_comparison_has_every_step_and_what_the_simulator_says(
 ) -> None:
     (tmp_path / "one.toml").write_text(ONE_JOB)
     page = tmp_path / "compared.html"
-    asked = ["compare", "gap", "-f", str(tmp_path / "one.toml"), "--html", str(page)]
+    asked = ["compare", "slack", "-f", str(tmp_path / "one.toml"), "--html", str(page)]
     assert lab(asked) == 0
     assert capsys.readouterr().err.splitlines()[-1] == f"Wrote {page}"
     drawn = Steps(page.read_text("utf-8"))

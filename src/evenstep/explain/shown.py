@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.explain.topic import Answer, Topic
 from evenstep.explain.topics import BY_NAME
-from evenstep.reproduce.published.rows import System
-from evenstep.reproduce.published.table import systems
-from evenstep.reproduce.systems import CLAIMS
+
+if TYPE_CHECKING:
+    from evenstep.reproduce.published.rows import System
 
 SCHEMA = "evenstep.explain/1"
 
@@ -31,6 +31,9 @@ def answer(topic: Topic, values: Mapping[str, Any], found: Answer) -> dict[str, 
 
 def published() -> dict[str, Any]:
     """Published measurements beside the closed forms, and the claims that have presets."""
+    from evenstep.reproduce.published.table import systems  # it simulates, which needs numpy
+    from evenstep.reproduce.systems import CLAIMS
+
     found = systems()
     errors = [abs(row.error) for system in found for row in system.predicted]
     return {

@@ -102,7 +102,7 @@ MODE = Mode(
         "SIGKILL: look for the kernel's out-of-memory killer and the scheduler's limits",
         "SIGSEGV, SIGBUS, SIGABRT: look at native extensions, drivers and GPU errors (Xid)",
     ),
-    confirm="Start again from the last checkpoint: does the same rank, node or step fail?",
+    confirm="Start again from the last checkpoint, and see whether the same rank fails.",
     find=find,
     without_steps=True,
 )
