@@ -1,0 +1,111 @@
+"""The laws of the house: no new loop, small folders, and a budget of lines that only shrinks."""
+
+import ast
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+import evenstep
+
+ROOT = Path(evenstep.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.rglob("*.py")
+}
+MOST_FILES = 20
+#: Lists of like things, which may be longer.
+LISTS = {"cli", "diagnose/modes", "scenario/presets"}
+MOST_OF_A_PREFIX = 3
+#: Folders that are still larger: they may only shrink.
+LARGER = {"agent": 29, "diagnose/measure": 28}
+#: Loops that are still there, each by its first module: none may be added.
+KNOWN_LOOPS = {
+    "evenstep.agent.entries", "evenstep.diagnose.finding", "evenstep.diagnose.lateness.case",
+    "evenstep.scenario.consistency", "evenstep.simulate.fabric.flows",
+    "evenstep.simulate.wires.world",
+}  # fmt: skip
+#: Lines a package may have. Raised only with a reason beside it.
+BUDGET = {
+    "agent": 5200, "actions": 800, "attachment": 600, "cli": 5300, "compiled": 400,
+    "diagnose": 16900, "doctor": 2900, "explain": 1400, "export": 1600, "frameworks": 600,
+    "hooks": 4800, "host": 1750, "importers": 8400, "pacing": 2100, "probe": 1800,
+    "report": 3900, "reproduce": 1650, "scenario": 1300, "simulate": 10300, "statistics": 700,
+    "trace": 5100, "watch": 2000, "workers": 400,
+}  # fmt: skip
+WHOLE = 78_000
+
+
+def imports(name):
+    """Modules of ours that a module imports, for types and inside functions too."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in MODULES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def loops(graph):
+    """Strongly connected sets of more than one module (Kosaraju and Sharir)."""
+    order, seen = [], set()
+
+    def visit(start, edges, found):
+        stack = [(start, iter(edges[start]))]
+        seen.add(start)
+        while stack:
+            rest = stack[-1][1]
+            after = next((one for one in rest if one not in seen), None)
+            if after is None:
+                found.append(stack.pop()[0])
+            else:
+                seen.add(after)
+                stack.append((after, iter(edges[after])))
+
+    for name in graph:
+        if name not in seen:
+            visit(name, graph, order)
+    back = defaultdict(set)
+    for name, targets in graph.items():
+        for target in targets:
+            back[target].add(name)
+    seen.clear()
+    for name in reversed(order):
+        if name not in seen:
+            found = []
+            visit(name, back, found)
+            if len(found) > 1:
+                yield sorted(found)
+
+
+def test_the_search_for_loops_finds_one():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
+    assert list(loops(graph)) == [["b", "c"]]
+
+
+def test_modules_import_each_other_in_one_direction():
+    graph = {name: {one for one in imports(name) if one in MODULES} - {name} for name in MODULES}
+    assert {found[0] for found in loops(graph)} <= KNOWN_LOOPS
+
+
+FOLDERS = sorted({path.parent for path in MODULES.values() if path.name != "sitecustomize.py"})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_a_folder_is_small_and_repeats_no_prefix(folder):
+    names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    place = str(folder.relative_to(ROOT))
+    if place not in LISTS:
+        assert len(names) <= LARGER.get(place, MOST_FILES)
+    prefixes = Counter(name.partition("_")[0] for name in names if "_" in name)
+    assert [prefix for prefix, times in prefixes.items() if times > MOST_OF_A_PREFIX] == []
+
+
+def test_every_package_keeps_to_its_budget():
+    lines = Counter()
+    for path in MODULES.values():
+        lines[path.relative_to(ROOT).parts[0]] += path.read_text().count("\n")
+    over = {name: lines[name] for name, most in BUDGET.items() if lines[name] > most}
+    assert over == {}
+    assert sum(lines.values()) <= WHOLE
