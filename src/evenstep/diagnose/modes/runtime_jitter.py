@@ -73,7 +73,6 @@ def _aligned(case: Case, cells: Array, share: Share) -> Finding:
     """Pauses that all ranks make at once: nobody waits, but they cost what they take."""
     pause = float(np.median(case.grid.pause_ns[cells]))
     paused = np.any(cells, axis=1)
-    half = Share(share.value / 2, share.low / 2, share.high / 2).rounded()
     return found(
         "runtime_jitter",
         "runtime",
@@ -85,14 +84,7 @@ def _aligned(case: Case, cells: Array, share: Share) -> Finding:
         cause="garbage collection, aligned between ranks: nobody waits for it, but it takes time",
         where=Where(),
         when=when(paused[:, None], case.grid.steps),
-        options=[
-            Option(
-                "collect more rarely, and gc.freeze() after the model and the loaders are built",
-                *half,
-                "one line in the script; memory held by cycles grows between collections",
-                "assumes half the pauses' cost: how much of the heap is permanent is not traced",
-            )
-        ],
+        options=[_away(share), _frozen()],
         change=case.relieved(cells),
     )
 
@@ -126,8 +118,8 @@ def _collector_options(case: Case, cells: Array, share: Share) -> list[Option]:
     part = aligned_share(np.where(cells, case.grid.pause_ns, 0))
     gain = Share(*(value * part for value in share)).rounded()
     replay = "the j-th pauses of all ranks laid on one another: the longest of each remains"
-    half = Share(share.value / 2, share.low / 2, share.high / 2).rounded()
     options = [
+        _away(share),
         Option(
             "collect at the same step on every rank: gc.disable() once, and gc.collect() every "
             "N steps right after optimizer.step()",
@@ -135,15 +127,31 @@ def _collector_options(case: Case, cells: Array, share: Share) -> list[Option]:
             "two lines in the script; memory held by cycles grows between collections",
             replay,
         ),
-        Option(
-            "gc.freeze() after the model and the loaders are built, so that full collections "
-            "skip what lives for the whole run",
-            *half,
-            "one line in the script",
-            "assumes half the pauses' cost: how much of the heap is permanent is not traced",
-        ),
+        _frozen(),
     ]
     return sorted(options, key=lambda option: -(option.gain or 0))
+
+
+def _away(share: Share) -> Option:
+    return Option(
+        "keep collections out of the steps, with gc.freeze() and gc.disable(), or as it runs: "
+        "evenstep run --act gc",
+        *share.rounded(),
+        "two lines in the script, none with --act gc; memory held by cycles grows meanwhile",
+        "replay of the trace without these pauses",
+    )
+
+
+def _frozen() -> Option:
+    return Option(
+        "gc.freeze() alone, after the model and the loaders are built: full collections then skip "
+        "what lives for the whole run",
+        None,
+        None,
+        None,
+        "one line in the script",
+        "how much of the heap is permanent is not traced",
+    )
 
 
 def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
