@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from evenstep.importers.opening import load
     from evenstep.trace.trace import Trace
 
-__all__ = ["Trace", "__version__", "attach", "detach", "load", "log", "span", "step"]
+__all__ = ["Trace", "__version__", "attach", "detach", "diagnose", "load", "log", "span", "step"]
 
 
 def attach(**settings: Any) -> bool:
@@ -73,7 +73,16 @@ def __getattr__(name: str) -> Any:
         from evenstep.trace.trace import Trace
 
         return Trace
+    if name == "diagnose":
+        import importlib
+
+        return importlib.import_module("evenstep.diagnose")
     raise AttributeError(f"module 'evenstep' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Also what is imported when first used."""
+    return sorted({*globals(), *__all__})
 
 
 _arm_when_asked(_arm)

@@ -136,6 +136,19 @@ def test_background_rests_between_rounds_where_all_see_the_file(run):
     assert [ear.listens for ear in same] == [False, False]
 
 
+def test_background_that_is_woken_between_rounds_has_something_to_do(run):
+    ears = ranks(run / "a", run / "a", store=Store(), together=True)
+    steps(ears, count=2)
+    request.write(run / "a", ON, "r")
+    heard = []
+    for ear in ears:
+        ear.wake = lambda ear=ear: heard.append(ear.listens)
+        ear.look()
+        ear.poll(2, STEP_NS)
+    assert heard == [True, True]
+    assert [ear.listens for ear in ears] == [False, False]
+
+
 def test_many_ranks_share_the_store_of_one(run):
     ear = Control(run / "a", "r", leads=False)
     ear.connect(Store(), "run/0", world=4096, together=False)

@@ -108,3 +108,14 @@ def test_the_verdict_says_who_how_much_why_and_what_to_do():
 def test_several_culprits_take_a_plural_verb():
     world = World(ranks=8).slow([5, 6], Phase.FORWARD, 50 * MS)
     assert diagnose(world.trace()).verdict.startswith("Ranks 5 and 6 (node0) cost 44 %")
+
+
+def test_the_package_is_a_function_of_a_trace():
+    import evenstep
+
+    trace = World().slow(1, Phase.BACKWARD, 50 * MS).trace()
+    found = evenstep.diagnose(trace)
+    assert found.to_json() == diagnose(trace).to_json()
+    (row,) = found.rows()
+    assert (row["title"], row["ranks"]) == ("Slow backward on rank 1", [1])
+    assert {"diagnose", "load", "attach"} <= set(dir(evenstep))

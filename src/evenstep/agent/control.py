@@ -62,6 +62,7 @@ class Control:
         self.near = is_near(folder) if near is None else near
         self.wake: Callable[[], None] = lambda: None
         self._noticed: _Stamp | None = None  # the file as the training thread last saw it
+        self._news = False  # the background was woken for it, and has not looked yet
         self._folder = folder
         self._run_id = run_id
         self._leads = leads
@@ -120,6 +121,7 @@ class Control:
         """See whether the file is another than at the last look, where that is quick."""
         if self.near and (stamp := self._stamp()) != self._noticed:
             self._noticed = stamp
+            self._news = True  # first: who is woken between two rounds asks whether to look
             self.wake()
 
     # -- the background thread ---------------------------------------------------------------------
@@ -129,6 +131,7 @@ class Control:
 
         Raises as `read` does, and whatever the store does.
         """
+        self._news = False  # before the file is looked at: what comes later wakes again
         if self._renewed is not None:  # looked at first: the other thread may be setting it
             renewed, self._renewed = self._renewed, None
             self._renew(*renewed)
@@ -140,7 +143,9 @@ class Control:
     @property
     def listens(self) -> bool:
         """Whether the background has anything to do between its rounds."""
-        return not self.near or (self._store is not None and (self._home is not True or self._away))
+        if self._news or not self.near:
+            return True
+        return self._store is not None and (self._home is not True or self._away)
 
     def _pause_ns(self, step_ns: int) -> int:
         crowd_ns = LOOK_PER_RANK_NS * (1 if self._store is None else self._world)

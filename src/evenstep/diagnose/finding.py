@@ -134,6 +134,30 @@ class Diagnosis:
             "limits": list(self.limits),
         }
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Findings as flat rows, worst first: for a table of any kind."""
+        return [
+            {
+                "title": one.title, "mode": one.mode, "layer": one.layer,
+                "severity": one.severity, "confidence": one.confidence,
+                "ranks": list(one.where.ranks), "nodes": list(one.where.nodes),
+                "cause": one.cause, "action": one.options[0].action if one.options else "",
+            }
+            for one in self.findings
+        ]  # fmt: skip
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame. Raises ImportError without pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.rows())
+
+    def to_polars(self) -> Any:
+        """The rows as a polars DataFrame. Raises ImportError without polars."""
+        import polars
+
+        return polars.DataFrame(self.rows())
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from evenstep.diagnose.notebook import html

@@ -48,7 +48,9 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     operations = found.operations.with_column("over_ns", over).with_column("queues", queues)
     operations = operations.with_column("last_ns", _begin(found))
     rows, operations = rows_of(span, found, operations)
-    made = segments(rows, operations, steps, ranks, span.step_ns("enter_ns"))
+    begun, ended = span.step_ns("enter_ns"), span.step_ns("leave_ns")
+    ended = np.full_like(ended, -1) if device.any() else ended  # streams work between steps, too
+    made = segments(rows, operations, steps, ranks, (begun, ended))
     return replace(made, device=device, host_ahead_ns=ahead)
 
 

@@ -16,6 +16,7 @@ from evenstep.diagnose.graph.lanes import STEP_END, WORKED
 from evenstep.diagnose.graph.peers import uncovered
 from evenstep.diagnose.graph.schedule import Links, schedule
 from evenstep.diagnose.graph.structure import Batch, Graph
+from evenstep.diagnose.measure.intervals import Intervals, length_before
 from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]
@@ -24,17 +25,20 @@ ROUNDS = 64  # until operations and rows agree on their segments
 
 
 def segments(
-    rows: Columns, operations: Columns, steps: Array, ranks: Array, begun_ns: Array
+    rows: Columns, operations: Columns, steps: Array, ranks: Array, lasted: tuple[Array, Array]
 ) -> Graph:
     """Cut a graph. `rows` in order of lane and time: lane, step, at_ns, enter, wait, order.
 
-    `begun_ns` (steps, lanes) is when each step began, -1 where that is not known.
+    `lasted` (steps, lanes) is when each step began and ended, -1 where that is not known. Between
+    steps, while nobody is in one, no step is at work.
     """
+    begun_ns, ended_ns = lasted
     index = np.searchsorted(steps, rows.step)
     row_in, operation_in = _agreed(rows, operations, index)
     gaps = np.flatnonzero(np.diff(steps) > 1) + 1  # steps left out: another stretch begins
     stretch = np.searchsorted(gaps, np.arange(len(steps)), side="right")
-    own, start = _own(rows, operations, begun_ns, stretch, index)
+    between = _between(begun_ns, ended_ns)
+    own, start = _own(rows, operations, begun_ns, stretch, index, between)
     rows = rows.with_column("own_ns", own).with_column("segment", row_in)
     rows = rows.with_column("ends", rows.order == STEP_END).with_column("index", index)
     rows = rows.with_column("hidden", rows.order == WORKED)
@@ -65,8 +69,22 @@ def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Ar
     return np.zeros(len(rows), np.int64), np.zeros(count, np.int64)  # one segment holds all
 
 
+def _between(begun_ns: Array, ended_ns: Array) -> tuple[Array, Array]:
+    """From the last end of each step to the first beginning of the next, where all are known."""
+    known = (begun_ns[1:] >= 0).all(axis=1) & (ended_ns[:-1] >= 0).all(axis=1)
+    since = np.maximum.accumulate(ended_ns.max(axis=1, initial=0))[:-1]
+    until = begun_ns.min(axis=1, initial=2**62)[1:]
+    idle = known & (until > since)
+    return since[idle], until[idle]
+
+
 def _own(
-    rows: Columns, operations: Columns, begun_ns: Array, stretch: Array, index: Array
+    rows: Columns,
+    operations: Columns,
+    begun_ns: Array,
+    stretch: Array,
+    index: Array,
+    between: tuple[Array, Array],
 ) -> tuple[Array, Array]:
     """Own work of each row, and when each lane was free at the beginning of each stretch.
 
@@ -82,6 +100,11 @@ def _own(
         (np.diff(lane, prepend=-1) != 0) | (np.diff(stretch[index], prepend=-1) != 0)
     )
     own = np.maximum(rows.at_ns - before, 0).astype(float)
+    idle = Intervals(np.zeros(len(between[0]), np.int64), *between)
+    nobody = np.zeros(len(rows), np.int64)
+    own -= length_before(idle, nobody, rows.at_ns) - length_before(
+        idle, nobody, np.minimum(before, rows.at_ns)
+    )
     begun = begun_ns[index[opens], lane[opens]]
     usual = _usual_beginnings(own, lane, index, opens)
     own[opens] = np.where(begun >= 0, np.maximum(rows.at_ns[opens] - begun, 0), usual[lane[opens]])

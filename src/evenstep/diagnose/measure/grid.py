@@ -212,7 +212,8 @@ def _fill_times(grid: StepGrid, trace: Trace) -> None:
         _fill_streams(grid, trace, present)
 
 
-#: What a host does while its device has nothing to do; the rest of its phases only issue.
+#: What a host does while its device has nothing to do; the rest of its phases only issue, unless
+#: they are told in the time of its device, as where both read one clock.
 _STALLS = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)
 _ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
 
@@ -226,8 +227,9 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
     for phase in _STALLS:
         during = _during(grid, phases.select(phases.op == int(phase)))
         grid.phase_ns[phase][np.ix_(present, streams)] = during[:, streams]
+    issuing = streams[~np.isin(grid.ranks[streams], device_clock_is_hosts(trace))]
     for phase in _ISSUES:
-        grid.phase_ns[phase][:, streams] = 0
+        grid.phase_ns[phase][:, issuing] = 0
     grid.pause_ns[np.ix_(present, streams)] = _during(grid, pauses)[:, streams]
 
 

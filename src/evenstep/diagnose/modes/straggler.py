@@ -6,6 +6,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Projection
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.layouts import layouts
@@ -25,7 +26,16 @@ def find(case: Case) -> list[Finding]:
     chronic = cells & case.delays.chronic[None, :]
     parts = (chronic, *_by_cost(case, cells & ~case.delays.chronic[None, :]))
     findings = [_finding(case, part) for part in parts if part.any()]
-    return [finding for finding in findings if finding.severity >= SMALLEST_SHARE]
+    return [finding for finding in findings if _worth_telling(case, finding)]
+
+
+def _worth_telling(case: Case, finding: Finding) -> bool:
+    """Whether its part of all lateness, or what the job is spared without it, is large enough: of
+    many that are late at once each has a part, and one alone may cost more than in proportion."""
+    if finding.severity >= SMALLEST_SHARE:
+        return True
+    change = finding.change
+    return isinstance(change, Change) and case.share(case.saved(change)).value >= SMALLEST_SHARE
 
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
