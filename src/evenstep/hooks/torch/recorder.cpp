@@ -770,11 +770,16 @@ void evenstep_capture(Session* session, uint64_t captures) {
   std::lock_guard<std::mutex> lock(session->capture);
   session->store(CAPTURES, captures);
 }
-void evenstep_look(Session* session) { session->look(); }
+// Where it is closed already, its ring may be gone.
+void evenstep_look(Session* session) {
+  if (const Hold hold(session); hold) session->look();
+}
 const char* evenstep_failure(Session* session) { return session->failure.c_str(); }
 
 // Reads what the devices have finished; for a thread in the background.
 void evenstep_poll(Session* session) {
+  const Hold hold(session);
+  if (!hold) return;
   std::vector<Timer*> timers;
   {
     std::lock_guard<std::mutex> lock(session->mutex);
