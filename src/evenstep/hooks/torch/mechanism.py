@@ -35,7 +35,9 @@ def measure(torch: Any, told: Callable[[float, float], None]) -> threading.Threa
             return
         told(prices[0], prices[1])
 
-    thread = threading.Thread(target=run, name="evenstep-price", daemon=True)
+    # The interpreter waits for it at its end: a daemon's thread would be ended there inside the
+    # dispatcher's C++ frames, which takes the process down.
+    thread = threading.Thread(target=run, name="evenstep-price")
     thread.start()
     return thread
 
