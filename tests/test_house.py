@@ -21,7 +21,7 @@ MOST_OF_A_PREFIX = 3
 LARGER = {"agent": 29, "diagnose/measure": 28}
 #: Loops that are still there, each by its first module: none may be added.
 KNOWN_LOOPS = {
-    "evenstep.agent.entries", "evenstep.diagnose.finding", "evenstep.diagnose.lateness.case",
+    "evenstep.agent.entries", "evenstep.diagnose.lateness.case",
     "evenstep.scenario.consistency", "evenstep.simulate.fabric.flows",
     "evenstep.simulate.wires.world",
 }  # fmt: skip
