@@ -96,7 +96,8 @@ class TorchHooks:
             self._undo.append(self._hooks.remove)
             self._hooks.install()
         else:
-            mechanism.measure(self._torch, self._recorder.cost.mechanism)
+            price = mechanism.Measurement(self._torch, self._recorder.cost.mechanism)
+            self._undo.append(price.stop)
         self._undo.append(self._kernels.remove)
         self._kernels.install()
         self._undo.append(self._waits.remove)

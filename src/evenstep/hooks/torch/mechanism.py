@@ -19,39 +19,47 @@ PAUSE_S = 0.005
 _library: Any = None  # torch takes an operation's name once in a process
 
 
-def measure(torch: Any, told: Callable[[float, float], None]) -> threading.Thread:
-    """Measure in the background; `told` gets ns of a call where caches are hot, and where not."""
+class Measurement:
+    """A measurement in the background; `told` gets ns of a call where caches are hot, and not."""
 
-    def run() -> None:
+    def __init__(self, torch: Any, told: Callable[[float, float], None]) -> None:
+        self._torch = torch
+        self._told = told
+        self._stopped = threading.Event()
+        # The interpreter waits for it at its end: a daemon's thread would be ended there inside
+        # the dispatcher's C++ frames, which takes the process down.
+        self._thread = threading.Thread(target=self._run, name="evenstep-price")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give the measurement up where it still runs, and wait for its thread to end."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            bare, seen = _operations(torch)
-            tensor = torch.empty(1)
+            bare, seen = _operations(self._torch)
+            tensor = self._torch.empty(1)
             prices = [
-                _more(bare, seen, tensor, calls, pause_s)
+                self._more(bare, seen, tensor, calls, pause_s)
                 for calls, pause_s in ((HOT_CALLS, 0.0), (COLD_CALLS, PAUSE_S))
             ]
         except Exception:  # without it our cost is told without the mechanism's
             return
-        told(prices[0], prices[1])
+        if not self._stopped.is_set():
+            self._told(prices[0], prices[1])
 
-    # The interpreter waits for it at its end: a daemon's thread would be ended there inside the
-    # dispatcher's C++ frames, which takes the process down.
-    thread = threading.Thread(target=run, name="evenstep-price")
-    thread.start()
-    return thread
-
-
-def _more(bare: Any, seen: Any, tensor: Any, calls: int, pause_s: float) -> float:
-    spent = {bare: 0, seen: 0}
-    for _ in range(calls):
-        for operation in (bare, seen):
-            if pause_s:
-                time.sleep(pause_s)
-            start = time.thread_time_ns()
-            operation(tensor, True, -1)
-            spent[operation] += time.thread_time_ns() - start
-    return max((spent[seen] - spent[bare]) / calls, 0.0)
+    def _more(self, bare: Any, seen: Any, tensor: Any, calls: int, pause_s: float) -> float:
+        spent = {bare: 0, seen: 0}
+        for _ in range(calls):
+            for operation in (bare, seen):
+                if self._stopped.wait(pause_s) if pause_s else self._stopped.is_set():
+                    return 0.0
+                start = time.thread_time_ns()
+                operation(tensor, True, -1)
+                spent[operation] += time.thread_time_ns() - start
+        return max((spent[seen] - spent[bare]) / calls, 0.0)
 
 
 def _operations(torch: Any) -> tuple[Any, Any]:
