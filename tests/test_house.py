@@ -29,7 +29,7 @@ KNOWN_LOOPS = {
 BUDGET = {
     "agent": 5200, "actions": 800, "attachment": 600, "cli": 5300, "compiled": 400,
     "diagnose": 17000, "doctor": 2900, "explain": 1400, "export": 1600, "frameworks": 600,
-    "hooks": 4800, "host": 1750, "importers": 8400, "pacing": 2100, "probe": 1800,
+    "hooks": 4800, "host": 1750, "importers": 8400, "pacing": 1950, "probe": 1800,
     "report": 3900, "reproduce": 1650, "scenario": 1300, "simulate": 10300, "statistics": 700,
     "trace": 5100, "watch": 2000, "workers": 400,
 }  # fmt: skip

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing import Slowest, StepObservation
-from evenstep.pacing.ledger import JobLedger, RankLedger
+from evenstep.pacing import StepObservation
+from evenstep.pacing.ledger import RankLedger
 
 TRANSFER = 50
 RANKS = 3
@@ -13,24 +13,22 @@ STEPS = st.lists(
 )
 
 
-def seen(step: int, **fields: int | Slowest | None) -> StepObservation:
+def seen(step: int, **fields: int | None) -> StepObservation:
     return StepObservation(step, **{"step_ns": 1000, "work_ns": 900, **fields})
 
 
-def replay(steps: list, ledgers: list, *, lag: int | None = None) -> tuple[int, int, list[int]]:
+def replay(steps: list, ledgers: list) -> tuple[int, int, list[int]]:
     """Brute force: (true loss, elapsed, surplus of the allowance at each step)."""
     lost = elapsed = 0
-    surplus, shared = [], []
+    surplus = []
     for step, ranks in enumerate(steps):
         work = [u for u, _ in ranks]
         delays = [min(d, ledgers[i].room_ns(200)) for i, (_, d) in enumerate(ranks)]
         last = max(u + d for u, d in zip(work, delays, strict=True))
         lost, elapsed = lost + last - max(work), elapsed + last + TRANSFER
-        shared.append(Slowest(step, step, max(work), last, max(delays)))
-        news = None if lag is None or step < lag else shared[step - lag]
         for i, ledger in enumerate(ledgers):
             wait = last - work[i] - delays[i]
-            fields = {"delay_ns": delays[i], "in_flight_ns": wait + TRANSFER, "slowest": news}
+            fields = {"delay_ns": delays[i], "in_flight_ns": wait + TRANSFER}
             fields |= {"step_ns": last + TRANSFER, "floor_lower_ns": TRANSFER}
             ledger.book(seen(step, **fields))
         surplus.append(int(0.01 * elapsed) + 400 + RANKS - lost)
@@ -62,30 +60,6 @@ def test_no_rank_books_more_than_its_allowance(steps: list) -> None:
     ledgers = accounts()
     replay(steps, ledgers)
     assert all(ledger.loss_ns <= ledger.allowance_ns for ledger in ledgers)
-
-
-@given(STEPS, st.integers(0, 3))
-def test_a_shared_account_holds_however_late_the_news_is(steps: list, lag: int) -> None:
-    ledgers: list[RankLedger] = [JobLedger(share=0.01) for _ in range(RANKS)]
-    for ledger in ledgers:
-        ledger.grant(400)
-    _, _, surplus = replay(steps, ledgers, lag=lag)
-    assert min(surplus, default=0) >= 0
-
-
-def test_without_news_a_shared_account_stops_pacing() -> None:
-    ledger = JobLedger(share=0.0)
-    ledger.grant(400)
-    assert ledger.room_ns(200) == 200
-    ledger.book(seen(0))
-    ledger.book(seen(1))
-    assert ledger.room_ns(200) == 0
-
-
-def test_news_of_a_whole_window_settles_no_step() -> None:
-    ledger = JobLedger(share=0.0)
-    ledger.book(seen(0, slowest=Slowest(0, 1, 900, 900, 0)))
-    assert ledger.open_steps == 1
 
 
 def test_a_delay_spent_waiting_anyway_costs_nothing() -> None:

@@ -10,8 +10,6 @@ from evenstep.pacing import PacerSettings
         ("mode", "maybe"),
         ("controller", "magic"),
         ("objective", "speed"),
-        ("ledger", "none"),
-        ("ledger", "job"),  # needs sharing
         ("imbalance", -0.1),
         ("imbalance", float("nan")),
         ("imbalance", "3 %"),

@@ -48,7 +48,7 @@ def rotating(step: int, rank: int) -> int:
 
 
 LONE = [lognormal, pareto, rare, chronic, rotating]
-WAYS = [{}, {"sharing": True}, {"sharing": True, "ledger": "job"}, {"controller": "paper"}]
+WAYS = [{}, {"sharing": True}, {"controller": "paper"}]
 
 
 def test_a_fair_link_serves_two_at_half_speed() -> None:
@@ -58,7 +58,7 @@ def test_a_fair_link_serves_two_at_half_speed() -> None:
     assert fair_share([0, 5], 10) == [15, 20]
 
 
-@pytest.mark.parametrize("settings", WAYS[:3])
+@pytest.mark.parametrize("settings", WAYS[:2])
 def test_at_a_shared_start_holding_the_early_half_pays(settings: dict) -> None:
     # Seven eighths of the slow half's 32 ms of reading could be saved at most: 16 ms of 157.
     assert 0.05 < gain(storage(), **settings) < 0.13
@@ -71,7 +71,7 @@ def test_a_lone_job_loses_no_more_than_the_ledger_allows(work, settings: dict) -
     assert found.most_over_ns <= 0
 
 
-@pytest.mark.parametrize("settings", WAYS[:3])
+@pytest.mark.parametrize("settings", WAYS[:2])
 @pytest.mark.parametrize("work", LONE)
 def test_the_slack_rule_costs_a_lone_job_next_to_nothing(work, settings: dict) -> None:
     assert gain(lone(work), **settings) > -0.002

@@ -18,13 +18,12 @@ from evenstep.pacing.observation import (
 )
 from evenstep.pacing.pacer import Pacer
 from evenstep.pacing.random_trial import RandomTrial
-from evenstep.pacing.settings import CONTROLLERS, LEDGERS, MODES, OBJECTIVES, PacerSettings
+from evenstep.pacing.settings import CONTROLLERS, MODES, OBJECTIVES, PacerSettings
 from evenstep.pacing.waits import StepWait, WaitEstimator
 from evenstep.pacing.window import RollingWindow
 
 __all__ = [
     "CONTROLLERS",
-    "LEDGERS",
     "MODES",
     "OBJECTIVES",
     "PLAN_LEAD_WINDOWS",

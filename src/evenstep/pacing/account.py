@@ -68,6 +68,6 @@ class PacingAccount(NamedTuple):
     steps: int
     held_steps: int
     held_ns: int
-    booked_ns: int  # at most this was lost on account of this rank (or of the job, with its ledger)
+    booked_ns: int  # at most this was lost on account of this rank
     allowance_ns: int
     verdict: Verdict

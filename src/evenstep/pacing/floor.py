@@ -6,8 +6,7 @@ first collective of a step; right after a collective all ranks enter together, s
 ones it does. Hence a floor is believed when it
 
 * was seen in back-to-back collectives of the same group, operation and size ("seen"),
-* lies on the line a + b * bytes through such floors of the same group and operation ("line"),
-* was shared by the ranks ("shared"), or
+* lies on the line a + b * bytes through such floors of the same group and operation ("line"), or
 * follows from how the rest of an overlapped burst went by once the first byte had moved ("tail",
   rough).
 
@@ -18,15 +17,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-FOLLOW_GAP_NS = (
-    1_000_000  # a collective entered this soon after the previous one of its group is back-to-back
-)
+FOLLOW_GAP_NS = 1_000_000  # entered so soon after the one before of its group: back-to-back
 LOWEST = 3  # order statistics kept per epoch
 EPOCH = 256  # samples; a floor that rose is believed after two epochs
 FOLLOWERS = 3  # back-to-back samples before a floor counts as seen
 CONFIDENCE = 0.9
 REFRESH = 16  # samples between two looks at a floor that nothing new has lowered
 QUANTUM_NS = 20_000  # what stamping and thread switches add to a transfer at least
+_NEVER = 1 << 62
 
 Size: TypeAlias = tuple[int, int]  # (bytes, collectives in the burst)
 Kind: TypeAlias = tuple[int, int]  # (group, operation)
@@ -36,31 +34,19 @@ class Floor(NamedTuple):
     """The floor of one kind and size, and how far it can be trusted."""
 
     value_ns: int
-    lower_ns: (
-        int  # the true floor lies above this with the confidence of `CONFIDENCE`, given the basis
-    )
+    lower_ns: int  # the true floor lies above this, with `CONFIDENCE` and given the basis
     margin_ns: int  # a transfer without any wait rarely exceeds lower_ns + margin_ns
     samples: int
-    basis: str  # "seen", "line", "shared", "tail"
+    basis: str  # "seen", "line", "tail"
 
 
 class Lowest:
     """The smallest samples of the current and the previous epoch of one kind and size."""
 
     __slots__ = (
-        "count",
-        "current",
-        "followers",
-        "fresh",
-        "gate",
-        "kind",
-        "known",
-        "noise_ns",
-        "previous",
-        "shared_ns",
-        "size",
-        "tail_ns",
-    )
+        "count", "current", "followers", "fresh", "gate", "kind", "known", "least_ns", "noise_ns",
+        "previous", "size", "tail_ns",
+    )  # fmt: skip
 
     def __init__(self, kind: Kind, size: Size) -> None:
         self.kind = kind
@@ -69,25 +55,29 @@ class Lowest:
         self.followers = 0  # how many of the samples were back-to-back
         self.current: list[int] = []  # invariant: ascending, at most LOWEST
         self.previous: list[int] = []
-        self.gate = 1 << 62  # samples from here on change nothing
+        self.least_ns = _NEVER  # of both epochs
+        self.gate = _NEVER  # samples from here on change nothing
         self.noise_ns = 0  # slow median of what back-to-back samples exceed the minimum by
-        self.shared_ns: int | None = None
         self.tail_ns: int | None = None  # a slow median: a burst at the pace of its tail
         self.known: Floor | None = None
         self.fresh = 0  # `known` holds while count is below this
 
     def see(self, in_flight_ns: int, follows: bool) -> None:
         """Take one trusted sample."""
-        self.count += 1
+        self.count = count = self.count + 1
         if in_flight_ns < self.gate:
             self._insert(in_flight_ns)
         if follows:
             self.followers += 1
-            step = max(QUANTUM_NS, self.noise_ns) >> 4
-            above = in_flight_ns - self.least_ns > self.noise_ns
-            self.noise_ns += step if above else -min(step, self.noise_ns)
-        if self.count % EPOCH == 0:
-            self.previous, self.current, self.gate = self.current, [], 1 << 62
+            noise = self.noise_ns
+            step = (noise if noise > QUANTUM_NS else QUANTUM_NS) >> 4
+            if in_flight_ns - self.least_ns > noise:
+                self.noise_ns = noise + step
+            else:
+                self.noise_ns = noise - step if noise > step else 0
+        if count % EPOCH == 0:
+            self.previous, self.current, self.gate = self.current, [], _NEVER
+            self.least_ns = self.previous[0]
 
     def _insert(self, in_flight_ns: int) -> None:
         self.fresh = 0
@@ -98,15 +88,7 @@ class Lowest:
             low.pop()
         if len(low) == LOWEST:
             self.gate = low[-1]
-
-    @property
-    def least_ns(self) -> int:
-        """The minimum of both epochs."""
-        if not self.current:
-            return self.previous[0]
-        if not self.previous:
-            return self.current[0]
-        return min(self.current[0], self.previous[0])
+        self.least_ns = min(self.least_ns, in_flight_ns)
 
     def lower_ns(self) -> int:
         """Below the end of the distribution: x1 - c/(1-c) (x2 - x1) (Robson and Whitlock 1964)."""
@@ -136,45 +118,21 @@ def margin_ns(value_ns: int, lower_ns: int, noise_ns: int) -> int:
 
 
 class FloorTable:
-    """The floors of all kinds and sizes of one rank; memory is bounded, the oldest key goes."""
+    """The floors of all kinds and sizes of one rank; memory is bounded, the oldest goes."""
 
     def __init__(self, max_keys: int = 512) -> None:
         self.max_keys = max_keys
-        self._sizes: dict[Kind, dict[Size, Lowest]] = {}
-        self._keys = 0
-
-    def __len__(self) -> int:
-        return self._keys
+        self.known: dict[tuple[int, int, int, int], Lowest] = {}
 
     def at(self, group: int, op: int, nbytes: int, count: int = 1) -> Lowest:
         """The samples of one kind and size, opened when it is new."""
-        sizes = self._sizes.get((group, op))
-        if sizes is not None:
-            lowest = sizes.get((nbytes, count))
-            if lowest is not None:
-                return lowest
-        return self._open((group, op), (nbytes, count))
-
-    def _open(self, kind: Kind, size: Size) -> Lowest:
-        if self._keys >= self.max_keys:
-            self._evict()
-        self._keys += 1
-        fresh = self._sizes.setdefault(kind, {})[size] = Lowest(kind, size)
-        return fresh
-
-    def _evict(self) -> None:
-        kind, sizes = max(self._sizes.items(), key=lambda item: len(item[1]))
-        size = next(iter(sizes))
-        del sizes[size]
-        if not sizes:
-            del self._sizes[kind]
-        self._keys -= 1
-
-    def learn(self, group: int, op: int, nbytes: int, floor_ns: int, count: int = 1) -> None:
-        """Take a floor that the ranks shared: the least in-flight time any of them saw."""
-        if floor_ns >= 0:
-            lowest = self.at(group, op, nbytes, count)
-            lowest.shared_ns, lowest.fresh = floor_ns, 0
+        found = self.known.get((group, op, nbytes, count))
+        if found is None:
+            if len(self.known) >= self.max_keys:
+                del self.known[next(iter(self.known))]
+            found = Lowest((group, op), (nbytes, count))
+            self.known[group, op, nbytes, count] = found
+        return found
 
     def floor(self, group: int, op: int, nbytes: int, count: int = 1) -> Floor | None:
         """The floor, or None when wait cannot be told from slow transfer."""
@@ -188,8 +146,6 @@ class FloorTable:
         return lowest.known
 
     def _weigh(self, lowest: Lowest) -> Floor | None:
-        if lowest.shared_ns is not None:
-            return _unseen(lowest.shared_ns, 0.9, lowest, "shared")
         if lowest.seen:
             least, lower = lowest.least_ns, lowest.lower_ns()
             margin = margin_ns(least, lower, lowest.noise_ns)
@@ -205,9 +161,9 @@ class FloorTable:
     def _line(self, lowest: Lowest) -> tuple[int, float] | None:
         """Value and the share of it that is sure, from back-to-back floors of the same kind."""
         points = [
-            (size, other.least_ns)
-            for (size, count), other in self._sizes[lowest.kind].items()
-            if count == 1 and other.seen
+            (other.size[0], other.least_ns)
+            for other in self.known.values()
+            if other.kind == lowest.kind and other.size[1] == 1 and other.seen
         ]
         if not points:
             return None

@@ -13,7 +13,7 @@ much.
 
 from __future__ import annotations
 
-from evenstep.pacing.observation import Slowest, StepObservation
+from evenstep.pacing.observation import StepObservation
 
 
 class RankLedger:
@@ -58,53 +58,3 @@ class RankLedger:
         self.ranks = ranks
         self.elapsed_ns = self.loss_ns = 0
         self.credit_ns = -1  # nothing is ever granted again
-
-
-class JobLedger(RankLedger):
-    """The whole job's account, kept alike on every rank from the shared M1 and M2 of each step.
-
-    Steps whose shared values have not arrived are charged at the bound, so late news stops pacing,
-    never the law.
-    """
-
-    __slots__ = ("booked_step", "bound_ns", "open_steps", "settled_step")
-
-    def __init__(self, *, share: float) -> None:
-        super().__init__(share=share, ranks=1)
-        self.settled_step = -1  # steps up to here are settled, or charged for good
-        self.booked_step = -1
-        self.open_steps = 0
-        self.bound_ns = 0  # the largest bound seen since the account was opened
-
-    def room_ns(self, bound_ns: int) -> int:
-        """How long the next step may be held if every unsettled step lost all it could."""
-        self.bound_ns = max(self.bound_ns, bound_ns)
-        spent = self.loss_ns + self.open_steps * self.bound_ns
-        return max(0, min(bound_ns, int(self.allowance_ns) - spent))
-
-    def book(self, seen: StepObservation) -> None:
-        """Enter a finished step; its loss stays open until its shared values are here."""
-        self.elapsed_ns += max(0, seen.step_ns)
-        if self.booked_step < 0:
-            self.settled_step = seen.step - 1
-        self.booked_step = max(self.booked_step, seen.step)
-        self.open_steps += 1
-        if seen.slowest is not None:
-            self._settle(seen.slowest)
-
-    def _settle(self, shared: Slowest) -> None:
-        # Each step is closed once, by its exact values; one that was skipped over stays charged for
-        # good.
-        exact = shared.first_step == shared.last_step
-        if not exact or not self.settled_step < shared.last_step <= self.booked_step:
-            return
-        self.settled_step = shared.last_step
-        self.open_steps -= 1
-        self.loss_ns += max(0, shared.arrival_ns - shared.work_ns)
-
-    def rebase(self, ranks: int) -> None:
-        """Open an account without credit; steps of the old one are never settled in it."""
-        super().rebase(ranks)
-        self.ranks = 1
-        self.booked_step = -1
-        self.open_steps = 0

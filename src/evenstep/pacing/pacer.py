@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from evenstep.pacing.account import SHARE, Account, PacingAccount
 from evenstep.pacing.controller import Controller
-from evenstep.pacing.ledger import JobLedger, RankLedger
+from evenstep.pacing.ledger import RankLedger
 from evenstep.pacing.observation import Decision, Plan, Proposal, Reason, StepObservation
 from evenstep.pacing.paper import PaperRule
 from evenstep.pacing.plans import PlanBook
@@ -77,8 +77,6 @@ class Pacer:
         share = self.settings.loss_share
         if self.settings.objective == "stability":
             share = max(share, self.settings.stability_cost)
-        if self.settings.ledger == "job":
-            return JobLedger(share=share)
         return RankLedger(share=share, ranks=self._world)
 
     @property

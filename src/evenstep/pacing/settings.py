@@ -10,7 +10,6 @@ from evenstep.errors import ConfigError
 MODES = ("off", "observe", "on")
 OBJECTIVES = ("throughput", "stability", "energy")
 CONTROLLERS = ("slack", "paper")
-LEDGERS = ("rank", "job")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,6 @@ class PacerSettings:
     max_delay_ns: int = 1_000_000_000  # ... nor longer than this
     stability_cost: float = 0.006  # throughput that steadier steps, or less energy, may cost
     loss_share: float = 0.005  # ε of the ledger
-    ledger: str = "rank"  # "job" needs the slowest rank's work shared every step
     sharing: bool = False  # decide by the published plan and shared work, not alone
     exchange_ns: int = 0  # how often ranks exchange what they share; a plan lasts two of these
     guarded: bool = True
@@ -52,7 +50,6 @@ class PacerSettings:
             ("mode", MODES),
             ("controller", CONTROLLERS),
             ("objective", OBJECTIVES),
-            ("ledger", LEDGERS),
         ):
             value = getattr(self, name)
             if value not in choices:
@@ -62,8 +59,6 @@ class PacerSettings:
         for name in ("sharing", "guarded"):
             if not isinstance(getattr(self, name), bool):
                 raise _refuse(name, "true or false", getattr(self, name))
-        if self.ledger == "job" and not self.sharing:
-            raise _refuse("ledger", '"rank" while pace.sharing is off', self.ledger)
         if not isinstance(self.run_id, str):
             raise _refuse("run_id", "text", self.run_id)
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from evenstep.pacing.floor import FOLLOW_GAP_NS, Floor, FloorTable, Lowest
-from evenstep.pacing.window import RollingWindow
+from evenstep.pacing.floor import FOLLOW_GAP_NS, Floor, FloorTable
 
 AFTER_PAUSE_NS = 1_000_000  # callbacks held back by a collector run within this time after it
 
@@ -34,8 +33,6 @@ class StepWait(NamedTuple):
     first_ns: int | None  # before the first byte of the first collective
     total_ns: int | None  # of the whole step, overlapped collectives sharing one wait
     margin_ns: int  # of first_ns
-    total_margin_ns: int
-    at_least_ns: int  # surely waited in the whole step: what exceeds the least ever seen
     in_flight_ns: int | None  # of the first collective or burst; None where its end is not trusted
     floor_lower_ns: int | None  # of the same
     floor_margin_ns: int  # a transfer without wait rarely exceeds floor_lower_ns + floor_margin_ns
@@ -46,15 +43,14 @@ class StepWait(NamedTuple):
 class WaitEstimator:
     """Tells wait from transfer, step by step, from what one rank sees; memory is bounded."""
 
-    def __init__(self, floors: FloorTable | None = None, window: int = 256) -> None:
-        self.floors = FloorTable() if floors is None else floors
-        self.waits = RollingWindow(window)  # of first_ns, where it could be told
-        self.untold = 0  # steps whose wait could not be told
+    def __init__(self) -> None:
+        self.floors = FloorTable()
         self._last_end: int | None = None
 
     def step(self, collectives: Sequence[Collective], pauses: Sequence[Pause] = ()) -> StepWait:
         """What one finished step says; call it once per step, in order."""
         account = _Account()
+        floors, find = self.floors, self.floors.known.get
         count = len(collectives)
         at = busy = 0  # busy: the end of everything entered so far
         group_before = None
@@ -65,26 +61,24 @@ class WaitEstimator:
             at += 1
             if upper and at < count and collectives[at][3] < end:
                 at, ended = self._burst(collectives, at - 1, busy, follows, account, pauses)
-                busy = max(busy, ended)
+                if ended > busy:
+                    busy = ended
                 continue
             if upper and pauses and _held_back(end, pauses):
                 account.leave_out(PAUSED)
             else:
-                lowest = self.floors.at(group, op, nbytes)
+                lowest = find((group, op, nbytes, 1)) or floors.at(group, op, nbytes)
                 if enter >= busy:
-                    lowest.see(end - enter, follows)
                     in_flight = end - enter
+                    lowest.see(in_flight, follows)
                 else:
-                    in_flight = max(0, end - busy)
-                known = lowest.known if lowest.count < lowest.fresh else self.floors.of(lowest)
+                    in_flight = end - busy if end > busy else 0
+                known = lowest.known if lowest.count < lowest.fresh else floors.of(lowest)
                 # Most collectives of a step are back-to-back and on time: nothing to enter.
-                if (
-                    known is None
-                    or not account.began
-                    or in_flight > known.value_ns + known.margin_ns
-                ):
-                    account.add(in_flight, 0, lowest, known)
-            busy = max(busy, end)
+                if known is None or not account.began or in_flight > known[0] + known[2]:
+                    account.add(in_flight, 0, known)
+            if end > busy:
+                busy = end
         return self._conclude(account, collectives, busy)
 
     def _burst(
@@ -115,8 +109,7 @@ class WaitEstimator:
             lowest.see(end - last, follows)
             if end > first_end and nbytes > first_bytes:
                 lowest.see_tail((end - first_end) * nbytes // (nbytes - first_bytes))
-        in_flight = max(0, end - max(last, busy))
-        account.add(in_flight, last - start, lowest, self.floors.of(lowest))
+        account.add(max(0, end - max(last, busy)), last - start, self.floors.of(lowest))
         return after, end
 
     def _conclude(self, account: _Account, collectives: Sequence[Collective], end: int) -> StepWait:
@@ -125,34 +118,20 @@ class WaitEstimator:
             since = collectives[0][3] - self._last_end
         if collectives:
             self._last_end = end
-        if account.first is None:
-            self.untold += 1
-        else:
-            self.waits.push(account.first)
         return account.close(since)
 
 
 class _Account:
     """The sums of one step."""
 
-    __slots__ = (
-        "at_least",
-        "began",
-        "first",
-        "first_floor",
-        "in_flight",
-        "margin",
-        "reason",
-        "total",
-        "total_margin",
-    )
+    __slots__ = ("began", "first", "first_floor", "in_flight", "margin", "reason", "total")
 
     def __init__(self) -> None:
         self.began = False
         self.first: int | None = None
         self.first_floor: Floor | None = None
         self.in_flight: int | None = None
-        self.margin = self.total = self.total_margin = self.at_least = 0
+        self.margin = self.total = 0
         self.reason = ""
 
     def leave_out(self, reason: str) -> None:
@@ -160,20 +139,16 @@ class _Account:
         self.began = True
         self.reason = self.reason or reason
 
-    def add(self, in_flight: int, spread: int, lowest: Lowest, floor: Floor | None) -> None:
+    def add(self, in_flight: int, spread: int, floor: Floor | None) -> None:
         """Enter a collective or burst whose own entries are `spread` apart."""
-        above_least = max(0, in_flight - lowest.least_ns) if lowest.count else 0
         wait = margin = 0
         if floor is None:
             self.reason = self.reason or FIRST_ONLY
-            self.at_least += above_least
         else:
             wait = max(0, in_flight - floor.value_ns)
             margin = floor.margin_ns + spread
             if wait > margin:
                 self.total += wait
-                self.total_margin += margin
-                self.at_least += above_least
         if not self.began:
             self.began = True
             self.in_flight, self.margin, self.first_floor = in_flight, margin, floor
@@ -182,18 +157,11 @@ class _Account:
     def close(self, since_ns: int | None) -> StepWait:
         """The step's verdict."""
         floor = self.first_floor
+        lower, margin = (None, 0) if floor is None else (floor.lower_ns, floor.margin_ns)
         reason = self.reason if self.began else NO_COLLECTIVE
+        total = None if reason else self.total
         return StepWait(
-            self.first,
-            None if reason else self.total,
-            self.margin,
-            self.total_margin,
-            self.at_least,
-            self.in_flight,
-            None if floor is None else floor.lower_ns,
-            0 if floor is None else floor.margin_ns,
-            since_ns,
-            reason,
+            self.first, total, self.margin, self.in_flight, lower, margin, since_ns, reason
         )
 
 

@@ -240,12 +240,12 @@ def _options(share: Share, period: Peak | None) -> list[Option]:
     if period is not None:
         options.append(
             Option(
-                "shift the job against its neighbour: phase or gap pacing (evenstep run --pace on)",
+                "let both jobs' exchanges take turns by the token (evenstep run --act token)",
                 None,
                 None,
                 None,
-                "none: the guard switches it off where it does not pay",
-                "depends on what the neighbour does: only a guarded trial can tell",
+                "none: its trial ends it where it does not pay",
+                "depends on what the neighbour does: only a trial can tell",
             )
         )
     return options
@@ -263,7 +263,7 @@ MODE = Mode(
     remedy=(
         "keep the job under fewer switches, or away from the neighbour's links",
         "put ranks in topology order, so that rings cross switches as seldom as possible",
-        "phase or gap pacing, guarded: it pays against a neighbour with a steady period",
+        "the token, on trial: it parts jobs of nearly the same period (evenstep run --act token)",
     ),
     confirm="Run nccl-tests on the same nodes at a quiet hour and in the slow stretch: compare.",
     find=find,

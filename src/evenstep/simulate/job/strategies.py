@@ -93,7 +93,6 @@ class Paced(Pace):
                     max_delay=settings.max_delay,
                     imbalance=settings.imbalance,
                     sharing=settings.sharing,
-                    ledger="job" if settings.sharing else "rank",
                     guarded=settings.guarded,
                     run_id=run_id,
                     rank=rank,
