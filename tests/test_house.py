@@ -18,20 +18,21 @@ MOST_FILES = 20
 LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Folders that are still larger: they may only shrink.
-LARGER = {"agent": 29, "diagnose/measure": 28}
+LARGER = {"agent": 29}
 #: Loops that are still there, each by its first module: none may be added.
 KNOWN_LOOPS = {
-    "evenstep.agent.entries", "evenstep.diagnose.lateness.case",
+    "evenstep.agent.entries",
     "evenstep.scenario.consistency", "evenstep.simulate.fabric.flows",
     "evenstep.simulate.wires.world",
 }  # fmt: skip
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
     "agent": 5200, "actions": 800, "attachment": 600, "cli": 5300, "compiled": 400,
-    "diagnose": 17000, "doctor": 2900, "explain": 1400, "export": 1600, "frameworks": 600,
+    "diagnose": 16800, "doctor": 2900, "explain": 1400, "export": 1600, "frameworks": 600,
     "hooks": 4800, "host": 1750, "importers": 8400, "pacing": 1950, "probe": 1800,
     "report": 3900, "reproduce": 1650, "scenario": 1300, "simulate": 10300, "statistics": 700,
-    "trace": 5100, "watch": 2000, "workers": 400,
+    "trace": 5250,  # leaving, which sets clocks, came from diagnose
+    "watch": 2000, "workers": 400,
 }  # fmt: skip
 WHOLE = 78_000
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.claims import Claims
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.measure.regimes import NAMES, regimes
+from evenstep.diagnose.measure.overview import NAMES, regimes
 from evenstep.diagnose.modes.catalog import MODES, by_name
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.balance import ports
+from evenstep.diagnose.measure.samples import ports
 from evenstep.importers.draft import Draft
 from evenstep.importers.opening import open_trace
 from evenstep.report.terminal.movement import movement

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure import placement
+from evenstep.diagnose.measure import places
 from evenstep.trace.spool.layout import Op
 from tests.diagnose.synthetic import World
 
@@ -104,20 +104,20 @@ def test_rings_of_nccl_follow_the_nodes_by_themselves():
 
 
 def test_crossings_of_small_rings_are_counted_by_hand():
-    assert placement.crossings("aabb") == placement.fewest_crossings("aabb") == 2
-    assert placement.crossings("abab") == 4
-    assert placement.busiest("abab") == 2
-    assert placement.crossings("aaaa") == placement.fewest_crossings("aaaa") == 0
-    assert placement.grouped([0, 1, 2, 3], "abab") == [0, 2, 1, 3]
+    assert places.crossings("aabb") == places.fewest_crossings("aabb") == 2
+    assert places.crossings("abab") == 4
+    assert places.busiest("abab") == 2
+    assert places.crossings("aaaa") == places.fewest_crossings("aaaa") == 0
+    assert places.grouped([0, 1, 2, 3], "abab") == [0, 2, 1, 3]
 
 
 def test_regrouping_always_gives_the_fewest_crossings():
     random = np.random.default_rng(0)
     for _ in range(50):
         where = [f"n{i}" for i in random.integers(0, 4, 12)]
-        order = placement.grouped(range(12), where)
+        order = places.grouped(range(12), where)
         again = [where[rank] for rank in order]
-        assert placement.crossings(again) == placement.fewest_crossings(where)
+        assert places.crossings(again) == places.fewest_crossings(where)
 
 
 def test_gathers_have_no_ring():

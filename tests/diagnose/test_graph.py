@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.measure.grid import _common_steps
-from evenstep.diagnose.measure.leaving import sharpened
 from evenstep.trace.clocks.clocks import align
+from evenstep.trace.clocks.leaving import sharpened
 from tests.diagnose.programs import data_parallel, pipeline, sharded
 from tests.diagnose.synthetic import MS, World
 

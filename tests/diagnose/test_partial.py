@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.step_table import step_table
+from evenstep.diagnose.measure.overview import step_table
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World, with_missing
 

@@ -16,8 +16,7 @@ from evenstep.diagnose.lateness.pacing_effects import pacing
 from evenstep.diagnose.measure.attempts import PREEMPTED
 from evenstep.diagnose.measure.callstacks import with_stacks
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.overview import summary
-from evenstep.diagnose.measure.regimes import regimes
+from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.modes import hang
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job

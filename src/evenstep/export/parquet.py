@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.measure.step_table import step_table
+from evenstep.diagnose.measure.overview import step_table
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store import query as store_query

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.measure.step_table import step_table
+from evenstep.diagnose.measure.overview import step_table
 from evenstep.errors import UsageError
 from evenstep.trace.trace import Trace
 

@@ -28,9 +28,10 @@ from evenstep.diagnose.measure import attempts, restarts
 from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
-from evenstep.diagnose.measure.scheduler import Contention, contention
+from evenstep.diagnose.measure.samples import Contention, contention
+from evenstep.diagnose.measure.standstill import Stuck
+from evenstep.diagnose.measure.stuck import stuck
 from evenstep.diagnose.measure.transfer import Transfers, operations_of, transfers
-from evenstep.diagnose.modes import hang
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
@@ -52,7 +53,7 @@ class Case:
     grid: StepGrid
     delays: Delays
     scheduler: Contention | None
-    stuck: list[hang.Stuck]  # at the end, for much longer than a step takes
+    stuck: list[Stuck]  # at the end, for much longer than a step takes
     dead: list[Death]  # ranks that ended wrongly, in the order in which they did
     failed: list[Death]  # those of them that ended the job, where no hang did
     claims: Claims  # what the modes asked so far have explained
@@ -273,9 +274,9 @@ def open_case(trace: Trace) -> Case:
     contended = scheduler is not None and scheduler.oversubscribed
     longest_ns = float(np.quantile(grid.step_ns, LONG)) if len(grid.steps) else 0.0
     dead = deaths(trace)
-    places = hang.stuck(trace)
-    stuck = hung_first(trace, places, dead, longest_ns)
-    failed = [] if stuck else first_of(dead, [rank for place in places for rank in place.missing])
+    places = stuck(trace)
+    hung = hung_first(trace, places, dead, longest_ns)
+    failed = [] if hung else first_of(dead, [rank for place in places for rank in place.missing])
     costs = Costs(grid.graph) if grid.graph is not None and len(grid.graph.rows) else None
     delays = attribute(grid, costs, contended=contended)
     return Case(
@@ -283,7 +284,7 @@ def open_case(trace: Trace) -> Case:
         grid,
         delays,
         scheduler,
-        stuck,
+        hung,
         dead,
         failed,
         Claims(grid.shape, delays.rest_ns),

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure import placement
 from evenstep.diagnose.measure.curve import Line, line_through
+from evenstep.diagnose.measure.places import busiest, node_of, rack_of
 from evenstep.diagnose.measure.transfer import Transfers, bus_factor
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
@@ -82,13 +82,13 @@ class Reference(NamedTuple):
     firm: bool  # measured or built so; not only what other operations of the run reach
 
 
-def places(trace: Trace, group: int) -> list[str]:
+def places_of(trace: Trace, group: int) -> list[str]:
     """Where the members of a group are, in the group's order: racks where all are known."""
     ranks = [rank for rank in trace.groups[group].ranks if rank in trace.ranks]
-    racks = [placement.rack_of(trace, rank) for rank in ranks]
+    racks = [rack_of(trace, rank) for rank in ranks]
     if all(racks) and len(set(racks)) > 1:
         return racks
-    return [placement.node_of(trace, rank) for rank in ranks]
+    return [node_of(trace, rank) for rank in ranks]
 
 
 def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
@@ -96,8 +96,8 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
     keys: dict[tuple[int, int, int, int], list[int]] = {}
     pairs = np.stack([measured.kinds.group.astype(int), measured.kinds.op.astype(int)])
     for group, op in np.unique(pairs, axis=1).T.tolist():
-        where = places(trace, group)
-        key = (op, len(where), len(set(where)), placement.busiest(where))
+        where = places_of(trace, group)
+        key = (op, len(where), len(set(where)), busiest(where))
         keys.setdefault(key, []).append(group)
     found = [
         _shape(measured, key, alike)
@@ -197,9 +197,9 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
     per_node = [_node_gbps(trace, rank, spread="nccl" in group.backend.lower()) for rank in ranks]
     if any(speed is None for speed in per_node):
         return None
-    first = placement.node_of(trace, ranks[0])
+    first = node_of(trace, ranks[0])
     together = sum(
-        any(placement.node_of(trace, rank) == first for rank in trace.groups[other].ranks)
+        any(node_of(trace, rank) == first for rank in trace.groups[other].ranks)
         for other in shape.groups
     )
     slowest = min(speed for speed in per_node if speed is not None)

@@ -1,4 +1,4 @@
-"""The numbers at the top of a diagnosis: throughput, step time, and where the time goes."""
+"""The numbers at the top of a diagnosis: throughput, step time and shares; and the step table."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure import balance, device_time
+from evenstep.diagnose.measure import device_time
 from evenstep.diagnose.measure.goodput import goodput
-from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.samples import ports
+from evenstep.diagnose.measure.transfer import tokens
+from evenstep.statistics.spectrum import periodic
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
 
 _MEASURED = (
     "throughput",
@@ -47,8 +53,8 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
         "rank_hours_wasted": float(grid.wait_ns.sum()) / 3.6e12,
         "device": device_time.shares(device_time.device_times(trace)),
-        "all_to_all": balance.tokens(grid),
-        "ports": balance.ports(trace) or None,
+        "all_to_all": tokens(grid),
+        "ports": ports(trace) or None,
         "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
     }
@@ -93,7 +99,7 @@ def time_shares(grid: StepGrid) -> dict[str, float]:
     return shares
 
 
-def compute_ns(grid: StepGrid) -> npt.NDArray[Any]:
+def compute_ns(grid: StepGrid) -> Array:
     """Time in forward, backward and optimizer by step and rank; where devices were seen, of them.
 
     A host in its forward pass may only be launching, with its device idle most of the time. Of a
@@ -121,3 +127,84 @@ def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:
         "background_cpu_ns": float(np.mean(background)) if background else None,
         "recorder": "; ".join(f"{by} ({why})" if why else by for by, why in seen.items()) or None,
     }
+
+
+# -- what steps are bound by -----------------------------------------------------------------------
+
+
+NAMES = ("compute", "transfer", "wait", "input")
+
+
+def classes(grid: StepGrid) -> Array:
+    """Index into `NAMES` of what took most of each step on the median rank. (steps,)."""
+    fed = grid.phase_ns[Phase.INPUT]
+    parts = grid.work_ns - fed, grid.blocked_ns - grid.wait_ns, grid.wait_ns, fed
+    return np.asarray(np.argmax([np.median(part, axis=1) for part in parts], axis=0))
+
+
+def regimes(grid: StepGrid) -> dict[str, Any] | None:
+    """For the summary: share of steps per class, changes, mean dwell in steps, period in steps."""
+    if not len(grid.steps):
+        return None
+    of = classes(grid)
+    starts = np.flatnonzero(np.diff(of, prepend=-1))
+    length = np.diff(np.append(starts, len(of)))
+    dwell = {
+        name: round(float(length[of[starts] == number].mean()), 2)
+        for number, name in enumerate(NAMES)
+        if (of == number).any()
+    }
+    usual = int(np.argmax(np.bincount(of)))
+    peak = periodic((of == usual).astype(float)) if len(starts) > 1 else None
+    return {
+        "shares": {name: round(float((of == i).mean()), 4) for i, name in enumerate(NAMES)},
+        "changes": len(starts) - 1,
+        "dwell_steps": dwell,
+        "period_steps": round(peak.period, 3) if peak is not None else None,
+    }
+
+
+# -- the step table --------------------------------------------------------------------------------
+
+
+def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
+    """Columns rank, step, start_ns, end_ns (common time), wait_ns, lateness_ns, phase_*_ns.
+
+    `lateness_ns` is how much later than the earliest rank the step's first collective was entered;
+    nan where the step has none. `phase_other_ns` is what no phase claims; with `phase_sync_ns` the
+    blocked time they add up to the step.
+    """
+    grid = grid or step_grid(trace)
+    steps, ranks = grid.shape
+    phases = {phase: grid.phase_ns[phase] for phase in Phase if phase in grid.phase_ns}
+    columns = {
+        "rank": np.tile(grid.ranks, steps),
+        "step": np.repeat(grid.steps, ranks),
+        "start_ns": grid.start_ns.reshape(-1),
+        "end_ns": grid.end_ns.reshape(-1),
+        "wait_ns": grid.wait_ns.reshape(-1).astype(float),
+        "lateness_ns": lateness(grid).reshape(-1),
+    }
+    if phases:
+        phases[Phase.SYNC] = grid.blocked_ns
+        claimed = sum(value for phase, value in phases.items() if phase is not Phase.OTHER)
+        phases[Phase.OTHER] = np.maximum(grid.duration_ns - claimed, 0)
+    for phase, value in phases.items():
+        columns[f"phase_{phase.name.lower()}_ns"] = value.reshape(-1)
+    return Columns(columns)
+
+
+def lateness(grid: StepGrid) -> Array:
+    """Arrival at the step's first shared collective after the earliest rank's. (steps, ranks)."""
+    rows = grid.arrivals.rows
+    cell, inside = grid.cell(rows)
+    arrival = np.full(grid.start_ns.size, np.inf)
+    np.minimum.at(arrival, cell[inside], rows.arrival_ns[inside].astype(float))
+    arrival = grid.shaped(arrival)
+    arrival[~np.isfinite(arrival)] = np.nan
+    if not arrival.size:
+        return arrival
+    known = np.isfinite(arrival).any(axis=1)
+    first = np.full(len(arrival), np.nan)
+    first[known] = np.nanmin(arrival[known], axis=1)
+    return np.asarray(arrival - first[:, None])

@@ -18,9 +18,9 @@ from evenstep.diagnose.measure.standstill import (
     call_of,
     in_flight,
     longest_pause,
+    unanswered,
     unfinished,
 )
-from evenstep.diagnose.measure.unanswered import unanswered
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
 from evenstep.trace.trace import Trace

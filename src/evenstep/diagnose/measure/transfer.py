@@ -215,3 +215,40 @@ def _kinds(rows: Columns) -> Columns:
     table = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
     added = {"count": count, "floor_ns": floor, "quiet_ns": quiet, "noise_ns": noise}
     return Columns({**table, **added})
+
+
+# -- all-to-alls -----------------------------------------------------------------------------------
+
+EVEN = 1.01  # fullest rank over the mean: sizes are the same but for rounding
+
+
+def tokens(grid: StepGrid) -> dict[str, Any] | None:
+    """What ranks receive in all-to-alls: tokens, where experts are on the ranks.
+
+    `imbalance` is the mean, over calls, of the fullest rank's bytes over the members' mean (experts
+    on it have so much more to compute, and the others wait); `fullest` the ranks that were it, with
+    their share of the calls. None where sizes are not recorded or all alike.
+    """
+    rows = grid.arrivals.rows
+    rows = rows.select((rows.op == int(Op.ALL_TO_ALL)) & (rows.bytes_out > 0))
+    if not len(rows):
+        return None
+    calls, place, members = np.unique(rows.instance, return_inverse=True, return_counts=True)
+    received = rows.bytes_out.astype(float)
+    most = np.zeros(len(calls))
+    np.maximum.at(most, place, received)
+    ratio = most / (np.bincount(place, received) / members)
+    ratio = ratio[members > 1]
+    if not len(ratio) or ratio.mean() < EVEN:
+        return None
+    fullest = rows["rank"][(received == most[place]) & (members[place] > 1)]
+    ranks, counts = np.unique(fullest, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:4]
+    return {
+        "calls": len(ratio),
+        "imbalance": round(float(ratio.mean()), 4),
+        "fullest": [
+            {"rank": int(ranks[at]), "share": round(float(counts[at] / counts.sum()), 4)}
+            for at in order
+        ],
+    }

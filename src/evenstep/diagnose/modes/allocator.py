@@ -11,8 +11,8 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option
 from evenstep.diagnose.lateness.case import Case, found
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.counters import growth
 from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.measure.samples import growth
 from evenstep.diagnose.modes import projection
 
 Array = npt.NDArray[Any]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
-from evenstep.diagnose.measure.measurements import marked
+from evenstep.diagnose.measure.samples import marked
 from evenstep.diagnose.modes.asynchrony import Staleness, rounds, staleness
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.association import Association, association

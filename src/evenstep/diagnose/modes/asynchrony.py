@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.measurements import marked
+from evenstep.diagnose.measure.samples import marked
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace

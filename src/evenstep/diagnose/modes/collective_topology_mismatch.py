@@ -13,9 +13,9 @@ import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import Array, Case, found
-from evenstep.diagnose.measure import placement
+from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.curve import hierarchical_ns, ring_ns, tree_ns
-from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places, reference
+from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
@@ -60,7 +60,7 @@ def _crossed(case: Case, shape: Shape) -> Crossed | None:
     if shape.op not in RINGS or shape.leaving <= 1 or shape.busbw_gBps <= 0:
         return None
     group = shape.groups[0]
-    where = places(case.trace, group)
+    where = places_of(case.trace, group)
     if not all(where) or _orders_itself(case, group):
         return None
     known = reference(case.trace, shape, [s for s in case.shapes if s.leaving <= 1])
@@ -71,7 +71,7 @@ def _crossed(case: Case, shape: Shape) -> Crossed | None:
     rows = case.transfers.rows
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     shorter = np.where(shape.rows, np.minimum(slower * rows.size_bytes, limit), 0.0)
-    crossings, fewest = placement.crossings(where), placement.fewest_crossings(where)
+    crossings, fewest = places.crossings(where), places.fewest_crossings(where)
     return Crossed(shape, group, crossings, fewest, ordered, known, shorter)
 
 
@@ -83,7 +83,7 @@ def _most(shape: Shape) -> float:
 def _orders_itself(case: Case, group: int) -> bool:
     """NCCL rings follow the nodes, whatever the order of ranks; racks it does not know."""
     ranks = [rank for rank in case.trace.groups[group].ranks if rank in case.trace.ranks]
-    racks = {placement.rack_of(case.trace, rank) for rank in ranks}
+    racks = {places.rack_of(case.trace, rank) for rank in ranks}
     return "nccl" in case.trace.groups[group].backend.lower() and len(racks) < 2
 
 
@@ -97,7 +97,7 @@ def _finding(case: Case, crossed: list[Crossed], share: Share) -> Finding:
     steps = case.grid.steps
     expected = f" ({first.known.source})" if first.known else " (if the shared link is all)"
     names = dict.fromkeys(trace.groups[g].name for part in crossed for g in part.shape.groups)
-    where = places(trace, first.group)
+    where = places_of(trace, first.group)
     return found(
         "collective_topology_mismatch",
         "fabric",
@@ -113,7 +113,7 @@ def _finding(case: Case, crossed: list[Crossed], share: Share) -> Finding:
             f"streams share the link of one"
         ),
         where=Where(
-            links=[f"{a}-{b}" for a, b in placement.links(where)],
+            links=[f"{a}-{b}" for a, b in places.links(where)],
             groups=list(names),
         ),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
@@ -132,7 +132,7 @@ def _finding(case: Case, crossed: list[Crossed], share: Share) -> Finding:
 
 def _by_rack(case: Case, group: int) -> bool:
     first = case.trace.groups[group].ranks[0]
-    return places(case.trace, group)[0] == placement.rack_of(case.trace, first) != ""
+    return places_of(case.trace, group)[0] == places.rack_of(case.trace, first) != ""
 
 
 def _curves(case: Case, first: Crossed) -> list[Evidence]:
@@ -167,7 +167,7 @@ def _inside_gBps(case: Case) -> float:  # noqa: N802
 
 def _options(case: Case, first: Crossed, share: Share, kind: str) -> list[Option]:
     ranks = [rank for rank in case.trace.groups[first.group].ranks if rank in case.trace.ranks]
-    order = placement.grouped(ranks, places(case.trace, first.group))
+    order = places.grouped(ranks, places_of(case.trace, first.group))
     listed = ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else "")
     gain = share.rounded()
     size = case.transfers.rows.size_bytes

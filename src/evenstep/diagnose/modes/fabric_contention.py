@@ -13,9 +13,9 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
-from evenstep.diagnose.measure import placement
-from evenstep.diagnose.measure.counters import congestion
+from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.measure.transfer import Transfers
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share
@@ -153,14 +153,14 @@ def _where(case: Case, slow: Slow) -> Where:
 def _nodes(case: Case, group: int) -> list[str]:
     """Leaf of each member where all are known, else its node."""
     ranks = [rank for rank in case.trace.groups[group].ranks if rank in case.trace.ranks]
-    racks = [placement.rack_of(case.trace, rank) for rank in ranks]
+    racks = [places.rack_of(case.trace, rank) for rank in ranks]
     if all(racks) and len(set(racks)) > 1:
         return racks
-    return [placement.node_of(case.trace, rank) for rank in ranks]
+    return [places.node_of(case.trace, rank) for rank in ranks]
 
 
 def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
-    return {link for group in groups for link in placement.links(_nodes(case, group))}
+    return {link for group in groups for link in places.links(_nodes(case, group))}
 
 
 # -- the finding -----------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
-from evenstep.diagnose.measure.counters import congestion
 from evenstep.diagnose.measure.curve import Line
 from evenstep.diagnose.measure.expected import Shape, reference
 from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op

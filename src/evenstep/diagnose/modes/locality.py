@@ -15,8 +15,8 @@ from evenstep.diagnose.finding import Evidence, Finding, Option
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.layouts import LEVELS, Layout, layouts, usual
 from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.measure.places import LEVELS, Layout, layouts, usual
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share

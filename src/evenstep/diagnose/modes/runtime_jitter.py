@@ -16,7 +16,7 @@ from evenstep.diagnose.finding import (
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import when
-from evenstep.diagnose.measure.scheduler import Contention
+from evenstep.diagnose.measure.samples import Contention
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.allocator import retrying
 from evenstep.diagnose.modes.mode import Mode

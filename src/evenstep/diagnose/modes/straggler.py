@@ -9,8 +9,8 @@ from evenstep.diagnose.finding import Evidence, Finding, Option, Projection
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.layouts import layouts
 from evenstep.diagnose.measure.patterns import pattern_of, when
+from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share, share_of

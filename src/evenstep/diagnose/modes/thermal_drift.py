@@ -14,7 +14,7 @@ from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.others import above_others
 from evenstep.diagnose.lateness.thresholds import MAD_SIGMA
-from evenstep.diagnose.measure.measurements import sampled
+from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share

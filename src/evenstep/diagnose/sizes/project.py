@@ -12,7 +12,7 @@ from evenstep import words
 from evenstep.diagnose.lateness.barriers import Segments, segments
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
-from evenstep.diagnose.measure.scheduler import contention
+from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sizes import forecast
 from evenstep.diagnose.sizes.forecast import Model, Point, Quantity
 from evenstep.diagnose.sizes.transfer_growth import Growth, growth

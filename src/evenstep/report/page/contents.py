@@ -12,7 +12,7 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.blame import blame
 from evenstep.diagnose.lateness.case import Case, open_case
-from evenstep.diagnose.measure.step_table import step_table
+from evenstep.diagnose.measure.overview import step_table
 from evenstep.report.page.detail import detail
 from evenstep.report.page.distributions import PHASES_IN_ORDER, distributions
 from evenstep.report.page.host_waits import host_waits

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.measure.placement import node_of
+from evenstep.diagnose.measure.places import node_of
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.diagnose.measure.placement import node_of, rack_of
+from evenstep.diagnose.measure.places import node_of, rack_of
 from evenstep.trace.trace import Trace
 
 #: Levels of `evenstep.host.pci`, from near to far.

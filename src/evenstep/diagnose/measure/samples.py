@@ -1,0 +1,204 @@
+"""Sampled metrics, counters and logged numbers: clocks and energy, congestion, waits for a core."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+
+class Numbers(NamedTuple):
+    """Values with the rank and step they belong to, and the rank's own time."""
+
+    rank: Array
+    step: Array
+    at_ns: Array
+    value: Array
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return len(self.value) > 0
+
+
+def sampled(trace: Trace, metric: str) -> Numbers:
+    """A metric of all ranks in order of time."""
+    return _numbers(_named(trace, Kind.SAMPLE, metric))
+
+
+def marked(trace: Trace, name: str) -> Numbers:
+    """What `evenstep.log(name=value)` recorded, in order of time."""
+    return _numbers(_named(trace, Kind.MARKER, name))
+
+
+def _named(trace: Trace, kind: Kind, name: str) -> Columns:
+    """The records of a name."""
+    rows = trace.of_kind(kind)
+    return rows.select(rows.name == (trace.names.index(name) if name in trace.names else -1))
+
+
+def _numbers(rows: Columns) -> Numbers:
+    rows = rows.sorted_by("enter_ns")
+    rank, step = rows["rank"].astype(np.int64), rows.step.astype(np.int64)
+    return Numbers(rank, step, rows.enter_ns, _values(rows))
+
+
+def _values(rows: Columns) -> Array:
+    """What the records hold."""
+    return np.ascontiguousarray(rows.bytes_in, np.uint64).view(np.float64)
+
+
+# -- counters --------------------------------------------------------------------------------------
+
+#: What a network counts when it loses, repeats or marks: any growth is a sign of congestion.
+CONGESTION = (
+    "tcp.retransmitted_segments",
+    "tcp.timeouts_count",
+    "tcp.delivered_marked_segments",
+    "ip.received_marked_packets",
+    "nic.receive_dropped_packets",
+    "nic.send_dropped_packets",
+    "nic.receive_missed_packets",
+    "ib.transmit_wait_ticks",
+    "ib.send_discarded_packets",
+    "ib.out_of_sequence_packets",
+    "ib.sequence_errors_count",
+    "ib.acknowledge_timeouts_count",
+    "ib.adaptive_retransmissions_count",
+    "ib.retransmitted_packets",
+    "ib.receiver_not_ready_count",
+    "ib.out_of_buffer_packets",
+    "ib.congestion_notices_sent_packets",
+    "ib.congestion_notices_handled_packets",
+    "ib.received_marked_packets",
+)
+
+
+#: Counters of bytes, sent and received, of which the first that was sampled is taken.
+PORTS = (("ib.sent_bytes", "ib.received_bytes"), ("nic.sent_bytes", "nic.received_bytes"))
+MOST_PORTS = 512
+
+
+def growth(trace: Trace, grid: StepGrid, metric: str) -> Array:
+    """By how much a counter grew in each step, summed over its devices. (steps, ranks).
+
+    Between two samples it grows evenly. A counter that fell was reset, or wrapped: it did not grow.
+    """
+    found = np.zeros(grid.shape)
+    rows = _named(trace, Kind.SAMPLE, metric)
+    rows = rows.select(np.isin(rows["rank"], grid.ranks))
+    for rank, _, mine in _by_device(rows):
+        column = int(np.searchsorted(grid.ranks, rank))
+        grown = np.concatenate([[0.0], np.cumsum(np.maximum(np.diff(_values(mine)), 0))])
+        at = grid.clocks.common(mine["rank"], mine.enter_ns)
+        ends = np.interp(grid.end_ns[:, column], at, grown)
+        found[:, column] += ends - np.interp(grid.start_ns[:, column], at, grown)
+    return found
+
+
+def _by_device(rows: Columns) -> list[tuple[int, int, Columns]]:
+    """Rank, device and rows of each, in order of time."""
+    rows = rows.sorted_by("rank", "device", "enter_ns")
+    changed = (np.diff(rows["rank"], prepend=-1) != 0) | (np.diff(rows.device, prepend=-9) != 0)
+    edges = np.append(np.flatnonzero(changed), len(rows)).tolist()
+    parts = [rows.select(slice(first, last)) for first, last in pairwise(edges)]
+    return [(int(part["rank"][0]), int(part.device[0]), part) for part in parts]
+
+
+def congestion(trace: Trace, grid: StepGrid) -> dict[str, Array]:
+    """Growth per step, summed over ranks, of each congestion counter that grew at all."""
+    known = [metric for metric in CONGESTION if metric in trace.names]
+    grown = {metric: growth(trace, grid, metric).sum(axis=1) for metric in known}
+    return {metric: per_step for metric, per_step in grown.items() if per_step.any()}
+
+
+def ports(trace: Trace) -> list[dict[str, Any]]:
+    """Bytes per second of each port of each node's adapters, where their counters were sampled.
+
+    A port is numbered as `host.sources` numbers it; several ranks of a node sample the same one.
+    """
+    names = next((pair for pair in PORTS if set(pair) & set(trace.names)), ())
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for metric, word in zip(names, ("sent", "received"), strict=False):
+        for rank, port, mine in _by_device(_named(trace, Kind.SAMPLE, metric)):
+            node = trace.ranks[rank].node if rank in trace.ranks else ""
+            entry = found.setdefault((node, port), {"node": node, "port": port})
+            entry.setdefault(f"{word}_gBps", _rate(mine))
+    return [found[key] for key in sorted(found)][:MOST_PORTS]
+
+
+def _rate(rows: Columns) -> float | None:
+    """Growth of a counter in bytes per ns, which is GB/s; None of one sample. A reset is none."""
+    if len(rows) < 2 or rows.enter_ns[-1] <= rows.enter_ns[0]:
+        return None
+    grown = float(np.maximum(np.diff(_values(rows)), 0).sum())
+    return round(grown / int(rows.enter_ns[-1] - rows.enter_ns[0]), 6)
+
+
+# -- the scheduler ---------------------------------------------------------------------------------
+
+RUN_DELAY_SHARE = 0.03  # of the time: below it a thread practically always got its core
+
+
+class Contention(NamedTuple):
+    """How much the training threads had to wait for a core."""
+
+    run_delay_share: float  # of wall time, mean over ranks
+    runnable: float  # tasks that wanted a core on the worst node, median over time
+    cores: float  # that node may use
+    node: str
+    switches_per_step: float  # involuntary, mean over ranks
+    ranks: int  # on that node
+
+    @property
+    def recoverable_share(self) -> float:
+        """What enough cores would give back for certain, as a share of the time.
+
+        With more ranks than cores, the time they waited for one. With a core for every rank they
+        compete with the job's own helpers (transport, autograd), whose work has to be done anyway:
+        then only what uneven delays cost the job is counted, elsewhere.
+        """
+        return self.run_delay_share if self.ranks > self.cores else 0.0
+
+    @property
+    def oversubscribed(self) -> bool:
+        """More runnable tasks than cores, and threads that waited for one."""
+        return self.runnable > self.cores and self.run_delay_share >= RUN_DELAY_SHARE
+
+
+def contention(trace: Trace, grid: StepGrid) -> Contention | None:
+    """The scheduler's view of a run; None where it was not sampled."""
+    delays = _named(trace, Kind.SAMPLE, "cpu.run_delay_ns")
+    known = _shares(delays) if len(delays) else []
+    cores, running = (sampled(trace, f"cpu.{name}") for name in ("allowed_cores", "running_tasks"))
+    if not known or not cores or not running:
+        return None
+    worst, node, allowed, on_it = -np.inf, "", 0.0, 0
+    for name in trace.nodes:
+        ranks = [rank for rank, info in trace.ranks.items() if info.node == name]
+        wanted = running.value[np.isin(running.rank, ranks)] - 1  # but for the thread that samples
+        have = cores.value[np.isin(cores.rank, ranks)]
+        if len(wanted) and len(have) and np.median(wanted) / have[-1] > worst:
+            worst, node, allowed = float(np.median(wanted) / have[-1]), name, float(have[-1])
+            on_it = len(ranks)
+    switches = float(grid.switches.mean()) if grid.switches.size else 0.0
+    return Contention(float(np.mean(known)), worst * allowed, allowed, node, switches, on_it)
+
+
+def _shares(rows: Columns) -> list[float]:
+    """Run-queue delay of each rank's training thread as a share of the time it was sampled in."""
+    if not (np.diff(rows["rank"]) >= 0).all():
+        rows = rows.sorted_by("rank", "enter_ns")
+    first = np.unique(rows["rank"], return_index=True)[1]
+    last = np.append(first[1:], len(rows)) - 1
+    elapsed = (rows.enter_ns[last] - rows.enter_ns[first]).astype(float)
+    known, values = elapsed > 0, _values(rows)
+    return list((values[last] - values[first])[known] / elapsed[known])
