@@ -105,7 +105,7 @@ def _changes(
         due = WARM_UP_STEPS
         for number in range(1, toggles + 1):
             _until(shared, due, ranks)
-            change = request.Change(number, MODES[number % len(MODES)], 0.01, 0.2)
+            change = request.SettingsChange(number, MODES[number % len(MODES)], 0.01, 0.2)
             before = int(struct.unpack_from("q", shared)[0])
             request.write(out, change, RUN_ID)
             yield before

@@ -15,7 +15,7 @@ from itertools import product
 from typing import NamedTuple
 
 from benchmarks.measure import Row
-from evenstep.pacing.account import Account
+from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
 
 COMMAND = "python -m benchmarks trial"
@@ -87,7 +87,7 @@ def _row(effect: float, args: argparse.Namespace) -> Row:
 
 def one(seed: int, effect: float, deviation: float, correlation: int, *, steps: int) -> Run:
     """One job of so many steps."""
-    draw, account = random.Random(seed), Account()
+    draw, account = random.Random(seed), TrialBudget()
     trial = RandomTrial(account, seed=f"run-{seed}")
     kept = math.exp(-1 / correlation) if correlation > 1 else 0.0
     fresh = math.sqrt(1 - kept * kept)

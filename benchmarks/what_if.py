@@ -13,7 +13,7 @@ from benchmarks.jobs.pipeline import NAMES, Pipeline
 from benchmarks.measure import Row, Spread, spread
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import Slowdowns, published, slowdowns
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     return _rows(len(table), spread(reading[1:]), spread(analysing[1:]), _off(found, pipeline))
 
 
-def _written(table: Columns, path: Path) -> Source:
+def _written(table: Columns, path: Path) -> SourceFile:
     import duckdb
 
     columns = {name: table[name] for name in table if name not in ("role", "optype")}
@@ -59,7 +59,7 @@ def _written(table: Columns, path: Path) -> Source:
         "duration": table.duration_s,
     }
     duckdb.sql(f"COPY (SELECT * FROM rows) TO '{path}' (FORMAT parquet)")
-    return Source(path, path.read_bytes()[: 1 << 16])
+    return SourceFile(path, path.read_bytes()[: 1 << 16])
 
 
 def _off(found: Slowdowns, pipeline: Pipeline) -> float:

@@ -24,7 +24,7 @@ from evenstep.agent.orders import Orders
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.host.resources import ResourceMeter, RunDelay
-from evenstep.pacing import Account, Decision, Pacer, PacerSettings, Plan, Reason
+from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Reason, TrialBudget
 from evenstep.pacing.waits import WaitEstimator
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.folder import RunFolder
@@ -85,7 +85,7 @@ class RankHost:
         self._links = [
             None
             if link is None or rank
-            else LinkToken(self.recorder, Account(), group=link[0], gate_by=_nobody,
+            else LinkToken(self.recorder, TrialBudget(), group=link[0], gate_by=_nobody,
                            held=arm.host.held, guarded=link[1])
             for link, arm in zip_longest(links, self._arms)
         ]  # fmt: skip

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from evenstep.agent import control, request
 from evenstep.agent.control import LOOK_STEPS, Control, home, lead, stance
-from evenstep.agent.request import Change
+from evenstep.agent.request import SettingsChange
 from evenstep.agent.selection import Selection
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.folder import RunFolder
 
-ON = Change(1, "on", 0.02, 0.2)
+ON = SettingsChange(1, "on", 0.02, 0.2)
 STEP_NS = 100_000_000
 BAR_STEPS = 10  # a change is in force on all ranks after so many steps
 
@@ -326,7 +326,7 @@ def test_every_rank_has_looked_before_the_step_comes(step_ns, listening_ns):
 )
 def test_a_pacer_follows_what_is_given_and_keeps_the_rest(mode, threshold, max_delay, chosen):
     before = PacerSettings(imbalance=0.05, max_delay=0.15, sharing=True)
-    after = Change(1, mode, threshold, max_delay).applied_to(before, chosen=chosen)
+    after = SettingsChange(1, mode, threshold, max_delay).applied_to(before, chosen=chosen)
     assert after.mode == ("observe" if mode == "on" and not chosen else mode)
     assert after.imbalance == (0.05 if threshold is None else threshold)
     assert after.max_delay == (0.15 if max_delay is None else max_delay)

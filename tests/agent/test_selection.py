@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from evenstep.agent import config, selection
 from evenstep.agent.selection import Selection, Whereabouts, whereabouts
-from evenstep.agent.stacks import Place
+from evenstep.agent.stacks import RankInWorld
 from evenstep.attachment import agent
 from evenstep.errors import ConfigError
 from evenstep.trace.ranks import format_ranks
@@ -95,5 +95,5 @@ def test_a_node_has_the_names_its_scheduler_gives_it():
 def test_a_rank_outside_the_part_that_is_observed_is_left_alone(tmp_path):
     settings = config.resolve({"out": tmp_path / "run", "record_ranks": "1-3"}, {}, {})
     identity = Identity("r", 0, 0, 0, 4, 0, "torchrun")
-    assert agent._open(settings, identity, Place(0, 4)) is False
+    assert agent._open(settings, identity, RankInWorld(0, 4)) is False
     assert not (tmp_path / "run").exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import evenstep
-from evenstep.compiled import Source, build, find, library
+from evenstep.compiled import LibrarySource, build, find, library
 
 C = "long twice(long x) { return 2 * x; }\n"
 CPP = '#include <atomic>\nextern "C" long twice(long x) { std::atomic<long> y{x}; return 2 * y; }\n'
@@ -30,7 +30,7 @@ def environ(tmp_path):
 def source(tmp_path):
     path = tmp_path / "twice.c"
     path.write_text(C)
-    return Source(path)
+    return LibrarySource(path)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def folder(environ):
 def test_a_source_becomes_a_library_that_loads(tmp_path, environ, suffix, text):
     path = tmp_path / f"twice{suffix}"
     path.write_text(text)
-    built = build(Source(path), environ)
+    built = build(LibrarySource(path), environ)
     assert ctypes.CDLL(str(built.path)).twice(21) == 42
     assert built.reason == ""
 
@@ -69,7 +69,7 @@ def test_nothing_is_found_before_it_was_built(source, environ):
 )
 def test_other_flags_and_another_torch_are_another_library(source, environ, other):
     first = build(source, environ)
-    second = Source(source.path, **other)
+    second = LibrarySource(source.path, **other)
     assert find(second, environ).path is None
     assert build(second, environ).path != first.path
 

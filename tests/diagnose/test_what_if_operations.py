@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.operations.operations import job, replayed
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
 
@@ -199,7 +199,7 @@ def results():
         pytest.skip("the published trace is not beside this checkout")
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
-        trace = FORMAT.read([Source(path, file.read(65536))], lambda *_: None)
+        trace = FORMAT.read([SourceFile(path, file.read(65536))], lambda *_: None)
     found = published(slowdowns(job(trace.operations, trace.names)))
     return json.loads(json.dumps(found))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.draft import Draft
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.spool.layout import Phase
@@ -53,7 +53,7 @@ def with_lengths(pipeline, spread):
 def test_the_published_trace_is_the_last_stage_at_the_published_cost():
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
-        trace = FORMAT.read([Source(path, file.read(65536))], lambda *_: None)
+        trace = FORMAT.read([SourceFile(path, file.read(65536))], lambda *_: None)
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("workload_imbalance", [6, 7])
     # ms-ST.json: of 2.1727 s replayed, 2.2144 s measured, .4017 s go away with the last stage

@@ -3,12 +3,12 @@ import pytest
 from evenstep.doctor import contradictions, variables
 from evenstep.doctor.check import Severity
 from evenstep.doctor.contradictions import chosen
-from evenstep.doctor.variables import Setting
+from evenstep.doctor.variables import VariableSetting
 from tests.doctor.fake_machine import PORT
 
 
 def judged(environ):
-    given = {name: Setting(value, "the environment") for name, value in environ.items()}
+    given = {name: VariableSetting(value, "the environment") for name, value in environ.items()}
     return [c for c in (*variables.names(given), *variables.values(given)) if c.why]
 
 

@@ -131,9 +131,9 @@ def _spools(folder: Path) -> None:
 
 
 def _requests() -> list[bytes]:
-    from evenstep.agent.request import Change, encoded
+    from evenstep.agent.request import SettingsChange, encoded
 
-    return [encoded(Change(1, "on", 0.02, 0.2, ranks="0-3", nodes="gpu[1-4]"), "r")]
+    return [encoded(SettingsChange(1, "on", 0.02, 0.2, ranks="0-3", nodes="gpu[1-4]"), "r")]
 
 
 def _run_facts() -> list[bytes]:

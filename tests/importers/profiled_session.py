@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.nsys import nsys
 from evenstep.trace.trace import Trace
 
@@ -120,8 +120,8 @@ def training(rank: int, *, steps: int = 20, slow_ms: float = 0.0, **identity) ->
 SLOW_MS = 5.0  # the schedule leaves room for a rank that is so much slower
 
 
-def source(path: Path) -> Source:
-    return Source(path, path.read_bytes()[: 1 << 16])
+def source(path: Path) -> SourceFile:
+    return SourceFile(path, path.read_bytes()[: 1 << 16])
 
 
 def read(*paths: Path) -> Trace:

@@ -5,7 +5,7 @@ import pickle
 from pathlib import Path
 
 from evenstep.importers.flight_recorder import flight_recorder
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.trace.trace import Trace
 
 START_NS = 1_795_181_000_000_000_000
@@ -79,8 +79,8 @@ def write(folder: Path, dumps: dict[int, dict], *, as_json: bool = False) -> lis
     return paths
 
 
-def source(path: Path) -> Source:
-    return Source(path, path.read_bytes()[: 1 << 16])
+def source(path: Path) -> SourceFile:
+    return SourceFile(path, path.read_bytes()[: 1 << 16])
 
 
 def read(paths: list[Path]) -> Trace:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.flight_recorder import flight_recorder
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op
 from tests.importers.recorded_ring import (
     MS,
@@ -37,8 +37,8 @@ def both(tmp_path):
 def test_a_dump_is_recognised_by_its_content(tmp_path, both):
     renamed = both[0].rename(tmp_path / "anything.bin")
     assert flight_recorder.recognises(source(renamed))
-    assert flight_recorder.recognises(Source(tmp_path, b'{"version":"2.10","pg_config":{}}'))
-    assert not flight_recorder.recognises(Source(tmp_path, b'{"traceEvents": []}'))
+    assert flight_recorder.recognises(SourceFile(tmp_path, b'{"version":"2.10","pg_config":{}}'))
+    assert not flight_recorder.recognises(SourceFile(tmp_path, b'{"traceEvents": []}'))
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.nccl import debug as nccl_debug
 
 # Lines as NCCL 2.4 to 2.28 print them; hosts and numbers are made up.
@@ -33,7 +33,7 @@ gpu02:200:250 [1] misc/socket.cc:484 NCCL WARN socketProgress: Connection closed
 
 
 def read(*paths):
-    sources = [Source(path, path.read_bytes()[: 1 << 16]) for path in paths]
+    sources = [SourceFile(path, path.read_bytes()[: 1 << 16]) for path in paths]
     return nccl_debug.read(sources, lambda *_: None)
 
 
@@ -51,8 +51,8 @@ def heard(tmp_path):
 
 def test_a_log_is_recognised_wherever_nccl_speaks(tmp_path):
     prefixed = "[2025-01-31 10:20:30] " + LOG.splitlines()[0]
-    assert nccl_debug.recognises(Source(tmp_path, prefixed.encode()))
-    assert not nccl_debug.recognises(Source(tmp_path, b"loss 0.3 step 4"))
+    assert nccl_debug.recognises(SourceFile(tmp_path, prefixed.encode()))
+    assert not nccl_debug.recognises(SourceFile(tmp_path, b"loss 0.3 step 4"))
 
 
 def test_ranks_are_told_apart_in_mixed_lines(heard):

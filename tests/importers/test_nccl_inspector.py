@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.nccl import inspector as nccl_inspector
 from evenstep.trace.spool.layout import Flag, Kind, Op
 
@@ -47,14 +47,14 @@ def write(folder: Path, *logs: list[dict]) -> list[Path]:
 
 
 def read(paths):
-    sources = [Source(path, path.read_bytes()[: 1 << 16]) for path in paths]
+    sources = [SourceFile(path, path.read_bytes()[: 1 << 16]) for path in paths]
     return nccl_inspector.read(sources, lambda *_: None)
 
 
 def test_a_log_is_recognised_by_its_first_line(tmp_path):
     path = write(tmp_path, [record(0, 1)])[0]
-    assert nccl_inspector.recognises(Source(path, path.read_bytes()))
-    assert not nccl_inspector.recognises(Source(path, b'{"traceEvents": []}'))
+    assert nccl_inspector.recognises(SourceFile(path, path.read_bytes()))
+    assert not nccl_inspector.recognises(SourceFile(path, b'{"traceEvents": []}'))
 
 
 def test_records_become_collectives_on_the_device_with_their_durations(tmp_path):
@@ -116,7 +116,7 @@ def test_a_header_may_stand_once_per_dump(tmp_path):
     lines = [{**marker, "dump_stats": {"coll_dropped": 4}}, *({"coll_perf": item["coll_perf"]}
              for item in whole)]  # fmt: skip
     path = write(tmp_path, lines)[0]
-    assert nccl_inspector.recognises(Source(path, path.read_bytes()))
+    assert nccl_inspector.recognises(SourceFile(path, path.read_bytes()))
     trace = read([path, *write(tmp_path / "..", [record(1, number) for number in range(3)])])
     rows = trace.of_kind(Kind.COLLECTIVE)
     assert rows.group_seq[rows["rank"] == 0].tolist() == [0, 1, 2]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.nccl import tests as nccl_tests
 from evenstep.importers.opening import open_trace
 
@@ -30,7 +30,7 @@ ROW = " 134217728 33554432 float sum -1  1234.5  108.72  108.72  0  1230.1  109.
 
 
 def read(path):
-    source = Source(path, path.read_bytes()[: 1 << 16])
+    source = SourceFile(path, path.read_bytes()[: 1 << 16])
     return nccl_tests.read([source], lambda *_: None)["floors"]
 
 
@@ -47,7 +47,7 @@ def floors(tmp_path):
 
 
 def test_a_log_is_recognised_by_its_table(tmp_path):
-    assert nccl_tests.recognises(Source(tmp_path, (PRESENT + HEADER).encode()))
+    assert nccl_tests.recognises(SourceFile(tmp_path, (PRESENT + HEADER).encode()))
 
 
 def test_a_log_with_lines_of_nccl_among_them_tells_of_the_table_and_the_graph(tmp_path):
@@ -162,7 +162,7 @@ def test_the_json_report_gives_the_same(tmp_path):
         "results": [{**result, "out_of_place": side, "in_place": None}],
     }
     path.write_text(json.dumps(report))
-    assert nccl_tests.recognises(Source(path, path.read_bytes()))
+    assert nccl_tests.recognises(SourceFile(path, path.read_bytes()))
     (floor,) = read(path)
     assert (floor["op"], floor["time_ns"], floor["nodes"]) == ("all_reduce", 1234500, 2)
 

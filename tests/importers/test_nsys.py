@@ -147,7 +147,7 @@ def test_several_processes_of_a_file_are_ranks_by_themselves(tmp_path):
 def test_an_export_may_be_compressed(tmp_path, pair):
     packed = tmp_path / "packed.sqlite.gz"
     packed.write_bytes(gzip.compress(pair[0].read_bytes()))
-    trace = nsys.read([nsys.Source(packed, pair[0].read_bytes()[:100])], lambda *_: None)
+    trace = nsys.read([nsys.SourceFile(packed, pair[0].read_bytes()[:100])], lambda *_: None)
     assert len(trace.of_kind(Kind.COLLECTIVE)) == 20
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import Kind, Op, Phase
@@ -33,7 +33,7 @@ def lines(pipeline, columns=PLACES):
 
 def source(path):
     data = path.read_bytes()
-    return Source(path, (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)[: 1 << 16])
+    return SourceFile(path, (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)[: 1 << 16])
 
 
 def opened(*paths):

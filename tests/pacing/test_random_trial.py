@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.account import CREDIT, SHARE, Account
+from evenstep.pacing.account import CREDIT, SHARE, TrialBudget
 from evenstep.pacing.evidence import ALPHA, interval
 from evenstep.pacing.random_trial import BLOCK_STEPS, LEARNING_STEPS, RandomTrial, left_out
 
@@ -19,7 +19,7 @@ class Job:
     """A job whose steps are 1, with noise, less what acting gains."""
 
     def __init__(self, seed: int, gain: float = 0.0, sd: float = 0.03, correlation: int = 1):
-        self.account = Account()
+        self.account = TrialBudget()
         self.trial = RandomTrial(self.account, seed=f"job-{seed}")
         self.gain, self.sd = gain, sd
         self.kept = math.exp(-1 / correlation) if correlation > 1 else 0.0
@@ -137,7 +137,7 @@ def test_a_debt_paid_in_the_next_block_is_seen() -> None:
 
 
 def test_two_actions_take_turns_and_share_one_account() -> None:
-    account = Account()
+    account = TrialBudget()
     trials = [RandomTrial(account, seed=name) for name in ("gc", "token")]
     draw, on_trial, lost = random.Random(2), 0, 0.0
     for step in range(4000):
@@ -175,7 +175,7 @@ def test_a_change_of_the_job_is_learned_anew() -> None:
 def test_steadiness_may_cost_throughput_where_it_is_the_objective() -> None:
     words = []
     for objective in ("throughput", "stability"):
-        account = Account()
+        account = TrialBudget()
         trial = RandomTrial(account, seed="s", objective=objective, share=0.006)
         draw = random.Random(4)
         for step in range(3000):
@@ -188,7 +188,7 @@ def test_steadiness_may_cost_throughput_where_it_is_the_objective() -> None:
 
 
 def test_energy_is_compared_where_it_is_told() -> None:
-    account = Account()
+    account = TrialBudget()
     trial = RandomTrial(account, seed="e", objective="energy", share=0.006)
     draw = random.Random(4)
     for step in range(2000):
@@ -201,7 +201,7 @@ def test_energy_is_compared_where_it_is_told() -> None:
 
 
 def test_part_of_a_step_is_compared_as_a_share_of_all_of_it() -> None:
-    account = Account()
+    account = TrialBudget()
     trial = RandomTrial(account, seed="p")
     draw = random.Random(4)
     for step in range(2000):

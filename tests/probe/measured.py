@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import permutations
 
-from evenstep.probe.outcome import Outcome, Place, Reduction
+from evenstep.probe.outcome import ProbedPlace, ProbeResult, Reduction
 from evenstep.probe.rank import teams
 from evenstep.probe.samples import series
 
@@ -28,14 +28,14 @@ def outcome(
     latency: Mapping[tuple[int, int], float] | None = None,
     stopped: Mapping[int, str] | None = None,
     met: Collection[tuple[int, int]] | None = None,
-) -> Outcome:
+) -> ProbeResult:
     """`compute` is how many times slower a rank is, `edges` and `latency` so of links.
 
     `met` are the pairs that there was time for, the lower first; by default all.
     """
     world = nodes * per_node
     places = {
-        rank: Place(
+        rank: ProbedPlace(
             rank=rank, node=rank // per_node, host=f"host{rank // per_node}", device="cpu",
             kind="cpu", flop=2 * 512**3, copied_bytes=64_000_000,
         )
@@ -43,7 +43,7 @@ def outcome(
     }  # fmt: skip
     players = teams([place.node for place in places.values()])
     pairs = [p for p in permutations(players, 2) if met is None or tuple(sorted(p)) in met]
-    return Outcome(
+    return ProbeResult(
         world=world,
         backend="gloo",
         places=places,

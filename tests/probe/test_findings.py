@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.nccl import probe_floors
 from evenstep.probe import document, page
 from evenstep.probe.ends import common_ends
@@ -186,7 +186,7 @@ def test_the_scenario_has_the_slow_in_it():
 def test_floors_are_read_beside_a_trace(tmp_path):
     made = outcome(nodes=4)
     (tmp_path / "floors.json").write_text(json.dumps(document.floors(made)))
-    source = Source(tmp_path / "floors.json", (tmp_path / "floors.json").read_bytes())
+    source = SourceFile(tmp_path / "floors.json", (tmp_path / "floors.json").read_bytes())
     assert probe_floors.recognises(source)
     rows = probe_floors.read([source], lambda *_: None)["floors"]
     assert [row["bytes"] for row in rows] == [one.bytes for one in made.reductions]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.report.page import html
 from evenstep.report.terminal import overview
 from evenstep.trace.columns import Columns
@@ -21,7 +21,7 @@ __all__ = ["browser"]
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-ASKED = Answer("rank:3=median", 0.25, 0.24, 0.26, 150_000_000, 112_000_000, "replay", None)
+ASKED = WhatIfGain("rank:3=median", 0.25, 0.24, 0.26, 150_000_000, 112_000_000, "replay", None)
 
 
 @pytest.fixture(scope="module")

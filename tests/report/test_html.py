@@ -11,7 +11,7 @@ import pytest
 from evenstep.diagnose.finding import Diagnosis, Option, Where
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.verdict import verdict
-from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report.page import html
 from evenstep.report.terminal.pacing import pacing
@@ -179,7 +179,9 @@ def test_a_trace_that_tells_no_waits_says_so_instead_of_none(
 def test_answers_to_what_if_are_in_the_page_and_its_json(
     diagnosis: Diagnosis, trace: Trace, steps: Columns
 ) -> None:
-    refused = Answer("gc=off", None, None, None, 150_000_000, None, None, "no pause was recorded")
+    refused = WhatIfGain(
+        "gc=off", None, None, None, 150_000_000, None, None, "no pause was recorded"
+    )
     page = Page(html.render(diagnosis, trace, steps=steps, answers=[refused]))
     assert page.diagnosis["what_if"] == [refused.to_json()]
     assert "cannot be told" in page.text

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.simulate.wires.world import COLLECTIVE, COMPUTE, Carriage, Messages, Plan, World
+from evenstep.simulate.wires.world import (
+    COLLECTIVE,
+    COMPUTE,
+    Carriage,
+    MessageVolley,
+    StepPlan,
+    World,
+)
 from tests.simulate.brute_force import Collective, Message, Operation, Simulation
 
 KINDS = ("ring", "tree", "halving_doubling", "shift", "direct", "server", "hierarchical", "mesh")
@@ -181,7 +188,7 @@ class Drawn:
             bytes_, latency = (np.array([getattr(m, name) for m in messages])
                                for name in ("size", "latency"))  # fmt: skip
             stages.append(
-                Messages(
+                MessageVolley(
                     np.array([m.source for m in messages], int),
                     np.array([m.target for m in messages], int),
                     bytes_, latency, latency + bytes_ / np.array(narrow),
@@ -192,12 +199,12 @@ class Drawn:
             )  # fmt: skip
         return Carriage(np.array(found.rank_of), group, tuple(stages), closed=closed)
 
-    def _plan(self, ranks: range, flows: list[int]) -> tuple[Plan, np.ndarray[Any, Any]]:
+    def _plan(self, ranks: range, flows: list[int]) -> tuple[StepPlan, np.ndarray[Any, Any]]:
         programs = [self.programs[rank] for rank in ranks]
         operations = [operation for program in programs for operation in program]
         kinds = [COMPUTE if o.collective < 0 else COLLECTIVE for o in operations]
         needs = [need for o in operations for need in o.needs]
-        plan = Plan(
+        plan = StepPlan(
             role=np.arange(len(programs)),
             start=np.concatenate([[0], np.cumsum([len(program) for program in programs])]),
             kind=np.array(kinds),

@@ -8,7 +8,7 @@ from evenstep.errors import TraceError
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import parse
 from evenstep.simulate.calibrate.calibrate import calibrate
-from evenstep.simulate.calibrate.links import Seen, fit_line, work_of
+from evenstep.simulate.calibrate.links import ObservedCollectives, fit_line, work_of
 from evenstep.simulate.calibrate.noise import common_part, fit_noise, lasting_part
 from evenstep.simulate.simulation import simulate, simulate_trace
 from tests.simulate.worlds import scenario
@@ -136,8 +136,10 @@ def test_what_lasts_is_told_from_what_does_not():
 
 
 def seen(size_bytes, ranks=8, operation="all_reduce", transfer_ns=1.0, blocking=False):
-    return Seen(operation=operation, members=tuple(range(ranks)), bytes=size_bytes, per_step=1.0,
-                transfer_ns=transfer_ns, floor_ns=transfer_ns, blocking=blocking)  # fmt: skip
+    return ObservedCollectives(
+        operation=operation, members=tuple(range(ranks)), bytes=size_bytes, per_step=1.0,
+        transfer_ns=transfer_ns, floor_ns=transfer_ns, blocking=blocking,
+    )  # fmt: skip
 
 
 @given(st.floats(100, 1e5), st.floats(0.1, 400))

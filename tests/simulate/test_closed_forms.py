@@ -3,7 +3,7 @@
 import pytest
 
 from evenstep.simulate.formulas import checkpoints, maxima, strategies
-from evenstep.simulate.formulas.goodput import Operation
+from evenstep.simulate.formulas.goodput import OperatingConditions
 from evenstep.simulate.formulas.goodput_events import simulate as simulate_weeks
 from evenstep.simulate.formulas.reliability import DAY_NS
 from evenstep.simulate.simulation import simulate
@@ -86,7 +86,7 @@ def test_an_asynchronous_server_takes_gradients_at_the_sum_of_the_rates():
 def test_checkpoints_leave_what_young_and_daly_say(interval):
     """C = 120 s, M = 6 h, R = 300 s: waste C/τ + τ/(2M) + R/M, to first order."""
     write, mtbf, restart = 120e9, 0.25 * DAY_NS, 300e9
-    job = Operation(
+    job = OperatingConditions(
         interval_ns=interval(write, mtbf), write_ns=write, mtbf_ns=mtbf, restart_ns=restart
     )
     found = simulate_weeks(job, horizon_ns=60 * DAY_NS, repeats=64).mean.useful

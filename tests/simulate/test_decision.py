@@ -7,8 +7,8 @@ from evenstep.report.schema import schema
 from evenstep.report.terminal import decision as decision_table
 from evenstep.simulate.simulation import simulate
 from evenstep.simulate.study import decision
-from evenstep.simulate.study.decision import Limits, Row, choose, compare
-from evenstep.simulate.study.decision_options import Option, changed, neutral, options
+from evenstep.simulate.study.decision import DecisionRow, Limits, choose, compare
+from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
 from evenstep.simulate.study.margin import AXES, Margin
 from tests.simulate.worlds import scenario
 
@@ -21,8 +21,8 @@ SLOW = [{"kind": "slow", "ranks": "3", "factor": 1.5}]
 
 
 def row(name, throughput, *, cv=0.0, p99_ns=1.0, training=False, staleness=0.0, by="the launch"):
-    option = Option(name, "strategy", (), training, by)
-    return Row(
+    option = DecisionOption(name, "strategy", (), training, by)
+    return DecisionRow(
         option, throughput, "samples/s", 1.0, cv, p99_ns, 0.9, staleness, None, None, None, 0.0, {}
     )
 
@@ -124,7 +124,9 @@ def test_pacing_that_is_recommended_becomes_settings_the_agent_takes(tmp_path, t
     sets = ("strategy.kind=paced", "strategy.controller=slack", "strategy.max_delay=0.05",
             "strategy.sharing=true")  # fmt: skip
     best = row("paced, slack", 200, by="the agent")
-    best = best._replace(option=Option("paced, slack", "strategy", sets, False, "the agent"))
+    best = best._replace(
+        option=DecisionOption("paced, slack", "strategy", sets, False, "the agent")
+    )
     chosen = choose([row("a", 100), best], Limits(cv=0.1))
     text = decision_table.settings(type(table)(table.scenario, Limits(), (best,), chosen, ()))
     (tmp_path / "evenstep.toml").write_text(text)

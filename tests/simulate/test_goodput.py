@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
 from evenstep.simulate.formulas import checkpoints
-from evenstep.simulate.formulas.goodput import Operation, erlang_b, expected
+from evenstep.simulate.formulas.goodput import OperatingConditions, erlang_b, expected
 from evenstep.simulate.formulas.goodput_events import simulate
 from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
 
-PLAIN = Operation(interval_ns=0.3 * HOUR_NS, write_ns=60e9, mtbf_ns=3.0 * HOUR_NS, restart_ns=300e9)
+PLAIN = OperatingConditions(
+    interval_ns=0.3 * HOUR_NS, write_ns=60e9, mtbf_ns=3.0 * HOUR_NS, restart_ns=300e9
+)
 SPARES = replace(PLAIN, node_share=0.7, repair_ns=2.0 * DAY_NS, spares=14)
 NOTICED = replace(PLAIN, detect_ns=600e9)
 SLOW = replace(PLAIN, slow_every_ns=40.0 * HOUR_NS, slowdown=1.3, notice_ns=6.0 * HOUR_NS)
@@ -38,7 +40,7 @@ def test_dalys_interval_is_within_two_percent_of_the_best_that_events_find(share
     best = checkpoints.daly(write, HOUR_NS)
 
     def useful(interval):
-        job = Operation(interval_ns=interval, write_ns=write, mtbf_ns=HOUR_NS)
+        job = OperatingConditions(interval_ns=interval, write_ns=write, mtbf_ns=HOUR_NS)
         return simulate(job, horizon_ns=60.0 * DAY_NS, repeats=40, seed=1).mean.useful
 
     most = max(useful(best * factor) for factor in (0.6, 0.8, 1.0, 1.25, 1.6))
@@ -49,7 +51,7 @@ def test_dalys_interval_is_within_two_percent_of_the_best_that_events_find(share
 def test_youngs_interval_wastes_within_two_percent_of_what_events_say():
     write = 0.001 * HOUR_NS
     interval = checkpoints.young(write, HOUR_NS)
-    job = Operation(interval_ns=interval, write_ns=write, mtbf_ns=HOUR_NS)
+    job = OperatingConditions(interval_ns=interval, write_ns=write, mtbf_ns=HOUR_NS)
     found = simulate(job, horizon_ns=300.0 * DAY_NS, repeats=64).mean.useful
     assert 1 - checkpoints.waste(write, HOUR_NS, interval=interval) == pytest.approx(
         found, rel=0.02
@@ -57,7 +59,7 @@ def test_youngs_interval_wastes_within_two_percent_of_what_events_say():
 
 
 JOBS = st.builds(
-    Operation,
+    OperatingConditions,
     interval_ns=st.floats(0.01, 2).map(lambda hours: hours * HOUR_NS),
     write_ns=st.floats(1e9, 600e9),
     mtbf_ns=st.floats(0.2, 50).map(lambda hours: hours * HOUR_NS),
@@ -86,7 +88,7 @@ def test_a_seed_gives_the_same_numbers_again():
 
 
 def test_a_job_without_failures_only_writes():
-    calm = Operation(interval_ns=9e9, write_ns=1e9, mtbf_ns=1e30)
+    calm = OperatingConditions(interval_ns=9e9, write_ns=1e9, mtbf_ns=1e30)
     found = simulate(calm, horizon_ns=1000e9, repeats=2).mean
     assert (found.useful, found.writing) == pytest.approx((0.9, 0.1))
 

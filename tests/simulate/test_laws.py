@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.simulate.job.account import Account
+from evenstep.simulate.job.account import StepSums
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 
@@ -99,7 +99,7 @@ def test_the_same_seed_gives_the_same_steps_and_another_one_others(sets, seed):
 
 
 def test_steps_add_up_to_the_time_the_run_takes():
-    account = Account(3, 2, warm_up=1)
+    account = StepSums(3, 2, warm_up=1)
     account.begin_ns[:], account.end_ns[:], account.done = [0, 9, 21], [10, 22, 30], 3
     assert account.step_ns.tolist() == [10, 12, 8]
     assert account.step_ns[account.counted].sum() == 20

@@ -1,13 +1,13 @@
 """The spans of a timeline add up to the steps they show."""
 
-from evenstep.reproduce.link_timeline import Span, timeline
+from evenstep.reproduce.link_timeline import TimelineSpan, timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld
 
 LONE = LinkWorld(jobs=(LinkJob(compute=1.0, exchange=0.4, ranks=3),))
 TWO = LinkWorld(jobs=(LinkJob(compute=1.0, exchange=0.6), LinkJob(compute=1.02, exchange=0.6)))
 
 
-def total(spans: list[Span], kind: str, rank: int = 0) -> float:
+def total(spans: list[TimelineSpan], kind: str, rank: int = 0) -> float:
     return sum(span.end - span.begin for span in spans if (span.kind, span.rank) == (kind, rank))
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.simulate.simulation import simulate
-from evenstep.simulate.study.margin import Axis, Edges, margins, search
+from evenstep.simulate.study.margin import Edges, GrowthAxis, margins, search
 from tests.simulate.worlds import MS, scenario
 
 JOB = (
@@ -13,7 +13,7 @@ JOB = (
 
 
 def axis(now=0.0, most=1.0, unit=0.0):
-    return Axis(now, most, lambda value: {}, unit)
+    return GrowthAxis(now, most, lambda value: {}, unit)
 
 
 @given(st.floats(0.01, 1.0))

@@ -2,10 +2,10 @@ import pytest
 
 from evenstep.explain.topics import BY_NAME
 from evenstep.reproduce.published import collectives, mlperf, training, uptime
-from evenstep.reproduce.published.rows import Row
+from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import systems
 from evenstep.reproduce.systems import CLAIMS
-from evenstep.simulate.formulas.goodput import Operation
+from evenstep.simulate.formulas.goodput import OperatingConditions
 from evenstep.simulate.formulas.goodput_events import simulate
 from evenstep.simulate.formulas.reliability import DAY_NS
 
@@ -69,7 +69,7 @@ def test_overlap_ratio_inverts_the_gain():
 
 def test_llama3_is_more_than_ninety_percent_effective_event_by_event_too():
     write = 405e9 * uptime.CHECKPOINT_BYTES / uptime.STORAGE_BYTES_PER_S * 1e9
-    job = Operation(
+    job = OperatingConditions(
         interval_ns=300e9, write_ns=write, mtbf_ns=3.1 * 3.6e12, restart_ns=uptime.RESTART_NS
     )
     assert simulate(job, horizon_ns=54.0 * DAY_NS, repeats=64).mean.useful > 0.9
@@ -80,8 +80,8 @@ def test_the_causes_of_llama3_are_the_published_counts():
 
 
 def test_a_bound_that_is_met_has_no_error():
-    assert Row("", 0.9, 0.95, "share", bound=True).error == 0
-    assert Row("", 0.9, 0.81, "share", bound=True).error == pytest.approx(-0.1)
+    assert PublishedRow("", 0.9, 0.95, "share", bound=True).error == 0
+    assert PublishedRow("", 0.9, 0.81, "share", bound=True).error == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.simulate.job.recording import Recorder, Row
+from evenstep.simulate.job.recording import RecordRow, SimulatedRecorder
 from evenstep.simulate.simulation import simulate, simulate_to, simulate_trace
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind, Phase
@@ -153,9 +153,9 @@ def test_recording_changes_nothing(asked):
 def test_a_step_that_was_interrupted_halfway_is_left_out():
     kept = []
     keeper = SimpleNamespace(keep=lambda block: kept.append(block.records.copy()))
-    recorder = Recorder(np.arange(2), keeper)
+    recorder = SimulatedRecorder(np.arange(2), keeper)
     times = np.zeros(2), np.ones(2)
-    rows = [Row(Kind.STEP, 0, *times), Row(Kind.PHASE, 2, *times)]
+    rows = [RecordRow(Kind.STEP, 0, *times), RecordRow(Kind.PHASE, 2, *times)]
     recorder.step(0, rows)
     with pytest.raises(AttributeError):
         recorder.step(1, [*rows[:1], None])

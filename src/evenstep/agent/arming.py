@@ -59,7 +59,7 @@ def arm(action: Callable[[], object], *, target: str = TARGET) -> None:
     if module is not None and not _initializing(module):
         _quietly(action)
     elif not any(getattr(finder, "awaited", None) == target for finder in sys.meta_path):
-        sys.meta_path.insert(0, Waiting(target, action))
+        sys.meta_path.insert(0, ArmingFinder(target, action))
 
 
 def disarm(target: str) -> None:
@@ -71,7 +71,7 @@ def _caller(attach: Callable[[str], object], stack: str) -> Callable[[], object]
     return lambda: attach(stack)
 
 
-class Waiting:
+class ArmingFinder:
     """A finder that finds nothing itself: it lets the others find, and wraps the loader."""
 
     def __init__(self, target: str, action: Callable[[], object]) -> None:
@@ -89,7 +89,7 @@ class Waiting:
         finally:
             self._asking = False
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = Wrapped(spec.loader, self._fire)
+            spec.loader = ArmingLoader(spec.loader, self._fire)
         return spec
 
     def _find(self, name: str, path: Any, target: Any) -> Any:
@@ -109,7 +109,7 @@ class Waiting:
             _withdraw(lambda finder: finder is self)
 
 
-class Wrapped:
+class ArmingLoader:
     """A loader that says when its module has been executed, and otherwise is the one it wraps."""
 
     def __init__(self, loader: Any, fire: Callable[[], None]) -> None:

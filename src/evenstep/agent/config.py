@@ -30,7 +30,7 @@ TABLES = ("pace", "record")
 ALIASES = {"pace": "pace.mode"}
 
 
-def _setting(default: Any, kind: values.Kind, doc: str) -> Any:
+def _setting(default: Any, kind: values.ValueKind, doc: str) -> Any:
     """A field of the table."""
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
@@ -148,7 +148,7 @@ class Setting(NamedTuple):
     field: str
     variable: str
     default: Any
-    kind: values.Kind
+    kind: values.ValueKind
     doc: str
 
 

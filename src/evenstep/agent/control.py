@@ -24,7 +24,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.agent.request import FILE, Change, decoded, encoded, read, write
+from evenstep.agent.request import FILE, SettingsChange, decoded, encoded, read, write
 from evenstep.agent.selection import Selection
 from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.filesystem import NETWORK, filesystem_type
@@ -58,7 +58,7 @@ class Control:
     def __init__(
         self, folder: Path, run_id: str, *, leads: bool, attempt: int = 0, near: bool | None = None
     ) -> None:
-        self.due: deque[Change] = deque(maxlen=16)
+        self.due: deque[SettingsChange] = deque(maxlen=16)
         self.near = is_near(folder) if near is None else near
         self.wake: Callable[[], None] = lambda: None
         self._noticed: _Stamp | None = None  # the file as the training thread last saw it
@@ -69,14 +69,14 @@ class Control:
         self._told = f"attempt-{attempt:03d}/{FILE}"  # where rank 0 says from which step on
         self._watch(FILE)
         self._together = False
-        self._last: Change | None = None  # heard last, by whichever way
+        self._last: SettingsChange | None = None  # heard last, by whichever way
         self._message = b""  # the last of the store's
         self._store: Any = None  # the clone all messages go through; None: the file alone
         self._renewed: tuple[Any, bool] | None = None  # the same, of ranks that have met again
         self._key = ""
         self._home: bool | None = None  # whether this rank sees rank 0's folder; None: not known
         self._away = False  # rank 0: somebody does not
-        self._to_tell: Change | None = None
+        self._to_tell: SettingsChange | None = None
         self._world = 1
 
     def _watch(self, name: str) -> None:
@@ -216,7 +216,7 @@ class Control:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: SettingsChange) -> None:
         """Make it due, unless it came by the other way already."""
         heard = self._last
         if heard is None or change._replace(first_step=0) != heard._replace(first_step=0):
@@ -241,7 +241,7 @@ def home(folder: Path) -> str:
 
 
 def record(
-    spool: Spool, change: Change, settings: PacerSettings, part: Selection, *, step: int
+    spool: Spool, change: SettingsChange, settings: PacerSettings, part: Selection, *, step: int
 ) -> None:
     """Write into the trace how pacing is from `step` on, and which request asked for it."""
     words = f"asked to: {settings.mode}"

@@ -30,12 +30,12 @@ from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.selection import whereabouts
 from evenstep.agent.shared import Compiled
-from evenstep.agent.stacks import Hooks, Place, Stack, combined
+from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.vigil import Vigil
 from evenstep.host.resources import Lap
-from evenstep.pacing import Account, Pacer, PacerSettings
+from evenstep.pacing import Pacer, PacerSettings, TrialBudget
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.spool import Spool
@@ -69,7 +69,7 @@ class Agent:
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
-        account = Account()  # of all trials of this rank
+        account = TrialBudget()  # of all trials of this rank
         self._pace = PaceHost(
             Pacer(replace(pacer_settings(config, identity), mode=start.mode), account),
             self.recorder,
@@ -136,7 +136,7 @@ class Agent:
             raise
         self._describe_hooks()
 
-    def meet_again(self, place: Place) -> None:
+    def meet_again(self, place: RankInWorld) -> None:
         """The ranks have met anew; say so where they are numbered differently since."""
         identity = self.identity
         if place != (identity.rank, identity.world):

@@ -20,7 +20,7 @@ SCHEMA = "evenstep.control/1"
 MOST_BYTES = 4096
 
 
-class Change(NamedTuple):
+class SettingsChange(NamedTuple):
     """What is to be done from `first_step` on; None leaves a value as it is."""
 
     number: int  # of the request: 1, 2, 3 … in a run's folder
@@ -60,7 +60,7 @@ def allowed(mode: str, *, chosen: bool) -> str:
     return mode if chosen or mode != "on" else "observe"
 
 
-def valid(values: Mapping[str, Any], *, number: int) -> Change:
+def valid(values: Mapping[str, Any], *, number: int) -> SettingsChange:
     """A change of these values. Raises `ConfigError` naming the one that cannot be."""
     given = {f"pace.{name}": values.get(name) for name in VALUES}
     act = values.get("act")
@@ -72,10 +72,10 @@ def valid(values: Mapping[str, Any], *, number: int) -> Change:
         if given[f"pace.{name}"] is not None:
             value = getattr(found, f"pace_{name}")
             taken[name] = ALL if value is None else value
-    return Change(number, **taken)
+    return SettingsChange(number, **taken)
 
 
-def write(folder: Path, change: Change, run_id: str, *, name: str = FILE) -> Path:
+def write(folder: Path, change: SettingsChange, run_id: str, *, name: str = FILE) -> Path:
     """Ask the ranks of a run to follow a change; the file appears whole or not at all."""
     path = folder / name
     try:
@@ -87,7 +87,7 @@ def write(folder: Path, change: Change, run_id: str, *, name: str = FILE) -> Pat
     return path
 
 
-def read(folder: Path, run_id: str, *, name: str = FILE) -> Change | None:
+def read(folder: Path, run_id: str, *, name: str = FILE) -> SettingsChange | None:
     """What was last asked of this run; None if nothing was, or of another run in this folder.
 
     Raises `ConfigError` naming what in the file cannot be.
@@ -103,13 +103,13 @@ def read(folder: Path, run_id: str, *, name: str = FILE) -> Change | None:
     return decoded(data, run_id, str(path))
 
 
-def encoded(change: Change, run_id: str) -> bytes:
+def encoded(change: SettingsChange, run_id: str) -> bytes:
     """A change as the file holds it, and as rank 0 passes it on."""
     document = {"schema": SCHEMA, "run_id": run_id, **change._asdict()}
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def decoded(data: bytes, run_id: str, place: str) -> Change | None:
+def decoded(data: bytes, run_id: str, place: str) -> SettingsChange | None:
     """The inverse; `place` names in messages where it came from. Returns and raises as `read`."""
     try:
         if len(data) > MOST_BYTES:

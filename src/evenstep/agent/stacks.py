@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from evenstep.trace.spool.spool import Spool
 
 
-class Place(NamedTuple):
+class RankInWorld(NamedTuple):
     """A rank of how many."""
 
     rank: int
@@ -94,7 +94,7 @@ class Stack(Protocol):
     def disarm(self) -> None:
         """Take back what `arm` did."""
 
-    def place(self) -> Place | None:
+    def place(self) -> RankInWorld | None:
         """This process among the ranks; None while they are not known."""
 
     def hooks(self, agent: ObservedRank) -> Hooks:

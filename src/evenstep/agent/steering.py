@@ -8,7 +8,7 @@ from evenstep.agent.control import Control, record, stance
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
-from evenstep.agent.request import Change, allowed
+from evenstep.agent.request import SettingsChange, allowed
 from evenstep.agent.selection import Whereabouts
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.steps import ClosedStep
@@ -65,7 +65,7 @@ class Steering:
         if self._work.at_once:
             self._note_idle()
 
-    def _follow(self, change: Change, step: int) -> None:
+    def _follow(self, change: SettingsChange, step: int) -> None:
         """Pace as asked from `step` on."""
         self._work.through()
         pacer = self._pace.pacer

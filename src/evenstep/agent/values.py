@@ -23,7 +23,7 @@ _BYTES_IN: dict[str, int] = {"": 1, "b": 1} | {
 _BYTE_SIZE = re.compile(r"(\d+)(?:\.(\d+))?\s*([a-z]*)", re.ASCII)
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """A kind of value. `parse` takes text or a plain value and raises `ValueError`."""
 
     expects: str  # completes "must be …"
@@ -60,7 +60,7 @@ def bytes_of(value: object) -> int:
     return size
 
 
-def byte_size(smallest: int) -> Kind:
+def byte_size(smallest: int) -> ValueKind:
     """A size in bytes, with a lower bound."""
 
     def parse(value: object) -> int:
@@ -69,10 +69,10 @@ def byte_size(smallest: int) -> Kind:
             raise ValueError(size)
         return size
 
-    return Kind(f"a size in bytes such as 16MB or 8MiB, at least {smallest}", parse)
+    return ValueKind(f"a size in bytes such as 16MB or 8MiB, at least {smallest}", parse)
 
 
-def choice(*options: str) -> Kind:
+def choice(*options: str) -> ValueKind:
     """One of several words."""
 
     def parse(value: object) -> str:
@@ -81,10 +81,10 @@ def choice(*options: str) -> Kind:
             raise ValueError(value)
         return text
 
-    return Kind("one of " + ", ".join(options), parse)
+    return ValueKind("one of " + ", ".join(options), parse)
 
 
-def number(low: float, high: float) -> Kind:
+def number(low: float, high: float) -> ValueKind:
     """A number between two bounds, both included."""
 
     def parse(value: object) -> float:
@@ -95,10 +95,10 @@ def number(low: float, high: float) -> Kind:
             raise ValueError(value)
         return result
 
-    return Kind(f"a number from {low:g} to {high:g}", parse)
+    return ValueKind(f"a number from {low:g} to {high:g}", parse)
 
 
-def share(high: float, *, whole: bool = False) -> Kind:
+def share(high: float, *, whole: bool = False) -> ValueKind:
     """A share of a whole, below a bound (`whole`: the bound included): 0.1 or "10%"."""
 
     def parse(value: object) -> float:
@@ -110,7 +110,7 @@ def share(high: float, *, whole: bool = False) -> Kind:
         return part
 
     bound = f"{high:g}" if whole else f"below {high:g}"
-    return Kind(f"a share from 0 to {bound}, or a percentage such as 3%", parse)
+    return ValueKind(f"a share from 0 to {bound}, or a percentage such as 3%", parse)
 
 
 def _count(value: object) -> int:
@@ -150,12 +150,12 @@ def _name(value: object) -> str:
     return text
 
 
-SWITCH = Kind("1 or 0 (also true, yes, on; false, no, off)", switch)
-COUNT = Kind("a whole number from 1", _count)
-PATH = Kind("a path", _path)
-NAME = Kind("a name of letters, digits, dots and dashes", _name)
-RANKS = Kind("ranks such as 0-7,16, or all", selection.ranks_text)
-NODES = Kind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
-NAMES = Kind("names separated by commas, or all", selection.names_text)
-ACTIONS = Kind(f"some of {','.join(action.ACTIONS)}, auto for all of them, or off", _actions)
-COUNT_OR_ALL = Kind("a whole number from 1, or all", _count_or_all)
+SWITCH = ValueKind("1 or 0 (also true, yes, on; false, no, off)", switch)
+COUNT = ValueKind("a whole number from 1", _count)
+PATH = ValueKind("a path", _path)
+NAME = ValueKind("a name of letters, digits, dots and dashes", _name)
+RANKS = ValueKind("ranks such as 0-7,16, or all", selection.ranks_text)
+NODES = ValueKind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
+NAMES = ValueKind("names separated by commas, or all", selection.names_text)
+ACTIONS = ValueKind(f"some of {','.join(action.ACTIONS)}, auto for all of them, or off", _actions)
+COUNT_OR_ALL = ValueKind("a whole number from 1, or all", _count_or_all)

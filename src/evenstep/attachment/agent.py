@@ -22,7 +22,7 @@ from evenstep.agent.config import Config
 from evenstep.agent.rank import Agent, pacer_settings
 from evenstep.agent.selection import whereabouts
 from evenstep.agent.shared import Compiled
-from evenstep.agent.stacks import Place, Stack
+from evenstep.agent.stacks import RankInWorld, Stack
 from evenstep.attachment.attempts import renumbered, started_ticks
 from evenstep.attachment.stacks import imported, torch_stack
 from evenstep.errors import EvenstepError
@@ -141,12 +141,12 @@ def _any_usable() -> bool:
     return True
 
 
-def _place() -> Place | None:
+def _place() -> RankInWorld | None:
     places = (stack.place() for stack in _stacks.values())
     return next((place for place in places if place is not None), None)
 
 
-def _open_once(config: Config, identity: Identity, place: Place | None) -> bool:
+def _open_once(config: Config, identity: Identity, place: RankInWorld | None) -> bool:
     """Open, unless another thread is at it, which may be in an import that waits for this one."""
     opening = _opening
     if not opening.acquire(blocking=False):
@@ -157,7 +157,7 @@ def _open_once(config: Config, identity: Identity, place: Place | None) -> bool:
         opening.release()
 
 
-def _open(config: Config, identity: Identity, place: Place | None) -> bool:
+def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool:
     """Claim the spool and start. Raises `EvenstepError` in one sentence where it cannot."""
     global _agent, _passive
     if place is not None:

@@ -14,7 +14,7 @@ from evenstep.errors import TraceError
 if TYPE_CHECKING:
     from evenstep.diagnose.measure.grid import StepGrid
     from evenstep.simulate.calibrate.calibrate import Calibration, Observed
-    from evenstep.simulate.calibrate.links import Seen
+    from evenstep.simulate.calibrate.links import ObservedCollectives
     from evenstep.trace.columns import Columns
     from evenstep.trace.trace import Trace
 
@@ -154,11 +154,11 @@ def _step_ns(grid: StepGrid, steady: Any) -> Any:
     return length[steady].astype(float)
 
 
-def _collectives(trace: Trace, grid: StepGrid) -> tuple[Seen, ...]:
+def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...]:
     import numpy as np
 
     from evenstep.diagnose.measure.transfer import transfers
-    from evenstep.simulate.calibrate.links import Seen
+    from evenstep.simulate.calibrate.links import ObservedCollectives
     from evenstep.trace.spool.layout import Flag, Op
 
     found = transfers(grid)
@@ -177,7 +177,7 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[Seen, ...]:
         flags = int(calls.flags[first[int(mine.instance[0])]])
         members = trace.groups[int(kinds.group[number])].ranks
         seen.append(
-            Seen(
+            ObservedCollectives(
                 operation=Op(int(kinds.op[number])).name.lower(),
                 members=tuple(place[rank] for rank in members if rank in place),
                 bytes=float(kinds.size_bytes[number]),

@@ -90,7 +90,7 @@ def _run_id(run: LiveRun, folder: Path) -> str:
     raise TraceError(f"no rank has begun in {folder}; give the folder of a run that has")
 
 
-def _wish(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Change:
+def _wish(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.SettingsChange:
     """What is asked for now, on top of what was asked for before, here or where rank 0 is."""
     try:
         before = request.read(run.path, run_id)
@@ -112,7 +112,7 @@ def _paces(run: LiveRun) -> dict[int, dict[str, Any]]:
     return {rank: dict(pace) for rank, pace in facts.items() if isinstance(pace, Mapping)}
 
 
-def _state(run: LiveRun, asked: request.Change | None) -> dict[str, Any]:
+def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]:
     """How pacing stands on every rank that says so."""
     facts = {state.rank: state.tail.facts for state in run.states}
     known = _paces(run)

@@ -126,13 +126,13 @@ def _latest() -> Path:
     return found
 
 
-def _tasks(args: argparse.Namespace, number: int) -> list[diagnosed.Task]:
+def _tasks(args: argparse.Namespace, number: int) -> list[diagnosed.DiagnosisTask]:
     """A task for each of so many traces."""
     paths, folder, specs = (*args.traces, *args.floors), Path.cwd(), tuple(args.what_if)
     forms = (("json", args.json), ("verbose", args.verbose), ("markdown", args.markdown))
     form = next((name for name, asked in forms if asked), "brief")
     return [
-        diagnosed.Task(paths, folder, each, args.price_per_rank_hour, specs, form)
+        diagnosed.DiagnosisTask(paths, folder, each, args.price_per_rank_hour, specs, form)
         for each in range(number)
     ]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.cli import progress
-from evenstep.importers.opening import Bundle, Given, open_bundle, sort_out
+from evenstep.importers.opening import Bundle, InputPaths, open_bundle, sort_out
 
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
     from evenstep.trace.trace import Trace
 
 
-class Task(NamedTuple):
+class DiagnosisTask(NamedTuple):
     """A trace to diagnose, as a worker is told: which one of those that were given."""
 
     paths: tuple[Path, ...]
@@ -35,7 +35,7 @@ class Said(NamedTuple):
     shown: Any
 
 
-def carried_out(task: Task) -> Said:
+def carried_out(task: DiagnosisTask) -> Said:
     """Read and diagnose one trace, quietly."""
     with chdir(task.folder):
         given = sort_out(list(task.paths))
@@ -43,7 +43,7 @@ def carried_out(task: Task) -> Said:
         return said(trace, task)
 
 
-def said(trace: Trace, task: Task) -> Said:
+def said(trace: Trace, task: DiagnosisTask) -> Said:
     """Diagnose a trace."""
     from evenstep.diagnose.engine import diagnose
 
@@ -52,7 +52,7 @@ def said(trace: Trace, task: Task) -> Said:
 
 
 def opened(
-    given: Given,
+    given: InputPaths,
     bundle: Bundle,
     price: float | None,
     report: Callable[[str, int, int], None] | None = None,
@@ -64,7 +64,7 @@ def opened(
     return with_attempts(trace, bundle.path, price_per_rank_hour=price)
 
 
-def opened_with_progress(given: Given, price: float | None) -> Iterable[Trace]:
+def opened_with_progress(given: InputPaths, price: float | None) -> Iterable[Trace]:
     """All given traces, one after the other, with a bar for those that take long."""
     for bundle in given.bundles:
         size = sum(source.path.stat().st_size for source in bundle.sources)
@@ -73,7 +73,7 @@ def opened_with_progress(given: Given, price: float | None) -> Iterable[Trace]:
         yield trace
 
 
-def shown(diagnosis: Diagnosis, trace: Trace, task: Task) -> Any:
+def shown(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
     """What is printed of a diagnosis and its what-ifs: an object for JSON, or text."""
     from evenstep.diagnose.what_if.what_if import added, answers
 

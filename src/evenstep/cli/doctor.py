@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     """Examine, and say what was found."""
     from evenstep.agent.config import load
     from evenstep.doctor.check import Severity
-    from evenstep.doctor.examination import Given, examine
+    from evenstep.doctor.examination import ForeignFiles, examine
     from evenstep.doctor.host import this_host
 
     if not args.root.is_dir():
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.root} holds neither proc nor sys; give a folder that holds both")
     spool = load().out or Path("evenstep-runs")
     host = this_host(root=args.root, ranks=args.ranks, spool=spool)
-    given = Given(args.topology, args.lstopo, args.nccl_log)
+    given = ForeignFiles(args.topology, args.lstopo, args.nccl_log)
     found = examine(host, given, _recorder() if args.root == Path("/") else ())
     if args.json:
         print(json.dumps(found.to_json(), indent=2, ensure_ascii=False))

@@ -14,9 +14,9 @@ from evenstep.cli.arguments import count, seconds
 from evenstep.cli.terminal import say
 
 if TYPE_CHECKING:
-    from evenstep.probe.outcome import Outcome
+    from evenstep.probe.outcome import ProbeResult
     from evenstep.probe.preflight import Ended
-    from evenstep.probe.rank import Plan
+    from evenstep.probe.rank import ProbePlan
 
 HELP = """Measure for about a minute what each rank and each link can do, and name those that are
 slower than the noise allows: matrix products and memory on every rank, all-reduces by size, and
@@ -62,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Measure, and on the rank that gathers say what came of it."""
-    from evenstep.probe.rank import Plan
+    from evenstep.probe.rank import ProbePlan
 
     files.check_free(args.floors, args.scenario, force=args.force)
-    plan = Plan(args.seconds, args.timeout, args.device, args.backend)
+    plan = ProbePlan(args.seconds, args.timeout, args.device, args.backend)
     ended = _run(args, plan)
     code = _reported(ended.outcome, args) if ended.outcome is not None else 0
     if ended.signal:
@@ -77,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
     return code
 
 
-def _run(args: argparse.Namespace, plan: Plan) -> Ended:
+def _run(args: argparse.Namespace, plan: ProbePlan) -> Ended:
     from evenstep.probe import preflight
 
     if args.nproc is None:
@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace, plan: Plan) -> Ended:
     return preflight.with_ranks(args.nproc, plan, command, os.environ, _progress)
 
 
-def _reported(outcome: Outcome, args: argparse.Namespace) -> int:
+def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
     from evenstep.probe.document import document, floors
     from evenstep.probe.findings import judge
 
@@ -107,7 +107,7 @@ def _reported(outcome: Outcome, args: argparse.Namespace) -> int:
     return int(bool(judged.findings))
 
 
-def _write_scenario(path: Path, outcome: Outcome, judged: Any) -> None:
+def _write_scenario(path: Path, outcome: ProbeResult, judged: Any) -> None:
     from evenstep.errors import TraceError
     from evenstep.probe.scenario import to_toml
 

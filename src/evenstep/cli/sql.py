@@ -20,8 +20,8 @@ from evenstep.cli.terminal import say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.trace.store.query import Answer
-    from evenstep.trace.store.tables import Table
+    from evenstep.trace.store.query import QueryResult
+    from evenstep.trace.store.tables import StoreTable
     from evenstep.trace.trace import Trace
 
 HELP = """Ask about a run in SQL.
@@ -99,7 +99,7 @@ def _source(path: Path) -> Iterator[Path | Trace]:
 # -- forms -----------------------------------------------------------------------------------------
 
 
-def _print_json(answer: Answer) -> None:
+def _print_json(answer: QueryResult) -> None:
     """An object whose rows are written one by one: there may be many."""
     columns = [
         {"name": name, "type": kind}
@@ -114,7 +114,7 @@ def _print_json(answer: Answer) -> None:
     print("\n]}")
 
 
-def _print_csv(answer: Answer) -> None:
+def _print_csv(answer: QueryResult) -> None:
     from evenstep.words import printable
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -125,7 +125,7 @@ def _print_csv(answer: Answer) -> None:
         writer.writerow([printable(v) if isinstance(v, str) else v for v in nested])
 
 
-def _print_table(answer: Answer) -> None:
+def _print_table(answer: QueryResult) -> None:
     rows = answer.rows()
     shown = [[_cell(value) for value in row] for row in islice(rows, MOST_ROWS)]
     names = [_cell(name) for name in answer.columns]
@@ -217,7 +217,7 @@ def _beside(head: str, text: str) -> str:
     )
 
 
-def _described(table: Table) -> dict[str, Any]:
+def _described(table: StoreTable) -> dict[str, Any]:
     columns: Sequence[dict[str, str]] = [
         {"name": column.name, "meaning": column.meaning} for column in table.columns
     ]

@@ -13,7 +13,7 @@ from evenstep.cli import engine, files, progress
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.simulate.study.sweep import Plan
+    from evenstep.simulate.study.sweep import SweepPlan
     from evenstep.simulate.study.sweep_folder import SweepFolder
     from evenstep.workers.engines import Engine
 
@@ -98,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _carry_out(
-    plan: Plan, rows: list[dict[str, Any]], folder: SweepFolder | None, carrier: Engine
+    plan: SweepPlan, rows: list[dict[str, Any]], folder: SweepFolder | None, carrier: Engine
 ) -> None:
     """Simulate what `rows` does not have yet; Ctrl-C ends it and keeps what is finished."""
     from contextlib import closing
@@ -135,7 +135,7 @@ def _name(data: Mapping[str, Any], path: Path) -> str:
     return str(data.get("name") or path.stem)
 
 
-def _document(plan: Plan, summary: list[dict[str, Any]], finished: int) -> dict[str, Any]:
+def _document(plan: SweepPlan, summary: list[dict[str, Any]], finished: int) -> dict[str, Any]:
     return {
         "schema": "evenstep.sweep/1",
         "vary": {axis.field: list(axis.values) for axis in plan.axes},

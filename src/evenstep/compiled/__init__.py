@@ -5,6 +5,6 @@ load what it names with `ctypes`. Both say why where there is no library: the ca
 without it. Nothing here raises.
 """
 
-from evenstep.compiled.library import Library, Source, build, find
+from evenstep.compiled.library import Library, LibrarySource, build, find
 
-__all__ = ["Library", "Source", "build", "find"]
+__all__ = ["Library", "LibrarySource", "build", "find"]

@@ -41,7 +41,7 @@ class Library(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LibrarySource:
     """A `.c` or `.cpp` file and how it is compiled.
 
     `flags` come after ours; `against` is what else the result depends on. `compiler` replaces the
@@ -54,7 +54,7 @@ class Source:
     compiler: str = ""
 
 
-def find(source: Source, environ: Mapping[str, str] = os.environ) -> Library:
+def find(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Library:
     """The newest library that fits, whichever compiler made it; starts no process."""
     try:
         folder = cache.folder(environ, make=False)
@@ -69,7 +69,7 @@ def find(source: Source, environ: Mapping[str, str] = os.environ) -> Library:
     return Library(None, f"{source.path.name} has not been compiled for this machine")
 
 
-def build(source: Source, environ: Mapping[str, str] = os.environ) -> Library:
+def build(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Library:
     """The library of the compiler at hand, compiled if need be."""
     compiler = _compiler(source, environ)
     if not compiler:
@@ -102,7 +102,7 @@ def _turn(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _compiler(source: Source, environ: Mapping[str, str]) -> list[str]:
+def _compiler(source: LibrarySource, environ: Mapping[str, str]) -> list[str]:
     """The command that compiles, with the arguments its variable gives; empty without one."""
     variable, names = _COMPILERS[source.path.suffix]
     asked = source.compiler or environ.get(variable, "")
@@ -121,7 +121,7 @@ def _version(compiler: list[str], environ: Mapping[str, str]) -> str:
     return f"{compiler}{done.stdout}"
 
 
-def _stem(source: Source) -> str:
+def _stem(source: LibrarySource) -> str:
     """What a library's name begins with. Raises OSError where the source cannot be read."""
     text = source.path.read_text(encoding="utf-8")
     machine = (os.uname().machine, _libc())
@@ -139,7 +139,9 @@ def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
 
-def _compile(compiler: list[str], source: Source, target: Path, environ: Mapping[str, str]) -> str:
+def _compile(
+    compiler: list[str], source: LibrarySource, target: Path, environ: Mapping[str, str]
+) -> str:
     """Make the library; returns what the compiler said where it failed. Raises OSError."""
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as private:
         scratch = Path(private) / target.name

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from evenstep.doctor.check import Check, Subject, listed, or_ok
 from evenstep.doctor.host import Host
-from evenstep.doctor.variables import NCCL_GUIDE, Setting, settings
+from evenstep.doctor.variables import NCCL_GUIDE, VariableSetting, settings
 from evenstep.host.sources.infiniband import ports
 
 _SUBJECT = Subject("variables.contradictions", NCCL_GUIDE)
@@ -30,11 +30,11 @@ def checks(host: Host) -> Iterator[Check]:
     yield from or_ok(found, _SUBJECT.ok("none"))
 
 
-def _is(given: Mapping[str, Setting], name: str, value: str) -> bool:
+def _is(given: Mapping[str, VariableSetting], name: str, value: str) -> bool:
     return name in given and given[name].value.strip().lower() == value
 
 
-def _network(given: Mapping[str, Setting], host: Host) -> Iterator[Check]:
+def _network(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
     """InfiniBand switched off, and asked for or present."""
     off = _is(given, "NCCL_IB_DISABLE", "1")
     if off and _is(given, "NCCL_NET", "ib"):
@@ -69,7 +69,7 @@ def _up(host: Host, device: str, port: str) -> bool:
 # -- interfaces ------------------------------------------------------------------------------------
 
 
-def _interfaces(given: Mapping[str, Setting], host: Host) -> Iterator[Check]:
+def _interfaces(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
     there = host.children("sys/class/net")
     for name in _INTERFACE_VARIABLES:
         if name in given and there:
@@ -78,7 +78,7 @@ def _interfaces(given: Mapping[str, Setting], host: Host) -> Iterator[Check]:
 
 
 def _interface(
-    name: str, setting: Setting, there: Sequence[str], *, exact: bool
+    name: str, setting: VariableSetting, there: Sequence[str], *, exact: bool
 ) -> Iterator[Check]:
     fits = chosen(setting.value, there, exact=exact)
     if not fits:
@@ -110,7 +110,7 @@ def _suggested(there: Sequence[str]) -> str:
     return useful[0] if useful else "…"
 
 
-def _adapters(given: Mapping[str, Setting], host: Host) -> Iterator[Check]:
+def _adapters(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
     """`NCCL_IB_HCA` and what it chooses; the address index of RoCE."""
     there = host.children("sys/class/infiniband")
     hca = given.get("NCCL_IB_HCA")
@@ -141,7 +141,7 @@ def _reaches_further(value: str, fits: Sequence[str]) -> bool:
 
 
 def _address_index(
-    given: Mapping[str, Setting], host: Host, there: Sequence[str]
+    given: Mapping[str, VariableSetting], host: Host, there: Sequence[str]
 ) -> Iterator[Check]:
     index = given.get("NCCL_IB_GID_INDEX")
     if index is None or not index.value.isdecimal():
@@ -168,7 +168,7 @@ def _address_type(host: Host, device: str, index: str) -> str | None:
 # -- numbers and addresses -------------------------------------------------------------------------
 
 
-def _bounds(given: Mapping[str, Setting]) -> Iterator[Check]:
+def _bounds(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     for low, high in (("MIN_CTAS", "MAX_CTAS"), ("MIN_NCHANNELS", "MAX_NCHANNELS")):
         least, most = _number(given, f"NCCL_{low}"), _number(given, f"NCCL_{high}")
         if least is not None and most is not None and least > most:
@@ -195,12 +195,12 @@ def _bounds(given: Mapping[str, Setting]) -> Iterator[Check]:
         )
 
 
-def _number(given: Mapping[str, Setting], name: str) -> int | None:
+def _number(given: Mapping[str, VariableSetting], name: str) -> int | None:
     text = given[name].value.strip() if name in given else ""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
-def _address(given: Mapping[str, Setting]) -> Iterator[Check]:
+def _address(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     """A meeting point on this host, for ranks of several."""
     address = given.get("MASTER_ADDR")
     nodes = next(

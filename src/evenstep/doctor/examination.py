@@ -42,7 +42,7 @@ ROOMS: tuple[tuple[str, Callable[[Host], Iterable[Check]]], ...] = (
 )
 
 
-class Given(NamedTuple):
+class ForeignFiles(NamedTuple):
     """What another machine has told."""
 
     matrix: Path | None = None  # of `nvidia-smi topo -m`
@@ -78,7 +78,7 @@ class Examination:
 
 def examine(
     host: Host,
-    given: Given = Given(),  # noqa: B008 - it is immutable
+    given: ForeignFiles = ForeignFiles(),  # noqa: B008 - it is immutable
     also: Iterable[Check] = (),
 ) -> Examination:
     """Make every check; `also` was made elsewhere. Raises `UsageError` for an unusable file."""

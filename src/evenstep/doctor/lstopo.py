@@ -20,7 +20,7 @@ _NET_CLASSES = ("0200", "0207")
 _LINKS = Subject("topology.links", "hwloc documentation, PCI link speed in GB/s")
 
 
-class Device(NamedTuple):
+class PciDevice(NamedTuple):
     """A PCI device and the way from the root of the tree to it."""
 
     address: str
@@ -36,7 +36,7 @@ class Device(NamedTuple):
 class Tree(NamedTuple):
     """What a file says."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[PciDevice, ...]
     numa_nodes: int
 
 
@@ -64,7 +64,7 @@ def read(path: Path) -> Tree:
         raise UsageError(
             f"{path} is XML of <{root.tag}>, not of lstopo; write it with: lstopo --of xml"
         )
-    devices: list[Device] = []
+    devices: list[PciDevice] = []
     nodes: set[int] = set()
     _walk(root, (), (), None, None, devices, nodes)
     return Tree(tuple(devices), max(len(nodes), 1))
@@ -72,7 +72,7 @@ def read(path: Path) -> Tree:
 
 def _walk(
     element: Xml.Element, way: tuple[int, ...], bridges: tuple[int, ...], package: int | None,
-    numa: int | None, devices: list[Device], nodes: set[int],
+    numa: int | None, devices: list[PciDevice], nodes: set[int],
 ) -> None:  # fmt: skip
     """Take in an object and those below it."""
     if len(way) > _DEPTH:
@@ -114,7 +114,7 @@ def _whole(text: str | None) -> int | None:
 def _device(
     element: Xml.Element, way: tuple[int, ...], bridges: tuple[int, ...], package: int | None,
     numa: int | None,
-) -> Device:  # fmt: skip
+) -> PciDevice:  # fmt: skip
     address = element.get("pci_busid", "")
     ours = [child for child in element.iter("object") if child.get("type") == "OSDev"]
     wanted = (_OPEN_FABRICS, _NETWORK)
@@ -125,7 +125,7 @@ def _device(
         if child.get("osdev_type") in types
     ]
     speed = element.get("pci_link_speed", "")
-    return Device(
+    return PciDevice(
         address=address,
         name=named[0] if named else address,
         kind=element.get("pci_type", "")[:4].lower(),
@@ -154,7 +154,7 @@ def topology(tree: Tree, place: str) -> Topology:
     )  # fmt: skip
 
 
-def level(a: Device, b: Device, *, one_node: bool) -> str:
+def level(a: PciDevice, b: PciDevice, *, one_node: bool) -> str:
     """Distance of two devices. The first bridge above a device leads to the host itself."""
     shared = [bridge for bridge in a.bridges if bridge in b.bridges]
     if len(shared) > 1:

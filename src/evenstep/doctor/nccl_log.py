@@ -11,7 +11,7 @@ from evenstep.doctor.check import Check, Subject, listed, or_ok
 from evenstep.doctor.host import Host
 from evenstep.errors import UsageError
 from evenstep.importers.content import content
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 from evenstep.importers.nccl import debug as nccl_debug
 
 _NETWORK = Subject("nccl_log.network", "NCCL user guide, Logging")
@@ -30,7 +30,7 @@ def load(path: Path) -> dict[str, Any]:
         head = content(path, MOST_BYTES)[:_HEAD_BYTES]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    read = nccl_debug.read([Source(path, head)], lambda *_: None)
+    read = nccl_debug.read([SourceFile(path, head)], lambda *_: None)
     facts: dict[str, Any] = read["nccl"]
     return facts
 

@@ -26,7 +26,7 @@ _EXTENDED, _ACS_CAPABILITY, _ACS_CONTROL = 0x100, 0x000D, 6  # offsets of PCIe 6
 _REDIRECTING = 0x001D  # source validation, P2P request and completion redirect, upstream forwarding
 
 
-class Link(NamedTuple):
+class PcieLink(NamedTuple):
     """A device's link: what it runs at, what it could, what its slot could."""
 
     address: str
@@ -61,7 +61,7 @@ def checks(host: Host) -> Iterator[Check]:
     yield _gpu_direct(host)
 
 
-def links(host: Host) -> list[Link]:
+def links(host: Host) -> list[PcieLink]:
     """Links of GPUs and network adapters."""
     base = host.root / _DEVICES
     found = []
@@ -73,10 +73,10 @@ def links(host: Host) -> list[Link]:
     return [link for link in found if link.lanes > 0 and link.most_lanes > 0]
 
 
-def _read(base: Path, place: PciPlace, *, gpu: bool) -> Link:
+def _read(base: Path, place: PciPlace, *, gpu: bool) -> PcieLink:
     device = base / place.address
     slot = base / place.bridges[-1] if place.bridges else None
-    return Link(
+    return PcieLink(
         address=place.address,
         gpu=gpu,
         lanes=_lanes(device, "current"),
@@ -101,7 +101,7 @@ def _speed(device: Path | None, which: str) -> float:
     return float(match[1]) if match else 0.0
 
 
-def _link(link: Link) -> Iterator[Check]:
+def _link(link: PcieLink) -> Iterator[Check]:
     kind = "GPU" if link.gpu else "adapter"
     look = f"lspci -vv -s {link.address} | grep -E 'LnkCap|LnkSta'"
     if link.lanes < link.fitting_lanes:

@@ -17,7 +17,7 @@ _CONF_FILES = ("etc/nccl.conf",)
 _OURS = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_")
 
 
-class Setting(NamedTuple):
+class VariableSetting(NamedTuple):
     """A variable's value, and who set it."""
 
     value: str  # never shown of a variable that may hold a secret
@@ -30,9 +30,9 @@ class Setting(NamedTuple):
         return f"sed -i '/^{name}=/d' {self.place}"
 
 
-def settings(host: Host) -> dict[str, Setting]:
+def settings(host: Host) -> dict[str, VariableSetting]:
     """What NCCL sees: its files, and above them the environment."""
-    found: dict[str, Setting] = {}
+    found: dict[str, VariableSetting] = {}
     named = host.environ.get("NCCL_CONF_FILE", "").lstrip("/")
     home = host.environ.get("HOME", "").lstrip("/")
     personal = named or (f"{home}/.nccl.conf" if home else "")
@@ -40,12 +40,12 @@ def settings(host: Host) -> dict[str, Setting]:
         for line in (host.text(file) or "").splitlines():
             name, equals, value = line.strip().partition("=")
             if equals and not name.startswith("#"):
-                found[name.strip()] = Setting(value.strip(), f"/{file}")
-    found.update({name: Setting(v, "the environment") for name, v in host.environ.items()})
+                found[name.strip()] = VariableSetting(value.strip(), f"/{file}")
+    found.update({name: VariableSetting(v, "the environment") for name, v in host.environ.items()})
     return found
 
 
-def shown(name: str, setting: Setting) -> str:
+def shown(name: str, setting: VariableSetting) -> str:
     """`NAME=value`, without the value of what may be a secret."""
     return f"{name}={setting.value}" if recorded_environment({name: setting.value}) else name
 
@@ -60,7 +60,7 @@ def checks(host: Host) -> Iterator[Check]:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def names(given: Mapping[str, Setting]) -> Iterator[Check]:
+def names(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     """Variables that nothing reads."""
     ours = sorted(name for name in given if name.startswith(_OURS))
     subject = Subject("variables.names", NCCL_GUIDE)
@@ -69,7 +69,7 @@ def names(given: Mapping[str, Setting]) -> Iterator[Check]:
     yield from or_ok(wrong, subject.ok(fine))
 
 
-def _name(name: str, setting: Setting) -> Check | None:
+def _name(name: str, setting: VariableSetting) -> Check | None:
     subject = Subject("variables.names", NCCL_GUIDE)
     if name in RENAMED:
         return _renamed(name, setting)
@@ -91,7 +91,7 @@ def _name(name: str, setting: Setting) -> Check | None:
     )
 
 
-def _renamed(name: str, setting: Setting) -> Check:
+def _renamed(name: str, setting: VariableSetting) -> Check:
     instead, since = RENAMED[name]
     renew = f"; export {instead}=… in its place" if instead else ""
     return Subject("variables.outdated", NCCL_GUIDE).advice(
@@ -226,7 +226,7 @@ RULES = (
 )  # fmt: skip
 
 
-def values(given: Mapping[str, Setting]) -> Iterator[Check]:
+def values(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     """Values that do harm; of a variable, the worst thing that can be said."""
     worst: dict[str, Rule] = {}
     for rule in RULES:
@@ -238,7 +238,7 @@ def values(given: Mapping[str, Setting]) -> Iterator[Check]:
     yield from or_ok(found, Subject("variables.values", NCCL_GUIDE).ok("none does harm"))
 
 
-def _harm(rule: Rule, setting: Setting) -> Check:
+def _harm(rule: Rule, setting: VariableSetting) -> Check:
     where = "" if setting.place == "the environment" else f" in {setting.place}"
     return Subject("variables.values", rule.source).of(
         rule.severity,

@@ -17,7 +17,7 @@ from evenstep.explain.measures import (
     TIME_ABOVE_0,
     choice,
 )
-from evenstep.explain.topic import Answer, Formula, Parameter, Quantity, Topic
+from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import allreduce, contention, strategies
 
 
@@ -74,7 +74,7 @@ def _busbw(values: Mapping[str, Any]) -> Answer:
     ]
     if values["peak_gBps"]:
         rows.append(Quantity("share", bus / values["peak_gBps"], "share", "of the peak"))
-    formula = Formula("busbw = S/t × 2(n−1)/n", "nccl-tests, doc/PERFORMANCE.md")
+    formula = CitedFormula("busbw = S/t × 2(n−1)/n", "nccl-tests, doc/PERFORMANCE.md")
     return Answer(rows, [formula])
 
 
@@ -96,9 +96,9 @@ def _compression(values: Mapping[str, Any]) -> Answer:
     ]  # fmt: skip
     formulas = [
         found.formula,
-        Formula("pays iff T·(1 − ratio) > encode + decode", "arithmetic of the transfer"),
-        Formula("top-k: ratio = n·share; low rank: ratio = r(a+b)/(ab)",
-                "Renggli et al. 2019 (sparse sums do not stay sparse); Vogels et al. 2019"),
+        CitedFormula("pays iff T·(1 − ratio) > encode + decode", "arithmetic of the transfer"),
+        CitedFormula("top-k: ratio = n·share; low rank: ratio = r(a+b)/(ab)",
+                     "Renggli et al. 2019 (sparse sums do not stay sparse); Vogels et al. 2019"),
     ]  # fmt: skip
     return Answer(rows, formulas, _notes(values))
 
@@ -133,7 +133,7 @@ def _rank_order(values: Mapping[str, Any]) -> Answer:
         Quantity("per_rack_random", shuffled * rack / ranks, "", "that share one rack's uplink"),
         Quantity("per_rack_ordered", ordered * rack / ranks, "", "the same in rack order"),
     ]
-    formula = Formula("random n(n−r)/(n−1), in order ⌈n/r⌉", "a hop leaves with (n−r)/(n−1)")
+    formula = CitedFormula("random n(n−r)/(n−1), in order ⌈n/r⌉", "a hop leaves with (n−r)/(n−1)")
     return Answer(rows, [formula], ["n ranks, r of them in a rack."])
 
 

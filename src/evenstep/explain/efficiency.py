@@ -19,11 +19,11 @@ from evenstep.explain.measures import (
     TIME_ABOVE_0,
     choice,
 )
-from evenstep.explain.topic import Answer, Formula, Parameter, Quantity, Topic
+from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import maxima, steps
 
 
-def _compute_ns(values: Mapping[str, Any]) -> tuple[float, Formula | None]:
+def _compute_ns(values: Mapping[str, Any]) -> tuple[float, CitedFormula | None]:
     """Time of a rank's own work, given or from the model's size."""
     if values["compute_ns"] is not None:
         return float(values["compute_ns"]), None
@@ -37,7 +37,7 @@ def _compute_ns(values: Mapping[str, Any]) -> tuple[float, Formula | None]:
     flops = steps.transformer_flops(values["parameters"], values["tokens"], recomputed=recomputed)
     text = f"compute = {8 if recomputed else 6}·P·D ÷ (peak × share reached)"
     source = "Kaplan et al. 2020" + ("; Narayanan et al. 2021" if recomputed else "")
-    return flops / (values["tflops"] * 1e3 * values["mfu"]), Formula(text, source)
+    return flops / (values["tflops"] * 1e3 * values["mfu"]), CitedFormula(text, source)
 
 
 def _bytes(values: Mapping[str, Any]) -> float:
@@ -80,8 +80,8 @@ def _efficiency(values: Mapping[str, Any]) -> Answer:
     if derived is not None:
         rows.append(Quantity("of_peak", values["mfu"] * compute / step, "share",
                              "of the peak arithmetic of the machine is used"))  # fmt: skip
-    formulas = [found.formula, Formula("efficiency = c/(c + m(1−hidden) + other + cσE[max of n])",
-                                       "compute ÷ step; E[max] by quadrature")]  # fmt: skip
+    shown = "efficiency = c/(c + m(1−hidden) + other + cσE[max of n])"
+    formulas = [found.formula, CitedFormula(shown, "compute ÷ step; E[max] by quadrature")]
     notes = [f"Communication is counted {values['passes']:g} times an all-reduce."]
     return Answer(rows, formulas + ([derived] if derived else []), notes)
 
@@ -126,7 +126,7 @@ def _overlap(values: Mapping[str, Any]) -> Answer:
         Quantity("efficiency", step.efficiency, "share", "of the step is compute"),
     ]
     text = "T = f + max(b + m/k, b/k + m), k equal buckets"
-    return Answer(rows, [Formula(text, "Li et al. 2020, gradient bucketing")])
+    return Answer(rows, [CitedFormula(text, "Li et al. 2020, gradient bucketing")])
 
 
 OVERLAP = Topic(

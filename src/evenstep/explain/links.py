@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import UsageError
 from evenstep.explain.measures import POSITIVE, RANKS, SHAPE, TIME, choice
-from evenstep.explain.topic import Formula, Parameter
+from evenstep.explain.topic import CitedFormula, Parameter
 from evenstep.simulate.formulas import allreduce
 from evenstep.simulate.formulas.allreduce import ALGORITHMS, Cost, Link
 
 _NAMES = (*ALGORITHMS, "hierarchical", "torus")
-_HIERARCHICAL = Formula(
+_HIERARCHICAL = CitedFormula(
     "T = 2S(g−1)/(gB_i) + 2(g−1)α_i + 2(N−1)α + 2S(N−1)/(N·g·B)",
     "rings inside N nodes of g ranks, then g rings between nodes, each of one rank's link",
 )
-_TORUS = Formula("T = 2Σ(k_d−1)α + 2S(n−1)/(n·2d·B)", "Sack and Gropp 2015, multi-port torus")
+_TORUS = CitedFormula("T = 2Σ(k_d−1)α + 2S(n−1)/(n·2d·B)", "Sack and Gropp 2015, multi-port torus")
 
 LINK = (
     Parameter("gBps", POSITIVE, "link of one rank, 10^9 bytes/s in each direction"),
@@ -32,10 +32,10 @@ LINK = (
 )
 
 
-class Collective(NamedTuple):
+class PricedAllReduce(NamedTuple):
     """An all-reduce as asked for: its formula and its cost."""
 
-    formula: Formula
+    formula: CitedFormula
     cost: Cost
 
 
@@ -51,20 +51,22 @@ def link(values: Mapping[str, Any]) -> Link:
     return Link(speed, values["latency_ns"])
 
 
-def collective(size_bytes: float, ranks: int, values: Mapping[str, Any]) -> Collective:
+def collective(size_bytes: float, ranks: int, values: Mapping[str, Any]) -> PricedAllReduce:
     """Cost of one all-reduce by the algorithm asked for."""
     return by_algorithm(values["algorithm"], size_bytes, ranks, values)
 
 
-def by_algorithm(name: str, size_bytes: float, ranks: int, values: Mapping[str, Any]) -> Collective:
+def by_algorithm(
+    name: str, size_bytes: float, ranks: int, values: Mapping[str, Any]
+) -> PricedAllReduce:
     """Cost of one all-reduce by this algorithm."""
     wire = link(values)
     if name == "hierarchical":
-        return Collective(_HIERARCHICAL, _hierarchical(size_bytes, ranks, wire, values))
+        return PricedAllReduce(_HIERARCHICAL, _hierarchical(size_bytes, ranks, wire, values))
     if name == "torus":
-        return Collective(_TORUS, _torus(size_bytes, ranks, wire, values))
+        return PricedAllReduce(_TORUS, _torus(size_bytes, ranks, wire, values))
     text, source, cost = ALGORITHMS[name]
-    return Collective(Formula(text, source), cost(size_bytes, ranks, wire))
+    return PricedAllReduce(CitedFormula(text, source), cost(size_bytes, ranks, wire))
 
 
 def comparable(values: Mapping[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 SHARES = {"": 1.0, "%": 0.01}
 
 
-class Kind(NamedTuple):
+class MeasureKind(NamedTuple):
     """A kind of measure: `parse` raises `ValueError` with a sentence that completes the option."""
 
     unit: str  # appended to the name of the value: "_ns"
@@ -58,7 +58,7 @@ def measure(text: str, units: Mapping[str, float], *, example: str) -> float:
 def _kind(
     unit: str, units: Mapping[str, float], example: str, *, low: float, high: float = math.inf,
     open_low: bool = False, metavar: str | None = None,
-) -> Kind:  # fmt: skip
+) -> MeasureKind:  # fmt: skip
     def parse(text: str) -> float:
         value = measure(text, units, example=example)
         if value < low or value > high or (open_low and value == low):
@@ -67,10 +67,10 @@ def _kind(
             raise ValueError(f"must be {least}{most}, found {text!r}")
         return value
 
-    return Kind(unit, metavar or example, parse)
+    return MeasureKind(unit, metavar or example, parse)
 
 
-def _whole(low: int) -> Kind:
+def _whole(low: int) -> MeasureKind:
     def parse(text: str) -> int:
         value = measure(text, COUNTS, example="512")
         if value != int(value) or value < low:
@@ -79,10 +79,10 @@ def _whole(low: int) -> Kind:
             raise ValueError(f"must be at most 10^9, found {text!r}")
         return int(value)
 
-    return Kind("", "N", parse)
+    return MeasureKind("", "N", parse)
 
 
-def choice(*names: str, **aliases: str) -> Kind:
+def choice(*names: str, **aliases: str) -> MeasureKind:
     """One of several words; an alias stands for one of them. Underscores read as dashes."""
 
     def parse(text: str) -> str:
@@ -92,7 +92,7 @@ def choice(*names: str, **aliases: str) -> Kind:
             raise ValueError(f"there is no {text!r}; choose from {', '.join(names)}")
         return text
 
-    return Kind("", "NAME", parse)
+    return MeasureKind("", "NAME", parse)
 
 
 def _sides(text: str) -> tuple[int, ...]:
@@ -114,4 +114,4 @@ SHARE_ABOVE_0 = _kind("", SHARES, "50%", low=0, high=1, open_low=True)
 RATIO = _kind("", SHARES, "2%", low=0)
 RANKS = _whole(1)
 COUNT = _whole(0)
-SHAPE = Kind("", "16x16x16", _sides)
+SHAPE = MeasureKind("", "16x16x16", _sides)

@@ -18,13 +18,17 @@ from evenstep.explain.measures import (
     TIME,
     TIME_ABOVE_0,
 )
-from evenstep.explain.topic import Answer, Formula, Parameter, Quantity, Topic
+from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import checkpoints, reliability
-from evenstep.simulate.formulas.goodput import Goodput, Operation, expected
+from evenstep.simulate.formulas.goodput import Goodput, OperatingConditions, expected
 from evenstep.simulate.job import energy
 
-_DALY = Formula("τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C", "Daly 2006; √(2CM) alone is Young 1974")
-_EXACT = Formula("useful = τ / (M e^(R/M) (e^((τ+C)/M) − 1))", "Daly 2006, exponential failures")
+_DALY = CitedFormula(
+    "τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C", "Daly 2006; √(2CM) alone is Young 1974"
+)
+_EXACT = CitedFormula(
+    "useful = τ / (M e^(R/M) (e^((τ+C)/M) − 1))", "Daly 2006, exponential failures"
+)
 _SYMBOLS = "C write, M mean time between failures, R restart, τ work between checkpoints."
 
 
@@ -67,13 +71,13 @@ def _failures(values: Mapping[str, Any]) -> Answer:
         Quantity("per_day", reliability.DAY_NS / mttf, "1/day", "interruptions a day"),
         Quantity("per_1000_node_days", rate, "", "failures per 1,000 node-days"),
     ]
-    formula = Formula("MTTF = 1000/(r·N) days, N nodes", "Kokolis et al. 2025, section 4")
+    formula = CitedFormula("MTTF = 1000/(r·N) days, N nodes", "Kokolis et al. 2025, section 4")
     return Answer(rows, [formula], ["Failures are taken as independent, at a constant rate."])
 
 
 def _goodput(values: Mapping[str, Any]) -> Answer:
     write, mtbf = values["write_ns"], values["mtbf_ns"]
-    job = Operation(
+    job = OperatingConditions(
         interval_ns=values["interval_ns"] or checkpoints.daly(write, mtbf),
         write_ns=write, mtbf_ns=mtbf, detect_ns=values["detect_ns"],
         restart_ns=values["restart_ns"],
@@ -92,8 +96,10 @@ def _goodput(values: Mapping[str, Any]) -> Answer:
         rows += _simulated(job, values)
     formulas = [
         _EXACT,
-        Formula("waiting = ErlangB(spares + 1, node share × repair/M)", "Erlang 1917"),
-        Formula("a node is slow for 1 − e^(−notice/every) of the time", "busy periods of M/D/∞"),
+        CitedFormula("waiting = ErlangB(spares + 1, node share × repair/M)", "Erlang 1917"),
+        CitedFormula(
+            "a node is slow for 1 − e^(−notice/every) of the time", "busy periods of M/D/∞"
+        ),
     ]
     return Answer(rows, formulas, [_SYMBOLS, "Spare nodes, slow nodes and failures are put "
                                    "together as if independent; --repeats simulates."])  # fmt: skip
@@ -107,7 +113,7 @@ def _shares(result: Goodput) -> list[Quantity]:
     return [Quantity(name, value, "share", meaning) for name, value, meaning in rows]
 
 
-def _simulated(job: Operation, values: Mapping[str, Any]) -> list[Quantity]:
+def _simulated(job: OperatingConditions, values: Mapping[str, Any]) -> list[Quantity]:
     from evenstep.simulate.formulas.goodput_events import simulate
 
     found = simulate(
@@ -125,11 +131,11 @@ def _energy(values: Mapping[str, Any]) -> Answer:
     if compute < -1e-9:
         raise UsageError("--communicate, --wait and --idle add up to more than the whole time")
     total = values["ranks"] * values["time_ns"]
-    times = energy.Times(
+    times = energy.StateTimes(
         compute_ns=max(compute, 0.0) * total, communicate_ns=shares["communicate"] * total,
         spin_wait_ns=shares["wait"] * total, idle_ns=shares["idle"] * total,
     )  # fmt: skip
-    power = energy.Power(
+    power = energy.PowerDraw(
         compute_watts=values["compute_watts"], communicate_watts=values["communicate_watts"],
         spin_wait_watts=values["wait_watts"], idle_watts=values["idle_watts"],
         node_share_watts=values["node_watts"], pue=values["pue"],
@@ -149,7 +155,9 @@ def _energy(values: Mapping[str, Any]) -> Answer:
             Quantity("joules_per_unit", bill.joules_per_unit, "J", "per unit of progress"),
             Quantity("cost_per_unit", bill.cost_per_unit, "", "per unit of progress"),
         ]
-    formula = Formula("E = Σ time × (power + node) × PUE", "power by state; PUE: ISO/IEC 30134-2")
+    formula = CitedFormula(
+        "E = Σ time × (power + node) × PUE", "power by state; PUE: ISO/IEC 30134-2"
+    )
     return Answer(rows, [formula], ["A rank that polls draws power like one that works."])
 
 

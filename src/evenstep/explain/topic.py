@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evenstep.errors import UsageError
-from evenstep.explain.measures import Kind
+from evenstep.explain.measures import MeasureKind
 
 
 class Parameter(NamedTuple):
     """One input. `default` is text as it would be typed; None where there is none."""
 
     name: str  # as an option: "--name"
-    kind: Kind
+    kind: MeasureKind
     meaning: str
     default: str | None = None
     required: bool = False
@@ -36,7 +36,7 @@ class Quantity(NamedTuple):
     meaning: str
 
 
-class Formula(NamedTuple):
+class CitedFormula(NamedTuple):
     """What was evaluated, and who derived it."""
 
     text: str
@@ -48,7 +48,7 @@ class Answer:
     """Numbers first, then the formulas behind them, then what to keep in mind."""
 
     quantities: Sequence[Quantity]
-    formulas: Sequence[Formula]
+    formulas: Sequence[CitedFormula]
     notes: Sequence[str] = field(default=())
 
     def value(self, name: str) -> float:

@@ -17,7 +17,7 @@ from evenstep.explain.measures import (
     TIME_ABOVE_0,
     choice,
 )
-from evenstep.explain.topic import Answer, Formula, Parameter, Quantity, Topic
+from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import contention, maxima, strategies
 
 _RANKS = Parameter("ranks", RANKS, "ranks that wait for one another", required=True)
@@ -59,7 +59,7 @@ def _rare(values: Mapping[str, Any]) -> Answer:
         Quantity("cv", now.cv, "share", "CV of the step time"),
     ]
     text = "E = c + D·q, q = 1 − (1−p)^n, CV = D√(q(1−q))/E"
-    return Answer(rows, [Formula(text, "Bernoulli delays: at least one of n")], [_SYMBOLS])
+    return Answer(rows, [CitedFormula(text, "Bernoulli delays: at least one of n")], [_SYMBOLS])
 
 
 def _drawn(kind: str, values: Mapping[str, Any]) -> Answer:
@@ -106,12 +106,12 @@ def _growth(slowest: Any, mean: float, ranks: int) -> list[Quantity]:
 
 
 _FORMULAS = {
-    "normal": Formula(
+    "normal": CitedFormula(
         "E[max] = μ + σ∫x d(Φ(x)^n) ≈ μ + σΦ⁻¹((n−.375)/(n+.25))",
         "order statistics by quadrature; Blom 1958",
     ),
-    "exponential": Formula("E[max] = μ·H_n", "Rényi 1953"),
-    "pareto": Formula(
+    "exponential": CitedFormula("E[max] = μ·H_n", "Rényi 1953"),
+    "pareto": CitedFormula(
         "E[max] = x_m Γ(n+1)Γ(1−1/α)/Γ(n+1−1/α) ≈ x_m Γ(1−1/α) n^(1/α)", "Huang 1975"
     ),
 }
@@ -128,7 +128,7 @@ def _backup(values: Mapping[str, Any]) -> Answer:
         Quantity("useful", result.useful, "share", "of the samples count"),
         Quantity("speedup", result.speedup, "", "useful samples per second ÷ waiting for all"),
     ]
-    formula = Formula("T = E[X_(k:n)] + m, useful k/n", "Chen et al. 2016, section 3")
+    formula = CitedFormula("T = E[X_(k:n)] + m, useful k/n", "Chen et al. 2016, section 3")
     return Answer(rows, [formula], [_SYMBOLS])
 
 
@@ -144,7 +144,7 @@ def _local(values: Mapping[str, Any]) -> Answer:
         Quantity("synchronous_ns", step(1), "ns", "synchronising every step"),
         Quantity("speedup", step(1) / step(values["every"]), "", "says nothing of convergence"),
     ]
-    formula = Formula("T_H = E[max_i Σ_h c_ih]/H + m/H = μ + σE[max]/√H + m/H", "Stich 2019")
+    formula = CitedFormula("T_H = E[max_i Σ_h c_ih]/H + m/H = μ + σE[max]/√H + m/H", "Stich 2019")
     return Answer(rows, [formula], [_SYMBOLS])
 
 
@@ -168,9 +168,9 @@ def _staleness(values: Mapping[str, Any]) -> Answer:
                  "largest stable step size on a quadratic ÷ fresh; stability, not accuracy"),
     ]  # fmt: skip
     formulas = [
-        Formula("rate = Σ1/c_i; staleness of rank i = c_i Σ_{j≠i} 1/c_j, n−1 on average",
+        CitedFormula("rate = Σ1/c_i; staleness of rank i = c_i Σ_{j≠i} 1/c_j, n−1 on average",
                 "Mitliagkas et al. 2016"),
-        Formula("ηλ < 2 sin(π/(4τ+2))", "Levin and May 1976: delayed linear recursion"),
+        CitedFormula("ηλ < 2 sin(π/(4τ+2))", "Levin and May 1976: delayed linear recursion"),
     ]  # fmt: skip
     if values["bound"] is not None:
         low, high = strategies.stale_synchronous(
@@ -180,7 +180,7 @@ def _staleness(values: Mapping[str, Any]) -> Answer:
             Quantity("bounded_low_ns", low, "ns", "step time with the bound: at least"),
             Quantity("bounded_high_ns", high, "ns", "and at most"),
         ]
-        formulas.append(Formula("μ ≤ T ≤ μ + σE[max]/√(s+1)", "Ho et al. 2013, and a barrier "
+        formulas.append(CitedFormula("μ ≤ T ≤ μ + σE[max]/√(s+1)", "Ho et al. 2013, and a barrier "
                                 "every s+1 steps"))  # fmt: skip
     return Answer(rows, formulas, [_SYMBOLS])
 
@@ -204,7 +204,9 @@ def _contention(values: Mapping[str, Any]) -> Answer:
         ]  # fmt: skip
     text = "E[T] = c + m + (J−1)m²/T; Var = (2m/T)(m²/3) − (m²/T)² for two"
     source = "two transfers x apart delay each other by m − x; uniform phase"
-    return Answer(rows, [Formula(text, source)], ["c compute, m exposed communication, J jobs."])
+    return Answer(
+        rows, [CitedFormula(text, source)], ["c compute, m exposed communication, J jobs."]
+    )
 
 
 _CV_NEEDED = _CV._replace(required=True)

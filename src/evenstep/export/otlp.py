@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.export.posting import checked, post
-from evenstep.export.prometheus_metrics import COUNTER, Family
+from evenstep.export.prometheus_metrics import COUNTER, MetricFamily
 
 CUMULATIVE = 2  # AggregationTemporality
 
 
 def push(
-    families: Mapping[str, Family], url: str, *, time_ns: int, resource: Mapping[str, str]
+    families: Mapping[str, MetricFamily], url: str, *, time_ns: int, resource: Mapping[str, str]
 ) -> None:
     """Send the metrics. A URL without a path gets the standard one, /v1/metrics.
 
@@ -28,7 +28,7 @@ def push(
 
 
 def request(
-    families: Mapping[str, Family], *, time_ns: int, resource: Mapping[str, str]
+    families: Mapping[str, MetricFamily], *, time_ns: int, resource: Mapping[str, str]
 ) -> dict[str, Any]:
     """The message ExportMetricsServiceRequest."""
     metrics = [_metric(family, str(time_ns)) for family in families.values()]
@@ -40,7 +40,7 @@ def request(
     }
 
 
-def _metric(family: Family, time_ns: str) -> dict[str, Any]:
+def _metric(family: MetricFamily, time_ns: str) -> dict[str, Any]:
     points = [
         {"timeUnixNano": time_ns, "asDouble": value, "attributes": _attributes(labels)}
         for labels, value in family.samples

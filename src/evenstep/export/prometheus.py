@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from evenstep.errors import TraceError, UsageError
-from evenstep.export.prometheus_metrics import Families, Family, Live, of_live, of_spools
+from evenstep.export.prometheus_metrics import Families, Live, MetricFamily, of_live, of_spools
 from evenstep.trace.reader import SpoolContents, open_spool
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder, read_facts
@@ -23,12 +23,12 @@ WAITING_S = 60.0  # a request that does not come is given up
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposition(families: Mapping[str, Family]) -> str:
+def exposition(families: Mapping[str, MetricFamily]) -> str:
     """The metrics as text."""
     return "".join(_family(family) for family in families.values())
 
 
-def _family(family: Family) -> str:
+def _family(family: MetricFamily) -> str:
     meaning = family.meaning.replace("\\", r"\\").replace("\n", r"\n")
     lines = [f"# HELP {family.name} {meaning}", f"# TYPE {family.name} {family.kind}"]
     lines += [f"{family.name}{_labels(labels)} {_value(value)}" for labels, value in family.samples]
@@ -54,7 +54,7 @@ def _value(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
 
 
-def write(families: Mapping[str, Family], path: Path) -> None:
+def write(families: Mapping[str, MetricFamily], path: Path) -> None:
     """A file for the node exporter's textfile collector: it appears whole or not at all."""
     try:
         write_whole(path, exposition(families))

@@ -21,7 +21,7 @@ S = 1e-9  # seconds in a nanosecond
 
 
 @dataclass(slots=True, frozen=True)
-class Family:
+class MetricFamily:
     """Samples of one name. A counter's name ends in `_total`."""
 
     name: str
@@ -31,7 +31,7 @@ class Family:
     samples: list[tuple[dict[str, str], float]] = field(default_factory=list)
 
 
-class Families(dict[str, Family]):
+class Families(dict[str, MetricFamily]):
     """Families by name, in the order they were first given a sample."""
 
     def add(self, name: str, value: float | None, **labels: object) -> None:
@@ -39,7 +39,7 @@ class Families(dict[str, Family]):
         if value is None:
             return
         kind, unit, meaning = MEANINGS[name]
-        family = self.setdefault(name, Family(name, kind, unit, meaning))
+        family = self.setdefault(name, MetricFamily(name, kind, unit, meaning))
         family.samples.append(({key: str(text) for key, text in labels.items()}, float(value)))
 
 

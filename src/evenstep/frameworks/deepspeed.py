@@ -29,13 +29,13 @@ def observe(engine: Any, **settings: object) -> bool:
     loop.around(engine, "forward", Phase.FORWARD)
     loop.around(engine, "save_checkpoint", Phase.CHECKPOINT)
     loop.around(engine, "step", Phase.OPTIMIZER)
-    updates = Updates(engine, loop)
+    updates = CountedUpdates(engine, loop)
     for name in UPDATING:
         loop.replace(engine, name, after=updates.look)
     return attached
 
 
-class Updates:
+class CountedUpdates:
     """Ends a step where the engine has counted one more: not at each call under accumulation."""
 
     def __init__(self, engine: Any, loop: Loop) -> None:

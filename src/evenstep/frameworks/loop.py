@@ -81,7 +81,7 @@ def _itself(method: Any) -> Any:
     return method
 
 
-class Mark(NamedTuple):
+class StepMark(NamedTuple):
     """A moment of a step, to which its account can be taken back."""
 
     step: int
@@ -143,18 +143,18 @@ class Loop:
         """Training goes on; begun at `evaluation_begins` or when the model left training mode."""
         self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=True))
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> StepMark | None:
         """This moment, for `was`."""
-        marks: list[Mark] = []
+        marks: list[StepMark] = []
 
         def take(observed: Agent) -> None:
             stack = observed.recorder.stack
-            marks.append(Mark(stack.step, monotonic_ns(), list(stack.leaf_ns)))
+            marks.append(StepMark(stack.step, monotonic_ns(), list(stack.leaf_ns)))
 
         self._report(take)
         return marks[0] if marks else None
 
-    def was(self, phase: Phase, since: Mark | None) -> None:
+    def was(self, phase: Phase, since: StepMark | None) -> None:
         """All since a mark of this step was one phase, as is known only now."""
         if since is None:
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from evenstep.attachment import session
-from evenstep.frameworks.loop import Loop, Mark, callback
+from evenstep.frameworks.loop import Loop, StepMark, callback
 from evenstep.hooks.tested import Tested
 from evenstep.trace.spool.layout import Phase
 
@@ -27,7 +27,7 @@ class TrainerEvents:
     def __init__(self, **settings: object) -> None:
         self._settings = settings
         self._loop = Loop(TESTED)
-        self._before: Mark | None = None  # the last event before a save could begin
+        self._before: StepMark | None = None  # the last event before a save could begin
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._loop.attach(self._settings)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.format import Progress, Source
+from evenstep.importers.format import Progress, SourceFile
 
 PIECE_BYTES = 1 << 20
 MOST_CONTAINERS = 2_000_000  # of a JSON text: each takes 64 bytes of memory and two of the file
@@ -18,7 +18,7 @@ _COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
 LONGEST_LINE = 1 << 20  # bytes; the rest of such a line is left out
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A line of a text."""
 
     number: int  # from 1
@@ -26,7 +26,7 @@ class Line(NamedTuple):
     text: str
 
 
-def reported(sources: Sequence[Source], progress: Progress) -> Iterator[Source]:
+def reported(sources: Sequence[SourceFile], progress: Progress) -> Iterator[SourceFile]:
     """The sources one by one; how far they are is told in bytes of the files."""
     sizes = [_size(source.path) for source in sources]
     for number, source in enumerate(sources):
@@ -78,7 +78,7 @@ def parsed_json(data: bytes, path: Path) -> Any:
         raise TraceError(f"{path} is JSON that no tool writes; copy or write it again") from None
 
 
-def lines(path: Path) -> Iterator[Line]:
+def lines(path: Path) -> Iterator[TextLine]:
     """The lines of a text, piece by piece; bytes that are not UTF-8 are replaced.
 
     Raises `TraceError` where the file cannot be read.
@@ -88,13 +88,13 @@ def lines(path: Path) -> Iterator[Line]:
         while piece := stream.read(PIECE_BYTES):
             *whole, held = (held + piece).split(b"\n")
             for line in whole:
-                yield Line(number, start, _decoded(line))
+                yield TextLine(number, start, _decoded(line))
                 number, start, skipped = number + 1, start + skipped + len(line) + 1, 0
             if len(held) > LONGEST_LINE:
                 skipped += len(held) - LONGEST_LINE
                 held = held[:LONGEST_LINE]
     if held:
-        yield Line(number, start, _decoded(held))
+        yield TextLine(number, start, _decoded(held))
 
 
 def _decoded(line: bytes) -> str:

@@ -14,7 +14,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True, frozen=True)
-class Source:
+class SourceFile:
     """A file to import. `head` is its first 64 KiB, decompressed."""
 
     path: Path
@@ -26,8 +26,8 @@ class TraceFormat:
     """Files that hold a trace: one per rank, or one with all ranks."""
 
     name: str  # as messages call it: "Kineto trace"
-    recognises: Callable[[Source], bool]
-    read: Callable[[Sequence[Source], Progress], Trace]
+    recognises: Callable[[SourceFile], bool]
+    read: Callable[[Sequence[SourceFile], Progress], Trace]
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,5 +38,5 @@ class CompanionFormat:
     """
 
     name: str
-    recognises: Callable[[Source], bool]
-    read: Callable[[Sequence[Source], Progress], Mapping[str, Any]]
+    recognises: Callable[[SourceFile], bool]
+    read: Callable[[Sequence[SourceFile], Progress], Mapping[str, Any]]

@@ -18,10 +18,10 @@ from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
 from evenstep.importers.content import reported
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.repetition import NOTHING_ELSE, in_one_step, with_steps
-from evenstep.importers.trace_events import Event, TraceEvents
+from evenstep.importers.trace_events import TraceEvent, TraceEvents
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
@@ -31,7 +31,7 @@ MARK = b'"NEGOTIATE_'
 MOST_CALLS = 5_000_000
 
 
-class Call(NamedTuple):
+class TensorCall(NamedTuple):
     """One tensor's collective. Times in µs since the timeline began."""
 
     op: Op
@@ -50,15 +50,15 @@ class _Tensor:
     negotiating: bool = False
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether a file is Chrome JSON with a negotiation in it."""
     return source.head.lstrip()[:1] == b"[" and MARK in source.head
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """The timeline as a trace. Raises `TraceError` where it has no negotiated collective."""
     draft = Draft()
-    calls: list[Call] = []
+    calls: list[TensorCall] = []
     for source in reported(sources[:1], progress):
         calls = calls_of(source)
     draft.limits += [f"left out: {each.path} is a second timeline" for each in sources[1:]]
@@ -80,10 +80,10 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def calls_of(source: Source) -> list[Call]:
+def calls_of(source: SourceFile) -> list[TensorCall]:
     """The collectives that were negotiated to their end, in the order of their beginning."""
     tensors: dict[Any, _Tensor] = {}
-    calls: list[Call] = []
+    calls: list[TensorCall] = []
     with Stream(source.path) as stream:
         for piece in TraceEvents(stream):
             for event in piece:
@@ -93,7 +93,7 @@ def calls_of(source: Source) -> list[Call]:
     return sorted(calls, key=lambda call: min(call.ready_us.values()))
 
 
-def _take(tensors: dict[Any, _Tensor], calls: list[Call], event: Event) -> None:
+def _take(tensors: dict[Any, _Tensor], calls: list[TensorCall], event: TraceEvent) -> None:
     """One event of a tensor's life: negotiation with marks, then the collective."""
     tensor = tensors.setdefault(event.pid, _Tensor())
     name = event.name or ""
@@ -113,11 +113,11 @@ def _take(tensors: dict[Any, _Tensor], calls: list[Call], event: Event) -> None:
         tensor.depth -= 1
         if not tensor.depth and tensor.ready_us:
             end_us = max(float(event.ts), *tensor.ready_us.values())
-            calls.append(Call(tensor.op, hash(event.pid) & 0x7FFF, tensor.ready_us, end_us))
+            calls.append(TensorCall(tensor.op, hash(event.pid) & 0x7FFF, tensor.ready_us, end_us))
             tensors[event.pid] = _Tensor()
 
 
-def _enter(draft: Draft, calls: Sequence[Call], ranks: Sequence[int]) -> None:
+def _enter(draft: Draft, calls: Sequence[TensorCall], ranks: Sequence[int]) -> None:
     """A collective of all ranks for each call that all were marked in.
 
     Horovod's own thread carries them out, beside the training: like a device's.

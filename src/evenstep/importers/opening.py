@@ -17,7 +17,7 @@ from evenstep.errors import MissingExtra, TraceError, UsageError
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-    from evenstep.importers.format import CompanionFormat, Progress, Source, TraceFormat
+    from evenstep.importers.format import CompanionFormat, Progress, SourceFile, TraceFormat
     from evenstep.trace.trace import Trace
 
 #: Modules of this package with a `FORMAT`, and what a reader expects. The first that recognises a
@@ -48,14 +48,14 @@ class Bundle:
 
     path: Path  # the run, or the folder or first file that was given
     format: TraceFormat | None = None  # None: our own
-    sources: list[Source] = field(default_factory=list)
+    sources: list[SourceFile] = field(default_factory=list)
 
 
-class Given(NamedTuple):
+class InputPaths(NamedTuple):
     """What a user's paths are."""
 
     bundles: list[Bundle]
-    companions: list[tuple[CompanionFormat, list[Source]]]
+    companions: list[tuple[CompanionFormat, list[SourceFile]]]
     limits: list[str]  # what was given and is not used
     folders: list[TemporaryDirectory[str]]  # of archives, for as long as this is held
 
@@ -85,7 +85,11 @@ def open_trace(
 
 
 def open_bundle(
-    bundle: Bundle, given: Given, *, attempt: int | None = None, progress: Progress | None = None
+    bundle: Bundle,
+    given: InputPaths,
+    *,
+    attempt: int | None = None,
+    progress: Progress | None = None,
 ) -> Trace:
     """Read one of the traces that were given."""
     report = progress or _silent
@@ -105,13 +109,13 @@ def open_bundle(
     return trace
 
 
-def sort_out(paths: Sequence[Path]) -> Given:
+def sort_out(paths: Sequence[Path]) -> InputPaths:
     """What is to be read together. Raises `TraceError` where there is no trace among the paths.
 
     Spools of one attempt become that attempt; files of one foreign format are one trace, but those
     of different folders that bear the same name are not; each folder is by itself.
     """
-    given = Given([], [], [], [])
+    given = InputPaths([], [], [], [])
     loose = []
     for path in _attempts(paths):
         if not path.exists():
@@ -130,7 +134,7 @@ def sort_out(paths: Sequence[Path]) -> Given:
     return given
 
 
-def _opened(given: Given, path: Path) -> Path:
+def _opened(given: InputPaths, path: Path) -> Path:
     """The path, or the folder that an archive was unpacked into: what it holds, if it holds one."""
     if path.is_dir() or is_run(path):
         return path
@@ -207,11 +211,11 @@ def _by_run(files: Sequence[Path]) -> list[list[Path]]:
     return [[path for path in files if path.parent == folder] for folder in folders]
 
 
-def _take(given: Given, files: Sequence[Path], folder: Path | None = None) -> None:
+def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) -> None:
     """Enter files of one run by their formats."""
     from evenstep.importers.format import CompanionFormat
 
-    found: dict[str, tuple[TraceFormat | CompanionFormat, list[Source]]] = {}
+    found: dict[str, tuple[TraceFormat | CompanionFormat, list[SourceFile]]] = {}
     unused = []
     for path in files:
         try:
@@ -233,22 +237,22 @@ def _take(given: Given, files: Sequence[Path], folder: Path | None = None) -> No
     given.limits.extend(f"left out: {reason}" for reason in unused)
 
 
-def _unknown(source: Source, folder: Path | None) -> list[str]:
+def _unknown(source: SourceFile, folder: Path | None) -> list[str]:
     """Why a file is not used. In a folder anything may lie beside the traces: nothing is said."""
     if not source.head:
         return [f"{source.path} is empty"]
     return [] if folder else [f"{source.path} is none of what is expected here"]
 
 
-def _recognised(path: Path) -> tuple[Source, dict[str, TraceFormat | CompanionFormat]]:
+def _recognised(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | CompanionFormat]]:
     """What a file was recognised by, and its formats: one, or of a log a trace and a companion.
 
     Raises `MissingExtra` where only a format that cannot be tried may know it.
     """
     from evenstep.importers.compression import read_head
-    from evenstep.importers.format import CompanionFormat, Source
+    from evenstep.importers.format import CompanionFormat, SourceFile
 
-    source = Source(path, read_head(path))
+    source = SourceFile(path, read_head(path))
     found: dict[str, TraceFormat | CompanionFormat] = {}
     missing = ""
     for name in FORMATS if source.head else ():
@@ -270,7 +274,7 @@ def _recognised(path: Path) -> tuple[Source, dict[str, TraceFormat | CompanionFo
     return source, found
 
 
-def _nothing(given: Given) -> str:
+def _nothing(given: InputPaths) -> str:
     """Why there is no trace."""
     if given.companions:
         known, sources = given.companions[0]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.errors import MissingExtra, TraceError
 from evenstep.importers.content import lines
 from evenstep.importers.duckdb_file import Connection, PlainPath
-from evenstep.importers.format import Source
+from evenstep.importers.format import SourceFile
 
 if TYPE_CHECKING:
     import duckdb
@@ -51,7 +51,7 @@ class Table(NamedTuple):
     texts: dict[str, tuple[list[str], Array]]  # the texts, ascending, and each row's; -1: none
 
 
-def table_file(source: Source, wanted: Sequence[str] = ()) -> TableFile | None:
+def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | None:
     """What a file's columns are called; None where it holds no table.
 
     Where Parquet cannot be read here, it has those of the `wanted` columns that its end names.

@@ -80,7 +80,7 @@ class Args(msgspec.Struct, gc=False, rename=_KEYS):
     inputs: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """One trace event. Times in µs."""
 
     ph: str = ""
@@ -93,14 +93,14 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class FineEvent(Event, gc=False):
+class FineEvent(TraceEvent, gc=False):
     """One trace event whose time has more digits than a float64 holds."""
 
     ts: Decimal = Decimal(0)  # type: ignore[assignment]
 
 
 class _Rest(msgspec.Struct):
-    traceEvents: list[Event] = []  # noqa: N815 - the format's own name
+    traceEvents: list[TraceEvent] = []  # noqa: N815 - the format's own name
 
 
 class _FineRest(msgspec.Struct):
@@ -115,7 +115,7 @@ class _Fields(msgspec.Struct):
     host_name: msgspec.Raw = msgspec.Raw()
 
 
-_PLAIN = (msgspec.json.Decoder(list[Event]), msgspec.json.Decoder(_Rest))
+_PLAIN = (msgspec.json.Decoder(list[TraceEvent]), msgspec.json.Decoder(_Rest))
 _EXACT = (msgspec.json.Decoder(list[FineEvent]), msgspec.json.Decoder(_FineRest))
 _FIELDS = msgspec.json.Decoder(_Fields)
 _VALUE = msgspec.json.Decoder()
@@ -141,7 +141,7 @@ class TraceEvents:
         self._mended = b""  # the text decoded last, with what is no JSON but harmless replaced
         self._decoders: tuple[Any, Any] = _PLAIN
 
-    def __iter__(self) -> Iterator[list[Event]]:
+    def __iter__(self) -> Iterator[list[TraceEvent]]:
         bare = self._find_events()
         self._decoders = _EXACT if _FINE.search(self._text, 0, WINDOW_BYTES) else _PLAIN
         size = PIECE_BYTES
@@ -219,7 +219,7 @@ class TraceEvents:
             if text and text.count(b"[") + text.count(b"{") <= MOST_CONTAINERS:
                 self.header[key] = self._decode(_VALUE, text, 0)
 
-    def _piece(self) -> list[Event] | None:
+    def _piece(self) -> list[TraceEvent] | None:
         """Events up to the last boundary in the text; None where more text is needed to cut."""
         cut = self._last_boundary()
         if cut is None:
@@ -232,7 +232,7 @@ class TraceEvents:
                 return None  # perhaps only cut in the wrong place
             self._malformed(error, -1)
         self._drop(cut)
-        found: list[Event] = events
+        found: list[TraceEvent] = events
         return found
 
     def _last_boundary(self) -> int | None:
@@ -246,15 +246,15 @@ class TraceEvents:
                 return None
             window *= 4
 
-    def _bare_end(self) -> list[Event]:
+    def _bare_end(self) -> list[TraceEvent]:
         """The last events of a bare list; its bracket may be missing, as the format allows."""
         text = self._text.rstrip()
         if not text.endswith(b"]"):
             text = text.removesuffix(b",") + b"]"
-        events: list[Event] = self._decode(self._decoders[0], b"[" + text, -1)
+        events: list[TraceEvent] = self._decode(self._decoders[0], b"[" + text, -1)
         return events
 
-    def _end(self) -> list[Event]:
+    def _end(self) -> list[TraceEvent]:
         """The last events of an object, and its other fields."""
         text = _BEFORE + self._text
         rest = self._decode(self._decoders[1], text, -len(_BEFORE))

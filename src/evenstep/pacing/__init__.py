@@ -5,7 +5,7 @@
 here reads a clock, does I/O or imports torch.
 """
 
-from evenstep.pacing.account import Account, PacingAccount, Verdict
+from evenstep.pacing.account import PacingAccount, TrialBudget, TrialVerdict
 from evenstep.pacing.floor import Floor, FloorTable
 from evenstep.pacing.observation import (
     PLAN_LEAD_WINDOWS,
@@ -28,7 +28,6 @@ __all__ = [
     "OBJECTIVES",
     "PLAN_LEAD_WINDOWS",
     "PLAN_STEPS",
-    "Account",
     "Decision",
     "Floor",
     "FloorTable",
@@ -42,6 +41,7 @@ __all__ = [
     "Slowest",
     "StepObservation",
     "StepWait",
-    "Verdict",
+    "TrialBudget",
+    "TrialVerdict",
     "WaitEstimator",
 ]

@@ -9,7 +9,7 @@ CREDIT = 3.0  # steps that a job may lose to trials
 SHARE = 0.0005  # ... and of every step
 
 
-class Account:
+class TrialBudget:
     """What the trials of one job may lose together, in steps, and whose turn it is."""
 
     __slots__ = ("_last", "_open", "booked", "holder", "steps")
@@ -52,7 +52,7 @@ class Account:
             self.holder = None
 
 
-class Verdict(NamedTuple):
+class TrialVerdict(NamedTuple):
     """What a trial knows. Gains are shares of the mean step; positive is better."""
 
     word: str  # "untested", "on trial", "pays", "does not pay", "undecided"
@@ -70,4 +70,4 @@ class PacingAccount(NamedTuple):
     held_ns: int
     booked_ns: int  # at most this was lost on account of this rank
     allowance_ns: int
-    verdict: Verdict
+    verdict: TrialVerdict

@@ -14,7 +14,7 @@ ALPHA = 0.05
 _RATES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)  # λ: from noisy differences to quiet ones
 
 
-class Evidence:
+class EvidenceProcess:
     """Grows with differences above 0; no more than chance allows where there is no effect."""
 
     __slots__ = ("_logs",)

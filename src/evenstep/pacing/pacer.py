@@ -8,7 +8,7 @@ trial has nothing to compare, is part of what it sees.
 
 from __future__ import annotations
 
-from evenstep.pacing.account import SHARE, Account, PacingAccount
+from evenstep.pacing.account import SHARE, PacingAccount, TrialBudget
 from evenstep.pacing.controller import Controller
 from evenstep.pacing.ledger import RankLedger
 from evenstep.pacing.observation import Decision, Plan, Proposal, Reason, StepObservation
@@ -43,7 +43,7 @@ class Pacer:
     `account` is what the trials of this job share; a pacer that is given none is alone.
     """
 
-    def __init__(self, settings: PacerSettings, account: Account | None = None) -> None:
+    def __init__(self, settings: PacerSettings, account: TrialBudget | None = None) -> None:
         self.settings = settings
         self.leads = settings.rank == 0  # publishes the plan; the host moves it when it is gone
         self.killed = False
@@ -61,7 +61,7 @@ class Pacer:
         self._controller = self._fresh_controller()
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
-            Account() if account is None else account,
+            TrialBudget() if account is None else account,
             seed=self._seed,
             objective=settings.objective,
             share=SHARE if settings.objective == "throughput" else settings.stability_cost,

@@ -25,8 +25,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from math import inf, log, sqrt
 
-from evenstep.pacing.account import SHARE, Account, Verdict
-from evenstep.pacing.evidence import ALPHA, Evidence, interval
+from evenstep.pacing.account import SHARE, TrialBudget, TrialVerdict
+from evenstep.pacing.evidence import ALPHA, EvidenceProcess, interval
 
 BLOCK_STEPS = 8  # short: neighbouring steps are alike, and a pair cannot lose much
 FEWEST_STEPS = 4  # of a block that has settled, or its pair does not count
@@ -101,7 +101,7 @@ class RandomTrial:
 
     def __init__(
         self,
-        account: Account,
+        account: TrialBudget,
         *,
         seed: str,
         objective: str = "throughput",
@@ -134,7 +134,7 @@ class RandomTrial:
     def _begin(self) -> None:
         self.gains: list[float] = []  # D of each pair
         self._squares = 0.0  # sum of D²
-        self._for, self._against = Evidence(), Evidence()
+        self._for, self._against = EvidenceProcess(), EvidenceProcess()
         self._loss = 0.0  # steps, less what was gained
         self._own = 0.0  # the same of us alone, where others are heard
         self._steps = self.account.steps
@@ -244,7 +244,7 @@ class RandomTrial:
             self._stop("does not pay")
             return
         if harms < 0.0 and self.word == "pays":  # watched for a change from here on
-            self._against = Evidence()
+            self._against = EvidenceProcess()
         if self.leads:
             self._enter(gain, cost)
 
@@ -320,6 +320,6 @@ class RandomTrial:
         self._rest = min(LONGEST_REST_STEPS, 2 * self._rest)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TrialVerdict:
         """Where the comparison stands."""
-        return Verdict(self.word, len(self.gains), *interval(self.gains))
+        return TrialVerdict(self.word, len(self.gains), *interval(self.gains))

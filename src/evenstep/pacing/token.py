@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from evenstep.pacing.account import Account
+from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
 from evenstep.pacing.window import RollingWindow
 
@@ -53,7 +53,7 @@ class Post(NamedTuple):
 class Token:
     """One job's part, in the hands of the one rank that asks for it."""
 
-    def __init__(self, account: Account, *, guarded: bool = True) -> None:
+    def __init__(self, account: TrialBudget, *, guarded: bool = True) -> None:
         self.post = Post()
         self.trial = RandomTrial(account, seed=SEED)
         self.trial.wanted = False

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from evenstep.probe.findings import Judgement
-from evenstep.probe.outcome import Outcome, Place
+from evenstep.probe.outcome import ProbedPlace, ProbeResult
 from evenstep.probe.samples import Series
 
 SCHEMA = "evenstep.probe/1"
 FLOORS_SCHEMA = "evenstep.floors/1"
 
 
-def document(outcome: Outcome, judged: Judgement, *, seconds: float) -> dict[str, Any]:
+def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict[str, Any]:
     """Everything, for `--json`."""
     return {
         "schema": SCHEMA,
@@ -35,7 +35,7 @@ def document(outcome: Outcome, judged: Judgement, *, seconds: float) -> dict[str
     }  # fmt: skip
 
 
-def verdict(outcome: Outcome, judged: Judgement) -> str:
+def verdict(outcome: ProbeResult, judged: Judgement) -> str:
     """The whole in a sentence."""
     heard = len(outcome.places)
     where = f"{outcome.nodes} node{'s' if outcome.nodes != 1 else ''}"
@@ -50,7 +50,7 @@ def verdict(outcome: Outcome, judged: Judgement) -> str:
     return f"{head}: {first.observation}{more}."
 
 
-def _rank(outcome: Outcome, place: Place) -> dict[str, Any]:
+def _rank(outcome: ProbeResult, place: ProbedPlace) -> dict[str, Any]:
     compute, memory = outcome.compute.get(place.rank), outcome.memory.get(place.rank)
     return {
         "rank": place.rank,
@@ -62,16 +62,16 @@ def _rank(outcome: Outcome, place: Place) -> dict[str, Any]:
     }
 
 
-def _tflops(place: Place, times: Series) -> float:
+def _tflops(place: ProbedPlace, times: Series) -> float:
     return short(place.flop / max(times.median_ns, 1.0) / 1e3)
 
 
-def _memory_gBps(place: Place, times: Series) -> float:  # noqa: N802
+def _memory_gBps(place: ProbedPlace, times: Series) -> float:  # noqa: N802
     """Bytes read and written."""
     return short(2 * place.copied_bytes / max(times.median_ns, 1.0))
 
 
-def _pairs(outcome: Outcome) -> list[dict[str, Any]]:
+def _pairs(outcome: ProbeResult) -> list[dict[str, Any]]:
     found = []
     for edge, times in sorted(outcome.transfer.items()):
         latency = outcome.latency.get(edge) or outcome.latency.get(edge[::-1])
@@ -93,7 +93,7 @@ def short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def floors(outcome: Outcome) -> dict[str, Any]:
+def floors(outcome: ProbeResult) -> dict[str, Any]:
     """What this fabric reaches with nobody late; `evenstep diagnose` reads it beside a trace."""
     return {
         "schema": FLOORS_SCHEMA,

@@ -19,7 +19,7 @@ LIKENESS = 0.5  # of the logarithm of the factor of a link that stands out: its 
 Edge = tuple[int, int]  # from, to
 
 
-class Side(NamedTuple):
+class SlowEnd(NamedTuple):
     """An end at which all links of a team are slow, or may be."""
 
     team: int
@@ -27,12 +27,12 @@ class Side(NamedTuple):
     edges: tuple[Edge, ...]
 
 
-def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> list[Side]:
+def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> list[SlowEnd]:
     """Teams of which nearly all links in a direction are slow; at least two of them.
 
     The most complete come first, and what they explain counts for no other.
     """
-    left, found = set(slow), list[Side]()
+    left, found = set(slow), list[SlowEnd]()
     while candidates := [
         side
         for end in (0, 1)
@@ -47,7 +47,7 @@ def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> lis
 
 def _side(
     team: int, end: int, left: set[Edge], slow: Mapping[Edge, float], ratios: Mapping[Edge, float]
-) -> Side | None:
+) -> SlowEnd | None:
     """The links at one end of a team, if nearly all are about as slow as those that stand out."""
     mine = [edge for edge in ratios if edge[end] == team]
     out = [edge for edge in mine if edge in left]
@@ -58,16 +58,16 @@ def _side(
     fresh = sum(edge in left or edge not in slow for edge in alike)
     if fresh < 2 or len(alike) < COMMON * len(mine):
         return None
-    return Side(team, end == 0, alike)
+    return SlowEnd(team, end == 0, alike)
 
 
-def suspected(edge: Edge, ratios: Mapping[Edge, float]) -> list[Side]:
+def suspected(edge: Edge, ratios: Mapping[Edge, float]) -> list[SlowEnd]:
     """The ends of a slow link whose adapter no quicker link clears."""
     found = []
     for end in (0, 1):
         mine = tuple(other for other in ratios if other[end] == edge[end])
         if all(_alike(ratios[other], ratios[edge]) for other in mine):
-            found.append(Side(edge[end], end == 0, mine))
+            found.append(SlowEnd(edge[end], end == 0, mine))
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.probe.kernels import Device
+from evenstep.probe.kernels import ProbeDevice
 from evenstep.probe.tournament import Pair, opponent, played, rounds
 
 _SMALLEST_BYTES, _STEP = 8, 8
@@ -42,7 +42,7 @@ class Meetings:
 class Exchange:
     """The process group, and what can be timed on it."""
 
-    def __init__(self, device: Device, rank: int) -> None:
+    def __init__(self, device: ProbeDevice, rank: int) -> None:
         import torch.distributed as distributed
 
         self._d: Any = distributed

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from evenstep.probe.ends import Edge, Side, common_ends, suspected
-from evenstep.probe.outcome import Outcome
-from evenstep.probe.samples import Standing, standing
+from evenstep.probe.ends import Edge, SlowEnd, common_ends, suspected
+from evenstep.probe.outcome import ProbeResult
+from evenstep.probe.samples import Outliers, standing
 
 LEAST_RANK, LEAST_LINK, LEAST_LATENCY = 0.15, 0.25, 0.5  # slower by less is not named
 _QUARTILE = 0.25  # the usual link: with few nodes, a slow one has a part in more than half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ProbeFinding:
     """Somebody who is slow, or did not come."""
 
     kind: str  # missing_rank, slow_node, slow_rank, slow_memory, slow_adapter, slow_link
@@ -36,13 +36,13 @@ class Finding:
 class Judgement(NamedTuple):
     """The findings, worst first, and what they were held against."""
 
-    findings: list[Finding]
-    standings: dict[str, Standing[Any]]
+    findings: list[ProbeFinding]
+    standings: dict[str, Outliers[Any]]
 
 
-def judge(outcome: Outcome) -> Judgement:
+def judge(outcome: ProbeResult) -> Judgement:
     """Everything that stands out."""
-    standings: dict[str, Standing[Any]] = {
+    standings: dict[str, Outliers[Any]] = {
         "compute": standing(outcome.compute, least=LEAST_RANK),
         "memory": standing(outcome.memory, least=LEAST_RANK),
         "latency": standing(_both_ways(outcome.latency), least=LEAST_LATENCY, quantile=_QUARTILE),
@@ -63,9 +63,9 @@ def _both_ways(pairs: Mapping[Edge, Any]) -> dict[Edge, Any]:
     return {**pairs, **{(b, a): times for (a, b), times in pairs.items()}}
 
 
-def _missing(outcome: Outcome) -> list[Finding]:
+def _missing(outcome: ProbeResult) -> list[ProbeFinding]:
     return [
-        Finding(
+        ProbeFinding(
             kind="missing_rank",
             ranks=(rank,),
             nodes=(outcome.node_name(rank),) if rank in outcome.places else (),
@@ -86,7 +86,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _ranks(outcome: Outcome, found: Standing[int], stage: str) -> list[Finding]:
+def _ranks(outcome: ProbeResult, found: Outliers[int], stage: str) -> list[ProbeFinding]:
     verb, kind, mend = _WORDS[stage]
     slow = dict(found.factors)
     findings = []
@@ -94,7 +94,7 @@ def _ranks(outcome: Outcome, found: Standing[int], stage: str) -> list[Finding]:
         factor = min(slow.pop(rank) for rank in members)
         name = outcome.node_name(members[0])
         findings.append(
-            Finding(
+            ProbeFinding(
                 kind="slow_node", metric=stage, ranks=tuple(members), nodes=(name,), factor=factor,
                 limit=1 + found.limit, mend=f"{mend} on {name}",
                 observation=f"all {len(members)} ranks of {name} take {factor:.2g} times as long "
@@ -104,7 +104,7 @@ def _ranks(outcome: Outcome, found: Standing[int], stage: str) -> list[Finding]:
     for rank, factor in slow.items():
         node = outcome.node_name(rank)
         findings.append(
-            Finding(
+            ProbeFinding(
                 kind=kind, metric=stage, ranks=(rank,), nodes=(node,), factor=factor,
                 limit=1 + found.limit,
                 mend=f"{mend} on {node}",
@@ -114,7 +114,7 @@ def _ranks(outcome: Outcome, found: Standing[int], stage: str) -> list[Finding]:
     return findings
 
 
-def _whole_nodes(outcome: Outcome, slow: Mapping[int, float]) -> list[list[int]]:
+def _whole_nodes(outcome: ProbeResult, slow: Mapping[int, float]) -> list[list[int]]:
     """Ranks of nodes of which every rank is slow, where there are other nodes."""
     nodes: dict[int, list[int]] = {}
     for rank, place in sorted(outcome.places.items()):
@@ -126,8 +126,10 @@ def _whole_nodes(outcome: Outcome, slow: Mapping[int, float]) -> list[list[int]]
 # -- links -----------------------------------------------------------------------------------------
 
 
-def _links(outcome: Outcome, standings: Mapping[str, Standing[Any]], metric: str) -> list[Finding]:
-    found: Standing[Edge] = standings[metric]
+def _links(
+    outcome: ProbeResult, standings: Mapping[str, Outliers[Any]], metric: str
+) -> list[ProbeFinding]:
+    found: Outliers[Edge] = standings[metric]
     sides = common_ends(found.factors, found.ratios)
     explained = {edge for side in sides for edge in side.edges}
     findings = _adapters(outcome, found, sides, metric, busy=standings["compute"].factors)
@@ -141,10 +143,10 @@ def _links(outcome: Outcome, standings: Mapping[str, Standing[Any]], metric: str
 
 
 def _adapters(
-    outcome: Outcome, found: Standing[Edge], sides: Sequence[Side], metric: str,
+    outcome: ProbeResult, found: Outliers[Edge], sides: Sequence[SlowEnd], metric: str,
     *, busy: Mapping[int, float],
-) -> list[Finding]:  # fmt: skip
-    by_team: dict[int, list[Side]] = {}
+) -> list[ProbeFinding]:  # fmt: skip
+    by_team: dict[int, list[SlowEnd]] = {}
     for side in sides:
         by_team.setdefault(side.team, []).append(side)
     findings = []
@@ -154,7 +156,7 @@ def _adapters(
         factor = factors[len(factors) // 2]
         what, mend = _of_team(outcome, team, busy=team in busy)
         findings.append(
-            Finding(
+            ProbeFinding(
                 kind="slow_adapter", metric=metric, ranks=(team,), links=edges, factor=factor,
                 nodes=(outcome.node_name(team),), limit=1 + found.limit, mend=mend,
                 observation=f"{what} takes {factor:.2g} times as long as usual to "
@@ -164,7 +166,7 @@ def _adapters(
     return findings
 
 
-def _of_team(outcome: Outcome, team: int, *, busy: bool) -> tuple[str, str]:
+def _of_team(outcome: ProbeResult, team: int, *, busy: bool) -> tuple[str, str]:
     """What is slow at a team, and what to do; a busy rank makes its links slow too."""
     name = outcome.node_name(team)
     if busy:
@@ -180,7 +182,7 @@ def _of_team(outcome: Outcome, team: int, *, busy: bool) -> tuple[str, str]:
     return f"rank {team}", "look for what shares its cores, and how it is bound: evenstep doctor"
 
 
-def _ways(sides: Sequence[Side], metric: str) -> str:
+def _ways(sides: Sequence[SlowEnd], metric: str) -> str:
     if metric == "latency":
         return "answer"
     if len(sides) > 1:
@@ -188,13 +190,13 @@ def _ways(sides: Sequence[Side], metric: str) -> str:
     return "send" if sides[0].sending else "receive"
 
 
-def _link(outcome: Outcome, found: Standing[Edge], edge: Edge, metric: str) -> Finding:
+def _link(outcome: ProbeResult, found: Outliers[Edge], edge: Edge, metric: str) -> ProbeFinding:
     factor = found.factors[edge]
     a, b = (outcome.node_name(rank) if outcome.between_nodes else f"rank {rank}" for rank in edge)
     way = f"between {a} and {b}" if metric == "latency" else f"from {a} to {b}"
     said = "a round trip takes" if metric == "latency" else "a message takes"
     caution = _caution(outcome, edge, suspected(edge, found.ratios), metric)
-    return Finding(
+    return ProbeFinding(
         kind="slow_link", metric=metric, ranks=edge, links=(edge,), factor=factor,
         nodes=tuple(outcome.node_name(rank) for rank in edge), limit=1 + found.limit,
         observation=f"{said} {factor:.2g} times as long as usual {way}{caution}",
@@ -204,7 +206,7 @@ def _link(outcome: Outcome, found: Standing[Edge], edge: Edge, metric: str) -> F
     )  # fmt: skip
 
 
-def _caution(outcome: Outcome, edge: Edge, unclear: Sequence[Side], metric: str) -> str:
+def _caution(outcome: ProbeResult, edge: Edge, unclear: Sequence[SlowEnd], metric: str) -> str:
     """What else could be at fault, for want of another pair to compare with."""
     if not unclear:
         return ""

@@ -12,7 +12,7 @@ _WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class ProbeDevice:
     """Where a rank computes, and how large its work is there."""
 
     torch: Any
@@ -46,13 +46,13 @@ class Device:
         return str(self.torch.cuda.get_device_name(self.place))
 
 
-def choose(torch: Any, wanted: str, local_rank: int) -> Device:
+def choose(torch: Any, wanted: str, local_rank: int) -> ProbeDevice:
     """The device a rank is to use: its GPU where there is one and nothing else is asked for."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return Device(torch, "cpu")
+        return ProbeDevice(torch, "cpu")
     index = local_rank % max(torch.cuda.device_count(), 1)
     torch.cuda.set_device(index)
-    return Device(torch, "cuda", index)
+    return ProbeDevice(torch, "cuda", index)
 
 
 def multiply(torch: Any, a: Any, b: Any, out: Any) -> None:
@@ -60,7 +60,7 @@ def multiply(torch: Any, a: Any, b: Any, out: Any) -> None:
     torch.mm(a, b, out=out)
 
 
-def gemm(device: Device, budget_ns: int) -> list[int]:
+def gemm(device: ProbeDevice, budget_ns: int) -> list[int]:
     """Times of a matrix product, ns: 2 side³ operations, single precision or bfloat16."""
     torch = device.torch
     dtype = torch.float32 if device.kind == "cpu" else torch.bfloat16
@@ -69,7 +69,7 @@ def gemm(device: Device, budget_ns: int) -> list[int]:
     return _timed(lambda: multiply(torch, a, b, out), device, budget_ns)
 
 
-def copy(device: Device, budget_ns: int) -> list[int]:
+def copy(device: ProbeDevice, budget_ns: int) -> list[int]:
     """Times of a copy in memory, ns: it reads and writes `copied_bytes` each."""
     torch = device.torch
     source = torch.ones(device.copied_bytes, dtype=torch.uint8, device=device.place)
@@ -77,7 +77,7 @@ def copy(device: Device, budget_ns: int) -> list[int]:
     return _timed(lambda: target.copy_(source), device, budget_ns)
 
 
-def _timed(work: Callable[[], object], device: Device, budget_ns: int) -> list[int]:
+def _timed(work: Callable[[], object], device: ProbeDevice, budget_ns: int) -> list[int]:
     """Times of as many repeats as fit into the budget, at least `FEWEST`."""
     for _ in range(_WARM_UP):
         work()

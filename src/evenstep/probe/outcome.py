@@ -14,7 +14,7 @@ CONTESTED = 0.1  # of the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProbedPlace:
     """A rank, and where it is."""
 
     rank: int
@@ -47,12 +47,12 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProbeResult:
     """All that was measured."""
 
     world: int
     backend: str | None
-    places: Mapping[int, Place]
+    places: Mapping[int, ProbedPlace]
     compute: Mapping[int, Series]
     memory: Mapping[int, Series]
     reductions: tuple[Reduction, ...]
@@ -86,7 +86,7 @@ class Outcome:
         return place.host if alone else f"node {place.node} ({place.host})"
 
 
-def gather(board: Board, world: int) -> Outcome:
+def gather(board: Board, world: int) -> ProbeResult:
     """The outcome of what is on the board."""
     posts = board.posts
     places = {rank: _place(rank, post) for rank, post in posts["arrived"].items()}
@@ -98,7 +98,7 @@ def gather(board: Board, world: int) -> Outcome:
             f"{left_out} rounds of the tournament did not fit into the time: not every pair was "
             "measured; give more --seconds"
         )
-    return Outcome(
+    return ProbeResult(
         world=world,
         backend=next((post["backend"] for post in posts["done"].values()), None),
         places=places,
@@ -128,15 +128,15 @@ def _contested(posts: Mapping[int, Any]) -> list[str]:
     ]
 
 
-def _place(rank: int, post: Mapping[str, Any]) -> Place:
-    return Place(
+def _place(rank: int, post: Mapping[str, Any]) -> ProbedPlace:
+    return ProbedPlace(
         rank=rank, node=post["node"], host=post["host"], device=post["device"], kind=post["kind"],
         flop=post["flop"], copied_bytes=post["copied_bytes"],
     )  # fmt: skip
 
 
 def _reductions(
-    posts: Mapping[int, Any], places: Mapping[int, Place], world: int
+    posts: Mapping[int, Any], places: Mapping[int, ProbedPlace], world: int
 ) -> list[Reduction]:
     """Over all ranks as the first of them saw it; within nodes as the slowest node did."""
     found: list[Reduction] = []

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.probe.board import FAILED, Board, connect
-from evenstep.probe.outcome import Outcome, gather
-from evenstep.probe.rank import Plan, Rank
+from evenstep.probe.outcome import ProbeResult, gather
+from evenstep.probe.rank import ProbePlan, ProbeRank
 from evenstep.trace.spool.identity import from_environment
 
 _GRACE_S = 3.0  # after one rank has failed, for the others to say so
@@ -26,16 +26,18 @@ Told = Callable[[str], None]
 class Ended(NamedTuple):
     """What a process has to report: nothing, unless it is the one that reads the board."""
 
-    outcome: Outcome | None
+    outcome: ProbeResult | None
     signal: int = 0  # that cut it short
 
 
-def as_rank(plan: Plan, environ: Mapping[str, str], told: Told, *, reports: bool = True) -> Ended:
+def as_rank(
+    plan: ProbePlan, environ: Mapping[str, str], told: Told, *, reports: bool = True
+) -> Ended:
     """Measure as one rank of a job that is running; rank 0 gathers, unless another process does."""
     require_torch()
     identity = from_environment(environ)
     store = connect(identity, environ, plan.timeout_s)
-    rank = Rank(identity, store, plan)
+    rank = ProbeRank(identity, store, plan)
     rank.start()
     if identity.rank == 0 and reports:
         board = Board(store.clone(), identity.world, str(identity.attempt))
@@ -45,7 +47,7 @@ def as_rank(plan: Plan, environ: Mapping[str, str], told: Told, *, reports: bool
 
 
 def with_ranks(
-    number: int, plan: Plan, command: Sequence[str], environ: Mapping[str, str], told: Told
+    number: int, plan: ProbePlan, command: Sequence[str], environ: Mapping[str, str], told: Told
 ) -> Ended:
     """Start so many ranks here, each with `command`, and gather what they measure."""
     require_torch()
@@ -68,7 +70,7 @@ def with_ranks(
 
 
 def _read_to_the_end(
-    board: Board, world: int, plan: Plan, told: Told, failed: Callable[[], bool]
+    board: Board, world: int, plan: ProbePlan, told: Told, failed: Callable[[], bool]
 ) -> Ended:
     """Gather until all have ended or nothing more is to be expected. A signal ends it too."""
     caught = 0
@@ -86,7 +88,9 @@ def _read_to_the_end(
     return Ended(outcome, caught)
 
 
-def _watch(board: Board, world: int, plan: Plan, told: Told, failed: Callable[[], bool]) -> None:
+def _watch(
+    board: Board, world: int, plan: ProbePlan, told: Told, failed: Callable[[], bool]
+) -> None:
     latest = time.monotonic() + plan.timeout_s + 1.0
     came = False
     while len(board.ended) < world:
@@ -121,7 +125,7 @@ def require_torch() -> None:
         raise MissingExtra("torch", extra="analyze", purpose="evenstep probe")
 
 
-def _require(plan: Plan) -> None:
+def _require(plan: ProbePlan) -> None:
     """Raise `UsageError` where this torch cannot do what is asked for."""
     import torch
 

@@ -24,7 +24,7 @@ COMPUTE, MEMORY, SWEEP, NODE_SWEEP, PAIRS = 0.12, 0.06, 0.27, 0.10, 0.40
 MOST_GROUPS = 64  # nodes up to which each gets a group of its own
 
 
-class Plan(NamedTuple):
+class ProbePlan(NamedTuple):
     """How a probe is made."""
 
     seconds: float
@@ -37,10 +37,10 @@ class Plan(NamedTuple):
         return int(share * self.seconds * 1e9)
 
 
-class Rank(threading.Thread):
+class ProbeRank(threading.Thread):
     """The measuring thread."""
 
-    def __init__(self, identity: Identity, store: Any, plan: Plan) -> None:
+    def __init__(self, identity: Identity, store: Any, plan: ProbePlan) -> None:
         super().__init__(name="evenstep-probe", daemon=True)
         self._identity, self._plan = identity, plan
         self._store = store
@@ -88,7 +88,7 @@ class Rank(threading.Thread):
         self._post("done", {"backend": backend, "ready_ns": _ready_ns() - begun_ready,
                             "lasted_ns": time.monotonic_ns() - begun})  # fmt: skip
 
-    def _place(self, device: kernels.Device) -> dict[str, Any]:
+    def _place(self, device: kernels.ProbeDevice) -> dict[str, Any]:
         me = self._identity
         return {
             "node": me.node, "local_rank": me.local_rank, "host": hostname(), "boot_id": boot_id(),
@@ -134,11 +134,13 @@ def _places(me: Identity) -> list[int]:
     return [int(node) for node in found]
 
 
-def _backend(device: kernels.Device) -> str:
+def _backend(device: kernels.ProbeDevice) -> str:
     return "gloo" if device.kind == "cpu" else "nccl"
 
 
-def _join(store: Any, me: Identity, backend: str, device: kernels.Device, timeout_s: float) -> None:
+def _join(
+    store: Any, me: Identity, backend: str, device: kernels.ProbeDevice, timeout_s: float
+) -> None:
     import torch.distributed as distributed
 
     distributed.init_process_group(

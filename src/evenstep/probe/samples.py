@@ -69,7 +69,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing(Generic[Key]):
+class Outliers(Generic[Key]):
     """How things compare: the usual value, what would stand out, and what does."""
 
     usual_ns: float  # 0 where there is nothing to compare
@@ -82,7 +82,7 @@ class Standing(Generic[Key]):
         return {"usual_ns": round(self.usual_ns), "limit": round(self.limit, 4)}
 
 
-def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5) -> Standing[Key]:
+def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5) -> Outliers[Key]:
     """Compare things that should be alike. Differences below `least` are nobody's concern.
 
     The usual is the value at `quantile` of them, the fastest of two. The spread between them is
@@ -90,7 +90,7 @@ def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5
     """
     values = sorted(series.median_ns for series in found.values())
     if len(values) < 2:
-        return Standing(0.0, least, {}, dict.fromkeys(found, 1.0))
+        return Outliers(0.0, least, {}, dict.fromkeys(found, 1.0))
     usual = values[int(quantile * (len(values) - 1))]
     between = _TO_SIGMA * median(usual - value for value in values if value <= usual) / usual
     repeats = min(len(series.values_ns) for series in found.values())
@@ -105,7 +105,7 @@ def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5
         and series.lower_quartile_ns > (1 + least) * usual  # it is slow most of the time
     ]
     slow.sort(key=lambda key: -ratios[key])
-    return Standing(usual, limit, {key: ratios[key] for key in slow}, ratios)
+    return Outliers(usual, limit, {key: ratios[key] for key in slow}, ratios)
 
 
 def _t_quantile(probability: float, freedom: int) -> float:

@@ -12,11 +12,11 @@ from statistics import median
 from evenstep.errors import TraceError
 from evenstep.probe.document import short
 from evenstep.probe.findings import Judgement
-from evenstep.probe.outcome import Outcome, Reduction
+from evenstep.probe.outcome import ProbeResult, Reduction
 from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster, Fabric, LinkChange
 from evenstep.scenario.scenario import Collectives, Job, Noise, Run, Scenario, Work
-from evenstep.simulate.calibrate.links import Links, Seen, fit_line
+from evenstep.simulate.calibrate.links import FittedLinks, ObservedCollectives, fit_line
 from evenstep.trace.ranks import format_ranks
 
 _HEAD = """\
@@ -26,7 +26,7 @@ _HEAD = """\
 """
 
 
-def to_toml(outcome: Outcome, judged: Judgement) -> str:
+def to_toml(outcome: ProbeResult, judged: Judgement) -> str:
     """The scenario's file. Raises `TraceError` where the all-reduces were not measured."""
     made, nodes = scenario(outcome, judged), outcome.nodes
     where = f"{outcome.world} ranks on {nodes} node{'s' if nodes > 1 else ''}"
@@ -36,7 +36,7 @@ def to_toml(outcome: Outcome, judged: Judgement) -> str:
     return f"{head}{notes}\n{schema.to_toml(schema.plain(made))}"
 
 
-def scenario(outcome: Outcome, judged: Judgement) -> Scenario:
+def scenario(outcome: ProbeResult, judged: Judgement) -> Scenario:
     """The scenario itself."""
     if not outcome.reductions or outcome.world < 2:
         raise TraceError(
@@ -65,7 +65,7 @@ def scenario(outcome: Outcome, judged: Judgement) -> Scenario:
     )  # fmt: skip
 
 
-def _layout(outcome: Outcome) -> tuple[int, int]:
+def _layout(outcome: ProbeResult) -> tuple[int, int]:
     """Nodes and ranks of each; each rank a node of its own where nodes differ or are not in
     order."""
     places = [outcome.places[rank].node for rank in sorted(outcome.places)]
@@ -77,7 +77,7 @@ def _layout(outcome: Outcome) -> tuple[int, int]:
     return len(places), 1
 
 
-def _links(outcome: Outcome, judged: Judgement, whole: Sequence[Reduction]) -> Links:
+def _links(outcome: ProbeResult, judged: Judgement, whole: Sequence[Reduction]) -> FittedLinks:
     """Latency and bandwidth of a ring's messages, within nodes and between them.
 
     A ring is as slow as its slowest link: where an adapter is slow, the usual one is known from
@@ -89,12 +89,12 @@ def _links(outcome: Outcome, judged: Judgement, whole: Sequence[Reduction]) -> L
     usual = judged.standings["transfer"].usual_ns
     if between and usual and any(one.kind == "slow_adapter" for one in judged.findings):
         between = between[0], short(outcome.message_bytes / usual)
-    return Links(fit_line(_seen(within)), between)
+    return FittedLinks(fit_line(_seen(within)), between)
 
 
-def _seen(rows: Sequence[Reduction]) -> list[Seen]:
+def _seen(rows: Sequence[Reduction]) -> list[ObservedCollectives]:
     return [
-        Seen(
+        ObservedCollectives(
             operation="all_reduce", members=tuple(range(row.ranks)), bytes=float(row.bytes),
             per_step=1.0, transfer_ns=row.times.median_ns, floor_ns=min(row.times.values_ns),
             blocking=True,
@@ -103,12 +103,12 @@ def _seen(rows: Sequence[Reduction]) -> list[Seen]:
     ]  # fmt: skip
 
 
-def _usual_ns(outcome: Outcome) -> float:
+def _usual_ns(outcome: ProbeResult) -> float:
     """One matrix product on a usual rank."""
     return median(times.median_ns for times in outcome.compute.values()) if outcome.compute else 0.0
 
 
-def _noise(outcome: Outcome, judged: Judgement) -> list[Noise]:
+def _noise(outcome: ProbeResult, judged: Judgement) -> list[Noise]:
     """What a usual rank varies by, and who is slow."""
     spread = [
         1.4826 * times.mad_ns / times.median_ns
@@ -124,7 +124,7 @@ def _noise(outcome: Outcome, judged: Judgement) -> list[Noise]:
     return noises
 
 
-def _changes(outcome: Outcome, judged: Judgement) -> list[LinkChange]:
+def _changes(outcome: ProbeResult, judged: Judgement) -> list[LinkChange]:
     """Slow adapters, as links with less capacity."""
     if not outcome.between_nodes:
         return []

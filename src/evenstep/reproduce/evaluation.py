@@ -16,7 +16,7 @@ from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.simulation import simulate
 from evenstep.simulate.study import sweep
-from evenstep.simulate.study.sweep import Axis, Plan
+from evenstep.simulate.study.sweep import Axis, SweepPlan
 from evenstep.simulate.study.sweep_summary import interval
 
 Row = dict[str, Any]
@@ -76,9 +76,9 @@ def planned(
     controllers: Sequence[str] = GUARDED,
     repeats: int = REPEATS,
     steps: int = STEPS,
-) -> list[sweep.Unit]:
+) -> list[sweep.SweepRun]:
     """Every simulation of the matrix. Raises `UsageError` and `ConfigError` as a sweep does."""
-    units: list[sweep.Unit] = []
+    units: list[sweep.SweepRun] = []
     for number in nodes:
         for arm in (BASELINE, *controllers):
             units += _arm(number, arm, oversubscription, placements, repeats, steps).units
@@ -92,7 +92,7 @@ def _arm(
     placements: Sequence[str],
     repeats: int,
     steps: int,
-) -> Plan:
+) -> SweepPlan:
     axes = [
         Axis("fabric.oversubscription", tuple(f"{value:g}" for value in oversubscription)),
         Axis("job.placement", tuple(placements)),
@@ -103,10 +103,10 @@ def _arm(
     plan = sweep.plan(deepcopy(job(nodes)), axes, repeats=repeats, assignments=sets)
     varied = (("nodes", nodes), ("coordination", arm))
     units = tuple(unit._replace(varied=(*varied, *unit.varied)) for unit in plan.units)
-    return Plan(plan.axes, plan.repeats, units)
+    return SweepPlan(plan.axes, plan.repeats, units)
 
 
-def outcome(unit: sweep.Unit) -> Row | None:
+def outcome(unit: sweep.SweepRun) -> Row | None:
     """The numbers of one simulation; None where it was interrupted."""
     result = simulate(schema.read(Scenario, unit.scenario), coflows=True)
     if result.partial:

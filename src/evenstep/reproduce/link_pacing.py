@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from evenstep.pacing import Account, Decision, Pacer, PacerSettings, Slowest, StepObservation
+from evenstep.pacing import Decision, Pacer, PacerSettings, Slowest, StepObservation, TrialBudget
 from evenstep.pacing.token import TOKEN, Post, Token
 from evenstep.reproduce.link_worlds import Driver, Free, LinkWorld, Outcome, run
 
@@ -72,7 +72,7 @@ class TokenJob(Free):
 
     def __init__(self, ranks: int, board: list[TokenJob], *, guarded: bool = True) -> None:
         super().__init__(ranks)
-        self.token = Token(Account(), guarded=guarded)
+        self.token = Token(TrialBudget(), guarded=guarded)
         self._board = board
         self._ready = -1.0
         board.append(self)

@@ -15,7 +15,7 @@ from evenstep.reproduce.link_worlds import Driver, Free, LinkWorld, run
 HELD, COMPUTE, WAIT, EXCHANGE = "held", "compute", "wait", "exchange"
 
 
-class Span(NamedTuple):
+class TimelineSpan(NamedTuple):
     """What one rank does from `begin` to `end`, in the world's time."""
 
     job: int
@@ -29,7 +29,7 @@ class Watched:
     """Passes everything on to a driver and keeps the spans of one job in some steps."""
 
     def __init__(self, driver: Driver, job: int, steps: range) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TimelineSpan] = []
         self._driver = driver
         self._job = job
         self._steps = steps
@@ -63,13 +63,15 @@ class Watched:
 
     def _keep(self, kind: str, begins: Sequence[float], ends: Sequence[float]) -> None:
         self.spans += [
-            Span(self._job, rank, kind, begin, end)
+            TimelineSpan(self._job, rank, kind, begin, end)
             for rank, (begin, end) in enumerate(zip(begins, ends, strict=True))
             if end > begin
         ]
 
 
-def timeline(world: LinkWorld, *, first_step: int, steps: int, **settings: Any) -> list[Span]:
+def timeline(
+    world: LinkWorld, *, first_step: int, steps: int, **settings: Any
+) -> list[TimelineSpan]:
     """What all ranks do while the first job makes these steps; without settings nobody paces.
 
     Times count from the beginning of the first of these steps.

@@ -48,7 +48,7 @@ FIRST = PUBLISHED[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class TableOneFit:
     """What was fitted (`jobs`, `goodput`, `exchange`), and what was given."""
 
     name: str
@@ -62,8 +62,8 @@ class Family:
 
 
 #: The best of `GRID` by `distance`; `fit` finds them again.
-QUIET = Family(name="no unresponsive bursts", jobs=2, goodput=0.7, exchange=0.6)
-BURSTS = Family(name="unresponsive bursts", jobs=3, goodput=0.8, exchange=0.4, flows=1.0)
+QUIET = TableOneFit(name="no unresponsive bursts", jobs=2, goodput=0.7, exchange=0.6)
+BURSTS = TableOneFit(name="unresponsive bursts", jobs=3, goodput=0.8, exchange=0.4, flows=1.0)
 FAMILIES = (QUIET, BURSTS)
 GRID = {
     "jobs": (2, 3, 4, 6, 8),
@@ -86,7 +86,7 @@ class Figure(NamedTuple):
     high: float | None = None
 
 
-class Row(NamedTuple):
+class TableOneRow(NamedTuple):
     """One size: what the paper printed, and what the model says for each arm."""
 
     published: Published
@@ -103,7 +103,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def world(family: Family, nodes: int, seed: int) -> LinkWorld:
+def world(family: TableOneFit, nodes: int, seed: int) -> LinkWorld:
     """Our job (the first) and its tenants, with as many nodes each; within one rack it is alone."""
     exchange = family.exchange * (nodes - RACK) / (64 - RACK)
     if exchange <= 0:
@@ -119,7 +119,7 @@ def world(family: Family, nodes: int, seed: int) -> LinkWorld:
     )  # fmt: skip
 
 
-def distance(family: Family, *, seed: int = FIT_SEED, steps: int = FIT_STEPS) -> float:
+def distance(family: TableOneFit, *, seed: int = FIT_SEED, steps: int = FIT_STEPS) -> float:
     """Sum of squared errors of the baseline columns: log throughput, and CV."""
     means, cvs = zip(*(_measured([unpaced(world(family, row.nodes, seed), steps)])
                        for row in PUBLISHED), strict=True)  # fmt: skip
@@ -130,7 +130,9 @@ def distance(family: Family, *, seed: int = FIT_SEED, steps: int = FIT_STEPS) ->
     return error
 
 
-def fit(family: Family, grid: Mapping[str, Sequence[float]] = GRID) -> tuple[Family, float]:
+def fit(
+    family: TableOneFit, grid: Mapping[str, Sequence[float]] = GRID
+) -> tuple[TableOneFit, float]:
     """The member of the family that is nearest to the baseline columns, and its distance."""
     found = [
         (distance(member), index, member) for index, member in enumerate(_members(family, grid))
@@ -139,7 +141,7 @@ def fit(family: Family, grid: Mapping[str, Sequence[float]] = GRID) -> tuple[Fam
     return member, best
 
 
-def _members(family: Family, grid: Mapping[str, Sequence[float]]) -> Iterable[Family]:
+def _members(family: TableOneFit, grid: Mapping[str, Sequence[float]]) -> Iterable[TableOneFit]:
     for values in product(*grid.values()):
         chosen: dict[str, Any] = dict(zip(grid, values, strict=True))
         if chosen["jobs"] * chosen["exchange"] <= MOST_LOAD:
@@ -147,14 +149,14 @@ def _members(family: Family, grid: Mapping[str, Sequence[float]]) -> Iterable[Fa
 
 
 def predict(
-    family: Family,
+    family: TableOneFit,
     *,
     seeds: Sequence[int],
     steps: int,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Row]:
+) -> list[TableOneRow]:
     """Baseline and arms at every size, over these seeds; `progress` hears of each size."""
-    rows: list[Row] = []
+    rows: list[TableOneRow] = []
     first = 0.0
     for done, published in enumerate(PUBLISHED):
         if progress is not None:
@@ -171,7 +173,7 @@ def predict(
         }
         lone = [unpaced(replace(item, jobs=item.jobs[:1]), steps) for item in worlds]
         alone = _figure(free, lone, scale)
-        rows.append(Row(published, baseline, arms, alone, _lone(worlds[0], steps)))
+        rows.append(TableOneRow(published, baseline, arms, alone, _lone(worlds[0], steps)))
     if progress is not None:
         progress(len(PUBLISHED), len(PUBLISHED))
     return rows
@@ -205,7 +207,7 @@ def _lone(world: LinkWorld, steps: int) -> dict[str, float]:
     }
 
 
-def timelines(family: Family, *, seed: int, steps: int) -> dict[str, Any]:
+def timelines(family: TableOneFit, *, seed: int, steps: int) -> dict[str, Any]:
     """Our job's ranks and its tenants at the largest size, over a few steps before and after."""
     nodes = PUBLISHED[-1].nodes
     made = world(family, nodes, seed)
@@ -237,7 +239,7 @@ def _throughput(nodes: int, mean: float, first: float) -> float:
     return FIRST.baseline * nodes / FIRST.nodes * first / mean
 
 
-def fit_errors(rows: Sequence[Row]) -> dict[str, float]:
+def fit_errors(rows: Sequence[TableOneRow]) -> dict[str, float]:
     """How far the fitted columns are off: relative in throughput, absolute in CV."""
     throughput = [row.baseline.throughput / row.published.baseline - 1 for row in rows]
     cv = [row.baseline.cv - row.published.baseline_cv for row in rows]
@@ -249,7 +251,7 @@ def fit_errors(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def to_json(family: Family, rows: Sequence[Row]) -> dict[str, Any]:
+def to_json(family: TableOneFit, rows: Sequence[TableOneRow]) -> dict[str, Any]:
     """A family's part of the answer."""
     return {
         "family": family.name,

@@ -26,7 +26,7 @@ _BARE = re.compile(r"[+-]?(\.\d+|\d+\.)")  # a number that TOML does not take
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
-class Check(NamedTuple):
+class Constraint(NamedTuple):
     """What a field may be. `kind` is the type of value; bounds are inclusive."""
 
     kind: str  # count, number, choice, flag, text, size, list, table, tables
@@ -59,7 +59,7 @@ class Check(NamedTuple):
         return f"{what} {'above' if self.above else 'of at least'} {self.low:g}"
 
 
-def _field(default: Any, check: Check) -> Any:
+def _field(default: Any, check: Constraint) -> Any:
     metadata = {"check": check}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -68,52 +68,52 @@ def _field(default: Any, check: Check) -> Any:
 
 def count(default: int, meaning: str, *, least: int = 0, most: int = MOST_COUNT) -> Any:
     """A whole number."""
-    return _field(default, Check("count", meaning, least, most=most))
+    return _field(default, Constraint("count", meaning, least, most=most))
 
 
 def number(
     default: float, meaning: str, *, low: float = 0.0, high: float = math.inf, above: bool = False
 ) -> Any:
     """A number; not negative unless `low` says so."""
-    return _field(default, Check("number", meaning, low, high, above, most=MOST_NUMBER))
+    return _field(default, Constraint("number", meaning, low, high, above, most=MOST_NUMBER))
 
 
 def size(default: int, meaning: str) -> Any:
     """A number of bytes; kB, MB … are powers of 1,000, KiB, MiB … of 1,024."""
-    return _field(default, Check("size", meaning, 0, most=MOST_BYTES))
+    return _field(default, Constraint("size", meaning, 0, most=MOST_BYTES))
 
 
 def choice(default: str, meaning: str, options: Sequence[str]) -> Any:
     """One of several words."""
-    return _field(default, Check("choice", meaning, options=tuple(options)))
+    return _field(default, Constraint("choice", meaning, options=tuple(options)))
 
 
 def flag(default: bool, meaning: str) -> Any:
     """True or false."""
-    return _field(default, Check("flag", meaning))
+    return _field(default, Constraint("flag", meaning))
 
 
 def text(default: str, meaning: str) -> Any:
     """Free text, or text with a syntax of its own that its user checks."""
-    return _field(default, Check("text", meaning))
+    return _field(default, Constraint("text", meaning))
 
 
 def numbers(meaning: str) -> Any:
     """A list of numbers, empty unless given."""
-    return _field((), Check("list", meaning))
+    return _field((), Constraint("list", meaning))
 
 
 def table(settings: type, meaning: str) -> Any:
     """A table of its own."""
-    return _field(settings, Check("table", meaning, settings=settings))
+    return _field(settings, Constraint("table", meaning, settings=settings))
 
 
 def tables(settings: type, meaning: str) -> Any:
     """A list of tables, `[[name]]` in TOML."""
-    return _field((), Check("tables", meaning, settings=settings))
+    return _field((), Constraint("tables", meaning, settings=settings))
 
 
-def checks(settings: Any) -> dict[str, Check]:
+def checks(settings: Any) -> dict[str, Constraint]:
     """Every field of a settings class with its check, in order."""
     return {field.name: field.metadata["check"] for field in dataclasses.fields(settings)}
 
@@ -151,7 +151,7 @@ def _places(settings: Any, prefix: str = "") -> dict[str, list[str]]:
     return found
 
 
-def _value(check: Check, value: Any, place: str, whole: Any) -> Any:
+def _value(check: Constraint, value: Any, place: str, whole: Any) -> Any:
     if check.kind == "table":
         if not isinstance(value, Mapping):
             raise refused(place, check.allowed, value)
@@ -170,7 +170,7 @@ def _value(check: Check, value: Any, place: str, whole: Any) -> Any:
     return _scalar(check, value, place)
 
 
-def _scalar(check: Check, value: Any, place: str) -> Any:
+def _scalar(check: Constraint, value: Any, place: str) -> Any:
     if check.kind == "choice":
         if value not in check.options:
             near = get_close_matches(str(value), check.options, n=1, cutoff=0.5)
@@ -203,7 +203,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _bytes(value: str, place: str, check: Check) -> int:
+def _bytes(value: str, place: str, check: Constraint) -> int:
     match = _SIZE.fullmatch(value.strip())
     if match is None:
         raise refused(place, check.allowed, value)

@@ -12,10 +12,10 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job import outlook
-from evenstep.simulate.job.account import Account
+from evenstep.simulate.job.account import StepSums
 from evenstep.simulate.job.fabric_map import FabricMap, fabric_map
 from evenstep.simulate.job.link_loads import LinkLoads
-from evenstep.simulate.job.staleness import Staleness, convergence
+from evenstep.simulate.job.staleness import StalenessDistribution, convergence
 
 Array = npt.NDArray[Any]
 
@@ -120,14 +120,14 @@ class Result:
 
 def summed_up(
     scenario: Scenario,
-    account: Account,
+    account: StepSums,
     *,
     flows: list[Flow],
     loads: LinkLoads,
     placement: Placement,
     compute_ns: float,
     pacing: dict[str, Any] | None,
-    staleness: Staleness | None,
+    staleness: StalenessDistribution | None,
     coflows: bool,
 ) -> Result:
     """The result of what was added up. Links are counted over all steps."""
@@ -169,7 +169,9 @@ def _amount(scenario: Scenario) -> tuple[float, str]:
     return float(samples * (scenario.ranks - spared)), "samples/s"
 
 
-def _convergence(scenario: Scenario, staleness: Staleness | None) -> dict[str, Any] | None:
+def _convergence(
+    scenario: Scenario, staleness: StalenessDistribution | None
+) -> dict[str, Any] | None:
     strategy = scenario.strategy
     return convergence(
         staleness,
@@ -190,7 +192,7 @@ def _step_time(step: Array) -> StepTime:
     return StepTime(mean, deviation / mean if mean else 0.0, p50, p99, low, high)
 
 
-def _shares(account: Account) -> Shares:
+def _shares(account: StepSums) -> Shares:
     totals = {name: float(total.sum()) for name, total in account.totals.items()}
     whole = totals["work"] + totals["blocked"] + totals["held"]
     if not whole:

@@ -12,18 +12,18 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.fabric.flows import Flow, Library
+from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import Weather
 from evenstep.simulate.fabric.placement import Placement, place
 from evenstep.simulate.job import program, strategies
-from evenstep.simulate.job.account import Account
+from evenstep.simulate.job.account import StepSums
 from evenstep.simulate.job.archive import Cast, FolderArchive, MemoryArchive
-from evenstep.simulate.job.engine import Done, Engine, carried, shares
-from evenstep.simulate.job.graph import Graph
+from evenstep.simulate.job.engine import Done, JobEngine, carried, shares
+from evenstep.simulate.job.graph import JobGraph
 from evenstep.simulate.job.link_loads import link_loads
 from evenstep.simulate.job.neighbours import Other, others, within_reach
-from evenstep.simulate.job.recording import Extra, Keeper, Recorder
+from evenstep.simulate.job.recording import Extra, Keeper, SimulatedRecorder
 from evenstep.simulate.job.rows import Scribe, pauses
 from evenstep.simulate.job.strategies import Pace
 from evenstep.simulate.result import Result, summed_up
@@ -54,13 +54,13 @@ class Setup:
     scenario: Scenario
     network: Network
     placement: Placement
-    library: Library
-    graph: Graph
-    between: Graph  # of the steps between two averages of parameters; the same, without any
+    library: CollectiveLibrary
+    graph: JobGraph
+    between: JobGraph  # of the steps between two averages of parameters; the same, without any
     cast: Cast
     coflows: bool = False
 
-    def graph_of(self, number: int) -> Graph:
+    def graph_of(self, number: int) -> JobGraph:
         """The graph of a step."""
         averages = (number + 1) % self.scenario.strategy.every == 0
         return self.graph if averages else self.between
@@ -75,7 +75,7 @@ def set_up(scenario: Scenario, *, coflows: bool = False) -> Setup:
     """Build network, placement and graph. Raises `ConfigError` for what does not fit."""
     network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
     placement = place(scenario, network)
-    library = Library(network, placement, scenario.collectives)
+    library = CollectiveLibrary(network, placement, scenario.collectives)
     graph = between = program.build(scenario, library)
     if scenario.strategy.kind in program.AVERAGING:
         between = program.build(scenario, library, exchanges=False)
@@ -161,17 +161,17 @@ class _Run:
             len(setup.network.capacity),
         )  # fmt: skip
         self._pace = strategies.pace_of(scenario, setup.cast.run_id)
-        self._account = Account(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
+        self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
         self._times: dict[int, tuple[Flow, int]] = {}  # how often each collective was carried
         self.extras: list[Extra] = []
-        self._scribes: list[tuple[Scribe, Recorder]] = []
+        self._scribes: list[tuple[Scribe, SimulatedRecorder]] = []
         for number in range(len(setup.graph.roles)) if keeper is not None else ():
             assert keeper is not None
             mine = np.flatnonzero(setup.graph.role == number)
             samples = scenario.work.samples_per_rank
             scribe = Scribe(number, mine, setup.graph.partitions, samples)
-            self._scribes.append((scribe, Recorder(mine, keeper)))
+            self._scribes.append((scribe, SimulatedRecorder(mine, keeper)))
 
     def result(self, progress: Progress | None) -> Result:
         """Go through all steps and sum them up."""
@@ -200,7 +200,7 @@ class _Run:
             coflows=setup.coflows,
         )
 
-    def messages(self, graph: Graph) -> int:
+    def messages(self, graph: JobGraph) -> int:
         """Messages of a step that are followed one by one; neighbours' are not counted."""
         jobs = _Jobs(self._setup, [graph], self._near, eager=True)
         return sum(jobs.followed.get(id(flow), 0) for flow in graph.flows)
@@ -215,7 +215,7 @@ class _Run:
         )
         graphs = [setup.graph] + ([setup.between] if setup.between is not setup.graph else [])
         jobs = _Jobs(setup, graphs, self._near, eager=eager)
-        engine = Engine(jobs.world, setup.graph_of, jobs.number, Weather(
+        engine = JobEngine(jobs.world, setup.graph_of, jobs.number, Weather(
             setup.scenario, setup.placement), pace, np.zeros(setup.scenario.ranks))  # fmt: skip
         for done in jobs.run(engine, setup.scenario.run.steps):
             engine.learn(done)
@@ -241,11 +241,11 @@ class _Run:
                 step.held, step.disturbance,
             )  # fmt: skip
 
-    def settled(self, graph: Graph, most: int) -> tuple[Done, float] | None:
+    def settled(self, graph: JobGraph, most: int) -> tuple[Done, float] | None:
         """A step that leaves its ranks as it found them, and how long it is."""
         setup = self._setup
         jobs = _Jobs(setup, [graph], [], eager=True)
-        engine = Engine(jobs.world, lambda _: graph, jobs.number, Weather(
+        engine = JobEngine(jobs.world, lambda _: graph, jobs.number, Weather(
             setup.scenario, setup.placement), Pace(), np.zeros(setup.scenario.ranks))  # fmt: skip
         for done in jobs.run(engine, most):
             self._peak = jobs.world.peak_gBps
@@ -272,7 +272,7 @@ class _Jobs:
     """Our job and those that can touch it, in one world."""
 
     def __init__(
-        self, setup: Setup, graphs: list[Graph], near: list[Other], *, eager: bool
+        self, setup: Setup, graphs: list[JobGraph], near: list[Other], *, eager: bool
     ) -> None:
         self._setup, self._near = setup, near
         theirs = [other.graph() for other in near]
@@ -315,11 +315,11 @@ class _Jobs:
         for job, size in enumerate(sizes[1:], 1):
             self.world.job(job, np.zeros(size), eager=True)
 
-    def number(self, graph: Graph) -> int:
+    def number(self, graph: JobGraph) -> int:
         """What the world calls a graph."""
         return self._graphs[id(graph)]
 
-    def run(self, engine: Engine, steps: int) -> Iterator[Done]:
+    def run(self, engine: JobEngine, steps: int) -> Iterator[Done]:
         """Steps of our job as they are finished."""
         while engine.over < steps:
             wants = self.world.run(AT_A_TIME)

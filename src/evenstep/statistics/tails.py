@@ -25,7 +25,7 @@ def _log_density(z: Array) -> Array:
 
 
 @dataclass(slots=True, frozen=True)
-class Family:
+class TailFamily:
     """A distribution above a threshold: log P(X > x) and log density, both of the whole."""
 
     name: str
@@ -40,11 +40,11 @@ class Family:
         )
 
 
-def normal(values: Array, threshold: float) -> Family:
+def normal(values: Array, threshold: float) -> TailFamily:
     """Mean and standard deviation of everything; light tail."""
     del threshold
     mean, sd = float(values.mean()), spread_of(values)
-    return Family(
+    return TailFamily(
         "normal",
         {"sd_ns": sd},
         lambda x: log_survival((x - mean) / sd),
@@ -52,7 +52,7 @@ def normal(values: Array, threshold: float) -> Family:
     )
 
 
-def lognormal(values: Array, threshold: float) -> Family:
+def lognormal(values: Array, threshold: float) -> TailFamily:
     """Of the excess over a shift, which is chosen by likelihood among a few."""
     lowest, spread = float(values.min()), spread_of(values)
     fits = [_shifted(values, lowest - shift * spread) for shift in SHIFTS]
@@ -60,14 +60,14 @@ def lognormal(values: Array, threshold: float) -> Family:
     return max(fits, key=lambda fit: float(fit.given_above(above, threshold).sum()))
 
 
-def _shifted(values: Array, shift: float) -> Family:
+def _shifted(values: Array, shift: float) -> TailFamily:
     logs = np.log(values - shift)
     mean, sd = float(logs.mean()), max(float(logs.std()), 1e-9)
 
     def standard(x: Array) -> Array:
         return np.asarray((np.log(np.maximum(x - shift, 1e-9)) - mean) / sd)
 
-    return Family(
+    return TailFamily(
         "lognormal",
         {"shift_ns": shift, "log_sd": sd},
         lambda x: log_survival(standard(x)),
@@ -75,7 +75,7 @@ def _shifted(values: Array, shift: float) -> Family:
     )
 
 
-def pareto(values: Array, threshold: float) -> Family:
+def pareto(values: Array, threshold: float) -> TailFamily:
     """Generalised Pareto of the exceedances by probability-weighted moments (Hosking 1987)."""
     excess = np.sort(values[values > threshold]) - threshold
     shape, scale = _pareto_moments(excess)
@@ -92,10 +92,10 @@ def pareto(values: Array, threshold: float) -> Family:
         return np.asarray(survives(x) - np.log(scale) - np.log(inner))
 
     name = "pareto" if shape > 0 else "bounded"
-    return Family(name, {"shape": shape, "scale_ns": scale}, survives, density)
+    return TailFamily(name, {"shape": shape, "scale_ns": scale}, survives, density)
 
 
-def exponential(values: Array, threshold: float) -> Family:
+def exponential(values: Array, threshold: float) -> TailFamily:
     """Of the exceedances: memoryless."""
     above = values[values > threshold]
     scale, share = max(float(above.mean()) - threshold, 1e-9), len(above) / len(values)
@@ -106,7 +106,7 @@ def exponential(values: Array, threshold: float) -> Family:
     def density(x: Array) -> Array:
         return np.asarray(survives(x) - np.log(scale))
 
-    return Family("exponential", {"scale_ns": scale}, survives, density)
+    return TailFamily("exponential", {"scale_ns": scale}, survives, density)
 
 
 def _pareto_moments(excess: Array) -> tuple[float, float]:
@@ -126,7 +126,7 @@ def _pareto_log(shape: float, ratio: Array) -> Array:
     return np.asarray(-np.log(np.maximum(1 + shape * ratio, 1e-300)) / shape)
 
 
-def rare_hits(values: Array, threshold: float) -> Family | None:
+def rare_hits(values: Array, threshold: float) -> TailFamily | None:
     """Two normal populations (expectation maximisation); None where there is no second one."""
     del threshold
     split = _widest_gap(values)
@@ -151,7 +151,7 @@ def rare_hits(values: Array, threshold: float) -> Family | None:
         return np.asarray(np.logaddexp(*parts))
 
     found = {"probability": share, "delay_ns": high[0] - low[0], "sd_ns": low[1]}
-    return Family("rare_hits", found, survives, density)
+    return TailFamily("rare_hits", found, survives, density)
 
 
 def _widest_gap(values: Array) -> float | None:

@@ -15,7 +15,7 @@ from evenstep.trace.numbering import renumbered, step_shifts
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents
 from evenstep.trace.spool import layout
-from evenstep.trace.spooled import EVENT_COLUMNS, Part, Spooled, empty, mapped
+from evenstep.trace.spooled import EVENT_COLUMNS, RankRows, Spooled, empty, mapped
 from evenstep.trace.spools import LARGE_RECORDS, Spools, read_spools
 from evenstep.trace.store.layout import is_store
 from evenstep.trace.store.reading import load_store
@@ -90,7 +90,7 @@ def _left_on_disk(
 ) -> tuple[Columns, dict[int, int]]:
     """The same without the bulk of the records, unless they turn out to be few."""
     parts = [
-        Part(int(item.contents.identity["rank"]), item.ring, item.index, item.counts, *both, 0)
+        RankRows(int(item.contents.identity["rank"]), item.ring, item.index, item.counts, *both, 0)
         for item, both in zip(surveys, maps, strict=True)
     ]
     shifts: dict[int, int] = {}

@@ -31,7 +31,7 @@ KEPT_BYTES = 64 << 20  # any other column up to this size is kept once it was re
 STRETCHES = 16  # of ranks, whose columns are read side by side
 
 
-class Part(NamedTuple):
+class RankRows(NamedTuple):
     """A rank's share of the table."""
 
     rank: int
@@ -138,7 +138,7 @@ class Spooled(OnDisk):
     __slots__ = ("_cache", "_held", "_kinds", "_parts", "_starts", "_views")
 
     def __init__(
-        self, parts: Sequence[Part], held: Columns, kinds: Array, *, on_device: bool
+        self, parts: Sequence[RankRows], held: Columns, kinds: Array, *, on_device: bool
     ) -> None:
         super().__init__({})
         self._parts = list(parts)
@@ -174,7 +174,7 @@ class Spooled(OnDisk):
         found = each(lambda parts: self._columns_of(parts, names), stretches)
         return {name: np.concatenate([columns[name] for columns in found]) for name in names}
 
-    def _columns_of(self, parts: Sequence[Part], names: Sequence[str]) -> dict[str, Array]:
+    def _columns_of(self, parts: Sequence[RankRows], names: Sequence[str]) -> dict[str, Array]:
         pieces: dict[str, list[Array]] = {name: [empty([name])[name]] for name in names}
         for part in parts:
             for records in part.chunks(self._kinds):
@@ -209,7 +209,7 @@ class Spooled(OnDisk):
         place[order] = np.arange(len(rows))
         return table.select(place)
 
-    def _picked(self, part: Part, rows: Array) -> Columns:
+    def _picked(self, part: RankRows, rows: Array) -> Columns:
         tables, passed = [self._none()], 0
         for records in part.chunks(self._kinds):
             begin, stop = np.searchsorted(rows, [passed, passed + len(records)])
@@ -230,7 +230,7 @@ class Spooled(OnDisk):
         tables: dict[Kind, list[Columns]] = {
             kind: [empty(["rank", *names])] for kind, names in wanted.items()
         }
-        batch: list[tuple[Part, Array]] = []
+        batch: list[tuple[RankRows, Array]] = []
         for part in self._parts:
             begin, end = part.where.span(first - part.shift, last - part.shift)
             if begin < end:
@@ -257,7 +257,10 @@ class Spooled(OnDisk):
 
 
 def _sorted_out(
-    batch: Sequence[tuple[Part, Array]], first: int, last: int, wanted: Mapping[Kind, Sequence[str]]
+    batch: Sequence[tuple[RankRows, Array]],
+    first: int,
+    last: int,
+    wanted: Mapping[Kind, Sequence[str]],
 ) -> Iterator[tuple[Kind, Columns]]:
     """The records of some ranks by kind, as far as they belong to these steps."""
     if not batch:
@@ -276,7 +279,7 @@ def _sorted_out(
 
 
 def _table(
-    parts: Sequence[Part], owner: Array, records: Array, rows: Array, names: Sequence[str]
+    parts: Sequence[RankRows], owner: Array, records: Array, rows: Array, names: Sequence[str]
 ) -> Columns:
     """Some records of several ranks as a table; `owner` tells whose each row is."""
     found: dict[str, Array] = {}

@@ -38,7 +38,7 @@ class Engine(Protocol):
         """
 
 
-class Answer(NamedTuple):
+class TaskResult(NamedTuple):
     """What became of a piece: its result, or the error it raised."""
 
     result: Any
@@ -51,12 +51,12 @@ class Answer(NamedTuple):
         return self.result
 
 
-def answered(work: Callable[[Any], Any], piece: Any) -> Answer:
+def answered(work: Callable[[Any], Any], piece: Any) -> TaskResult:
     """Carry a piece out where a worker is, so that the answer can be sent back."""
     try:
-        return Answer(work(piece))
+        return TaskResult(work(piece))
     except Exception as error:
-        return Answer(None, sendable(error))
+        return TaskResult(None, sendable(error))
 
 
 def sendable(error: Exception) -> Exception:
@@ -152,7 +152,7 @@ class Crew:
         results = []
         for worker in [one for one in self.workers if one.pipe in ready]:
             try:
-                answer: Answer = worker.pipe.recv()
+                answer: TaskResult = worker.pipe.recv()
             except (EOFError, OSError):
                 self._replace(worker)
                 continue

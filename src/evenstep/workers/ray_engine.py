@@ -11,7 +11,7 @@ from typing import Any
 
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
 from evenstep.version import __version__
-from evenstep.workers.engines import MOST_LIVES, Answer, Piece, Result, answered, fatal
+from evenstep.workers.engines import MOST_LIVES, Piece, Result, TaskResult, answered, fatal
 
 AHEAD = 2  # pieces handed out for each core, so that none waits for the next one
 
@@ -93,7 +93,7 @@ class Crowd:
         (done,), _ = ray.wait(list(self._flying), num_returns=1)
         number = self._flying.pop(done)
         try:
-            answer: Answer = ray.get(done)
+            answer: TaskResult = ray.get(done)
         except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
             raise fatal(self._pieces[number]) from error
         except ray.exceptions.RayError as error:
@@ -107,10 +107,10 @@ class Crowd:
         self._flying.clear()
 
 
-def _checked(version: str, work: Callable[[Any], Any], piece: Any) -> Answer:
+def _checked(version: str, work: Callable[[Any], Any], piece: Any) -> TaskResult:
     """What a worker does with a piece."""
     if version != __version__:
-        return Answer(None, UsageError(
+        return TaskResult(None, UsageError(
             f"a worker of the Ray cluster has evenstep {__version__}, this machine {version}: "
             "install the same version on all of its nodes"
         ))  # fmt: skip

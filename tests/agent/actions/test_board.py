@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent.actions.board import LEASE_NS, SIZE, SLOTS, Board
+from evenstep.agent.actions.board import LEASE_NS, SIZE, SLOTS, LinkBoard
 from evenstep.errors import EvenstepError
 from evenstep.pacing.token import Post
 
@@ -26,7 +26,7 @@ def path(tmp_path):
 @given(POSTS)
 def test_others_read_what_a_job_says(tmp_path_factory, post):
     path = tmp_path_factory.mktemp("link") / "board"
-    one, other = Board(path), Board(path)
+    one, other = LinkBoard(path), LinkBoard(path)
     one.say(post, NOW)
     assert other.others(NOW) == [post]
     assert one.others(NOW) == []
@@ -36,14 +36,14 @@ def test_others_read_what_a_job_says(tmp_path_factory, post):
 
 
 def test_who_has_been_silent_for_long_is_not_there(path):
-    one, other = Board(path), Board(path)
+    one, other = LinkBoard(path), LinkBoard(path)
     one.say(Post(step_ns=1), NOW)
     assert other.leader(NOW + LEASE_NS - 1) is not None
     assert other.leader(NOW + LEASE_NS) is None
 
 
 def test_the_first_that_takes_part_leads(path):
-    boards = [Board(path) for _ in range(3)]
+    boards = [LinkBoard(path) for _ in range(3)]
     for number, board in enumerate(boards):
         board.say(Post(step_ns=number, span=number), NOW)
     assert boards[0].leader(NOW).span == 1  # the first itself takes no part
@@ -52,7 +52,7 @@ def test_the_first_that_takes_part_leads(path):
 
 
 def test_a_board_has_room_for_so_many_and_nobody_fails_for_want_of_it(path):
-    boards = [Board(path) for _ in range(SLOTS + 1)]
+    boards = [LinkBoard(path) for _ in range(SLOTS + 1)]
     for board in boards:
         board.say(Post(step_ns=1), NOW)
     assert len(boards[-1].others(NOW)) == SLOTS
@@ -69,7 +69,7 @@ def test_what_is_no_board_of_ours_is_left_alone(path, make):
     else:
         path.write_bytes(b"x" * SIZE)
     with pytest.raises(EvenstepError, match="no board"):
-        Board(path)
+        LinkBoard(path)
 
 
 HOLDER = """
@@ -85,14 +85,14 @@ time.sleep(60)
 
 
 def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path):
-    from evenstep.pacing.account import Account
+    from evenstep.pacing.account import TrialBudget
     from evenstep.pacing.token import MOST_WAIT, Token
 
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"held\n"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    board, token = Board(path), Token(Account(), guarded=False)
+    board, token = LinkBoard(path), Token(TrialBudget(), guarded=False)
     token.post = Post(alone_ns=60_000_000, step_ns=200_000_000)
     token._acts = True
     waits = []

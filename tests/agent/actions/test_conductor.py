@@ -7,7 +7,7 @@ import pytest
 from evenstep.agent.actions.action import Facts
 from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.steps import ClosedStep
-from evenstep.pacing import Account
+from evenstep.pacing import TrialBudget
 
 MS = 1_000_000
 
@@ -63,7 +63,7 @@ class Job:
         makers = {f"made-{n}": (lambda made=made: made) for n, made in enumerate(self.actions)}
         for name, made in zip(makers, self.actions, strict=True):
             made.name = name
-        self.account = Account()
+        self.account = TrialBudget()
         self.conductor = Conductor(
             self.spool, seed="run/0", account=self.account, place=(0, 1, 4), makers=makers
         )

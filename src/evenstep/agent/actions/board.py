@@ -28,7 +28,7 @@ SIZE = _HEAD.size + SLOTS * _SLOT.size
 FOLDER = Path("/dev/shm")  # opened without following links
 
 
-class Board:
+class LinkBoard:
     """The slots of a link on this host. Raises `EvenstepError` where there can be none."""
 
     def __init__(self, path: Path) -> None:

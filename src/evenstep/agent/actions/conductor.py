@@ -14,7 +14,7 @@ from evenstep.agent.actions.action import OFF, Action, Facts
 from evenstep.agent.actions.link import LinkToken
 from evenstep.agent.steps import ClosedStep
 from evenstep.errors import EvenstepError
-from evenstep.pacing.account import Account
+from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
 from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.layout import Actuator, Kind
@@ -24,7 +24,7 @@ FACTS_STEPS = 64  # steps that the facts are of
 CALM_STEPS = 2  # steady ones in a row after an unsteady one, before anything is acted on
 
 
-class Part:
+class TriedAction:
     """An action and its trial."""
 
     def __init__(self, action: Action, trial: RandomTrial) -> None:
@@ -45,13 +45,13 @@ class Conductor:
         spool: Spool,
         *,
         seed: str,
-        account: Account,
+        account: TrialBudget,
         place: tuple[int, int, int],
         makers: dict[str, Callable[[], Action]],
         link: Callable[[], LinkToken] | None = None,
     ) -> None:
         self.account = account
-        self.parts: list[Part] = []
+        self.parts: list[TriedAction] = []
         self._spool = spool
         self._seed = seed
         self._place = place  # local rank, local world, world
@@ -91,10 +91,10 @@ class Conductor:
             except EvenstepError as error:  # nothing waits then
                 self._spool.add_fact("token", str(error))
 
-    def _made(self, name: str) -> Part:
+    def _made(self, name: str) -> TriedAction:
         action = self._makers[name]()
         seed = f"{self._seed}/{name}"
-        return Part(action, RandomTrial(self.account, seed=seed, scale=action.scale))
+        return TriedAction(action, RandomTrial(self.account, seed=seed, scale=action.scale))
 
     def end_step(self, closed: ClosedStep, waited_ns: int = 0) -> None:
         """A step is over; what is done in the next one begins here."""
@@ -140,7 +140,7 @@ class Conductor:
             part.reason = part.action.applies(facts)
             part.trial.wanted = bool(part.reason) and not part.action.note
 
-    def _turn(self, part: Part, step: int, *, calm: bool) -> None:
+    def _turn(self, part: TriedAction, step: int, *, calm: bool) -> None:
         """Begin, go on or end before this step."""
         trial, action = part.trial, part.action
         acts = calm and not action.note and trial.acts(step // BLOCK_STEPS)
@@ -157,7 +157,7 @@ class Conductor:
             part.said = said
             self._record(f"{said} ({part.reason})", step)
 
-    def _end(self, part: Part, step: int) -> None:
+    def _end(self, part: TriedAction, step: int) -> None:
         if part.acting:
             part.acting = False
             part.action.end(step)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.actions.board import Board, board_path
+from evenstep.agent.actions.board import LinkBoard, board_path
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
-from evenstep.pacing.account import Account, Verdict
+from evenstep.pacing.account import TrialBudget, TrialVerdict
 from evenstep.pacing.token import TOKEN, Token
 from evenstep.trace.spool.layout import WORD_EXIT, Actuator, Flag, Kind
 
@@ -28,7 +28,7 @@ class LinkToken:
     def __init__(
         self,
         recorder: Recorder,
-        account: Account,
+        account: TrialBudget,
         *,
         group: str,
         gate_by: Callable[[Callable[[], None] | None], None],
@@ -38,7 +38,7 @@ class LinkToken:
         self.token = Token(account, guarded=guarded)
         self._held = held  # told of time that was neither work nor exchange
         self._recorder = recorder
-        self._board = Board(board_path(group))
+        self._board = LinkBoard(board_path(group))
         self._gate_by = gate_by
         self._asked = False
         gate_by(self.before_collective)
@@ -101,7 +101,7 @@ class LinkToken:
             self._board.path.unlink(missing_ok=True)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TrialVerdict:
         """What its trial found."""
         return self.token.trial.verdict
 

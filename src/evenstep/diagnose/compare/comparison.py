@@ -13,7 +13,14 @@ import numpy as np
 
 from evenstep.diagnose.compare import findings as comparison_findings
 from evenstep.diagnose.compare.account import SHARES, Account, Array, numbers, parts
-from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, WORSE, Change, Comparison, Part
+from evenstep.diagnose.compare.result import (
+    BETTER,
+    NO_EVIDENCE,
+    WORSE,
+    Comparison,
+    MetricChange,
+    StepTimePart,
+)
 from evenstep.diagnose.compare.words import limits, sentence
 
 SMALLEST_BASE = 0.05  # of the baseline: what draws of it are taken to be at least in a ratio
@@ -84,7 +91,7 @@ def _drawn(
     return first, second, first_drawn, second_drawn
 
 
-def _changes(baseline: Account, other: Account, unit: str) -> list[Change]:
+def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]:
     def of(run: Account, at: Array) -> Numbers:
         found = numbers(run, at, unit=unit)
         if baseline.world != other.world:
@@ -101,7 +108,7 @@ def _changes(baseline: Account, other: Account, unit: str) -> list[Change]:
 
 def _change(
     name: str, unit: str, before: float, after: float, draws_before: Array, draws_after: Array
-) -> Change:
+) -> MetricChange:
     direction, own_unit = DIRECTIONS[name]
     difference = after - before
     low, high = _interval(difference, draws_after - draws_before)
@@ -111,7 +118,7 @@ def _change(
         safe = np.maximum(draws_before, SMALLEST_BASE * before)
         ratios = np.maximum(draws_after, 0) / safe
         relative_low, relative_high = _interval(relative, ratios - 1)
-    return Change(
+    return MetricChange(
         metric=name,
         unit=own_unit or unit,
         baseline=before,
@@ -144,7 +151,7 @@ def judged(low: float, high: float, direction: int, *, negligible: float) -> str
     return BETTER if (low > 0) == (direction > 0) else WORSE
 
 
-def _split(baseline: Account, other: Account) -> tuple[float, list[Part]]:
+def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]]:
     """The difference of the mean step, part by part."""
     split = baseline.above_floor is not None and other.above_floor is not None
 
@@ -158,5 +165,5 @@ def _split(baseline: Account, other: Account) -> tuple[float, list[Part]]:
         if name in before:
             difference = after[name] - before[name]
             low, high = _interval(difference, drawn_after[name] - drawn_before[name])
-            found.append(Part(name, before[name], after[name], difference, low, high))
+            found.append(StepTimePart(name, before[name], after[name], difference, low, high))
     return float(other.length_ns.mean() - baseline.length_ns.mean()), found

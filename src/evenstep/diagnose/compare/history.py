@@ -66,7 +66,7 @@ class PastRun:
 
 
 @dataclass(slots=True, frozen=True)
-class Trend:
+class MetricTrend:
     """How a number develops from run to run: relative change a run, with its 95 % interval."""
 
     metric: str
@@ -85,7 +85,7 @@ class Workload:
     runs: Sequence[str]
     restarts: int
     spread: dict[str, float | None]
-    trends: Sequence[Trend]
+    trends: Sequence[MetricTrend]
     sentence: str
 
 
@@ -271,7 +271,7 @@ def _spread(name: str, runs: Sequence[PastRun]) -> float | None:
     return float(values.std(ddof=1) / values.mean())
 
 
-def _trend(name: str, runs: Sequence[PastRun]) -> Trend | None:
+def _trend(name: str, runs: Sequence[PastRun]) -> MetricTrend | None:
     """Slope of the logarithm over the runs' order: least squares with Student's interval."""
     values = _values(name, runs)
     if values is None or len(values) < FEWEST:
@@ -284,7 +284,7 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend | None:
     freedom = len(values) - 2
     half = student(freedom) * float(np.sqrt((rest**2).sum() / freedom / across))
     change, low, high = (float(np.expm1(each)) for each in (slope, slope - half, slope + half))
-    return Trend(name, change, low, high, _said(TRENDS[name], change, low, high))
+    return MetricTrend(name, change, low, high, _said(TRENDS[name], change, low, high))
 
 
 def _moves(low: float, high: float) -> bool:
@@ -303,7 +303,7 @@ def _said(name: str, change: float, low: float, high: float) -> str:
     )
 
 
-def _sentence(runs: Sequence[PastRun], trends: Sequence[Trend]) -> str:
+def _sentence(runs: Sequence[PastRun], trends: Sequence[MetricTrend]) -> str:
     ranks = f"{runs[0].ranks} rank{'' if runs[0].ranks == 1 else 's'}"
     head = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     head += f" of {runs[0].script or 'an unnamed script'} with {ranks}"

@@ -13,7 +13,7 @@ BETTER, WORSE, NO_EVIDENCE = "better", "worse", "no evidence"
 
 
 @dataclass(slots=True, frozen=True)
-class Change:
+class MetricChange:
     """A number of two runs. `relative` is value over baseline less 1; None where that has no sense.
 
     Invariant: low <= difference <= high, and the same of the relative ones.
@@ -33,7 +33,7 @@ class Change:
 
 
 @dataclass(slots=True, frozen=True)
-class Part:
+class StepTimePart:
     """What a part of the step time has become, ns per step."""
 
     part: str
@@ -51,13 +51,13 @@ class Comparison:
     name: str
     verdict: str
     sentence: str
-    changes: Sequence[Change] = ()
+    changes: Sequence[MetricChange] = ()
     findings: Sequence[Changed] = ()
     difference_ns: float | None = None  # of the mean over ranks of a step's length
-    parts: Sequence[Part] = ()
+    parts: Sequence[StepTimePart] = ()
     limits: list[str] = field(default_factory=list)
 
-    def change(self, metric: str) -> Change | None:
+    def change(self, metric: str) -> MetricChange | None:
         """The change of one number, if both runs have it."""
         return next((item for item in self.changes if item.metric == metric), None)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evenstep import words
 from evenstep.diagnose.compare.account import Account
 from evenstep.diagnose.compare.findings import Changed
-from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, Change
+from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, MetricChange
 
 FEW_STEPS = 30
 TAIL_STEPS = 500  # of which five lie above the p99
@@ -15,7 +15,7 @@ ALIKE = 0.1  # relative difference up to which two runs move the same bytes
 
 
 def sentence(
-    baseline: Account, other: Account, changes: Sequence[Change], findings: Sequence[Changed]
+    baseline: Account, other: Account, changes: Sequence[MetricChange], findings: Sequence[Changed]
 ) -> str:
     rate = changes[0]
     if rate.verdict == NO_EVIDENCE:
@@ -42,7 +42,7 @@ def sentence(
     return text
 
 
-def _relative(change: Change) -> str:
+def _relative(change: MetricChange) -> str:
     if change.relative is None or change.relative_low is None or change.relative_high is None:
         return "unknown"
     low, high = signed(change.relative_low), signed(change.relative_high)

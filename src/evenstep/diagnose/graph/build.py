@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entries
-from evenstep.diagnose.graph.lanes import Span, rows_of
+from evenstep.diagnose.graph.lanes import LaneExtent, rows_of
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.measure.arrivals import device_clock_is_hosts
@@ -43,7 +43,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     found = _only(found, ~lost[found.rows.lane]) if lost.any() else found
     found = found._replace(rows=_decided(found.rows))
     apart = device & ~np.isin(ranks, device_clock_is_hosts(trace))
-    span = Span(trace, clocks, steps, ranks, device, apart)
+    span = LaneExtent(trace, clocks, steps, ranks, device, apart)
     over, queues = _over(found, _ended(found))
     operations = found.operations.with_column("over_ns", over).with_column("queues", queues)
     operations = operations.with_column("last_ns", _begin(found))

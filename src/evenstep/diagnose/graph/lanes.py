@@ -29,7 +29,7 @@ TELLING_NS = 20_000  # a wait of so long was ended by what it was for
 BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait it ended
 
 
-class Span(NamedTuple):
+class LaneExtent(NamedTuple):
     """What is laid out: steps and ranks by number, ascending; `device` (ranks,) are streams, and
     `apart` those of them whose clock is not their host's: their steps end with what they do."""
 
@@ -63,7 +63,7 @@ class Span(NamedTuple):
         return found
 
 
-def rows_of(span: Span, found: Entries, operations: Columns) -> tuple[Columns, Columns]:
+def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Columns, Columns]:
     """All rows, in order of lane and time: lane, step, at_ns, enter, wait, order; and all
     operations, with those added of which nothing is known but that somebody waited for them.
 
@@ -132,7 +132,7 @@ def _entered(rows: Columns, waits: Array) -> Columns:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-def _host_rows(span: Span, found: Entries, over: Array) -> tuple[list[Columns], Columns]:
+def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Columns], Columns]:
     """Entries and waits of host threads, and the ends of their steps; and waits for what is not
     known."""
     rows = found.rows.select(~found.rows.on_device) if span.device.any() else found.rows
@@ -263,7 +263,7 @@ def _before_in_lane(lane: Array, last: Array) -> Array:
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def _device_rows(span: Span, found: Entries, over: Array) -> list[Columns]:
+def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]:
     """Entries of streams, what their compute waits for, and steps that end with the last of it."""
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([~rows.sends, rows.enter_ns, rows.lane]))

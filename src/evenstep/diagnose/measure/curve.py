@@ -22,7 +22,7 @@ SPREAD = 4.0  # largest over smallest size, from which a slope says something
 ROUNDS = 8  # of the reweighted fit
 
 
-class Line(NamedTuple):
+class TransferLine(NamedTuple):
     """t = alpha_ns + size / gBps, with 10^9 bytes/s being bytes per nanosecond."""
 
     alpha_ns: float
@@ -38,7 +38,9 @@ class Line(NamedTuple):
         return self.alpha_ns * self.gBps
 
 
-def line_through(size_bytes: Array, time_ns: Array, weight: Array | None = None) -> Line | None:
+def line_through(
+    size_bytes: Array, time_ns: Array, weight: Array | None = None
+) -> TransferLine | None:
     """The line of least relative deviations; None where sizes are too much alike to have one.
 
     Neither latency nor time per byte is negative: a fit that wants one of them so does without it.
@@ -54,7 +56,7 @@ def line_through(size_bytes: Array, time_ns: Array, weight: Array | None = None)
         alpha, per_byte = _solved(sizes, scale, times)
         off = np.abs(alpha + per_byte * sizes - times) / times
         scale = np.sqrt(given / np.maximum(off, 1e-3)) / times
-    return Line(alpha, 1 / per_byte) if per_byte > 0 else None
+    return TransferLine(alpha, 1 / per_byte) if per_byte > 0 else None
 
 
 def _solved(sizes: Array, scale: Array, times: Array) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.curve import Line, line_through
+from evenstep.diagnose.measure.curve import TransferLine, line_through
 from evenstep.diagnose.measure.places import busiest, node_of, rack_of
 from evenstep.diagnose.measure.transfer import Transfers, bus_factor
 from evenstep.trace.spool.layout import Op
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
     rows: Array  # mask of the transfers
     sizes: Array  # bytes, ascending, of the kinds with enough collectives
     floors_ns: Array  # of those
-    line: Line | None  # through them; None where the sizes are too much alike
+    line: TransferLine | None  # through them; None where the sizes are too much alike
 
     @property
     def lies(self) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from evenstep.trace.trace import Trace
 BUCKETS = ("init", "data", "checkpoint", "restart", "lost_work", "wait")
 
 
-class Goodput(NamedTuple):
+class GoodputSeconds(NamedTuple):
     """Seconds of a job, as its ranks had them on average; buckets do not overlap."""
 
     elapsed_s: float
@@ -39,7 +39,7 @@ class Goodput(NamedTuple):
         return {"share": round(self.share, 6), "elapsed_s": self.elapsed_s, "lost": lost}
 
 
-def goodput(trace: Trace, grid: StepGrid) -> Goodput | None:
+def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
     """Of the job a trace is of, as far back as the trace tells; None without a step.
 
     Where there are several attempts, `attempts.with_attempts` has to have found them.
@@ -67,10 +67,10 @@ def goodput(trace: Trace, grid: StepGrid) -> Goodput | None:
     }
     kept_s = max(running_s - (lost["lost_work"] if attempts else 0.0), 0.0)
     lost |= {name: float(cells.sum()) / total_ns * kept_s for name, cells in inside.items()}
-    return Goodput(elapsed_s + init_s, {"init": init_s, **lost})
+    return GoodputSeconds(elapsed_s + init_s, {"init": init_s, **lost})
 
 
-def of_attempts(attempts: Sequence[Attempt], inside_s: Mapping[str, float]) -> Goodput:
+def of_attempts(attempts: Sequence[Attempt], inside_s: Mapping[str, float]) -> GoodputSeconds:
     """Of a past run from its summaries; `inside_s` of its steps (data, checkpoint, wait).
 
     Steps done again have their part of it.
@@ -82,7 +82,9 @@ def of_attempts(attempts: Sequence[Attempt], inside_s: Mapping[str, float]) -> G
         "restart": sum(loss.gap_s for loss in whole.losses),
         "lost_work": sum(loss.work_s for loss in whole.losses),
     }
-    return Goodput(elapsed_s, {name: kept * lost for name, lost in inside_s.items()} | between)
+    return GoodputSeconds(
+        elapsed_s, {name: kept * lost for name, lost in inside_s.items()} | between
+    )
 
 
 def _init_s(trace: Trace) -> float:

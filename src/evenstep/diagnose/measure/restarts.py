@@ -25,7 +25,7 @@ class Loss(NamedTuple):
     seen: bool  # a checkpoint or a logged count tells how much was lost
 
 
-class Account(NamedTuple):
+class AttemptsAccount(NamedTuple):
     """All attempts of a run together."""
 
     losses: list[Loss]
@@ -50,10 +50,10 @@ class Account(NamedTuple):
         return (self.elapsed_s / self.net_steps) / (self.running_s / max(self.steps, 1))
 
 
-def account(attempts: Sequence[Attempt]) -> Account:
+def account(attempts: Sequence[Attempt]) -> AttemptsAccount:
     """Add up what the restarts between these attempts cost."""
     losses = [between(before, after) for before, after in pairwise(attempts)]
-    return Account(
+    return AttemptsAccount(
         losses,
         elapsed_s=attempts[-1].ended_s - attempts[0].started_s,
         running_s=sum(one.steps * one.step_ns for one in attempts) / 1e9,
@@ -122,7 +122,7 @@ class Cadence(NamedTuple):
         return max(0.0, waste(self.now_s, *rest) - waste(self.best_s, *rest))
 
 
-def cadence(attempts: Sequence[Attempt], total: Account) -> Cadence | None:
+def cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> Cadence | None:
     """Of a run whose checkpoints were seen; None where none was."""
     number = sum(one.checkpoints for one in attempts)
     lengths = [(one.checkpoint_ns or 0.0) * one.checkpoints for one in attempts]

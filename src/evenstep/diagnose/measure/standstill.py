@@ -25,7 +25,7 @@ _ALIKE: Mapping[int, str] = {
 }
 
 
-class Call(NamedTuple):
+class EnteredCall(NamedTuple):
     """What a rank entered. `size` is None where members may differ in it."""
 
     op: int
@@ -45,7 +45,7 @@ class Stuck(NamedTuple):
     missing: list[int]
     different: list[int]  # ranks that entered another operation, or another size, at that place
     since_ns: int  # in flight for so long at the end of the trace
-    calls: Mapping[int, Call] = {}  # what each rank entered there
+    calls: Mapping[int, EnteredCall] = {}  # what each rank entered there
     untraced: tuple[int, ...] = ()  # members without a trace
     pause_ns: int | None = None  # of a dump: the longest pause between operations before
     timed: bool = True  # whether since_ns is known, not only a lower bound
@@ -82,13 +82,13 @@ def _without_all(events: Columns) -> Array:
     return found
 
 
-def call_of(rows: Columns, index: int) -> Call:
+def call_of(rows: Columns, index: int) -> EnteredCall:
     """What the rank of a row entered."""
     op = int(rows.op[index])
     side = _ALIKE.get(op)
     size = int(rows[side][index]) if side else None
     dtype = int(rows.dtype[index]) if side else 0
-    return Call(op, size, dtype, int(rows.name[index]))
+    return EnteredCall(op, size, dtype, int(rows.name[index]))
 
 
 def in_flight(trace: Trace, waiting: Columns) -> tuple[int, bool]:

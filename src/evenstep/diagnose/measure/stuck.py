@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from evenstep.diagnose.measure.standstill import (
-    Call,
+    EnteredCall,
     Stuck,
     call_of,
     in_flight,
@@ -132,7 +132,7 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
     )
 
 
-def _different(calls: Mapping[int, Call]) -> tuple[Op, list[int]]:
+def _different(calls: Mapping[int, EnteredCall]) -> tuple[Op, list[int]]:
     """The operation most ranks entered, and who entered another one, or another size of it.
 
     Without a majority all of them differ.
@@ -144,7 +144,7 @@ def _different(calls: Mapping[int, Call]) -> tuple[Op, list[int]]:
     return Op(usual[0]), odd
 
 
-def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, Call]) -> list[int]:
+def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]) -> list[int]:
     """Where no majority tells: who did not call what followed when the same was called before.
 
     Training repeats its collectives; the longest repetition of the calls that led here counts.

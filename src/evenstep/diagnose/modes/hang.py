@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
 from evenstep.diagnose.measure.deaths import SILENT_NS, ended_ns, wall_ns
-from evenstep.diagnose.measure.standstill import Call, Stuck
+from evenstep.diagnose.measure.standstill import EnteredCall, Stuck
 from evenstep.diagnose.measure.stuck import stuck
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.diagnose.modes.out_of_step import out_of_step
@@ -178,7 +178,7 @@ def _entered(trace: Trace, place: Stuck, rank: int) -> str:
     return f"rank {rank} {_words(trace, place.calls[rank])}" + (f", {shifted}" if shifted else "")
 
 
-def _words(trace: Trace, call: Call) -> str:
+def _words(trace: Trace, call: EnteredCall) -> str:
     """ "broadcast of 200 B FLOAT32 in step (train.py:31)"."""
     size = "" if call.size is None else f" of {call.size} B"
     dtype = f" {DType(call.dtype).name.lower()}" if call.size and call.dtype else ""

@@ -13,7 +13,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
-from evenstep.diagnose.measure.curve import Line
+from evenstep.diagnose.measure.curve import TransferLine
 from evenstep.diagnose.measure.expected import Shape, reference
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
@@ -90,7 +90,7 @@ def _expected(case: Case, shape: Shape) -> tuple[Array, str]:
     return case.transfers.of_kind("quiet_ns"), "their own best"
 
 
-def _below_the_knee(shape: Shape) -> Line | None:
+def _below_the_knee(shape: Shape) -> TransferLine | None:
     """Through the smaller sizes, where the largest ones rise far more steeply than their bytes."""
     sizes, times = shape.sizes[shape.sizes > 0], shape.floors_ns[shape.sizes > 0]
     per_byte = times / sizes
@@ -98,7 +98,7 @@ def _below_the_knee(shape: Shape) -> Line | None:
         steepest = float(per_byte[knee - 1])  # of all below; latency included, so an upper bound
         if times[knee] > COLLAPSED * max(steepest * sizes[knee], float(times[knee - 1])):
             slope = max(_slope(sizes[:knee], times[:knee]), 1e-6)
-            return Line(float(np.median(times[:knee] - slope * sizes[:knee])), 1 / slope)
+            return TransferLine(float(np.median(times[:knee] - slope * sizes[:knee])), 1 / slope)
     return None
 
 

@@ -6,7 +6,7 @@ what they would have called next; a rank that calls that already has left the on
 
 from __future__ import annotations
 
-from evenstep.diagnose.measure.standstill import Call, Stuck, call_of
+from evenstep.diagnose.measure.standstill import EnteredCall, Stuck, call_of
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -34,6 +34,6 @@ def _calls(trace: Trace, place: Stuck, rank: int) -> dict[int, tuple[int, int | 
     return {int(at): _kind(call_of(rows, index)) for index, at in enumerate(rows.group_seq)}
 
 
-def _kind(call: Call) -> tuple[int, int | None, int]:
+def _kind(call: EnteredCall) -> tuple[int, int | None, int]:
     """A call without the place it was made from."""
     return call.op, call.size, call.dtype

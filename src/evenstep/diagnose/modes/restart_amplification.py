@@ -9,7 +9,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
-from evenstep.diagnose.measure.restarts import Account, account, cadence, restart_verdict
+from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restart_verdict
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share
 
@@ -40,14 +40,14 @@ def find(case: Case) -> list[Finding]:
     ]
 
 
-def _share(total: Account) -> Share:
+def _share(total: AttemptsAccount) -> Share:
     """Of the elapsed time; work that may not have been lost at all is left out of the low end."""
     value = min(total.lost_s / total.elapsed_s, 1.0)
     certain = sum(loss.gap_s + (loss.work_s if loss.seen else 0.0) for loss in total.losses)
     return Share(value, min(certain / total.elapsed_s, value), value)
 
 
-def _observation(attempts: Sequence[Attempt], total: Account) -> str:
+def _observation(attempts: Sequence[Attempt], total: AttemptsAccount) -> str:
     restarts = len(total.losses)
     gap_s = sum(loss.gap_s for loss in total.losses)
     return (
@@ -58,7 +58,7 @@ def _observation(attempts: Sequence[Attempt], total: Account) -> str:
     )
 
 
-def _cause(attempts: Sequence[Attempt], total: Account) -> str:
+def _cause(attempts: Sequence[Attempt], total: AttemptsAccount) -> str:
     preempted = [one.preempted for one in attempts[:-1] if one.preempted]
     verdicts = [restart_verdict(before, after) for before, after in pairwise(attempts)]
     text = (
@@ -78,7 +78,7 @@ def _cause(attempts: Sequence[Attempt], total: Account) -> str:
     return text
 
 
-def _options(attempts: Sequence[Attempt], total: Account, share: Share) -> list[Option]:
+def _options(attempts: Sequence[Attempt], total: AttemptsAccount, share: Share) -> list[Option]:
     restart_s = sum(loss.gap_s for loss in total.losses) / len(total.losses)
     options = []
     best = cadence(attempts, total)
@@ -123,7 +123,7 @@ def _options(attempts: Sequence[Attempt], total: Account, share: Share) -> list[
     return sorted(options, key=lambda option: -(option.gain or 0.0))
 
 
-def _evidence(case: Case, attempts: Sequence[Attempt], total: Account) -> list[Evidence]:
+def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
     ranks = attempts[-1].ranks
     per_step_s = total.elapsed_s / total.net_steps
     running_s = total.running_s / max(total.steps, 1)
@@ -147,7 +147,7 @@ def _evidence(case: Case, attempts: Sequence[Attempt], total: Account) -> list[E
     return items + _energy(attempts, total) + _cadence(attempts, total) + _sides(attempts)
 
 
-def _energy(attempts: Sequence[Attempt], total: Account) -> list[Evidence]:
+def _energy(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
     """Energy per step that counts, where every attempt has its counter."""
     parts = [one.energy_joules for one in attempts]
     if any(part is None for part in parts):
@@ -157,7 +157,7 @@ def _energy(attempts: Sequence[Attempt], total: Account) -> list[Evidence]:
     return [Evidence("energy_per_step_that_counts", _short(net), _short(done), "J")]
 
 
-def _cadence(attempts: Sequence[Attempt], total: Account) -> list[Evidence]:
+def _cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
     best = cadence(attempts, total)
     if best is None:
         return []

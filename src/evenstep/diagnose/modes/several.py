@@ -13,7 +13,7 @@ from evenstep.diagnose.modes.scaling_collapse import collapse, recommended
 from evenstep.diagnose.sizes import workload
 from evenstep.diagnose.sizes.scaling import Curve, Interval, curve
 from evenstep.diagnose.sizes.scaling_shape import Doubling, last_doubling, stretches
-from evenstep.diagnose.sizes.workload import Point
+from evenstep.diagnose.sizes.workload import ScalingPoint
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,7 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
     return Diagnosis(_run(runs), _summary(usable, scaling, verdict), findings, limits)
 
 
-def _amounts(points: Sequence[Point], kind: str | None) -> tuple[str, Array]:
+def _amounts(points: Sequence[ScalingPoint], kind: str | None) -> tuple[str, Array]:
     """The unit of throughput, and how much of it one step of each run is."""
     samples = [point.samples for point in points]
     if all(samples):
@@ -62,7 +62,7 @@ def _amounts(points: Sequence[Point], kind: str | None) -> tuple[str, Array]:
     return "rank-steps/s", np.array([point.ranks for point in points], float)
 
 
-def _largest(point: Point) -> Finding | None:
+def _largest(point: ScalingPoint) -> Finding | None:
     worst = max(point.diagnosis.findings, key=lambda one: one.severity, default=None)
     return worst if worst is not None and worst.severity >= NAMED else None
 
@@ -77,7 +77,7 @@ def _run(runs: Sequence[tuple[Trace, Diagnosis]]) -> dict[str, Any]:
 
 
 def _summary(
-    points: Sequence[Point], scaling: dict[str, Any] | None, verdict: str
+    points: Sequence[ScalingPoint], scaling: dict[str, Any] | None, verdict: str
 ) -> dict[str, Any]:
     """The contract's keys, those of the largest run, and `scaling`."""
     largest = points[-1].diagnosis.summary if points else {}
@@ -133,7 +133,7 @@ def _doubling(doubling: Doubling | None) -> dict[str, Any] | None:
     return {**doubling._asdict(), "ranks": list(doubling.ranks)}
 
 
-def _limits(points: Sequence[Point], sizes: Sequence[int], kind: str | None) -> list[str]:
+def _limits(points: Sequence[ScalingPoint], sizes: Sequence[int], kind: str | None) -> list[str]:
     lines = []
     if len(sizes) < FEWEST_FOR_LAW:
         lines.append("two sizes carry one parameter of the law: its knee and peak are guesses")

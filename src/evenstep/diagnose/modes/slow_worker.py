@@ -19,7 +19,7 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.others import above_others
 from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, MAD_SIGMA
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.operations.operations import Job, on_steps, replayed
+from evenstep.diagnose.operations.operations import OperationJob, on_steps, replayed
 from evenstep.statistics.interval import Share
 from evenstep.trace.operations import COMPUTES
 
@@ -30,7 +30,9 @@ ERRORS = 4.0  # standard errors it must stand out by: chance does not
 NAMED = 16  # workers that are ranked by what each costs alone
 
 
-def by_replay(case: Case, plan: Job, own_s: Array, *, varying: bool) -> tuple[list[Finding], Array]:
+def by_replay(
+    case: Case, plan: OperationJob, own_s: Array, *, varying: bool
+) -> tuple[list[Finding], Array]:
     """Slow workers, if any, and the durations with their computes as long as the others'.
 
     With data of `varying` length a pipeline all of whose workers are slow has had longer data.
@@ -60,14 +62,14 @@ def by_replay(case: Case, plan: Job, own_s: Array, *, varying: bool) -> tuple[li
     return [_finding(case, ranks, share, _spent(plan, own_s, first, factor[first]))], mended[0]
 
 
-def _without_whole_pipelines(plan: Job, factor: Array) -> Array:
+def _without_whole_pipelines(plan: OperationJob, factor: Array) -> Array:
     first = np.unique(plan.table.worker, return_index=True)[1]
     dp_rank = np.unique(plan.table.dp_rank[first], return_inverse=True)[1].reshape(-1)
     members, slow = np.bincount(dp_rank), np.bincount(dp_rank, weights=factor > 1.0)
     return np.where(((members > 1) & (slow == members))[dp_rank], 1.0, factor)
 
 
-def factors(plan: Job, own_s: Array) -> Array:
+def factors(plan: OperationJob, own_s: Array) -> Array:
     """How many times as long as the others' of its stage each worker's computes are.
 
     1 for workers that are not slower in most steps, and for those alone on their stage.
@@ -95,14 +97,14 @@ def factors(plan: Job, own_s: Array) -> Array:
     return found
 
 
-def _mended(plan: Job, own_s: Array, factor: Array, workers: Array) -> Array:
+def _mended(plan: OperationJob, own_s: Array, factor: Array, workers: Array) -> Array:
     chosen = np.ones(len(factor))
     chosen[workers] = factor[workers]
     computes = np.isin(plan.table.role, COMPUTES)
     return np.where(computes, own_s / chosen[plan.table.worker], own_s)
 
 
-def _spent(plan: Job, own_s: Array, worker: int, factor: float) -> tuple[float, float]:
+def _spent(plan: OperationJob, own_s: Array, worker: int, factor: float) -> tuple[float, float]:
     """Compute of a worker in a step, and what it would be at the others' speed, in ns."""
     mine = (plan.table.worker == worker) & np.isin(plan.table.role, COMPUTES)
     spent_ns = float(own_s[mine].sum()) / len(plan.steps) * 1e9

@@ -16,7 +16,7 @@ from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.operations.operations import Job, balanced, on_steps, replayed
+from evenstep.diagnose.operations.operations import OperationJob, balanced, on_steps, replayed
 from evenstep.statistics.interval import Share
 from evenstep.trace.operations import COMPUTES
 
@@ -50,7 +50,7 @@ class Stage:
 # -- of an operation table -------------------------------------------------------------------------
 
 
-def by_replay(case: Case, plan: Job, own_s: Array) -> list[Finding]:
+def by_replay(case: Case, plan: OperationJob, own_s: Array) -> list[Finding]:
     """The stage whose mending saves most. `own_s`: durations of the rows, as far as not mended."""
     each_ns = _each_ns(plan, own_s)
     longest = np.argsort(-each_ns, kind="stable")[:LONGEST]
@@ -86,7 +86,7 @@ def _evidence(stage: Stage, length: Array, explained: float | None) -> list[Evid
     ]
 
 
-def _each_ns(plan: Job, own_s: Array) -> Array:
+def _each_ns(plan: OperationJob, own_s: Array) -> Array:
     """Compute in a step of the worker of each stage that computes least: a stage is long where all
     of its workers are, else a worker is slow."""
     table = plan.table
@@ -98,7 +98,7 @@ def _each_ns(plan: Job, own_s: Array) -> Array:
     return np.where(np.isfinite(least), least, 0.0) / len(plan.steps) * 1e9
 
 
-def _beside_others(plan: Job, each_ns: Array, number: int) -> Stage:
+def _beside_others(plan: OperationJob, each_ns: Array, number: int) -> Stage:
     others = float(np.delete(each_ns, number).mean())
     ranks = np.unique(plan.table["rank"][plan.table.stage == number]).tolist()
     return Stage(number, len(each_ns), ranks, float(each_ns[number]), others)

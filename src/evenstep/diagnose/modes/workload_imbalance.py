@@ -23,7 +23,7 @@ from evenstep.diagnose.measure.patterns import FEWEST
 from evenstep.diagnose.modes import projection, slow_worker
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.diagnose.modes.stage_imbalance import MODE_NAME, by_lateness, by_replay
-from evenstep.diagnose.operations.operations import Job, evened, job, on_steps, replayed
+from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
 from evenstep.statistics.interval import Share
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, Role
@@ -45,7 +45,7 @@ def find(case: Case) -> list[Finding]:
     return [*by_lateness(case), *_of_phases(case)]
 
 
-def _of_operations(case: Case, plan: Job) -> list[Finding]:
+def _of_operations(case: Case, plan: OperationJob) -> list[Finding]:
     """Slow workers, then sequences: what is left of a stage's length is the stage's own."""
     varied = _varied(plan)
     correlation = _correlation(varied)
@@ -61,7 +61,7 @@ def _of_operations(case: Case, plan: Job) -> list[Finding]:
     return findings + by_replay(case, plan, own)
 
 
-def _varied(plan: Job) -> Columns:
+def _varied(plan: OperationJob) -> Columns:
     """Forward and backward of each micro-batch on each worker, over the worker's own mean."""
     table, parts = plan.table, {}
     key = np.stack([table.step, table.worker, table.gmc, table.mb_id])

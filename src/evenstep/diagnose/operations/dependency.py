@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.operations.messages import STAMPS_S, Messages, in_order, messages
+from evenstep.diagnose.operations.messages import STAMPS_S, OperationMessages, in_order, messages
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, DATA_PARALLEL, MESSAGES, Role
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 Edges = tuple[Array, Array]  # from, to: nodes
 
 
-class Level(NamedTuple):
+class OperationLevel(NamedTuple):
     """Groups that can begin once all earlier levels have ended."""
 
     nodes: slice
@@ -34,7 +34,7 @@ class Level(NamedTuple):
     edges: Array  # first edge of each group
 
 
-class Graph(NamedTuple):
+class OperationGraph(NamedTuple):
     """The operations of a step, ordered by level. `order` are their indices in the table given.
 
     Node number `len(order)` stands for the beginning of the step.
@@ -42,11 +42,11 @@ class Graph(NamedTuple):
 
     order: Array
     group: Array  # of each node, in that order: those of a number begin together
-    levels: list[Level]
+    levels: list[OperationLevel]
     unpaired: int  # messages whose other end is not there
 
 
-def graph(ops: Columns, *, overlapping: bool) -> Graph:
+def graph(ops: Columns, *, overlapping: bool) -> OperationGraph:
     """The dependencies of one step's operations; see `operations.prepared` for the columns.
 
     `overlapping`: gradients are reduced behind backward. Where operations are missing, nothing
@@ -71,7 +71,7 @@ def graph(ops: Columns, *, overlapping: bool) -> Graph:
 # -- who begins together ---------------------------------------------------------------------------
 
 
-def _groups(ops: Columns, sent: Messages) -> Array:
+def _groups(ops: Columns, sent: OperationMessages) -> Array:
     """A number per set of operations that begin together."""
     count = len(ops)
     alone = np.arange(count)
@@ -103,7 +103,7 @@ def _numbered(key: Array) -> Array:
 # -- what comes after what -------------------------------------------------------------------------
 
 
-def _edges(ops: Columns, sent: Messages, *, overlapping: bool) -> Edges:
+def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Edges:
     found = [
         _chain(ops, _computing(ops), ops.worker),
         _chain(ops, np.isin(ops.role, MESSAGES), ops.worker * len(Role) + ops.role),
@@ -265,7 +265,9 @@ def _levels(source: Array, target: Array, group: Array) -> Array:
     return np.asarray(level[group])
 
 
-def _ordered(source: Array, target: Array, group: Array, level: Array, unpaired: int) -> Graph:
+def _ordered(
+    source: Array, target: Array, group: Array, level: Array, unpaired: int
+) -> OperationGraph:
     """Nodes renumbered by level and group, with the edges into every level side by side."""
     order = np.lexsort([group, level])
     count = len(order)
@@ -279,12 +281,12 @@ def _ordered(source: Array, target: Array, group: Array, level: Array, unpaired:
     source, target = source[by_target], target[by_target]
     starts = np.flatnonzero(np.diff(level, prepend=-1, append=-1))
     levels = [_level(slice(int(a), int(b)), source, target, group) for a, b in pairwise(starts)]
-    return Graph(order, group, levels, unpaired)
+    return OperationGraph(order, group, levels, unpaired)
 
 
-def _level(nodes: slice, source: Array, target: Array, group: Array) -> Level:
+def _level(nodes: slice, source: Array, target: Array, group: Array) -> OperationLevel:
     first, end = np.searchsorted(target, [nodes.start, nodes.stop])
     member = np.cumsum(np.diff(group[nodes], prepend=-1) != 0) - 1
     source, target = source[first:end], target[first:end]
     edges = np.flatnonzero(np.diff(member[target - nodes.start], prepend=-1))
-    return Level(nodes, member, source, target, edges)
+    return OperationLevel(nodes, member, source, target, edges)

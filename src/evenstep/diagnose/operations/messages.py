@@ -31,7 +31,7 @@ _DIRECTION = {
 }
 
 
-class Messages(NamedTuple):
+class OperationMessages(NamedTuple):
     """Of every operation of a step."""
 
     compute: Array  # of a message: the compute that makes or needs it; -1 none
@@ -48,7 +48,7 @@ def in_order(ops: Columns, where: Array) -> Array:
     return np.asarray(nodes[np.lexsort(order)])
 
 
-def messages(ops: Columns) -> Messages:
+def messages(ops: Columns) -> OperationMessages:
     """Find computes and other ends of one step's messages."""
     compute = np.full(len(ops), -1)
     edges, lacking = [], _lacking(ops)
@@ -66,7 +66,7 @@ def messages(ops: Columns) -> Messages:
             edges.append((sent[known], found[known]))
             edges.append((posted[posted >= 0], sent[posted >= 0]))
     pair, unpaired = _paired(ops, compute, doubtful=doubtful)
-    return Messages(compute, pair, edges, unpaired, doubtful or unpaired > 0)
+    return OperationMessages(compute, pair, edges, unpaired, doubtful or unpaired > 0)
 
 
 def _lacking(ops: Columns) -> Array:

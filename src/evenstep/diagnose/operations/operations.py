@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.operations.dependency import Graph, graph
+from evenstep.diagnose.operations.dependency import OperationGraph, graph
 from evenstep.diagnose.operations.messages import CLOCK_ERROR_S
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
@@ -20,20 +20,20 @@ from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
 Array = npt.NDArray[Any]
 
 
-class Batch(NamedTuple):
+class StepBatch(NamedTuple):
     """Steps of one structure. `rows` is (nodes, steps): rows of the table, in the graph's order."""
 
-    steps: Array  # indices into `Job.steps`
+    steps: Array  # indices into `OperationJob.steps`
     rows: Array
-    graph: Graph
+    graph: OperationGraph
 
 
-class Job(NamedTuple):
+class OperationJob(NamedTuple):
     """An operation table with its dependencies. Arrays beside the table are per row, seconds."""
 
     table: Columns
     steps: Array  # numbers, ascending
-    batches: list[Batch]
+    batches: list[StepBatch]
     own_s: Array  # what the operation itself took
     usual_s: Array  # what one of its type usually takes
     delay_s: Array  # from when it could have begun to when it did: work that was not recorded
@@ -46,7 +46,7 @@ class Job(NamedTuple):
         return sum(len(batch.steps) * batch.graph.unpaired for batch in self.batches)
 
 
-def job(operations: Columns, names: tuple[str, ...]) -> Job:
+def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     """Work out dependencies and durations of a table with the columns of `trace.operations`."""
     table = prepared(operations)
     steps, first = np.unique(table.step, return_index=True)
@@ -57,7 +57,7 @@ def job(operations: Columns, names: tuple[str, ...]) -> Job:
         own[batch.rows], delay[batch.rows] = _measured(table, batch)
     start = np.minimum.reduceat(table.start_s, first)
     measured = np.maximum.reduceat(table.end_s, first) - start
-    return Job(table, steps, batches, own, _usual(table, own), delay, measured, names)
+    return OperationJob(table, steps, batches, own, _usual(table, own), delay, measured, names)
 
 
 def prepared(operations: Columns) -> Columns:
@@ -108,7 +108,7 @@ def _lanes(operations: Columns, rank: Array) -> Array:
     return lane[rank]
 
 
-def _batches(table: Columns, bounds: Array) -> list[Batch]:
+def _batches(table: Columns, bounds: Array) -> list[StepBatch]:
     """Steps grouped by their structure, each with one graph."""
     turn = _turns(table, bounds)
     names = ("worker", "dp_rank", "stage", "optype", "seq_id", "mc", "gmc", "mb_id")
@@ -122,7 +122,7 @@ def _batches(table: Columns, bounds: Array) -> list[Batch]:
         begin, end = bounds[indices[0]], bounds[indices[0] + 1]
         plan = graph(table.select(slice(begin, end)), overlapping=overlapping)
         rows = plan.order[:, None] + bounds[indices][None, :]
-        found.append(Batch(np.asarray(indices), rows, plan))
+        found.append(StepBatch(np.asarray(indices), rows, plan))
     return found
 
 
@@ -155,7 +155,7 @@ def _turns(table: Columns, bounds: Array) -> Array:
     return turn
 
 
-def _measured(table: Columns, batch: Batch) -> tuple[Array, Array]:
+def _measured(table: Columns, batch: StepBatch) -> tuple[Array, Array]:
     """What each operation itself took, and how long after it could have begun it did."""
     start, end = table.start_s[batch.rows], table.end_s[batch.rows]
     role = table.role[batch.rows[:, 0]]
@@ -169,7 +169,7 @@ def _measured(table: Columns, batch: Batch) -> tuple[Array, Array]:
     return own, _delays(start, end, batch.graph)
 
 
-def _delays(start: Array, end: Array, plan: Graph) -> Array:
+def _delays(start: Array, end: Array, plan: OperationGraph) -> Array:
     before = np.concatenate([end, np.zeros((1, end.shape[1]))])
     free = np.zeros(start.shape)
     for level in plan.levels:
@@ -193,12 +193,12 @@ def _usual(table: Columns, own: Array) -> Array:
 # -- other divisions of the work -------------------------------------------------------------------
 
 
-def on_steps(plan: Job, values: Array, steps: Array) -> Array:
+def on_steps(plan: OperationJob, values: Array, steps: Array) -> Array:
     """Values per step of the job for these numbers of steps, all of which it has."""
     return np.asarray(values[np.searchsorted(plan.steps, steps)])
 
 
-def balanced(plan: Job, own_s: Array) -> Array:
+def balanced(plan: OperationJob, own_s: Array) -> Array:
     """Durations with each stage's computes as long, on average, as those of all stages."""
     result = own_s.copy()
     stage = plan.table.stage
@@ -215,7 +215,7 @@ def balanced(plan: Job, own_s: Array) -> Array:
     return result
 
 
-def evened(plan: Job, own_s: Array) -> Array:
+def evened(plan: OperationJob, own_s: Array) -> Array:
     """Durations with every compute at the mean of those of its virtual stage."""
     table, own = plan.table, own_s.copy()
     for role in COMPUTES:
@@ -231,7 +231,7 @@ def evened(plan: Job, own_s: Array) -> Array:
 CELLS = 500_000  # of a replay at a time: what stays in a core's cache
 
 
-def replayed(plan: Job, durations_s: Array, delays_s: Array | None = None) -> Array:
+def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
     """Length of each step, in seconds, were its operations to take these durations.
 
     `durations_s` is (rows, scenarios), the result (steps, scenarios). Nothing begins before what it
@@ -253,7 +253,7 @@ def replayed(plan: Job, durations_s: Array, delays_s: Array | None = None) -> Ar
     return length
 
 
-def _ends(plan: Graph, taken: Array, held: Array | None) -> Array:
+def _ends(plan: OperationGraph, taken: Array, held: Array | None) -> Array:
     """When each node ends: (nodes, columns)."""
     ends = np.zeros((len(taken) + 1, taken.shape[1]))
     for level in plan.levels:

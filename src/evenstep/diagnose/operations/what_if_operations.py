@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.operations.operations import Job, replayed
+from evenstep.diagnose.operations.operations import OperationJob, replayed
 from evenstep.trace.operations import Role
 
 Array = npt.NDArray[Any]
@@ -33,7 +33,7 @@ FIRST = "first-op"
 
 
 @dataclass(slots=True, frozen=True)
-class Share:
+class ExplainedShare:
     """What a part of the job explains of the slowdown, found by mending it and by breaking it."""
 
     mended_s: float  # mean step with the part ideal and the rest as it was
@@ -81,8 +81,8 @@ class Slowdowns:
     dp_rank: dict[int, Array]
     rank: dict[int, float]  # slowdown of each worker: the lesser of its stage's and dp rank's
     unrecorded: dict[str, dict[Any, Array]] | None  # by kind of part; None: too little to place
-    slowest: Share  # M_W
-    last_stage: Share  # M_S
+    slowest: ExplainedShare  # M_W
+    last_stage: ExplainedShare  # M_S
 
     @property
     def slowdown(self) -> float:
@@ -94,7 +94,7 @@ class Slowdowns:
         return float(lengths_s.mean() / self.ideal_s.mean())
 
 
-def slowdowns(plan: Job) -> Slowdowns:
+def slowdowns(plan: OperationJob) -> Slowdowns:
     """Replay a job with every part of it alone as it was."""
     last = plan.table.stage == plan.table.stage.max()
     mend = np.stack([np.ones_like(last), np.zeros_like(last), ~last, last], axis=1)
@@ -119,18 +119,18 @@ def slowdowns(plan: Job) -> Slowdowns:
     )
 
 
-def _lengths(plan: Job, keep: Array) -> Array:
+def _lengths(plan: OperationJob, keep: Array) -> Array:
     """Step lengths with the kept rows of each scenario as they were, the others ideal."""
     return replayed(plan, np.where(keep, plan.own_s[:, None], plan.usual_s[:, None]))
 
 
-def _share(around: Array, was: Array, ideal: Array) -> Share:
+def _share(around: Array, was: Array, ideal: Array) -> ExplainedShare:
     mended, broken = around.mean(axis=0)
-    return Share(float(mended), float(broken), float(was.mean()), float(ideal.mean()))
+    return ExplainedShare(float(mended), float(broken), float(was.mean()), float(ideal.mean()))
 
 
 def _each(
-    plan: Job, labels: list[str], types: Array, replay: Callable[[Array], Array]
+    plan: OperationJob, labels: list[str], types: Array, replay: Callable[[Array], Array]
 ) -> dict[str, dict[Any, Array]]:
     """Step lengths by type (number of its label), stage and data-parallel rank.
 
@@ -149,7 +149,7 @@ def _each(
     return found | {"optype": {labels[at]: value for at, value in found["optype"].items()}}
 
 
-def _optypes(plan: Job) -> tuple[list[str], Array]:
+def _optypes(plan: OperationJob) -> tuple[list[str], Array]:
     """Labels of types, the two ends of a message being one, and the number of each row's."""
     labels, number = np.unique(
         np.array([MERGED.get(name, name) for name in plan.names]), return_inverse=True
@@ -157,7 +157,9 @@ def _optypes(plan: Job) -> tuple[list[str], Array]:
     return [*labels.tolist(), FIRST], number[plan.table.optype]
 
 
-def _workers(plan: Job, alone: dict[str, dict[Any, Array]], ideal_s: float) -> dict[int, float]:
+def _workers(
+    plan: OperationJob, alone: dict[str, dict[Any, Array]], ideal_s: float
+) -> dict[int, float]:
     """Equation 4 by its upper bound: a worker costs no more than its stage, or its dp rank."""
     ranks, first = np.unique(plan.table["rank"], return_index=True)
     return {
@@ -181,11 +183,11 @@ def _slowest(ranks: dict[int, float]) -> list[int]:
 # -- work that was not recorded --------------------------------------------------------------------
 
 
-def _held_up(plan: Job, was: Array) -> bool:
+def _held_up(plan: OperationJob, was: Array) -> bool:
     return bool(plan.measured_s.mean() >= UNRECORDED * was.mean())
 
 
-def _unrecorded(plan: Job) -> dict[str, dict[Any, Array]]:
+def _unrecorded(plan: OperationJob) -> dict[str, dict[Any, Array]]:
     """The replay with the delays of one part only."""
     table = plan.table
     first = (table.role == Role.FORWARD) & (table.stage == 0)

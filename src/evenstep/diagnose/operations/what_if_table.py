@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.operations.operations import Job, balanced, evened, replayed
+from evenstep.diagnose.operations.operations import OperationJob, balanced, evened, replayed
 from evenstep.diagnose.what_if_spec import Spec
 
 Array = npt.NDArray[Any]
@@ -25,10 +25,10 @@ _METHODS = {
 }
 
 
-class Table:
+class OperationWhatIf:
     """A job to ask. `step_ns` (steps,) are its measured steps."""
 
-    def __init__(self, plan: Job) -> None:
+    def __init__(self, plan: OperationJob) -> None:
         self.plan = plan
         self.step_ns: Array = plan.measured_s * 1e9
 

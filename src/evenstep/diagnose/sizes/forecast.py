@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.lateness.barriers import Segments
 from evenstep.diagnose.sizes import noise_model
-from evenstep.diagnose.sizes.noise_model import Noise
+from evenstep.diagnose.sizes.noise_model import TabulatedNoise
 from evenstep.diagnose.sizes.transfer_growth import Growth
 from evenstep.statistics.quantiles import normal_cdf
 
@@ -37,7 +37,7 @@ SHARED = 0.1  # correlation between ranks from which a step is slow or fast for 
 OUTLIER_SIGMAS = 5.0
 
 
-class Quantity(NamedTuple):
+class PredictedQuantity(NamedTuple):
     """A predicted number with its interval."""
 
     value: float
@@ -46,13 +46,13 @@ class Quantity(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True)
-class Point:
+class ForecastPoint:
     """What is predicted at one size."""
 
     ranks: int
-    step_ns: Quantity
-    cv: Quantity
-    p99_ns: Quantity
+    step_ns: PredictedQuantity
+    cv: PredictedQuantity
+    p99_ns: PredictedQuantity
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Segment:
 
     usual_ns: Array  # (ranks,) each rank's median
     shared_ns: Array  # (steps,) what all ranks have in common
-    noise: Noise  # independent part
+    noise: TabulatedNoise  # independent part
     members: Array  # which segments of the step
 
     @property
@@ -164,7 +164,9 @@ def _common(apart: Array) -> tuple[Array, Array]:
 # -- at another size -------------------------------------------------------------------------------
 
 
-def project(cut: Segments, sizes: Sequence[int], growth: Growth, *, strong: bool) -> list[Point]:
+def project(
+    cut: Segments, sizes: Sequence[int], growth: Growth, *, strong: bool
+) -> list[ForecastPoint]:
     """Step time, CV and p99 at each size. `strong`: the work is shared by more ranks."""
     random = np.random.default_rng(SEED)
     weights = [part.noise.weights for part in fit(cut).parts]
@@ -255,7 +257,7 @@ def _locations(usual: Array, ranks: int, random: np.random.Generator | None) -> 
     return np.concatenate([usual, np.quantile(like, places)])
 
 
-def _maximum(noise: Noise, usual: Array, units: float) -> tuple[Array, Array]:
+def _maximum(noise: TabulatedNoise, usual: Array, units: float) -> tuple[Array, Array]:
     """Support and CDF of the largest of `units` own times with these usual times."""
     places, counts = _merged(usual)
     weights = counts * (units / len(usual))
@@ -286,8 +288,8 @@ def _measures(step_ns: Array) -> tuple[float, float, float]:
     return mean, float(step_ns.std()) / mean, float(np.quantile(step_ns, 0.99))
 
 
-def _point(ranks: int, runs: Array, mean_ns: float) -> Point:
+def _point(ranks: int, runs: Array, mean_ns: float) -> ForecastPoint:
     low, middle, high = np.quantile(runs, QUANTILES, axis=0)
-    step = Quantity(mean_ns, min(float(low[0]), mean_ns), max(float(high[0]), mean_ns))
-    cv, p99 = (Quantity(float(middle[i]), float(low[i]), float(high[i])) for i in (1, 2))
-    return Point(ranks, step, cv, p99)
+    step = PredictedQuantity(mean_ns, min(float(low[0]), mean_ns), max(float(high[0]), mean_ns))
+    cv, p99 = (PredictedQuantity(float(middle[i]), float(low[i]), float(high[i])) for i in (1, 2))
+    return ForecastPoint(ranks, step, cv, p99)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.statistics.tails import (
-    Family,
+    TailFamily,
     exponential,
     lognormal,
     normal,
@@ -37,7 +37,7 @@ UNLIKELY = 0.02  # weight below which a family is left out
 
 
 @dataclass(slots=True, frozen=True)
-class Noise:
+class TabulatedNoise:
     """A distribution as a table: `at_ns` ascends, `log_survival` falls."""
 
     family: str
@@ -53,7 +53,7 @@ class Noise:
         return np.asarray(np.log1p(-np.minimum(np.exp(tail), 1 - 1e-16)))
 
 
-FITS: dict[str, Callable[[Array, float], Family | None]] = {
+FITS: dict[str, Callable[[Array, float], TailFamily | None]] = {
     "normal": normal,
     "lognormal": lognormal,
     "exponential": exponential,
@@ -88,7 +88,7 @@ def weigh(values: Array) -> dict[str, float]:
     return dict(sorted(kept.items(), key=lambda item: -item[1]))
 
 
-def _score(family: Family | None, test: Array, threshold: float) -> float:
+def _score(family: TailFamily | None, test: Array, threshold: float) -> float:
     """Log likelihood of the held-out values above the threshold."""
     above = test[test > threshold]
     if family is None:
@@ -103,23 +103,23 @@ def threshold_of(values: Array) -> float:
     return float(np.sort(values)[number - above - 1])
 
 
-def fit(values: Array, family: str | None = None) -> Noise:
+def fit(values: Array, family: str | None = None) -> TabulatedNoise:
     """The distribution of some values (steps, ranks), with the tail of a family or the best one."""
     flat = values.reshape(-1)
     if float(np.ptp(flat)) <= 0:
         point = float(flat[0]) if len(flat) else 0.0
         at = np.array([point - 1e-6, point])
-        return Noise("none", {}, at, np.array([0.0, np.log(SMALLEST)]), len(flat))
+        return TabulatedNoise("none", {}, at, np.array([0.0, np.log(SMALLEST)]), len(flat))
     weights = {family: 1.0} if family else weigh(values)
     name = next(iter(weights))
     threshold = threshold_of(flat)
     tail = FITS[name](flat, threshold) or pareto(flat, threshold)
     at, survives = _table(flat, threshold, tail)
-    return Noise(tail.name, tail.parameters, at, survives, len(flat), weights)
+    return TabulatedNoise(tail.name, tail.parameters, at, survives, len(flat), weights)
 
 
 def _tail_points(
-    tail: Family, threshold: float, spread: float, least: float
+    tail: TailFamily, threshold: float, spread: float, least: float
 ) -> tuple[Array, Array]:
     """Distances above the threshold and log P(beyond | above it), down to `least`."""
 
@@ -144,7 +144,7 @@ def _spread_out(levels: Array) -> Array:
     return np.unique(np.minimum(np.searchsorted(np.cumsum(each), wanted), len(levels) - 1))
 
 
-def _table(flat: Array, threshold: float, tail: Family) -> tuple[Array, Array]:
+def _table(flat: Array, threshold: float, tail: TailFamily) -> tuple[Array, Array]:
     ordered = np.sort(flat)
     share = float((flat > threshold).mean())
     levels = np.linspace(0, 1 - share, BODY_POINTS)

@@ -14,7 +14,7 @@ from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
 from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sizes import forecast
-from evenstep.diagnose.sizes.forecast import Model, Point, Quantity
+from evenstep.diagnose.sizes.forecast import ForecastPoint, Model, PredictedQuantity
 from evenstep.diagnose.sizes.transfer_growth import Growth, growth
 from evenstep.errors import TraceError
 from evenstep.trace.trace import Trace
@@ -103,7 +103,7 @@ def _measured(grid: StepGrid, rate: dict[str, Any], model: Model, grows: Growth)
 
 
 def _projected(
-    point: Point, grid: StepGrid, rate: dict[str, Any], *, strong: bool
+    point: ForecastPoint, grid: StepGrid, rate: dict[str, Any], *, strong: bool
 ) -> dict[str, Any]:
     """One size. Rates are what a step advances by over its time."""
     ranks, now = len(grid.ranks), float(grid.step_ns.mean())
@@ -121,11 +121,11 @@ def _projected(
     }
 
 
-def _over(amount: float, time: Quantity) -> dict[str, float]:
+def _over(amount: float, time: PredictedQuantity) -> dict[str, float]:
     return {"value": amount / time.value, "low": amount / time.high, "high": amount / time.low}
 
 
-def _rounded(quantity: Quantity) -> dict[str, int]:
+def _rounded(quantity: PredictedQuantity) -> dict[str, int]:
     return {name: round(value) for name, value in quantity._asdict().items()}
 
 

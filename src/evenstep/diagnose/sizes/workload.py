@@ -24,7 +24,7 @@ WEAK, STRONG = -0.35, -0.65  # slope of log compute per rank over log ranks
 
 
 @dataclass(slots=True, frozen=True)
-class Point:
+class ScalingPoint:
     """A run reduced to what its place on the curve needs."""
 
     ranks: int
@@ -36,7 +36,7 @@ class Point:
     diagnosis: Diagnosis
 
 
-def point(trace: Trace, diagnosis: Diagnosis) -> Point:
+def point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
     """Read a run; one without a finished step has an empty `step_ns`."""
     steps = trace.of_kind(Kind.STEP)
     done = steps.exit_ns > 0
@@ -48,7 +48,7 @@ def point(trace: Trace, diagnosis: Diagnosis) -> Point:
     middle = (length[order][first + (count - 1) // 2] + length[order][first + count // 2]) / 2
     whole = middle[count == count.max()] if len(count) else middle
     step_ns = whole[3:] if len(whole) > 15 else whole  # warm-up, as in the grid
-    return Point(
+    return ScalingPoint(
         ranks=trace.world,
         step_ns=step_ns,
         samples=_samples(diagnosis),
@@ -90,7 +90,7 @@ def script(command: Sequence[str]) -> str:
     return PurePath(command[0]).name if command else ""
 
 
-def kind_of(points: Sequence[Point]) -> str | None:
+def kind_of(points: Sequence[ScalingPoint]) -> str | None:
     """`weak` where every rank keeps its work, `strong` where the total stays; None unknown."""
     ranks = np.log([point.ranks for point in points])
     for values in (
@@ -104,7 +104,7 @@ def kind_of(points: Sequence[Point]) -> str | None:
     return None
 
 
-def differences(points: Sequence[Point]) -> list[str]:
+def differences(points: Sequence[ScalingPoint]) -> list[str]:
     """Why the runs may not have done the same work, in words."""
     found = []
     scripts = dict.fromkeys(point.script for point in points if point.script)
@@ -119,7 +119,7 @@ def differences(points: Sequence[Point]) -> list[str]:
     return found
 
 
-def resampled(points: Sequence[Point]) -> Array:
+def resampled(points: Sequence[ScalingPoint]) -> Array:
     """Mean step time of each run with its blocks of steps resampled. (draws, runs)."""
     random = np.random.default_rng(SEED)
     return np.stack([_means(point.step_ns, random) for point in points], axis=1)

@@ -16,7 +16,7 @@ from evenstep.diagnose.what_if_spec import Spec
 Array = npt.NDArray[Any]
 
 
-class Run:
+class WhatIfRun:
     """A case to ask. `step_ns` (steps,) are its measured steps."""
 
     def __init__(self, case: Case) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure import curve
-from evenstep.diagnose.measure.curve import Line
+from evenstep.diagnose.measure.curve import TransferLine
 from evenstep.diagnose.what_if_spec import Spec
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -118,7 +118,7 @@ def _reductions(rows: Columns) -> Array:
     return np.asarray(mine & (summed[group] >= summed.max() / 2))
 
 
-def _line(case: Case, mine: Array) -> Line | None:
+def _line(case: Case, mine: Array) -> TransferLine | None:
     """Line through the usual times of the kinds these transfers are of."""
     kinds = case.transfers.kinds.select(np.unique(case.transfers.rows.kind[mine]))
     return curve.line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])

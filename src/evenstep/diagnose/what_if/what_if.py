@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.operations.operations import job
-from evenstep.diagnose.operations.what_if_table import Table
-from evenstep.diagnose.what_if.run import Run
+from evenstep.diagnose.operations.what_if_table import OperationWhatIf
+from evenstep.diagnose.what_if.run import WhatIfRun
 from evenstep.diagnose.what_if_spec import Spec, parse
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import Share, share_of
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True, frozen=True)
-class Answer:
+class WhatIfGain:
     """The share of step time that a change gives back; below zero where it costs time.
 
     `gain` and what follows from it are None where the trace cannot tell; `reason` says why.
@@ -46,7 +46,7 @@ class Answer:
         return asdict(self)
 
 
-def answers(trace: Trace, specs: Sequence[str]) -> list[Answer]:
+def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
     """Answer each question by itself and, of several, all of them together at the end.
 
     Raises `UsageError` for what is no question, or asks about something the trace has not.
@@ -64,21 +64,21 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[Answer]:
     return found
 
 
-def _replay(trace: Trace) -> Table | Run:
+def _replay(trace: Trace) -> OperationWhatIf | WhatIfRun:
     if trace.operations is not None:
-        return Table(job(trace.operations, trace.names))
-    return Run(open_case(trace))
+        return OperationWhatIf(job(trace.operations, trace.names))
+    return WhatIfRun(open_case(trace))
 
 
-def _answer(replay: Table | Run, specs: list[Spec], before: Array) -> Answer:
+def _answer(replay: OperationWhatIf | WhatIfRun, specs: list[Spec], before: Array) -> WhatIfGain:
     text = " + ".join(spec.text for spec in specs)
     reason = next(filter(None, map(replay.refusal, specs)), None)
     if reason is not None:
-        return Answer(text, None, None, None, _mean(before), None, None, reason)
+        return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
     saved = replay.saved_ns(specs)
     gain = gained(saved, before)
     method = replay.method(specs[0]) if len(specs) == 1 else "replay with all of them at once"
-    return Answer(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
+    return WhatIfGain(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
 
 
 def gained(saved_ns: Array, step_ns: Array) -> Share:

@@ -15,7 +15,7 @@ import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.export.perfetto import wire
-from evenstep.export.perfetto.slices import SHOWN, TRACKS, Array, Names, Slices, slices
+from evenstep.export.perfetto.slices import SHOWN, TRACKS, Array, InternedStrings, Slices, slices
 from evenstep.trace.clocks.clocks import Clocks, align
 from evenstep.trace.clocks.leaving import sharpened
 from evenstep.trace.spool.layout import Kind
@@ -59,7 +59,7 @@ def encode(
     """
     clocks = sharpened(trace, align(trace))
     shown, partial = _excerpt(trace, steps)
-    names, tracks = Names(), Tracks()
+    names, tracks = InternedStrings(), Tracks()
     drawn = slices(shown, clocks, names)
     body = _events(drawn, tracks)
     start = _first_times(shown, clocks)
@@ -153,7 +153,7 @@ def _packets(times: Array, events: Array) -> Array:
 # -- what stands before them -----------------------------------------------------------------------
 
 
-def _interned(names: Names, categories: Sequence[str], values: Sequence[str]) -> bytes:
+def _interned(names: InternedStrings, categories: Sequence[str], values: Sequence[str]) -> bytes:
     """The first packet: every string that events name by number."""
     tables = (
         (1, list(dict.fromkeys(categories))),

@@ -32,7 +32,7 @@ SHOWN = (
 
 
 @dataclass(slots=True)
-class Names:
+class InternedStrings:
     """Strings by number, from 1, each once."""
 
     numbers: dict[str, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Slices:
     instant: bool = False
 
 
-def slices(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+def slices(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
     """Everything of the trace's records that is drawn, but for findings."""
     return [
         *_steps(trace, clocks, names),
@@ -123,7 +123,7 @@ def _drawn(track: str, category: str, rows: Columns, name: Array, **values: Arra
     )  # fmt: skip
 
 
-def _steps(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+def _steps(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
     """Steps, and the phases within them."""
     rows = trace.of_kind(Kind.STEP, Kind.PHASE)
     if not len(rows):
@@ -144,7 +144,7 @@ def _member(kinds: Any, value: int) -> str:
     return str(kinds(value).name).lower() if known else f"{kinds.__name__.lower()} {value}"
 
 
-def _pacing(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+def _pacing(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
     """Decisions to hold back, as instants, named by their reason."""
     rows = trace.of_kind(Kind.PACING)
     if not len(rows):
@@ -160,7 +160,9 @@ def _flat(rows: Columns) -> Columns:
     return rows.with_column("lane", zero).with_column("depth", zero)
 
 
-def _named(trace: Trace, clocks: Clocks, names: Names, kind: Kind, track: str) -> list[Slices]:
+def _named(
+    trace: Trace, clocks: Clocks, names: InternedStrings, kind: Kind, track: str
+) -> list[Slices]:
     """Spans of the user's own, or pauses of the garbage collector."""
     rows = trace.of_kind(kind)
     if not len(rows):
@@ -176,7 +178,7 @@ def _named(trace: Trace, clocks: Clocks, names: Names, kind: Kind, track: str) -
 # -- communication ---------------------------------------------------------------------------------
 
 
-def _messages(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+def _messages(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
     rows = trace.of_kind(Kind.POINT_TO_POINT)
     if not len(rows):
         return []
@@ -188,7 +190,7 @@ def _messages(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
     ]
 
 
-def _collectives(trace: Trace, clocks: Clocks, names: Names) -> list[Slices]:
+def _collectives(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
     """Each with wait and transfer inside, and arrows from the awaited rank to those who waited."""
     rows = trace.of_kind(Kind.COLLECTIVE)
     if not len(rows):
@@ -253,7 +255,7 @@ def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
     return rows
 
 
-def _inside(rows: Columns, flows: Flows, names: Names) -> list[Slices]:
+def _inside(rows: Columns, flows: Flows, names: InternedStrings) -> list[Slices]:
     """The wait, until the last has entered, and what comes after it."""
     ended = np.where(rows.end_ns > 0, rows.end_ns, 2**62)
     until = np.minimum(rows.start_ns + np.maximum(rows.wait_ns, 0), ended)

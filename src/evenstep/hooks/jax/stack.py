@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.stacks import Hooks, Place
+from evenstep.agent.stacks import Hooks, RankInWorld
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped
 
@@ -38,14 +38,14 @@ class JaxStack:
         """Take back what `arm` did."""
         self._wrapped.restore()
 
-    def place(self) -> Place | None:
+    def place(self) -> RankInWorld | None:
         """This process among all; asked of the coordination client, which starts no backend."""
         from jax._src import distributed
 
         state = distributed.global_state
         if getattr(state, "client", None) is None:
             return None
-        return Place(int(state.process_id), int(state.num_processes))
+        return RankInWorld(int(state.process_id), int(state.num_processes))
 
     def hooks(self, agent: ObservedRank) -> Hooks:
         """What the host can see."""

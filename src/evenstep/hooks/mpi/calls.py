@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from evenstep.trace.spool.layout import DType, Op
 
 
-class Collective(NamedTuple):
+class MpiCollective(NamedTuple):
     """A collective: names of its parameters in order, and which of them hold what.
 
     `uniform` is the buffer whose size is the same on every rank ("" where none is): part of the
@@ -38,16 +38,16 @@ class Message(NamedTuple):
 _PAIR = ("sendbuf", "recvbuf")
 
 
-def _paired(op: Op, *more: str, root: str = "", uniform: str = "") -> Collective:
-    return Collective(op, (*_PAIR, *more), "sendbuf", "recvbuf", root, uniform)
+def _paired(op: Op, *more: str, root: str = "", uniform: str = "") -> MpiCollective:
+    return MpiCollective(op, (*_PAIR, *more), "sendbuf", "recvbuf", root, uniform)
 
 
 #: Blocking, by buffer. `I` before the name in lower case is the one that does not block; `_init`
 #: behind it makes a persistent one.
-_BUFFERED: dict[str, Collective] = {
+_BUFFERED: dict[str, MpiCollective] = {
     "Allreduce": _paired(Op.ALL_REDUCE, "op", uniform="sendbuf"),
     "Reduce": _paired(Op.REDUCE, "op", "root", root="root", uniform="sendbuf"),
-    "Bcast": Collective(Op.BROADCAST, ("buf", "root"), "buf", "buf", "root", "buf"),
+    "Bcast": MpiCollective(Op.BROADCAST, ("buf", "root"), "buf", "buf", "root", "buf"),
     "Allgather": _paired(Op.ALL_GATHER, uniform="sendbuf"),
     "Allgatherv": _paired(Op.ALL_GATHER),
     "Gather": _paired(Op.GATHER, "root", root="root", uniform="sendbuf"),
@@ -59,26 +59,26 @@ _BUFFERED: dict[str, Collective] = {
     "Alltoallw": _paired(Op.ALL_TO_ALL),
     "Reduce_scatter": _paired(Op.REDUCE_SCATTER, "recvcounts", "op", uniform="sendbuf"),
     "Reduce_scatter_block": _paired(Op.REDUCE_SCATTER, "op", uniform="sendbuf"),
-    "Barrier": Collective(Op.BARRIER),
+    "Barrier": MpiCollective(Op.BARRIER),
     "Scan": _paired(Op.OTHER, "op", uniform="sendbuf"),
     "Exscan": _paired(Op.OTHER, "op", uniform="sendbuf"),
 }
-_PICKLED: dict[str, Collective] = {
-    "allreduce": Collective(Op.ALL_REDUCE, ("sendobj", "op"), "sendobj", "sendobj"),
-    "reduce": Collective(Op.REDUCE, ("sendobj", "op", "root"), "sendobj", "sendobj", "root"),
-    "bcast": Collective(Op.BROADCAST, ("obj", "root"), "obj", "obj", "root"),
-    "allgather": Collective(Op.ALL_GATHER, ("sendobj",), "sendobj"),
-    "gather": Collective(Op.GATHER, ("sendobj", "root"), "sendobj", "", "root"),
-    "scatter": Collective(Op.SCATTER, ("sendobj", "root"), "sendobj", "", "root"),
-    "alltoall": Collective(Op.ALL_TO_ALL, ("sendobj",), "sendobj"),
-    "barrier": Collective(Op.BARRIER),
-    "scan": Collective(Op.OTHER, ("sendobj", "op"), "sendobj"),
-    "exscan": Collective(Op.OTHER, ("sendobj", "op"), "sendobj"),
+_PICKLED: dict[str, MpiCollective] = {
+    "allreduce": MpiCollective(Op.ALL_REDUCE, ("sendobj", "op"), "sendobj", "sendobj"),
+    "reduce": MpiCollective(Op.REDUCE, ("sendobj", "op", "root"), "sendobj", "sendobj", "root"),
+    "bcast": MpiCollective(Op.BROADCAST, ("obj", "root"), "obj", "obj", "root"),
+    "allgather": MpiCollective(Op.ALL_GATHER, ("sendobj",), "sendobj"),
+    "gather": MpiCollective(Op.GATHER, ("sendobj", "root"), "sendobj", "", "root"),
+    "scatter": MpiCollective(Op.SCATTER, ("sendobj", "root"), "sendobj", "", "root"),
+    "alltoall": MpiCollective(Op.ALL_TO_ALL, ("sendobj",), "sendobj"),
+    "barrier": MpiCollective(Op.BARRIER),
+    "scan": MpiCollective(Op.OTHER, ("sendobj", "op"), "sendobj"),
+    "exscan": MpiCollective(Op.OTHER, ("sendobj", "op"), "sendobj"),
 }
 _NEIGHBOURS = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
 _BUFFERED |= {f"Neighbor_{name}": _paired(Op.OTHER) for name in _NEIGHBOURS}
 _PICKLED |= {
-    f"neighbor_{name}": Collective(Op.OTHER, ("sendobj",), "sendobj")
+    f"neighbor_{name}": MpiCollective(Op.OTHER, ("sendobj",), "sendobj")
     for name in ("allgather", "alltoall")
 }
 
@@ -217,7 +217,7 @@ def dtype(buffer: Any) -> int:
 _GATHERS = frozenset({Op.ALL_GATHER, Op.GATHER})
 
 
-def both(call: Collective, bytes_in: int, bytes_out: int, ranks: int) -> tuple[int, int]:
+def both(call: MpiCollective, bytes_in: int, bytes_out: int, ranks: int) -> tuple[int, int]:
     """(bytes in, bytes out); what is exchanged in place is told by the other buffer."""
     if not bytes_in and bytes_out:
         bytes_in = bytes_out // max(ranks, 1) if call.op in _GATHERS else bytes_out

@@ -12,7 +12,7 @@ from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks.mpi.calls import Collective, both, measured
+from evenstep.hooks.mpi.calls import MpiCollective, both, measured
 from evenstep.hooks.mpi.groups import MpiGroups
 from evenstep.hooks.mpi.requests import Ticket
 from evenstep.hooks.mpi.steps import MpiSteps
@@ -46,7 +46,7 @@ class MpiCollectives:
         self._groups = groups
         self._steps = steps
 
-    def blocking(self, original: Any, call: Collective) -> Callable[..., Any]:
+    def blocking(self, original: Any, call: MpiCollective) -> Callable[..., Any]:
         """A collective that has ended when it returns."""
         watch, recorder, left = self._watch, self._recorder, self._steps.left
         stack, clock, close = recorder.stack, recorder.clock, recorder.spool.close
@@ -85,7 +85,7 @@ class MpiCollectives:
 
         return method
 
-    def issuing(self, call: Collective) -> Enter:
+    def issuing(self, call: MpiCollective) -> Enter:
         """How one that returns a request is entered."""
         watch, begin = self._watch, self._begin(call, _NOT_BLOCKING)
 
@@ -103,7 +103,7 @@ class MpiCollectives:
             self._recorder.spool.add_flags(seq, _FAILED)
             self._recorder.spool.close(seq, monotonic_ns())
 
-    def _begin(self, call: Collective, flags: int) -> Begin:
+    def _begin(self, call: MpiCollective, flags: int) -> Begin:
         """How a call of this kind becomes a record."""
         recorder, groups, op = self._recorder, self._groups, int(call.op)
         record, known, meet = recorder.collective, groups.known, groups.meet

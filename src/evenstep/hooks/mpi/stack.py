@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.stacks import Hooks, Place
+from evenstep.agent.stacks import Hooks, RankInWorld
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped
 
@@ -39,12 +39,12 @@ class MpiStack:
         """Take back what `arm` did."""
         self._wrapped.restore()
 
-    def place(self) -> Place | None:
+    def place(self) -> RankInWorld | None:
         """The rank in MPI_COMM_WORLD."""
         mpi = self._mpi
         if not mpi.Is_initialized() or mpi.Is_finalized():
             return None
-        return Place(mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
+        return RankInWorld(mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
 
     def hooks(self, agent: ObservedRank) -> Hooks:
         """Everything that communicators and requests do."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WORD_STEP = 9  # of a record: the step in its low half, the group in its high one
 
 
-class Call:
+class StepCall:
     """A call that may end a step: its record and, once it has ended, all that was used by then."""
 
     __slots__ = ("end_ns", "leaf_ns", "run_delay_ns", "seq", "used")
@@ -39,8 +39,8 @@ class MpiSteps:
         self._agent = agent
         self._recorder = agent.recorder
         self._cycle = Cycle()
-        self._calls: dict[int, Call] = {}  # of those remembered, the ones that have not ended
-        self._learnt: list[list[Call]] = []  # steps to be cut out at the next opportunity
+        self._calls: dict[int, StepCall] = {}  # of those remembered, the ones that have not ended
+        self._learnt: list[list[StepCall]] = []  # steps to be cut out at the next opportunity
         self._ending = 0  # the record whose end is the step's
         self._step = agent.recorder.stack.step  # as we left it
         self._used: list[int] = []
@@ -60,7 +60,7 @@ class MpiSteps:
             if cycle.ends(width, signature):
                 self._ending = seq
             return
-        call = self._calls[seq] = Call(seq)
+        call = self._calls[seq] = StepCall(seq)
         self._learnt = cycle.learn(width, signature, call)
 
     def left(self, seq: int, exit_ns: int) -> None:
@@ -95,7 +95,7 @@ class MpiSteps:
         self._agent.end_step(now_ns)
         self._step = self._recorder.stack.step
 
-    def _note(self, call: Call, exit_ns: int) -> None:
+    def _note(self, call: StepCall, exit_ns: int) -> None:
         used, run_delay_ns = self._agent.lap()
         previous = self._used or [0] * len(used)
         self._used = [sum(pair) for pair in zip(previous, used, strict=True)]
@@ -106,7 +106,7 @@ class MpiSteps:
 
     # -- after the fact --------------------------------------------------------------------------
 
-    def _cut_out(self, steps: list[list[Call]]) -> None:
+    def _cut_out(self, steps: list[list[StepCall]]) -> None:
         """Close the steps that are over; the last of the list is still open."""
         self._learnt = []
         if not steps:
@@ -120,7 +120,7 @@ class MpiSteps:
         first, last = steps[0][0].seq, (steps[-1] or steps[-2])[-1].seq
         base, leaf = recorder.stack.step, recorder.stack.leaf_ns
         pauses = recorder.pauses
-        before = Call(0)
+        before = StepCall(0)
         before.leaf_ns = [0] * len(leaf)
         for call in ended:
             recorder.pauses = [p for p in pauses if before.end_ns < p[0] <= call.end_ns]
@@ -155,7 +155,7 @@ def _counted(counters: dict[str, int], pauses: list[tuple[int, int]]) -> dict[st
     return dict.fromkeys(counters, 0) | {"pause_ns": lasted_ns, "pauses": len(pauses)}
 
 
-def _used_between(before: Call, call: Call) -> tuple[Lap, int]:
+def _used_between(before: StepCall, call: StepCall) -> tuple[Lap, int]:
     used = _less(call.used, before.used or [0] * len(call.used))
     lap: Lap = (used[0], used[1], used[2], used[3], used[4], used[5], used[6], used[7])
     return lap, call.run_delay_ns - before.run_delay_ns

@@ -36,12 +36,12 @@ PENDING_LIMIT = 8192  # beyond it collectives go without device times rather tha
 UNFINISHED_LIMIT = 32  # so many unfinished ones end a poll: later ones are hardly done
 
 
-class Reference:
+class ReferenceEvent:
     """An event that times are measured from, `offset_ns` after the device's first one."""
 
     __slots__ = ("event", "made_ns", "offset_ns", "previous")
 
-    def __init__(self, event: Any, previous: Reference | None, made_ns: int) -> None:
+    def __init__(self, event: Any, previous: ReferenceEvent | None, made_ns: int) -> None:
         self.event = event
         self.previous = previous  # until its distance has been read
         self.made_ns = made_ns
@@ -62,12 +62,12 @@ class Reference:
         return round(self.offset_ns + float(self.event.elapsed_time(event)) * 1e6)
 
 
-class Mark:
+class DeviceMark:
     """A collective's arrival on a device and, once issued, its end."""
 
     __slots__ = ("begin", "end", "reference", "seq", "timer")
 
-    def __init__(self, timer: DeviceTimer, begin: Any, reference: Reference) -> None:
+    def __init__(self, timer: DeviceTimer, begin: Any, reference: ReferenceEvent) -> None:
         self.timer = timer
         self.begin = begin
         self.reference = reference  # recorded before `begin`
@@ -95,20 +95,20 @@ class DeviceTimer:
         self._spool = spool
         self._gate = gate
         self._clock = clock
-        self._pending: deque[Mark] = deque()
+        self._pending: deque[DeviceMark] = deque()
         self._free: deque[Any] = deque()
         self._delay: StreamDelay | None = None  # only where one was asked for
         self._side = cuda.Stream(device)  # idle but for references: they do not queue behind work
         self._reference = self._new_reference(None, clock())
 
-    def begin(self) -> Mark | None:
+    def begin(self) -> DeviceMark | None:
         """Mark where the device will issue the collective; None where that cannot be."""
         if len(self._pending) >= PENDING_LIMIT or self._cuda.is_current_stream_capturing():
             self.skipped += 1
             return None
-        return Mark(self, self._recorded(), self._reference)
+        return DeviceMark(self, self._recorded(), self._reference)
 
-    def end(self, seq: int, mark: Mark, work: Any) -> None:
+    def end(self, seq: int, mark: DeviceMark, work: Any) -> None:
         """The collective is issued: mark its end, now or when its future says."""
         mark.seq = seq
         if work is None:
@@ -142,7 +142,7 @@ class DeviceTimer:
         """Write the stamps of what the device has finished; never waits for it."""
         if self._delay is not None:
             self._delay.poll()
-        unfinished: list[Mark] = []
+        unfinished: list[DeviceMark] = []
         for _ in range(len(self._pending)):
             mark = self._pending.popleft()
             with self._gate.lock:
@@ -155,7 +155,7 @@ class DeviceTimer:
             if not self._gate.captures:
                 self._renew(self._clock())
 
-    def _written(self, mark: Mark) -> bool:
+    def _written(self, mark: DeviceMark) -> bool:
         reference = mark.reference
         if not (reference.settled() and mark.end.query()):
             return False
@@ -172,12 +172,12 @@ class DeviceTimer:
         if now_ns - reference.made_ns > REFERENCE_LIFE_NS and reference.settled():
             self._reference = self._new_reference(reference, now_ns)
 
-    def _new_reference(self, previous: Reference | None, now_ns: int) -> Reference:
+    def _new_reference(self, previous: ReferenceEvent | None, now_ns: int) -> ReferenceEvent:
         event = self._cuda.Event(enable_timing=True)
         event.record(self._side)
-        return Reference(event, previous, now_ns)
+        return ReferenceEvent(event, previous, now_ns)
 
-    def _ended(self, mark: Mark) -> None:
+    def _ended(self, mark: DeviceMark) -> None:
         mark.end = self._recorded()
         self._pending.append(mark)
 

@@ -12,7 +12,7 @@ from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 from evenstep.hooks.torch.observer import Observer, Token
-from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT, Operation
+from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT, DispatcherOperation
 from evenstep.trace.spool.layout import NO_PEER, Flag
 
 _ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
@@ -26,7 +26,7 @@ class DispatcherHooks:
         self,
         torch: Any,
         observer: Observer,
-        operations: Sequence[Operation] = COLLECTIVES + POINT_TO_POINT,
+        operations: Sequence[DispatcherOperation] = COLLECTIVES + POINT_TO_POINT,
     ) -> None:
         self._torch = torch
         self._observer = observer
@@ -52,7 +52,7 @@ class DispatcherHooks:
             self._library._destroy()
             self._library = None
 
-    def _kernel(self, operation: Operation, overload: Any) -> Callable[..., Any]:
+    def _kernel(self, operation: DispatcherOperation, overload: Any) -> Callable[..., Any]:
         """One operation's kernel. Our part may fail; the collective must not notice."""
         observer = self._observer
         enter = self._enter_message if operation in POINT_TO_POINT else self._enter
@@ -101,7 +101,7 @@ class DispatcherHooks:
 
         return kernel
 
-    def _enter(self, operation: Operation) -> Callable[[Any], Token]:
+    def _enter(self, operation: DispatcherOperation) -> Callable[[Any], Token]:
         """How a collective's arguments become its record."""
         begin, state_of = self._observer.begin, self._observer.groups.state
         recorder, dtype_of = self._observer.recorder, self._observer.dtypes.get
@@ -127,7 +127,7 @@ class DispatcherHooks:
 
         return enter
 
-    def _enter_message(self, operation: Operation) -> Callable[[Any], Token]:
+    def _enter_message(self, operation: DispatcherOperation) -> Callable[[Any], Token]:
         """How a send's or receive's arguments become its record."""
         begin, state_of = self._observer.begin_point_to_point, self._observer.groups.state
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox

@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
-from evenstep.compiled import Library, Source, build, find
+from evenstep.compiled import Library, LibrarySource, build, find
 
 SOURCE = Path(__file__).with_name("recorder.cpp")
 #: Of `c10::Error`'s constructor, which takes a string: its name says which kind.
@@ -34,18 +34,18 @@ def found(torch_folder: Path) -> Library:
     return _with(torch_folder, find)
 
 
-def _with(torch_folder: Path, look: Callable[[Source], Library]) -> Library:
+def _with(torch_folder: Path, look: Callable[[LibrarySource], Library]) -> Library:
     try:
         return look(_source(torch_folder))
     except OSError as error:
         return Library(None, f"{torch_folder} is not a torch to compile against: {error}")
 
 
-def _source(torch_folder: Path) -> Source:
+def _source(torch_folder: Path) -> LibrarySource:
     version = (torch_folder / "version.py").read_text(encoding="utf-8")
     new_strings = _NEW_STRINGS in (torch_folder / "lib" / "libc10.so").read_bytes()
     libraries = torch_folder / "lib"
-    return Source(
+    return LibrarySource(
         SOURCE,
         flags=(
             "-std=c++17",

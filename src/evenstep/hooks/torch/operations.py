@@ -11,7 +11,7 @@ from typing import Any
 from evenstep.trace.spool.layout import DType, Op
 
 
-class Operation:
+class DispatcherOperation:
     """How a dispatcher call of one c10d operation is read.
 
     `group_at` is the position of the process group among the arguments, `async_at` of the async
@@ -80,19 +80,21 @@ def _flat(tensors: Any) -> list[Any]:
 
 
 #: Seen by no process-group hook.
-MONITORED_BARRIER = Operation("monitored_barrier_", Op.BARRIER, _nothing)
+MONITORED_BARRIER = DispatcherOperation("monitored_barrier_", Op.BARRIER, _nothing)
 
-COLLECTIVES: tuple[Operation, ...] = (
-    Operation("allreduce_", Op.ALL_REDUCE, _in_place, async_at=4),
-    Operation("allreduce_coalesced_", Op.ALL_REDUCE, _in_place, async_at=3, coalesced=True),
-    Operation("broadcast_", Op.BROADCAST, _in_place, async_at=4, peer_at=2),
-    Operation("reduce_", Op.REDUCE, _in_place, async_at=5, peer_at=3),
-    Operation("allgather_", Op.ALL_GATHER, _lists, group_at=2, async_at=3),
-    Operation("_allgather_base_", Op.ALL_GATHER, _from_first, group_at=2, async_at=3),
-    Operation(
+COLLECTIVES: tuple[DispatcherOperation, ...] = (
+    DispatcherOperation("allreduce_", Op.ALL_REDUCE, _in_place, async_at=4),
+    DispatcherOperation(
+        "allreduce_coalesced_", Op.ALL_REDUCE, _in_place, async_at=3, coalesced=True
+    ),
+    DispatcherOperation("broadcast_", Op.BROADCAST, _in_place, async_at=4, peer_at=2),
+    DispatcherOperation("reduce_", Op.REDUCE, _in_place, async_at=5, peer_at=3),
+    DispatcherOperation("allgather_", Op.ALL_GATHER, _lists, group_at=2, async_at=3),
+    DispatcherOperation("_allgather_base_", Op.ALL_GATHER, _from_first, group_at=2, async_at=3),
+    DispatcherOperation(
         "allgather_coalesced_", Op.ALL_GATHER, _lists, group_at=2, async_at=3, coalesced=True
     ),
-    Operation(
+    DispatcherOperation(
         "allgather_into_tensor_coalesced_",
         Op.ALL_GATHER,
         _lists,
@@ -100,9 +102,11 @@ COLLECTIVES: tuple[Operation, ...] = (
         async_at=3,
         coalesced=True,
     ),
-    Operation("reduce_scatter_", Op.REDUCE_SCATTER, _lists, group_at=2, async_at=4),
-    Operation("_reduce_scatter_base_", Op.REDUCE_SCATTER, _from_first, group_at=2, async_at=4),
-    Operation(
+    DispatcherOperation("reduce_scatter_", Op.REDUCE_SCATTER, _lists, group_at=2, async_at=4),
+    DispatcherOperation(
+        "_reduce_scatter_base_", Op.REDUCE_SCATTER, _from_first, group_at=2, async_at=4
+    ),
+    DispatcherOperation(
         "reduce_scatter_tensor_coalesced_",
         Op.REDUCE_SCATTER,
         _lists,
@@ -110,18 +114,18 @@ COLLECTIVES: tuple[Operation, ...] = (
         async_at=4,
         coalesced=True,
     ),
-    Operation("gather_", Op.GATHER, _lists, group_at=2, async_at=4, peer_at=3),
-    Operation("scatter_", Op.SCATTER, _lists, group_at=2, async_at=4, peer_at=3),
-    Operation("alltoall_", Op.ALL_TO_ALL, _lists, group_at=2, async_at=3),
-    Operation("alltoall_base_", Op.ALL_TO_ALL, _from_first, group_at=2, async_at=5),
-    Operation("barrier", Op.BARRIER, _nothing, async_at=3),
+    DispatcherOperation("gather_", Op.GATHER, _lists, group_at=2, async_at=4, peer_at=3),
+    DispatcherOperation("scatter_", Op.SCATTER, _lists, group_at=2, async_at=4, peer_at=3),
+    DispatcherOperation("alltoall_", Op.ALL_TO_ALL, _lists, group_at=2, async_at=3),
+    DispatcherOperation("alltoall_base_", Op.ALL_TO_ALL, _from_first, group_at=2, async_at=5),
+    DispatcherOperation("barrier", Op.BARRIER, _nothing, async_at=3),
     MONITORED_BARRIER,
 )
 
-POINT_TO_POINT: tuple[Operation, ...] = (
-    Operation("send", Op.SEND, _in_place, peer_at=2, tag_at=3),
-    Operation("recv_", Op.RECV, _in_place, peer_at=2, tag_at=3),
-    Operation("recv_any_source_", Op.RECV, _in_place, tag_at=2),
+POINT_TO_POINT: tuple[DispatcherOperation, ...] = (
+    DispatcherOperation("send", Op.SEND, _in_place, peer_at=2, tag_at=3),
+    DispatcherOperation("recv_", Op.RECV, _in_place, peer_at=2, tag_at=3),
+    DispatcherOperation("recv_any_source_", Op.RECV, _in_place, tag_at=2),
 )
 
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.stacks import Hooks, Place
+from evenstep.agent.stacks import Hooks, RankInWorld
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
@@ -60,12 +60,12 @@ class TorchStack:
         """Take back what `arm` did."""
         self._wrapped.restore()
 
-    def place(self) -> Place | None:
+    def place(self) -> RankInWorld | None:
         """The rank in the default process group."""
         distributed = _distributed()
         if not self.available or not distributed.is_initialized():
             return None
-        return Place(distributed.get_rank(), distributed.get_world_size())
+        return RankInWorld(distributed.get_rank(), distributed.get_world_size())
 
     def compiled(self, spool: Spool, *, allowed: bool) -> Compiled | None:
         """Have compiled kernels record into a new spool; None where there are none."""

@@ -22,7 +22,7 @@ from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.importers.file_ranks import ranks_by_paths
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -34,7 +34,7 @@ APART_NS = 3_600_000_000_000  # dumps whose ends are further apart are not of on
 _FIELDS = (b'"collective_seq_id"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether it is a pickle, of which no other format consists, or JSON with a ring's fields."""
     if PICKLE.match(source.head):
         return True
@@ -42,7 +42,7 @@ def recognises(source: Source) -> bool:
     return start in (b"{", b"[") and any(name in source.head for name in _FIELDS)
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """The dumps of all ranks as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     dumps: dict[int, Dump] = {}

@@ -38,7 +38,7 @@ class GroupKey(NamedTuple):
     ranks: Ranks
 
 
-class Call(NamedTuple):
+class CallArguments(NamedTuple):
     """What one call's arguments say. -1: not said."""
 
     group: GroupKey | None = None
@@ -52,14 +52,14 @@ class Call(NamedTuple):
     tag: int = 0
 
 
-def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> Call:
+def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> CallArguments:
     """Everything an importer needs of a call's arguments."""
     kind, size = element_type(args.dtype) if isinstance(args.dtype, str) else (DType.OTHER, 0)
     bytes_in, bytes_out = _count(args.elements_in) * size, _count(args.elements_out) * size
     if not size:
         kind, bytes_in = tensors(args)
     group = group_of(args, groups, world)
-    return Call(
+    return CallArguments(
         group=group,
         bytes_in=min(max(bytes_in, 0), MOST_BYTES),
         bytes_out=min(max(bytes_out, 0), MOST_BYTES),
@@ -71,7 +71,7 @@ def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> Call:
     )
 
 
-def addressed(call: Call, op: int, asked: Args) -> Call:
+def addressed(call: CallArguments, op: int, asked: Args) -> CallArguments:
     """The call with its root or peer, and a message's tag, from what its operator was given.
 
     c10d's operators take them at these places, as ranks of the group.

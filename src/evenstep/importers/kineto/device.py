@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.importers.completion import Completion, completion, exposed
-from evenstep.importers.kineto.file import KinetoFile, Row
+from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import (
     COMMS,
     ON_DEVICE,
@@ -43,7 +43,7 @@ _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
 def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
     """Calls with their kernels, and kernels whose call is not in the file."""
     issued = _issued(file, announced)
-    kernels = file.of(Row.KERNEL)
+    kernels = file.of(RowKind.KERNEL)
     kernels = kernels.select(_communicating(file, kernels))
     launches = _launched(file, kernels)
     owner = _enclosing(issued, launches.thread, launches.start_ns)
@@ -61,13 +61,13 @@ def compute_of(file: KinetoFile, steps: Steps) -> Columns:
 
     Columns: device, enter_ns, exit_ns, step (that in which the kernels were launched).
     """
-    kernels = file.of(Row.KERNEL)
+    kernels = file.of(RowKind.KERNEL)
     return _united(file, kernels.select(~_communicating(file, kernels)), steps)
 
 
 def copies_of(file: KinetoFile, steps: Steps) -> Columns:
     """When each device copied or set memory, as `compute_of`."""
-    return _united(file, file.of(Row.COPY), steps)
+    return _united(file, file.of(RowKind.COPY), steps)
 
 
 def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
@@ -89,7 +89,7 @@ def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
 
 def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
     """When a file's devices had done what they were asked, and when they only communicated."""
-    kernels = file.of(Row.KERNEL)
+    kernels = file.of(RowKind.KERNEL)
     kernels = kernels.with_column("launched_ns", _launched(file, kernels).start_ns)
     moving = _communicating(file, kernels)
     return completion(kernels, moving), exposed(kernels, moving)
@@ -114,8 +114,10 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
             "start_ns": kernels.start_ns.copy(),
         }
     )
-    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
-    for sources, key in ((host, "external"), (file.of(Row.LAUNCH), "correlation")):
+    host = file.rows.select(
+        np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
+    )
+    for sources, key in ((host, "external"), (file.of(RowKind.LAUNCH), "correlation")):
         place = _lookup(sources[key], kernels[key])
         known = place >= 0
         for column in found:
@@ -135,7 +137,9 @@ def _lookup(keys: Array, wanted: Array) -> Array:
 
 def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
     """Calls to a process group of devices, with what they do."""
-    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
+    host = file.rows.select(
+        np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
+    )
     comms = np.array([name == COMMS for name in file.names], bool)
     codes = announced_ops(announced, ON_DEVICE)
     notes = host.select(codes[host.name] >= 0).sorted_by("start_ns")

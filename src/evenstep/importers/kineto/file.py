@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.importers.compression import Stream
 from evenstep.importers.kineto.names import CALL, COMMS, annotation
-from evenstep.importers.trace_events import Args, Event, TraceEvents
+from evenstep.importers.trace_events import Args, TraceEvent, TraceEvents
 from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]
@@ -23,7 +23,7 @@ LATEST_US = 4e15  # the year 2096 in µs: a time beyond it, either way, is damag
 _MASK = (1 << 62) - 1
 
 
-class Row(IntEnum):
+class RowKind(IntEnum):
     """What a row is about."""
 
     KERNEL = 1
@@ -34,14 +34,14 @@ class Row(IntEnum):
 
 
 _CATEGORIES = {
-    "kernel": Row.KERNEL,
-    "concurrent_kernel": Row.KERNEL,
-    "gpu_memcpy": Row.COPY,
-    "gpu_memset": Row.COPY,
-    "cpu_op": Row.OPERATOR,
-    "operator": Row.OPERATOR,
-    "user_annotation": Row.ANNOTATION,
-    "runtime": Row.LAUNCH,
+    "kernel": RowKind.KERNEL,
+    "concurrent_kernel": RowKind.KERNEL,
+    "gpu_memcpy": RowKind.COPY,
+    "gpu_memset": RowKind.COPY,
+    "cpu_op": RowKind.OPERATOR,
+    "operator": RowKind.OPERATOR,
+    "user_annotation": RowKind.ANNOTATION,
+    "runtime": RowKind.LAUNCH,
 }
 
 
@@ -49,9 +49,9 @@ _CATEGORIES = {
 class KinetoFile:
     """What is used of one file.
 
-    `rows` has: row (`Row`), name (index of `names`), start_ns and end_ns (since 1970 where the file
-    says so), thread (index of `threads`), correlation and external (-1: none), device (-1: none),
-    stream (-1: none), args (index of `calls`, -1: none). In order of the file.
+    `rows` has: row (`RowKind`), name (index of `names`), start_ns and end_ns (since 1970 where the
+    file says so), thread (index of `threads`), correlation and external (-1: none), device (-1:
+    none), stream (-1: none), args (index of `calls`, -1: none). In order of the file.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class KinetoFile:
         """What tells it from others: the file, and the process within it."""
         return self.path, self.process
 
-    def of(self, row: Row) -> Columns:
+    def of(self, row: RowKind) -> Columns:
         """The rows of one sort."""
         return self.rows.select(self.rows.row == int(row))
 
@@ -99,7 +99,7 @@ class _Gathering:
         self._damaged = 0
         self._unpaired = 0
 
-    def add(self, events: list[Event]) -> None:
+    def add(self, events: list[TraceEvent]) -> None:
         """Take in the events that matter."""
         sorts = self._sorts
         for category in {event.cat for event in events}.difference(sorts):
@@ -115,13 +115,13 @@ class _Gathering:
             start, end = start[sane], end[sane]
         self._tables.append(self._columns(kept, start, end))
 
-    def _columns(self, kept: list[Event], start: Array, end: Array) -> Columns:
+    def _columns(self, kept: list[TraceEvent], start: Array, end: Array) -> Columns:
         names, threads, sorts = self._names, self._threads, self._sorts
         args = [event.args or _NONE for event in kept]
         name = np.array([names.setdefault(e.name or "", len(names)) for e in kept], np.int32)
         row = np.array([sorts[event.cat] for event in kept], np.uint8)
         device = _numbers([item.device for item in args])
-        on_device = np.isin(row, [int(Row.KERNEL), int(Row.COPY)])
+        on_device = np.isin(row, [int(RowKind.KERNEL), int(RowKind.COPY)])
         if (homeless := on_device & (device < 0)).any():
             process = _numbers([event.pid for event in kept])  # of a kernel, that is its device
             device = np.where(homeless, process, device)
@@ -186,11 +186,11 @@ def _sort(category: str | None) -> int:
     """What events of a category are; 0 for those that are not used."""
     name = (category or "").lower()
     if name.endswith(("_runtime", "_driver")):
-        return int(Row.LAUNCH)
+        return int(RowKind.LAUNCH)
     return int(_CATEGORIES.get(name, 0))
 
 
-def _times(events: list[Event]) -> tuple[Array, Array, Array]:
+def _times(events: list[TraceEvent]) -> tuple[Array, Array, Array]:
     """Start and end in ns, and which of them can be."""
     length = np.array([event.dur for event in events], np.float64)
     if isinstance(events[0].ts, float):

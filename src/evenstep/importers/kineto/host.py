@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.importers.kineto.file import KinetoFile, Row
+from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, ON_HOST, Annotation, operation
 from evenstep.importers.kineto.table import (
     NOT_SET,
@@ -30,10 +30,10 @@ Array = npt.NDArray[Any]
 def host_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
     """Calls from being issued to being done."""
     codes = announced_ops(announced, ON_HOST)
-    done = file.of(Row.ANNOTATION)
+    done = file.of(RowKind.ANNOTATION)
     done = done.select(codes[done.name] >= 0).sorted_by("start_ns")
     issues = np.array([*map(_issue, file.names), NOT_SET])
-    issued = file.of(Row.OPERATOR)
+    issued = file.of(RowKind.OPERATOR)
     issued = issued.select(issues[issued.name] >= 0).sorted_by("start_ns")
     parts = [call_table(op=[])]
     for op in np.unique(codes[done.name]):
@@ -62,7 +62,7 @@ def host_waits(file: KinetoFile, calls: Columns) -> tuple[Array, Array]:
     if not len(host):
         return host.enter_ns, host.exit_ns
     issuing = np.array([name.startswith(CALL) for name in file.names], bool)
-    work = file.of(Row.OPERATOR)
+    work = file.of(RowKind.OPERATOR)
     work = work.select(~issuing[work.name])
     return without(host.enter_ns, host.exit_ns, work.start_ns, work.end_ns)
 

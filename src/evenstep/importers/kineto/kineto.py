@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.draft import FIRST_NS, Draft
-from evenstep.importers.format import Progress, Source, TraceFormat
-from evenstep.importers.kineto.calls import Call, addressed, call_of, groups_of
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
+from evenstep.importers.kineto.calls import CallArguments, addressed, call_of, groups_of
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
 from evenstep.importers.kineto.host import host_calls
@@ -39,7 +39,7 @@ _NEGOTIATION = b'"NEGOTIATE_'  # Horovod's timeline, which is Chrome JSON too
 _PREAMBLE = (b'"schemaVersion"', b'"deviceProperties"')  # a long list of them comes first
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether a file is Chrome JSON."""
     head = source.head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head[:1] not in (b"{", b"[") or _NEGOTIATION in head:
@@ -47,7 +47,7 @@ def recognises(source: Source) -> bool:
     return _MARKS.search(head) is not None or all(mark in head for mark in _PREAMBLE)
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All files as one trace. Those that cannot be used are named in its limits.
 
     Raises `TraceError` where none can.
@@ -87,7 +87,9 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _files(sources: Sequence[Source], progress: Progress, limits: list[str]) -> list[KinetoFile]:
+def _files(
+    sources: Sequence[SourceFile], progress: Progress, limits: list[str]
+) -> list[KinetoFile]:
     found = []
     for source in sources:
         name = source.path.name
@@ -112,10 +114,10 @@ def _calls(file: KinetoFile) -> Columns:
     return calls.sorted_by("enter_ns")
 
 
-def _said(file: KinetoFile, calls: Columns, world: int) -> list[Call]:
+def _said(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
     groups = groups_of(file.header)
     each = [call_of(args, groups, world) for args in file.calls]
-    nothing = Call()
+    nothing = CallArguments()
     said = [each[index] if index >= 0 else nothing for index in calls.args]
     if len(groups) == 1 and not any(call.group for call in said):  # they can only mean this one
         only = next(iter(groups.values()))

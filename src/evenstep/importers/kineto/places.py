@@ -28,7 +28,7 @@ APART_NS = 3_600_000_000_000  # profiles of one run that tell of each other begi
 Key = tuple[Path, str]  # `KinetoFile.key`
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """A file's place in its run."""
 
     rank: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     limits: list[str]
 
 
-def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, Place], list[str]]:
+def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[str]]:
     """The place of every file that is used, and why others are left out.
 
     Files of the run that most belong to are used, one per rank.
@@ -46,7 +46,7 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, Place], list[str]]
     main = max(dict.fromkeys(known), key=known.count) if known else 0
     starts = sorted(_start(file) for file in files)
     middle = starts[(len(files) - 1) // 2] if files else 0
-    places: dict[Key, Place] = {}
+    places: dict[Key, FilePlace] = {}
     taken: dict[int, Path] = {}
     limits = []
     named = _named(files)
@@ -64,7 +64,7 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, Place], list[str]]
             limits.append(f"left out: {file.path} {reason}")
             continue
         taken[rank] = file.path
-        places[file.key] = Place(rank, main, _host(file), said)
+        places[file.key] = FilePlace(rank, main, _host(file), said)
     least = [] if main else map(_least_world, files)
     world = max([main, *(rank + 1 for rank in taken), *least])
     return {key: place._replace(world=world) for key, place in places.items()}, limits

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.kineto.file import KinetoFile, Row
+from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
 from evenstep.importers.kineto.places import info_of
 
@@ -35,7 +35,7 @@ def by_process(file: KinetoFile) -> list[KinetoFile]:
             f"{file.path} holds {len(ranks)} processes that train, more than any host runs"
         )
     owner = np.arange(len(numbers))
-    on_device = np.unique(process[file.rows.row == int(Row.KERNEL)])
+    on_device = np.unique(process[file.rows.row == int(RowKind.KERNEL)])
     strange = [number for number in on_device.tolist() if number not in ranks]
     if strange and len(strange) != len(ranks):
         raise TraceError(
@@ -49,7 +49,7 @@ def by_process(file: KinetoFile) -> list[KinetoFile]:
 def _training(file: KinetoFile, process: Array) -> list[int]:
     """Processes with a mark of a step, of an optimizer, or a collective."""
     names = np.array([_marks(name) for name in file.names], bool)
-    host = np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)])
+    host = np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
     return [int(number) for number in np.unique(process[host & names[file.rows.name]])]
 
 

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from evenstep.importers.completion import Completion
 from evenstep.importers.draft import COMPUTE, COPY, FIRST_NS, Draft
-from evenstep.importers.kineto.calls import Call, GroupKey
+from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
 from evenstep.importers.kineto.host import host_waits
 from evenstep.importers.kineto.names import MESSAGES, ROOTED
-from evenstep.importers.kineto.places import Place, info_of
+from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.sequence import in_sequence
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS
@@ -35,10 +35,10 @@ class Profile(NamedTuple):
     """One file and what was found in it."""
 
     file: KinetoFile
-    place: Place
+    place: FilePlace
     steps: Steps
     calls: Columns
-    said: list[Call]  # of each call
+    said: list[CallArguments]  # of each call
 
 
 def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
@@ -123,7 +123,7 @@ def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
     return {**numbers, None: unsaid}
 
 
-def _peers(calls: Columns, said: list[Call]) -> Array:
+def _peers(calls: Columns, said: list[CallArguments]) -> Array:
     """Roots of rooted operations and peers of messages, as far as the file has them."""
     source, destination, root = (
         np.array([getattr(call, name) for call in said], np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.importers.completion import Completion
-from evenstep.importers.kineto.file import KinetoFile, Row
+from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import EVALUATE, OPTIMIZER_STEP, phase, step_number
 from evenstep.importers.merging import cut, leaf_lengths
 from evenstep.trace.columns import Columns
@@ -57,7 +57,9 @@ def steps_of(file: KinetoFile) -> Steps | None:
     if not len(file.rows):
         return None
     marks = np.array([_step_number(name) for name in file.names], np.int64)
-    host = file.rows.select(np.isin(file.rows.row, [int(Row.OPERATOR), int(Row.ANNOTATION)]))
+    host = file.rows.select(
+        np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
+    )
     numbers = marks[host.name]
     marked = host.select(numbers >= 0).with_column("number", numbers[numbers >= 0])
     if len(marked):
@@ -98,7 +100,7 @@ def _between_optimizers(file: KinetoFile, host: Columns) -> Steps | None:
 
 def _whole(file: KinetoFile, host: Columns) -> Steps:
     start, end = file.rows.start_ns.min(), file.rows.end_ns.max()
-    operators = host.select(host.row == int(Row.OPERATOR))
+    operators = host.select(host.row == int(RowKind.OPERATOR))
     thread = _most(operators.thread) if len(operators) else -1
     whole = np.array([0]), np.array([start]), np.array([end])
     return Steps(*whole, thread, [f"{UNMARKED}: all of it is taken as one step"], whole=True)
@@ -145,8 +147,8 @@ def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
     codes = np.array([-1 if kind is None else int(kind) for kind in kinds], np.int64)
     marking = np.array([name.startswith(_MARKING_OPERATORS) for name in file.names], bool)
     rows = file.rows.select(file.rows.thread == steps.thread)
-    usable = (rows.row == int(Row.ANNOTATION)) | (
-        (rows.row == int(Row.OPERATOR)) & marking[rows.name]
+    usable = (rows.row == int(RowKind.ANNOTATION)) | (
+        (rows.row == int(RowKind.OPERATOR)) & marking[rows.name]
     )
     rows = rows.select(usable & (codes[rows.name] >= 0) & (rows.end_ns > rows.start_ns))
     return _table(codes[rows.name], rows.start_ns, rows.end_ns, steps)
@@ -155,7 +157,7 @@ def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
 def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
     """Autograd at work, from the first to the last node between two other phases of a step."""
     named = np.array([name.startswith(EVALUATE) for name in file.names], bool)
-    rows = file.of(Row.OPERATOR)
+    rows = file.of(RowKind.OPERATOR)
     rows = rows.select(named[rows.name]).sorted_by("start_ns")
     step = steps.at(rows.start_ns)
     told = marked.step[marked.op == int(Phase.BACKWARD)]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Line, lines, reported
+from evenstep.importers.content import TextLine, lines, reported
 from evenstep.importers.draft import MOST_MEMBERS
-from evenstep.importers.format import CompanionFormat, Progress, Source
+from evenstep.importers.format import CompanionFormat, Progress, SourceFile
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_RANKS
 
@@ -87,12 +87,12 @@ class _Log:
     heard: int = 0
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether NCCL speaks in its first lines."""
     return any(_LINE.search(line) for line in source.head.decode("utf-8", "replace").splitlines())
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Mapping[str, Any]:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
     """What all logs say. Raises `TraceError` where NCCL says nothing in them."""
     log = _Log()
     floors: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Mapping[str, Any]:
 FORMAT = CompanionFormat(NAME, recognises, read)
 
 
-def _listened(log: _Log, source: Source) -> Iterator[Line]:
+def _listened(log: _Log, source: SourceFile) -> Iterator[TextLine]:
     """Take in NCCL's lines of a file and hand on the others, which may be of nccl-tests."""
     for line in lines(source.path):
         match = _LINE.search(line.text)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.importers.content import reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.repetition import in_one_step, with_steps
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
@@ -40,7 +40,7 @@ _DURATION = re.compile(r"\b(?:duration|elapsed|latency|(?:exec|execution|run|ker
 ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
 
 
-class Layout(NamedTuple):
+class DurationColumns(NamedTuple):
     """What the columns of a table are called; "" where there is none."""
 
     file: TableFile
@@ -53,12 +53,12 @@ class Layout(NamedTuple):
     unit_s: float
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether a table has ranks, places in an order of calls, and durations."""
     return layout_of(source) is not None
 
 
-def layout_of(source: Source) -> Layout | None:
+def layout_of(source: SourceFile) -> DurationColumns | None:
     """What a table's columns mean; None where it is none of collectives."""
     file = table_file(source, (*RANKS, *GROUPS, *SEQUENCES, *OPS, *SIZES, "duration_us"))
     if file is None:
@@ -68,11 +68,11 @@ def layout_of(source: Source) -> Layout | None:
     for name in file.names:
         core, unit = spelled(name)
         if rank and sequence and (group or op) and (_DURATION.search(core)):
-            return Layout(file, rank, group, sequence, op, size, name, unit or 1.0)
+            return DurationColumns(file, rank, group, sequence, op, size, name, unit or 1.0)
     return None
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All tables as one trace. Raises `TraceError` where none has a usable row."""
     draft = Draft()
     parts = []
@@ -99,7 +99,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _rows(layout: Layout, draft: Draft) -> Columns:
+def _rows(layout: DurationColumns, draft: Draft) -> Columns:
     """The usable rows of a table: rank, group (its number among the names), sequence, op, …"""
     numbers = [name for name in (layout.rank, layout.sequence, layout.size) if name]
     texts = [name for name in (layout.group, layout.op) if name]

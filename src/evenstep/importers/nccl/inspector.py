@@ -24,7 +24,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.repetition import NOTHING_ELSE, in_one_step, with_steps
 from evenstep.trace.ranks import MOST_RANKS, format_missing
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -75,12 +75,12 @@ class _Log:
     dropped: int = 0  # by the plugin, as it says
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether its first line is a record of the plugin."""
     return source.head.lstrip()[:1] == b"{" and _HEAD.search(source.head) is not None
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """The logs of all processes as one trace. Raises `TraceError` where none has a record."""
     log = _Log()
     draft = Draft()
@@ -104,7 +104,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 # -- one file --------------------------------------------------------------------------------------
 
 
-def _read_file(log: _Log, source: Source) -> list[str]:
+def _read_file(log: _Log, source: SourceFile) -> list[str]:
     complaints: list[str] = []
     wrong = right = 0
     before: dict[str, Any] = {}  # header and metadata of the dump that a record is of

@@ -9,7 +9,7 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import reported, whole_json
-from evenstep.importers.format import CompanionFormat, Progress, Source
+from evenstep.importers.format import CompanionFormat, Progress, SourceFile
 
 NAME = "floors file of evenstep probe"
 SCHEMA = "evenstep.floors/1"
@@ -18,12 +18,12 @@ MOST_FLOORS = 100_000
 _NUMBERS = ("bytes", "time_ns", "algbw_gBps", "busbw_gBps")
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether the file says that it is one."""
     return source.head.lstrip()[:1] == b"{" and SCHEMA.encode() in source.head[:1_000]
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Mapping[str, Any]:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
     """The floors of all files. Raises `TraceError` where a file is damaged."""
     floors: list[dict[str, Any]] = []
     for source in reported(sources, progress):

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Line, lines, reported, whole_json
-from evenstep.importers.format import CompanionFormat, Progress, Source
+from evenstep.importers.content import TextLine, lines, reported, whole_json
+from evenstep.importers.format import CompanionFormat, Progress, SourceFile
 from evenstep.trace.spool.layout import Op
 
 NAME = "nccl-tests log"
@@ -76,7 +76,7 @@ class _Test:
         return len(self.hosts) or None
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether its first lines are a table of nccl-tests, or its JSON."""
     head = source.head
     if head.lstrip()[:1] == b"{":
@@ -84,7 +84,7 @@ def recognises(source: Source) -> bool:
     return (b"algbw" in head and b"busbw" in head) or b"# nThread" in head
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Mapping[str, Any]:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
     """The floors of all files. Raises `TraceError` where there are none."""
     floors: list[dict[str, Any]] = []
     for source in reported(sources, progress):
@@ -104,7 +104,7 @@ FORMAT = CompanionFormat(NAME, recognises, read)
 # -- text ------------------------------------------------------------------------------------------
 
 
-def from_lines(text: Iterable[Line], file: str) -> list[dict[str, Any]]:
+def from_lines(text: Iterable[TextLine], file: str) -> list[dict[str, Any]]:
     """Floors in the lines of a log, whatever else is in it."""
     found: list[dict[str, Any]] = []
     test = _Test(op=_program(file))

@@ -16,17 +16,17 @@ from evenstep.errors import TraceError
 from evenstep.importers.completion import Completion
 from evenstep.importers.content import reported
 from evenstep.importers.draft import COMPUTE, COPY, FIRST_NS, TYPES, Draft
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.sequence import in_sequence
 from evenstep.importers.nsys.database import MAGIC
 from evenstep.importers.nsys.process import (
-    Call,
+    LaunchRanges,
     collectives_of,
     completion_of,
     compute_of,
     phases_of,
 )
-from evenstep.importers.nsys.ranks import Rank, ranks_of
+from evenstep.importers.nsys.ranks import ProcessDevice, ranks_of
 from evenstep.importers.nsys.tables import Export, read_export
 from evenstep.importers.repetition import with_steps
 from evenstep.trace.columns import Columns
@@ -40,12 +40,12 @@ NAME = "Nsight Systems export"
 _STREAMS = int(np.iinfo(np.uint16).max)
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether it is an SQLite database, of which no other format consists."""
     return source.head.startswith(MAGIC)
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All exports as each trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     exports = []
@@ -90,7 +90,7 @@ def _said(exports: Sequence[Export]) -> list[str]:
 # -- records ---------------------------------------------------------------------------------------
 
 
-def _enter(draft: Draft, ranks: Sequence[Rank]) -> None:
+def _enter(draft: Draft, ranks: Sequence[ProcessDevice]) -> None:
     origins = _origins(ranks)
     groups = _groups(draft, ranks)
     tables = []
@@ -110,7 +110,7 @@ def _enter(draft: Draft, ranks: Sequence[Rank]) -> None:
             draft.rows(each.rank, {name: mine[name] for name in mine if name != "rank"})
 
 
-def _origins(ranks: Sequence[Rank]) -> dict[str, int]:
+def _origins(ranks: Sequence[ProcessDevice]) -> dict[str, int]:
     """What to add to the times of each clock, so that its first is `FIRST_NS`."""
     first: dict[str, int] = {}
     for each in ranks:
@@ -121,12 +121,12 @@ def _origins(ranks: Sequence[Rank]) -> dict[str, int]:
     return {clock: FIRST_NS - start for clock, start in first.items()}
 
 
-def _began(each: Rank) -> int:
+def _began(each: ProcessDevice) -> int:
     """Start of the session on the rank's clock."""
     return each.export.began_ns if each.export.host and each.export.began_ns else 0
 
 
-def _groups(draft: Draft, ranks: Sequence[Rank]) -> dict[int, int]:
+def _groups(draft: Draft, ranks: Sequence[ProcessDevice]) -> dict[int, int]:
     """The group of each communicator (-1: the one that is assumed where none is named)."""
     members: dict[int, set[int]] = {}
     sizes: dict[int, int] = {}
@@ -145,7 +145,7 @@ def _groups(draft: Draft, ranks: Sequence[Rank]) -> dict[int, int]:
 
 
 def _communication(
-    draft: Draft, each: Rank, groups: Mapping[int, int], shift: int, done: Completion
+    draft: Draft, each: ProcessDevice, groups: Mapping[int, int], shift: int, done: Completion
 ) -> Columns:
     """A rank's collectives and messages as records, but for their number in the group's order.
 
@@ -186,7 +186,7 @@ def _communication(
     )
 
 
-def _peers(draft: Draft, group: Array, calls: Sequence[Call]) -> Array:
+def _peers(draft: Draft, group: Array, calls: Sequence[LaunchRanges]) -> Array:
     """Global ranks of peers, which NCCL counts within the communicator."""
     found = np.full(len(calls), -1)
     for index, call in enumerate(calls):
@@ -197,7 +197,7 @@ def _peers(draft: Draft, group: Array, calls: Sequence[Call]) -> Array:
 
 
 def _enter_steps(
-    draft: Draft, each: Rank, shift: int, done: Completion, waits: tuple[Array, Array]
+    draft: Draft, each: ProcessDevice, shift: int, done: Completion, waits: tuple[Array, Array]
 ) -> None:
     """Steps, their phases, and when the device computed and copied in them."""
     shift += _began(each)
@@ -227,7 +227,7 @@ def _enter_steps(
         draft.device_spans(each.rank, name, max(each.device, 0), *times, step)
 
 
-def _overall(ranks: Sequence[Rank]) -> list[str]:
+def _overall(ranks: Sequence[ProcessDevice]) -> list[str]:
     """What these exports as a whole cannot tell."""
     limits = []
     without = [each.rank for each in ranks if each.steps.whole]

@@ -35,7 +35,7 @@ _FEWEST_STEPS = 2
 _MOST_WAITING = 1_024  # ranges of a group of calls that has not been launched
 
 
-class Call(NamedTuple):
+class LaunchRanges(NamedTuple):
     """What NCCL's NVTX ranges say of one launch. -1: not said."""
 
     op: Op
@@ -55,7 +55,7 @@ class Membership:
 
 
 @dataclass(slots=True, frozen=True)
-class Steps:
+class ProcessSteps:
     """Steps of a device's process, in order."""
 
     number: Array
@@ -70,7 +70,7 @@ class Steps:
         inside = (place >= 0) & (times < np.append(self.end_ns, 0)[place])
         return np.where(inside, np.append(self.number, -1)[place], -1)
 
-    def on_device(self, done: Completion) -> Steps:
+    def on_device(self, done: Completion) -> ProcessSteps:
         """The same steps in the time of the device."""
         return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
 
@@ -94,7 +94,7 @@ def memberships(export: Export, process: int) -> list[Membership]:
     return found
 
 
-def steps_of(export: Export, process: int, kernels: Columns) -> Steps:
+def steps_of(export: Export, process: int, kernels: Columns) -> ProcessSteps:
     """Steps by their ranges ("iteration 7", "ProfilerStep#7"), else by those of the optimizer.
 
     Else all that a device did, from its first launch to its last end, is one.
@@ -109,14 +109,14 @@ def steps_of(export: Export, process: int, kernels: Columns) -> Steps:
     if len(named) >= _FEWEST_STEPS:
         number = np.array([numbers[name] for name in named.name], np.int64)
         keep = _disjoint(named.start, named.end, number)
-        return Steps(number[keep], named.start[keep], named.end[keep])
+        return ProcessSteps(number[keep], named.start[keep], named.end[keep])
     optimizing = [i for i, name in enumerate(export.names) if phase(name) is Phase.OPTIMIZER]
     ends = ranges.select(np.isin(ranges.name, optimizing))
     ends = ends.select(_outermost(ends.start, ends.end))
     if len(ends) < _FEWEST_STEPS:
         begin, end = kernels.issued.min(), kernels.end.max() + 1
-        return Steps(np.zeros(1, np.int64), np.array([begin]), np.array([end]), whole=True)
-    return Steps(np.arange(len(ends) - 1), ends.end[:-1], ends.end[1:], counted=True)
+        return ProcessSteps(np.zeros(1, np.int64), np.array([begin]), np.array([end]), whole=True)
+    return ProcessSteps(np.arange(len(ends) - 1), ends.end[:-1], ends.end[1:], counted=True)
 
 
 def completion_of(kernels: Columns) -> tuple[Completion, tuple[Array, Array]]:
@@ -127,7 +127,7 @@ def completion_of(kernels: Columns) -> tuple[Completion, tuple[Array, Array]]:
 
 
 def phases_of(
-    export: Export, process: int, steps: Steps, done: Completion, waits: tuple[Array, Array]
+    export: Export, process: int, steps: ProcessSteps, done: Completion, waits: tuple[Array, Array]
 ) -> Columns:
     """Outermost ranges that name a phase, when the device has `done` what they launched.
 
@@ -152,17 +152,17 @@ def phases_of(
     return table.with_column("leaf", leaf_lengths(table.start, table.end))
 
 
-def collectives_of(export: Export, kernels: Columns) -> tuple[Columns, list[Call]]:
+def collectives_of(export: Export, kernels: Columns) -> tuple[Columns, list[LaunchRanges]]:
     """NCCL's kernels in order of being issued, and what was said of each."""
     found = kernels.select(kernels.moving).sorted_by("issued", "start")
     ops = [kernel_operation(name) for name in export.names]
-    calls: list[Call] = [Call(ops[name], 0, -1, -1, 0) for name in found.name]
+    calls: list[LaunchRanges] = [LaunchRanges(ops[name], 0, -1, -1, 0) for name in found.name]
     for thread in np.unique(found.thread[found.thread >= 0]):
         _listen(export, int(thread), found, calls)
     return found, calls
 
 
-def compute_of(kernels: Columns, steps: Steps) -> Columns:
+def compute_of(kernels: Columns, steps: ProcessSteps) -> Columns:
     """When a device was at work: the union of what does not communicate, step by step.
 
     Columns: start, end, step.
@@ -227,7 +227,7 @@ def launched(export: Export, kernels: Columns, process: int, device: int) -> Col
     return kernels.with_column("moving", moving)
 
 
-def _listen(export: Export, thread: int, found: Columns, calls: list[Call]) -> None:
+def _listen(export: Export, thread: int, found: Columns, calls: list[LaunchRanges]) -> None:
     """What NCCL announced on a thread, given to the kernels it launched there."""
     ranges = export.ranges
     mine = ranges.select(ranges.thread == thread).sorted_by("start")
@@ -261,7 +261,7 @@ def _fits(announced: Op | None, kernel: Op) -> bool:
     return announced is kernel
 
 
-def _call(kernel: Op, ops: Sequence[Op], said: Sequence[dict[str, Any]]) -> Call:
+def _call(kernel: Op, ops: Sequence[Op], said: Sequence[dict[str, Any]]) -> LaunchRanges:
     """One launch of several calls. Sends and receives to everybody are an all-to-all."""
     sizes = [_number(payload, "message size [bytes]") for payload in said]
     communicator = next((c for p in said if (c := _number(p, "nccl communicator id")) >= 0), -1)
@@ -278,7 +278,7 @@ def _call(kernel: Op, ops: Sequence[Op], said: Sequence[dict[str, Any]]) -> Call
             op = Op.SEND if sends else Op.RECV
         peer = _number(said[0], "peer rank") if len(ops) == 1 else -1
     total = min(sum(max(size, 0) for size in sizes), MOST_BYTES)
-    return Call(op, total, communicator, peer, len(ops))
+    return LaunchRanges(op, total, communicator, peer, len(ops))
 
 
 def _number(said: dict[str, Any], name: str) -> int:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
-from evenstep.importers.nsys.process import Membership, Steps, launched, memberships, steps_of
+from evenstep.importers.nsys.process import (
+    Membership,
+    ProcessSteps,
+    launched,
+    memberships,
+    steps_of,
+)
 from evenstep.importers.nsys.tables import Export
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
@@ -17,7 +23,7 @@ MOST_DEVICES = 1_024  # of one file: beyond it the table is damaged
 
 
 @dataclass(slots=True)
-class Rank:
+class ProcessDevice:
     """One device of each process."""
 
     export: Export
@@ -26,7 +32,7 @@ class Rank:
     kernels: Columns  # of this device, as `launched` gives them
     copies: Columns
     members: list[Membership]
-    steps: Steps
+    steps: ProcessSteps
     rank: int = -1
 
     @property
@@ -37,14 +43,14 @@ class Rank:
         return f"session {self.export.path}"
 
 
-def ranks_of(exports: Sequence[Export], limits: list[str]) -> list[Rank]:
+def ranks_of(exports: Sequence[Export], limits: list[str]) -> list[ProcessDevice]:
     """The devices of all exports, numbered; what is found twice is left out and told."""
     ranks = [rank for export in exports for rank in _devices(export, limits)]
     _number(ranks, limits)
     return _without_doubles(ranks, limits)
 
 
-def _devices(export: Export, limits: list[str]) -> list[Rank]:
+def _devices(export: Export, limits: list[str]) -> list[ProcessDevice]:
     """The devices that ran kernels, process by process."""
     pairs = np.unique(np.stack([export.kernels.process, export.kernels.device]), axis=1).T
     if len(pairs) > MOST_DEVICES:
@@ -56,11 +62,11 @@ def _devices(export: Export, limits: list[str]) -> list[Rank]:
         copies = launched(export, export.copies, process, device)
         joined = memberships(export, process)
         steps = steps_of(export, process, kernels)
-        found.append(Rank(export, process, device, kernels, copies, joined, steps))
+        found.append(ProcessDevice(export, process, device, kernels, copies, joined, steps))
     return found
 
 
-def _number(ranks: list[Rank], limits: list[str]) -> None:
+def _number(ranks: list[ProcessDevice], limits: list[str]) -> None:
     """Give each its rank: NCCL's in the largest communicator, else by file name, else in order."""
     largest = [max(each.members, key=lambda member: member.size, default=None) for each in ranks]
     said = [member.rank if member and member.size <= MOST_RANKS else None for member in largest]
@@ -83,8 +89,8 @@ def _number(ranks: list[Rank], limits: list[str]) -> None:
         each.rank = number or 0
 
 
-def _without_doubles(ranks: Sequence[Rank], limits: list[str]) -> list[Rank]:
-    kept: dict[int, Rank] = {}
+def _without_doubles(ranks: Sequence[ProcessDevice], limits: list[str]) -> list[ProcessDevice]:
+    kept: dict[int, ProcessDevice] = {}
     for each in ranks:
         if each.rank in kept:
             limits.append(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.draft import Draft
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
 from evenstep.trace.columns import Columns
@@ -35,7 +35,7 @@ SHORTEST_S = 1e-9  # of a step: what a trace can hold
 LONGEST_S = 4e9  # what nanoseconds in 64 bits can hold, with room: a time until 2096
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether a file has the columns of an operation table."""
     file = table_file(source, REQUIRED)
     return file is not None and set(REQUIRED) <= set(file.names)
@@ -44,7 +44,7 @@ def recognises(source: Source) -> bool:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All rows of all files as one trace."""
     tables, draft = [], Draft()
     for source in sources:
@@ -63,7 +63,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _table(source: Source, draft: Draft) -> Columns:
+def _table(source: SourceFile, draft: Draft) -> Columns:
     """One file's rows; types of operations are entered as names."""
     file = table_file(source, REQUIRED)
     if file is None:

@@ -18,7 +18,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import reported
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import last_number, natural, ranks_by_paths
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import phase
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.importers.tables import (
@@ -59,7 +59,7 @@ class Duration(NamedTuple):
     unit_s: float
 
 
-class Layout(NamedTuple):
+class StepColumns(NamedTuple):
     """What the columns of a table mean; "" where there is none."""
 
     file: TableFile
@@ -70,12 +70,12 @@ class Layout(NamedTuple):
     durations: list[Duration]  # none: from the times
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether a file has a step or a time, and whose or how long it was."""
     return layout_of(source) is not None
 
 
-def layout_of(source: Source) -> Layout | None:
+def layout_of(source: SourceFile) -> StepColumns | None:
     """What a table's columns mean; None where it is none of steps."""
     file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
     if file is None:
@@ -87,7 +87,7 @@ def layout_of(source: Source) -> Layout | None:
         durations = [told._replace(name="Value")] if told else []
     if not (step or time) or not (durations or (time and (rank or step))):
         return None
-    return Layout(file, rank, step, time, part, durations)
+    return StepColumns(file, rank, step, time, part, durations)
 
 
 def _duration(name: str) -> Duration | None:
@@ -107,7 +107,7 @@ def _duration(name: str) -> Duration | None:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All tables as one trace; each of a rank of its own where they name none."""
     draft = Draft()
     parts: list[Timed] = []
@@ -136,7 +136,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _rows(layout: Layout, own: int, places: list[str], limits: list[str]) -> list[Timed]:
+def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -> list[Timed]:
     """The rows of a table, once per column of durations."""
     names = [layout.step, layout.time, *(each.name for each in layout.durations)]
     texts = [name for name in (layout.rank, layout.phase) if name]

@@ -21,7 +21,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
-from evenstep.importers.format import Progress, Source, TraceFormat
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.trace import Trace
@@ -41,7 +41,7 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """What a line says of a step."""
 
     number: int
@@ -61,11 +61,11 @@ class Log:
     kind: str = ""
 
 
-def _megatron(text: str) -> Line | None:
+def _megatron(text: str) -> LogLine | None:
     found = _MEGATRON.search(text)
     if found is None:
         return None
-    return Line(int(found[1]), float(found[2]) / 1e3, _clock_s(text))
+    return LogLine(int(found[1]), float(found[2]) / 1e3, _clock_s(text))
 
 
 _MEGATRON = re.compile(
@@ -74,17 +74,17 @@ _MEGATRON = re.compile(
 )
 
 
-def _titan(text: str) -> Line | None:
+def _titan(text: str) -> LogLine | None:
     found = _TITAN.search(text)
-    return Line(int(found[1]), np.nan, _clock_s(text)) if found else None
+    return LogLine(int(found[1]), np.nan, _clock_s(text)) if found else None
 
 
 _TITAN = re.compile(r"\bstep:\s{1,8}(\d{1,9})\s{1,8}loss:.{0,200}?\btps:")
 
 
-def _deepspeed(text: str) -> Line | None:
+def _deepspeed(text: str) -> LogLine | None:
     found = _DEEPSPEED.search(text)
-    return Line(int(found[1] or found[2]), np.nan, _clock_s(text)) if found else None
+    return LogLine(int(found[1] or found[2]), np.nan, _clock_s(text)) if found else None
 
 
 _DEEPSPEED = re.compile(
@@ -92,12 +92,12 @@ _DEEPSPEED = re.compile(
 )
 
 
-def _nano(text: str) -> Line | None:
+def _nano(text: str) -> LogLine | None:
     """`iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`."""
     found = _NANO.search(text)
     if found is None:
         return None
-    return Line(int(found[1]), float(found[2]) * (1e-3 if found[3] == "ms" else 1.0), np.nan)
+    return LogLine(int(found[1]), float(found[2]) * (1e-3 if found[3] == "ms" else 1.0), np.nan)
 
 
 _NANO = re.compile(
@@ -106,13 +106,13 @@ _NANO = re.compile(
 )
 
 
-def _bar(text: str) -> Line | None:
+def _bar(text: str) -> LogLine | None:
     """A bar of tqdm: `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`."""
     found = _BAR.search(text)
     if found is None or int(found[1]) == 0:
         return None
     hours, minutes, seconds = (int(part or 0) for part in found.group(2, 3, 4))
-    return Line(int(found[1]), np.nan, 3600.0 * hours + 60.0 * minutes + seconds)
+    return LogLine(int(found[1]), np.nan, 3600.0 * hours + 60.0 * minutes + seconds)
 
 
 _BAR = re.compile(
@@ -121,7 +121,7 @@ _BAR = re.compile(
 )
 
 #: What reads a line, and what must stand in it: searching for that is fast.
-KINDS: dict[str, tuple[str, Callable[[str], Line | None]]] = {
+KINDS: dict[str, tuple[str, Callable[[str], LogLine | None]]] = {
     "Megatron-LM": ("elapsed time per iteration", _megatron),
     "torchtitan": ("tps:", _titan),
     "DeepSpeed": ("step=", _deepspeed),
@@ -157,7 +157,7 @@ class _Event(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-def _mlperf(log: Log, text: str) -> Line | None:
+def _mlperf(log: Log, text: str) -> LogLine | None:
     """A step, where the line tracks one; else the beginning or the end of a part of the run."""
     try:
         event = msgspec.json.decode(text.partition(_MLLOG)[2], type=_Event)
@@ -183,13 +183,13 @@ def _mlperf(log: Log, text: str) -> Line | None:
         seconds = log.samples / rate
     if type(number) is not int or not isinstance(seconds, int | float):
         return None
-    return Line(number, float(seconds), event.time_ms / 1e3)
+    return LogLine(number, float(seconds), event.time_ms / 1e3)
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: SourceFile) -> bool:
     """Whether some lines of a text tell of steps; one of NCCL's is read further than its head."""
     if b"\0" in source.head:
         return False
@@ -212,7 +212,7 @@ def _tells(text: Iterator[str]) -> bool:
     return False
 
 
-def read(sources: Sequence[Source], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All logs as one trace. Raises `TraceError` where none tells of two steps."""
     draft, log = Draft(), Log()
     by_path = ranks_by_paths([source.path for source in sources])
@@ -248,7 +248,7 @@ def _apart(rows: Timed) -> float:
     return float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 1.0
 
 
-def _read_file(log: Log, source: Source, own: int) -> None:
+def _read_file(log: Log, source: SourceFile, own: int) -> None:
     for line in lines(source.path):
         for text in line.text.split("\r"):
             _take(log, text[:LONGEST], own)
@@ -258,7 +258,7 @@ def _read_file(log: Log, source: Source, own: int) -> None:
 
 def _take(log: Log, text: str, own: int) -> None:
     """Take in one line, if it is of a step. Bars count where nothing better does."""
-    said: Line | None = None
+    said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
     if kind:
         said = _mlperf(log, text)
@@ -278,7 +278,7 @@ def _take(log: Log, text: str, own: int) -> None:
         _enter(log, rank, said)
 
 
-def _enter(log: Log, rank: int, said: Line) -> None:
+def _enter(log: Log, rank: int, said: LogLine) -> None:
     """A row for the step: as long as the line says, or since the line of an earlier step."""
     before, clock_s = log.last.get(rank, (-1, np.nan))
     if said.number < before or said.clock_s != clock_s:  # several lines may bear one second

@@ -17,7 +17,7 @@ HOURS_A_DAY = 24.0
 
 
 @dataclass(slots=True, frozen=True)
-class Cost:
+class WaitingCost:
     """`rank_hours` of the steps judged, and the part of them spent waiting. Unknown is None."""
 
     rank_hours: float | None
@@ -47,14 +47,14 @@ class Cost:
         return None if self.price is None or rank_hours is None else self.price * rank_hours
 
 
-def cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> Cost:
+def cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> WaitingCost:
     """What the summary and the run's own facts say of cost; `price` is that of a rank-hour."""
     summary = diagnosis.summary
     mean_ns = (summary.get("step_time") or {}).get("mean_ns")
     price = trace.run.get(PRICE) if price is None else price
     known = is_known(mean_ns) and "scaling" not in summary  # a joint one has no steps of its own
     hours = mean_ns * summary["steps"] * summary["ranks"] / 3.6e12 if known else None
-    return Cost(
+    return WaitingCost(
         rank_hours=hours,
         lost_rank_hours=summary.get("rank_hours_wasted"),
         price=float(price) if isinstance(price, int | float) else None,

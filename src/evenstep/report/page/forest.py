@@ -15,7 +15,7 @@ Interval = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GainLine:
     """One gain. Places are in the drawing's units; None where it is not known."""
 
     label: str
@@ -30,7 +30,7 @@ class Line:
 class Forest:
     """All gains; `band` is the interval of the baseline against itself."""
 
-    lines: list[Line]
+    lines: list[GainLine]
     ticks: list[tuple[float, str]]
     zero: float
     band: tuple[float, float] | None
@@ -55,9 +55,9 @@ def forest(
     def x(gain: float) -> float:
         return round(LEFT + (gain - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1)
 
-    def line(at: int, label: str, whole: bool, gain: Interval, told: float | None) -> Line:
+    def line(at: int, label: str, whole: bool, gain: Interval, told: float | None) -> GainLine:
         value, ends = gain["value"], _ends(gain)
-        return Line(
+        return GainLine(
             label,
             TOP + (at + 0.5) * ROW,
             whole,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenstep.trace.clocks.clocks import Clocks, Offset
+from evenstep.trace.clocks.clocks import ClockOffset, Clocks
 from evenstep.trace.trace import Trace
 from evenstep.words import some_ranks
 
@@ -36,7 +36,7 @@ def _share(error_ns: float | None, widest_ns: float) -> float | None:
     return None if error_ns is None else error_ns / widest_ns if widest_ns > 0 else 0.0
 
 
-def _bars(offset: Offset | None) -> dict[str, float | None]:
+def _bars(offset: ClockOffset | None) -> dict[str, float | None]:
     if offset is None:
         return {"offset_ns": None, "error_ns": None, "drift_ppm": None}
     middle = len(offset.offset_ns) // 2

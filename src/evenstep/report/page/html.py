@@ -15,7 +15,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.verdict import sureness, verdict
-from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
@@ -60,7 +60,7 @@ def write(
     force: bool = False,
     steps: Columns | None = None,
     case: Case | None = None,
-    answers: Sequence[Answer] = (),
+    answers: Sequence[WhatIfGain] = (),
     projection: Mapping[str, Any] | None = None,
     price_per_rank_hour: float | None = None,
     links: Sequence[Mapping[str, Any]] = (),
@@ -96,7 +96,7 @@ def render(
     *,
     steps: Columns | None = None,
     case: Case | None = None,
-    answers: Sequence[Answer] = (),
+    answers: Sequence[WhatIfGain] = (),
     projection: Mapping[str, Any] | None = None,
     price_per_rank_hour: float | None = None,
     links: Sequence[Mapping[str, Any]] = (),
@@ -149,7 +149,7 @@ def render(
     return text
 
 
-def _document(diagnosis: Diagnosis, answers: Sequence[Answer]) -> dict[str, Any]:
+def _document(diagnosis: Diagnosis, answers: Sequence[WhatIfGain]) -> dict[str, Any]:
     """What `evenstep diagnose --json` prints, with the answers to what-if questions."""
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     return {**diagnosis.to_json(), **asked}
@@ -195,7 +195,7 @@ def _sections(
     diagnosis: Diagnosis,
     shown: Contents,
     drawn: Drawing | None,
-    answers: Sequence[Answer],
+    answers: Sequence[WhatIfGain],
     loads: Sequence[fabric.Load],
     link_map: fabric.LinkMap | None,
 ) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ TICKS = 8
 
 
 @dataclass(slots=True, frozen=True)
-class Point:
+class ThroughputPoint:
     """Throughput at one size, with its interval where it has one."""
 
     ranks: int
@@ -54,12 +54,12 @@ def scaling(diagnosis: Diagnosis, projection: Mapping[str, Any] | None) -> Drawi
     """
     curve = diagnosis.summary.get("scaling") or {}
     rows = curve.get("points") or []
-    measured = [Point(row["ranks"], row["throughput"]) for row in rows]
-    fitted = [Point(row["ranks"], row["fitted"]) for row in rows if row.get("fitted")]
+    measured = [ThroughputPoint(row["ranks"], row["throughput"]) for row in rows]
+    fitted = [ThroughputPoint(row["ranks"], row["fitted"]) for row in rows if row.get("fitted")]
     unit = str(curve.get("unit") or "")
     if projection is not None and not measured:
         one = projection["measured"]
-        measured = [Point(one["ranks"], one["throughput"]["value"])]
+        measured = [ThroughputPoint(one["ranks"], one["throughput"]["value"])]
         unit = str(one["throughput"]["unit"])
     ahead = [_ahead(row) for row in (projection or {}).get("projected") or []]
     measured = [point for point in measured if point.throughput and point.throughput > 0]
@@ -68,9 +68,9 @@ def scaling(diagnosis: Diagnosis, projection: Mapping[str, Any] | None) -> Drawi
     return _drawn(unit, sorted(measured, key=lambda point: point.ranks), fitted, ahead)
 
 
-def _ahead(row: Mapping[str, Any]) -> Point:
+def _ahead(row: Mapping[str, Any]) -> ThroughputPoint:
     rate = row["throughput"]
-    return Point(row["ranks"], rate["value"], rate["low"], rate["high"])
+    return ThroughputPoint(row["ranks"], rate["value"], rate["low"], rate["high"])
 
 
 class _Axes:
@@ -89,15 +89,20 @@ class _Axes:
         share = log(max(rate, low) / low) / log(high / low)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP), 1)
 
-    def line(self, points: Sequence[Point]) -> str:
+    def line(self, points: Sequence[ThroughputPoint]) -> str:
         return " ".join(f"{self.x(one.ranks)},{self.y(one.throughput)}" for one in points)
 
 
-def _drawn(unit: str, measured: list[Point], fitted: list[Point], ahead: list[Point]) -> Drawing:
+def _drawn(
+    unit: str,
+    measured: list[ThroughputPoint],
+    fitted: list[ThroughputPoint],
+    ahead: list[ThroughputPoint],
+) -> Drawing:
     first = measured[0]
     everything = [*measured, *fitted, *ahead]
     sizes = sorted({point.ranks for point in everything})
-    ideal = [Point(n, first.throughput / first.ranks * n) for n in sizes]
+    ideal = [ThroughputPoint(n, first.throughput / first.ranks * n) for n in sizes]
     ends = [end for one in ahead for end in (one.low, one.high) if end]
     axes = _Axes(sizes, [*(one.throughput for one in [*everything, *ideal]), *ends])
     shown = sizes[:: -(-len(sizes) // TICKS)]
@@ -112,7 +117,7 @@ def _drawn(unit: str, measured: list[Point], fitted: list[Point], ahead: list[Po
     )
 
 
-def _place(axes: _Axes, point: Point, unit: str) -> dict[str, Any]:
+def _place(axes: _Axes, point: ThroughputPoint, unit: str) -> dict[str, Any]:
     ends = (point.low, point.high) if point.low and point.high else None
     return {
         "x": axes.x(point.ranks),

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from evenstep.diagnose.compare.findings import Changed
-from evenstep.diagnose.compare.result import NO_EVIDENCE, Change, Comparison, Part
+from evenstep.diagnose.compare.result import NO_EVIDENCE, Comparison, MetricChange, StepTimePart
 from evenstep.diagnose.compare.words import signed
 from evenstep.report.terminal.style import wants_color
 from evenstep.words import UNKNOWN, duration, number, percent, printable
@@ -86,12 +86,12 @@ def _table(baseline: str, found: Comparison, *, normalised: bool, color: bool) -
         yield f"{head}  {change:<{CHANGE}}{verdict}"
 
 
-def _label(item: Change) -> str:
+def _label(item: MetricChange) -> str:
     """A rate is called by its unit, so that its number has room."""
     return item.unit if item.metric == "throughput" else LABELS[item.metric]
 
 
-def values(item: Change, *, normalised: bool, units: bool = True) -> tuple[str, str]:
+def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple[str, str]:
     """The number in both runs: as it is, or as a ratio to the baseline."""
     if not normalised:
         unit = "1" if item.unit.endswith("/s") and not units else item.unit
@@ -110,7 +110,7 @@ def shown(value: float, unit: str) -> str:
     return number(value) if unit == "1" else number(value, unit)
 
 
-def difference(item: Change) -> str:
+def difference(item: MetricChange) -> str:
     """The change in percent of the baseline, of a share in points of step time, with interval."""
     if item.relative is None or item.relative_low is None or item.relative_high is None:
         value, low, high, unit = item.difference, item.low, item.high, "pt"
@@ -140,7 +140,7 @@ def change_of(value_ns: float) -> str:
     return f"{'+' if whole > 0 else ''}{duration(whole)}"
 
 
-def span(item: Part) -> str:
+def span(item: StepTimePart) -> str:
     """The interval of a part's difference."""
     return f"({change_of(item.low_ns)} to {change_of(item.high_ns)})"
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from evenstep.report.terminal.simulation import duration
-from evenstep.simulate.study.decision import Row, Table
+from evenstep.simulate.study.decision import DecisionRow, DecisionTable
 from evenstep.simulate.study.decision_options import AGENT
 from evenstep.simulate.study.margin import Margin
 
@@ -23,12 +23,12 @@ SETTINGS = {
 }
 
 
-def render(table: Table) -> str:
+def render(table: DecisionTable) -> str:
     """Every option, its margins, what is recommended and why."""
     return "\n".join(_lines(table)) + "\n"
 
 
-def _lines(table: Table) -> Iterator[str]:
+def _lines(table: DecisionTable) -> Iterator[str]:
     scenario, first = table.scenario, table.rows[0]
     yield f"{scenario.name or 'scenario'}: {scenario.ranks} ranks, {scenario.run.steps} steps each"
     yield ""
@@ -55,7 +55,7 @@ def _lines(table: Table) -> Iterator[str]:
     yield from _advice(table)
 
 
-def _margins(table: Table) -> Iterator[str]:
+def _margins(table: DecisionTable) -> Iterator[str]:
     edges = table.limits.edges
     yield f"  stable up to (CV at most {edges.cv:g}, efficiency at least {edges.efficiency:g});"
     yield "  e: efficiency ends it, c: CV"
@@ -89,7 +89,7 @@ def _amount(axis: str, value: float) -> str:
     return f"{value:.3g}:1" if axis == "oversubscription" else f"{100 * value:.3g} %"
 
 
-def _advice(table: Table) -> Iterator[str]:
+def _advice(table: DecisionTable) -> Iterator[str]:
     choice = table.choice
     yield f"recommended: {choice.row.option.name}, applied by {choice.row.option.by}"
     yield from textwrap.wrap(choice.reason, WIDTH, initial_indent="  ", subsequent_indent="  ")
@@ -114,7 +114,7 @@ def _together(words: Sequence[str]) -> Iterator[str]:
     yield line
 
 
-def settings(table: Table) -> str:
+def settings(table: DecisionTable) -> str:
     """`evenstep.toml` with what the live agent can do of the recommendation; the rest as words.
 
     Pacing is switched on where it is what is recommended. Else the agent only observes.
@@ -131,7 +131,7 @@ def settings(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pace(row: Row) -> Iterator[str]:
+def _pace(row: DecisionRow) -> Iterator[str]:
     if row.option.by != AGENT:
         yield f'mode = "{MODE_OFF}"'
         return

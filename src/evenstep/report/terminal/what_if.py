@@ -6,14 +6,14 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from evenstep.diagnose.what_if.what_if import Answer
+from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.words import duration, interval, percent, printable
 
 WIDEST = 100
 _INDENT = " " * 4
 
 
-def render(answers: Sequence[Answer], *, width: int | None = None) -> str:
+def render(answers: Sequence[WhatIfGain], *, width: int | None = None) -> str:
     """A table of the answers, as wide as the terminal; empty where nothing was asked."""
     if not answers:
         return ""
@@ -31,7 +31,7 @@ def render(answers: Sequence[Answer], *, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def _outcome(answer: Answer) -> str:
+def _outcome(answer: WhatIfGain) -> str:
     """What is gained or lost, or why nobody can tell."""
     if answer.gain is None or answer.low is None or answer.high is None:
         return f"cannot be told: {answer.reason}"

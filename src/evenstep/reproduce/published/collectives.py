@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from evenstep.reproduce.published.rows import Fitted, Row, System
+from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.simulate.formulas.allreduce import bus_gBps, pipelined_ns
 
 MIB, GIB = 2**20, 2**30
@@ -44,12 +44,12 @@ def nvls() -> System:
     """8 H100 on NVSwitch with in-switch reduction."""
     latency, speed = nvls_fit()
     rows = [
-        Row(f"all-reduce of {size // MIB:,} MiB", measured, nvls_ns(
+        PublishedRow(f"all-reduce of {size // MIB:,} MiB", measured, nvls_ns(
             size, latency_ns=latency, gBps=speed) / 1e3, "µs", fitted=size in (MIB, 8 * GIB))
         for size, measured in NVLS_US.items()
     ]  # fmt: skip
     ring = NVLINKS["H100"] * NVLINK_GBPS["H100"]
-    rows.append(Row("bus bandwidth of the ring", 370.0, ring, "GB/s",
+    rows.append(PublishedRow("bus bandwidth of the ring", 370.0, ring, "GB/s",
                     note="18 links at NCCL's own figure; nothing fitted"))  # fmt: skip
     return System(
         name="8× H100, one node, NVLS",
@@ -70,16 +70,18 @@ def peaks() -> System:
     tree = 15 / 16 * NVLINKS["A100"] * NVLINK_GBPS["A100"]
     small_nodes = [_ring_bus(size, 8, 4 * 50.0, latency) for size in (16 * MIB, 256 * MIB)]
     rows = [
-        Row("16 H100, 2 nodes, 8×400G, 16 GiB", 465.0, 465.0, "GB/s", fitted=True),
-        Row("16 H100, 2 nodes, 8×400G, 1 GiB", 446.0, bus_gBps(
+        PublishedRow("16 H100, 2 nodes, 8×400G, 16 GiB", 465.0, 465.0, "GB/s", fitted=True),
+        PublishedRow("16 H100, 2 nodes, 8×400G, 1 GiB", 446.0, bus_gBps(
             GIB, 16, nvls_ns(GIB, latency_ns=latency, gBps=speed)), "GB/s"),
-        Row("16 A100, 2 nodes, 8×200G, 8 GiB", 238.0, min(tree, 15 / 8 * 200 * NIC_SHARE), "GB/s",
+        PublishedRow("16 A100, 2 nodes, 8×200G, 8 GiB", 238.0,
+            min(tree, 15 / 8 * 200 * NIC_SHARE), "GB/s",
             note="a chain in each node carries the data up and down: half of 240 GB/s"),
-        Row("24 A100, 3 nodes, 4×200G, peak", 96.0, 4 * 25 * NIC_SHARE, "GB/s", note="ring"),
-        Row("16 A100, 2 nodes, 8×100G RoCE", 75.0, 8 * 12.5 * NIC_SHARE, "GB/s",
+        PublishedRow(
+            "24 A100, 3 nodes, 4×200G, peak", 96.0, 4 * 25 * NIC_SHARE, "GB/s", note="ring"),
+        PublishedRow("16 A100, 2 nodes, 8×100G RoCE", 75.0, 8 * 12.5 * NIC_SHARE, "GB/s",
             note="ring; NCCL's maintainers call the measurement low (NVIDIA/nccl issue 495)"),
-        Row("8 H100 as 2×4, 4×400G, 16 MiB", 120.0, small_nodes[0], "GB/s", note="ring"),
-        Row("8 H100 as 2×4, 4×400G, 256 MiB", 159.0, small_nodes[1], "GB/s", fitted=True,
+        PublishedRow("8 H100 as 2×4, 4×400G, 16 MiB", 120.0, small_nodes[0], "GB/s", note="ring"),
+        PublishedRow("8 H100 as 2×4, 4×400G, 256 MiB", 159.0, small_nodes[1], "GB/s", fitted=True,
             note="decides that the ring's bound holds there, not the two-node tree's"),
     ]  # fmt: skip
     return System(

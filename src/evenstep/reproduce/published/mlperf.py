@@ -17,7 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from evenstep.errors import UsageError
-from evenstep.reproduce.published.rows import Fitted, Row, System
+from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.simulation import simulate
 
@@ -70,7 +70,7 @@ def system(key: tuple[str, str, str], measured: list[Size]) -> System:
     first = measured[0]
     each = _fitted_ms(benchmark, first)
     rows = [
-        Row(
+        PublishedRow(
             f"{size.accelerators:,} accelerators, batch {size.batch:,}", size.step_s,
             _step_s(benchmark, size, each), "s", fitted=size is first,
         )

@@ -16,7 +16,7 @@ class Fitted(NamedTuple):
     unit: str
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """One published number. A fitted row is shown, but says nothing about the model."""
 
     what: str
@@ -44,11 +44,11 @@ class System:
     model: str
     inputs: Sequence[str]  # each with its origin
     fitted: Sequence[Fitted]
-    rows: Sequence[Row]
+    rows: Sequence[PublishedRow]
     limits: str = ""  # what the model does not reproduce, or assumes
 
     @property
-    def predicted(self) -> list[Row]:
+    def predicted(self) -> list[PublishedRow]:
         """Rows that no number was fitted to."""
         return [row for row in self.rows if not row.fitted]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evenstep.reproduce.published.rows import Fitted, Row, System
+from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.steps import megatron_flops, overlapped, pipeline, serial
@@ -27,13 +27,13 @@ def megascale(framework: str) -> System:
     each = (measured[256] - measured[1024]) / (slots[256] - slots[1024])
     fixed = measured[256] - each * slots[256]
     rows = [
-        Row(f"{gpus:,} GPUs, batch 768", time, fixed + each * slots[gpus], "s per iteration",
-            fitted=gpus in (256, 1024))
+        PublishedRow(f"{gpus:,} GPUs, batch 768", time, fixed + each * slots[gpus],
+            "s per iteration", fitted=gpus in (256, 1024))
         for gpus, time in measured.items()
     ]  # fmt: skip
     step = fixed + each * _slots(6144, 12288)
     flops = megatron_flops(6144 * 2048, layers=96, hidden=12288, sequence=2048, vocabulary=64000)
-    rows.append(Row("12,288 GPUs, batch 6,144: MFU", MEGASCALE_MFU[framework],
+    rows.append(PublishedRow("12,288 GPUs, batch 6,144: MFU", MEGASCALE_MFU[framework],
                     flops / (step * 12288 * 312e12), "share"))  # fmt: skip
     return System(
         name=f"{framework}, 175B on A100",
@@ -66,8 +66,10 @@ def llama3() -> System:
                 "v = 8: 128 layer slots, 126 layers, on 16 stages, one layer a virtual stage"],
         fitted=[Fitted("MFU∞", full, "share")],
         rows=[
-            Row("8,192 GPUs, 32 micro-batches", 0.43, full * share[32], "share", fitted=True),
-            Row("16,384 GPUs, 16 micro-batches", 0.41, full * share[16], "share"),
+            PublishedRow(
+                "8,192 GPUs, 32 micro-batches", 0.43, full * share[32], "share", fitted=True
+            ),
+            PublishedRow("16,384 GPUs, 16 micro-batches", 0.41, full * share[16], "share"),
         ],
         limits="One virtual stage per layer is assumed; with two layers it would say 39 %.",
     )  # fmt: skip
@@ -106,8 +108,12 @@ def ddp() -> System:
     for (model, backend), gain in DDP.items():
         swap = ratios[other[model], backend] / ratios[other[model], other[backend]]
         ratio = ratios[model, other[backend]] * swap
-        rows.append(Row(f"{model}, {backend}", gain, overlap_gain(ratio, DDP_BUCKETS[model]),
-                        "share", note="left out; predicted from the other three"))  # fmt: skip
+        rows.append(
+            PublishedRow(
+                f"{model}, {backend}", gain, overlap_gain(ratio, DDP_BUCKETS[model]), "share",
+                note="left out; predicted from the other three",
+            )
+        )  # fmt: skip
     slower = ratios["ResNet-50", "gloo"] / ratios["ResNet-50", "NCCL"]
     return System(
         name="DDP, gain of overlapping, 32 V100",
@@ -146,7 +152,7 @@ def horovod() -> System:
     size, compute, efficiency = HOROVOD["VGG-16"]
     exposed = compute * (1 / efficiency - 1) / transfer(size)
     rows = [
-        Row(name, measured, serial(
+        PublishedRow(name, measured, serial(
             compute=step, transfer=transfer(bytes_), hidden=1 - exposed).efficiency, "share",
             fitted=name == "VGG-16")
         for name, (bytes_, step, measured) in HOROVOD.items()
@@ -163,12 +169,12 @@ def horovod() -> System:
     )  # fmt: skip
 
 
-def simulated() -> list[Row]:
+def simulated() -> list[PublishedRow]:
     """The rows of whole steps that have a preset, simulated; fitted ones stay marked."""
     return [*_simulated_megascale(), *_simulated_overlap(), *_simulated_horovod()]
 
 
-def _simulated_megascale() -> Iterator[Row]:
+def _simulated_megascale() -> Iterator[PublishedRow]:
     for framework in MEGASCALE:
         base = _preset(f"{framework.split('-')[0].lower()}-175b")
         for (gpus, measured), row in zip(
@@ -176,10 +182,10 @@ def _simulated_megascale() -> Iterator[Row]:
         ):
             found = simulate(resized(base, gpus, strong=True)).step_time.mean_ns / 1e9
             what = f"{framework}, {row.what}"
-            yield Row(what, measured, found, "s per iteration", fitted=row.fitted)
+            yield PublishedRow(what, measured, found, "s per iteration", fitted=row.fitted)
 
 
-def _simulated_overlap() -> Iterator[Row]:
+def _simulated_overlap() -> Iterator[PublishedRow]:
     for model, backend in DDP:
         name = f"ddp-{model}-{backend}".lower()
         step, serial_step = (
@@ -187,14 +193,16 @@ def _simulated_overlap() -> Iterator[Row]:
             for flag in ("true", "false")
         )
         gain = serial_step / step - 1
-        yield Row(f"gain of overlap, {model}, {backend}", DDP[model, backend], gain, "share")
+        yield PublishedRow(
+            f"gain of overlap, {model}, {backend}", DDP[model, backend], gain, "share"
+        )
 
 
-def _simulated_horovod() -> Iterator[Row]:
+def _simulated_horovod() -> Iterator[PublishedRow]:
     for name, (_, _, measured) in HOROVOD.items():
         found = simulate(_preset(f"horovod-{name.lower().replace(' ', '-')}")).efficiency
         fitted = name == "VGG-16"
-        yield Row(f"efficiency, {name}", measured, found, "share", fitted=fitted)
+        yield PublishedRow(f"efficiency, {name}", measured, found, "share", fitted=fitted)
 
 
 def _preset(name: str, *sets: str) -> Scenario:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenstep.reproduce.published.rows import Row, System
+from evenstep.reproduce.published.rows import PublishedRow, System
 from evenstep.simulate.formulas import checkpoints, reliability
 from evenstep.simulate.formulas.reliability import HOUR_NS, Component
 
@@ -43,9 +43,9 @@ def llama3() -> System:
                 "restart 10 minutes (not published, assumed)"],
         fitted=[],
         rows=[
-            Row("hours between interruptions", 3.1, mtbf / HOUR_NS, "h"),
-            Row("effective training time, more than", 0.90, useful, "share", bound=True,
-                note=f"holds up to {slack / 60e9:.0f} minutes of restart"),
+            PublishedRow("hours between interruptions", 3.1, mtbf / HOUR_NS, "h"),
+            PublishedRow("effective training time, more than", 0.90, useful, "share", bound=True,
+                         note=f"holds up to {slack / 60e9:.0f} minutes of restart"),
         ],
         limits="How long a restart took is not published; a bound is all that can be checked.",
     )  # fmt: skip
@@ -54,8 +54,8 @@ def llama3() -> System:
 def rsc() -> System:
     """What one measured rate says about jobs far larger than any that ran."""
     rows = [
-        Row(f"mean time to failure, {gpus:,} GPUs", hours,
-            reliability.mttf_ns(6.50, gpus=gpus) / HOUR_NS, "h")
+        PublishedRow(f"mean time to failure, {gpus:,} GPUs", hours,
+                     reliability.mttf_ns(6.50, gpus=gpus) / HOUR_NS, "h")
         for gpus, hours in ((16384, 1.8), (131072, 0.23))
     ]  # fmt: skip
     return System(

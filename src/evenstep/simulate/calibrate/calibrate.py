@@ -17,7 +17,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.scenario.hardware import Cluster, Fabric
 from evenstep.scenario.scenario import Collectives, Job, Noise, Run, Scenario, Work
-from evenstep.simulate.calibrate.links import Seen, fit_links, work_of
+from evenstep.simulate.calibrate.links import ObservedCollectives, fit_links, work_of
 from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
 
 Array = npt.NDArray[Any]
@@ -39,7 +39,7 @@ class Observed:
     phase_ns: Mapping[str, Array]  # leaf times of `PHASES`
     pause_ns: Array  # garbage collection
     step_ns: Array  # (steps,) of the job
-    collectives: tuple[Seen, ...]
+    collectives: tuple[ObservedCollectives, ...]
     overlapped: bool  # the first gradients leave before backward ends
     samples: int = 0  # of a rank in a step
 

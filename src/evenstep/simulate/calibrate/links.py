@@ -22,7 +22,7 @@ FASTEST_GBPS = 10_000.0  # where no bytes show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ObservedCollectives:
     """Collectives of one group, operation and size. Times from the last entry to the end."""
 
     operation: str
@@ -54,17 +54,19 @@ class Seen:
 # -- the kind of work ------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+class WorkPlan(NamedTuple):
     """The kind of work, its fields, the collectives it is made of, and what it leaves out."""
 
     kind: str
     fields: dict[str, Any]
-    used: tuple[Seen, ...]
+    used: tuple[ObservedCollectives, ...]
     algorithm: str
     limits: tuple[str, ...]
 
 
-def work_of(seen: Sequence[Seen], ranks: int, *, overlapped: bool, phased: bool = True) -> Plan:
+def work_of(
+    seen: Sequence[ObservedCollectives], ranks: int, *, overlapped: bool, phased: bool = True
+) -> WorkPlan:
     """The work that has these collectives; not `phased`: a step has no backward of its own."""
     usual = [one for one in seen if one.per_step >= OFTEN and one.bytes > 0]
     inner = [one for one in usual if one.blocking and len(one.members) < ranks]
@@ -83,7 +85,7 @@ def work_of(seen: Sequence[Seen], ranks: int, *, overlapped: bool, phased: bool 
     return _reduced(usual, reduced, ranks, overlapped=overlapped)
 
 
-def _repeated(usual: Sequence[Seen]) -> Plan:
+def _repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
     """One collective after another, as a benchmark does."""
     main = max(usual, key=lambda one: one.per_step * one.bytes)
     fields = {
@@ -92,23 +94,25 @@ def _repeated(usual: Sequence[Seen]) -> Plan:
         "buckets": max(1, round(main.per_step)),
     }
     limits = ("only the collective that moves most is in it",) if len(usual) > 1 else ()
-    return Plan("collective", fields, (main,), "ring", limits)
+    return WorkPlan("collective", fields, (main,), "ring", limits)
 
 
-def _total(seen: Sequence[Seen]) -> float:
+def _total(seen: Sequence[ObservedCollectives]) -> float:
     """Bytes of a step, of one group of each operation."""
     return sum(one.bytes * one.per_step for one in _one_group(seen))
 
 
-def _one_group(seen: Sequence[Seen]) -> list[Seen]:
+def _one_group(seen: Sequence[ObservedCollectives]) -> list[ObservedCollectives]:
     """Of groups that do the same side by side, the first."""
-    first: dict[tuple[str, float], Seen] = {}
+    first: dict[tuple[str, float], ObservedCollectives] = {}
     for one in seen:
         first.setdefault((one.operation, one.bytes), one)
     return list(first.values())
 
 
-def _layered(kind: str, inner: Sequence[Seen], outer: Sequence[Seen]) -> Plan:
+def _layered(
+    kind: str, inner: Sequence[ObservedCollectives], outer: Sequence[ObservedCollectives]
+) -> WorkPlan:
     """Layers with collectives among few ranks, and gradients among the others."""
     mine = _one_group(inner)
     calls = sum(one.per_step for one in mine)
@@ -120,10 +124,12 @@ def _layered(kind: str, inner: Sequence[Seen], outer: Sequence[Seen]) -> Plan:
         "gradient_bytes": round(_total(outer)),
     }
     limits = () if calls >= 4 else ("fewer than four collectives in a layer: taken as one layer",)
-    return Plan(kind, fields, (*mine, *_one_group(outer)), "ring", limits)
+    return WorkPlan(kind, fields, (*mine, *_one_group(outer)), "ring", limits)
 
 
-def _sharded(sharded: Sequence[Seen], reduced: Sequence[Seen]) -> Plan:
+def _sharded(
+    sharded: Sequence[ObservedCollectives], reduced: Sequence[ObservedCollectives]
+) -> WorkPlan:
     scatters = [one for one in _one_group(sharded) if one.operation == "reduce_scatter"]
     gathers = [one for one in _one_group(sharded) if one.operation == "all_gather"]
     parts = scatters or gathers
@@ -131,32 +137,36 @@ def _sharded(sharded: Sequence[Seen], reduced: Sequence[Seen]) -> Plan:
     total = _total(parts) / (1 if scatters else 2)
     fields = {"gradient_bytes": round(total), "buckets": max(1, round(calls))}
     limits = ("all-reduces beside the sharded layers are left out",) if reduced else ()
-    return Plan("fsdp", fields, (*scatters, *gathers), "ring", limits)
+    return WorkPlan("fsdp", fields, (*scatters, *gathers), "ring", limits)
 
 
 def _reduced(
-    usual: Sequence[Seen], reduced: Sequence[Seen], ranks: int, *, overlapped: bool
-) -> Plan:
+    usual: Sequence[ObservedCollectives],
+    reduced: Sequence[ObservedCollectives],
+    ranks: int,
+    *,
+    overlapped: bool,
+) -> WorkPlan:
     mine = _one_group(reduced)
     left = len(_one_group(usual)) - len(mine)
     limits = ("collectives other than all-reduces are left out",) if left else ()
     if not mine:
         quiet = ("no gradients are exchanged: ranks do not wait for one another here",)
-        return Plan("ddp", {"gradient_bytes": 0}, (), "ring", quiet)
+        return WorkPlan("ddp", {"gradient_bytes": 0}, (), "ring", quiet)
     fields: dict[str, Any] = {"gradient_bytes": round(_total(reduced))}
     if len(mine[0].members) < ranks:
         fields["tensor_parallel"] = ranks // len(mine[0].members)
-        return Plan("tensor", fields, tuple(mine), "ring", limits)
+        return WorkPlan("tensor", fields, tuple(mine), "ring", limits)
     fields["buckets"] = max(1, round(sum(one.per_step for one in mine)))
     fields["overlap"] = overlapped
-    return Plan("ddp", fields, tuple(mine), "ring", limits)
+    return WorkPlan("ddp", fields, tuple(mine), "ring", limits)
 
 
 # -- links -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class FittedLinks:
     """Latency and bandwidth within nodes and between them; None where nothing was seen."""
 
     within: tuple[float, float] | None  # ns of a message, GB/s
@@ -184,7 +194,7 @@ class Links:
         }
 
 
-def fit_links(seen: Sequence[Seen], node: Array) -> Links:
+def fit_links(seen: Sequence[ObservedCollectives], node: Array) -> FittedLinks:
     """α and B within nodes and between them."""
     inside = [one for one in seen if len(set(node[list(one.members)].tolist())) == 1]
     across = [one for one in seen if one not in inside]
@@ -200,10 +210,10 @@ def fit_links(seen: Sequence[Seen], node: Array) -> Links:
             "transfers take half as long again as undisturbed ones, or more: the links are fitted "
             "to the mean, and that transfers vary is not in the scenario"
         )
-    return Links(fit_line(inside), fit_line(across), limits)
+    return FittedLinks(fit_line(inside), fit_line(across), limits)
 
 
-def fit_line(seen: Sequence[Seen]) -> tuple[float, float] | None:
+def fit_line(seen: Sequence[ObservedCollectives]) -> tuple[float, float] | None:
     """α in ns and B in GB/s with t = rα + w/B, least squares of the relative error, none negative.
 
     With one kind alone α is 0.

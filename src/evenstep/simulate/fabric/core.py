@@ -33,7 +33,7 @@ class End(NamedTuple):
     of: Callable[[Array], Array]
 
 
-class Block(NamedTuple):
+class LinkBlock(NamedTuple):
     """Links of one kind: a name for each, capacity in GB/s, latency in ns, and their ends."""
 
     links: int
@@ -53,7 +53,7 @@ class Core(Protocol):
     """The switches' side of a fabric."""
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[LinkBlock]:
         """Its links, in order of their numbers."""
 
     @property

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.hardware import Cluster, Fabric
-from evenstep.simulate.fabric.core import Block, Core, End, Tier, machines
+from evenstep.simulate.fabric.core import Core, End, LinkBlock, Tier, machines
 from evenstep.simulate.fabric.meshes import Dragonfly, Torus
 
 Array = npt.NDArray[Any]
@@ -23,7 +23,7 @@ class Switch:
     choices, by_flow, injects = 1, False, True
 
     def __init__(self, cluster: Cluster, fabric: Fabric) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[LinkBlock] = []
         self.tiers = (machines(cluster, fabric.nodes_per_leaf), Tier("switch", "switches", 1))
         self.above = End("switch", np.zeros_like)
         self._under = fabric.nodes_per_leaf * cluster.nics_per_node
@@ -70,8 +70,8 @@ class LeafSpine:
             lambda i: f"spine{i % spines}->leaf{i // spines}",
         )
         self.blocks = [
-            Block(links, up, capacity, latency, *ends),
-            Block(links, down, capacity, latency, *ends[::-1]),
+            LinkBlock(links, up, capacity, latency, *ends),
+            LinkBlock(links, down, capacity, latency, *ends[::-1]),
         ]
 
     def place(self, port: Array) -> Array:
@@ -131,10 +131,10 @@ class FatTree:
             return lambda i: "->".join(ends(i)[::-1])
 
         self.blocks = [
-            Block(self._low, lambda i: "->".join(leaf_agg(i)), low, latency, leaf, over),
-            Block(self._low, back(leaf_agg), low, latency, over, leaf),
-            Block(self._high, lambda i: "->".join(agg_core(i)), high, latency, below, core),
-            Block(self._high, back(agg_core), high, latency, core, below),
+            LinkBlock(self._low, lambda i: "->".join(leaf_agg(i)), low, latency, leaf, over),
+            LinkBlock(self._low, back(leaf_agg), low, latency, over, leaf),
+            LinkBlock(self._high, lambda i: "->".join(agg_core(i)), high, latency, below, core),
+            LinkBlock(self._high, back(agg_core), high, latency, core, below),
         ]
 
     def place(self, port: Array) -> Array:

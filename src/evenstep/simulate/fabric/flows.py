@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)
-class Stage:
+class FlowRound:
     """A round on the network."""
 
     round: Round
@@ -46,7 +46,7 @@ class Flow:
     operation: str
     bytes: float
     members: Array  # (groups, size)
-    stages: tuple[Stage, ...]
+    stages: tuple[FlowRound, ...]
     launch_ns: float
     capacity: Array = field(repr=False)  # of the network's links
     spared: int = 0  # of a group's ranks are not waited for
@@ -74,7 +74,7 @@ class Flow:
         return np.asarray(sum(loads)) if loads else np.zeros(len(self.capacity))
 
 
-class Library:
+class CollectiveLibrary:
     """Chooses algorithms and lays collectives out, each once."""
 
     def __init__(self, network: Network, placement: Placement, settings: Collectives) -> None:
@@ -107,7 +107,9 @@ class Library:
         ranks, zero = np.arange(len(self.placement.gpu)), np.zeros(len(self.placement.gpu))
         item = Round(ranks, np.full(len(ranks), -1), np.asarray(float(size_bytes)))
         routes = Routes(np.arange(len(ranks) + 1), np.full(len(ranks), len(capacity) - 1))
-        laid = Stage(item, routes, zero, zero + size_bytes / capacity[-1], np.zeros(len(capacity)))
+        laid = FlowRound(
+            item, routes, zero, zero + size_bytes / capacity[-1], np.zeros(len(capacity))
+        )
         return Flow("storage", "read", size_bytes, ranks[:, None], (laid,), 0.0, capacity)
 
     def barrier(self, members: Array, wait_ns: float = 0.0) -> Flow:
@@ -162,16 +164,16 @@ def lay_on(
     )
 
 
-def _stages(network: Network, placement: Placement, pattern: Pattern) -> tuple[Stage, ...]:
+def _stages(network: Network, placement: Placement, pattern: Pattern) -> tuple[FlowRound, ...]:
     """Every round on the network; the same round twice is laid once."""
-    laid: dict[int, Stage] = {}
+    laid: dict[int, FlowRound] = {}
     for item in pattern:
         if id(item) not in laid:
             laid[id(item)] = stage(network, placement.gpu, item)
     return tuple(laid[id(item)] for item in pattern)
 
 
-def stage(network: Network, gpu: Array, item: Round) -> Stage:
+def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
     """One round on the network. What a rank tells itself without bytes takes no time."""
     routes = network.routes(gpu[item.source], gpu[item.target], item.card)
     sizes = np.broadcast_to(item.bytes, item.source.shape)
@@ -181,7 +183,7 @@ def stage(network: Network, gpu: Array, item: Round) -> Stage:
     network.check_usable(routes)
     load = np.bincount(routes.link, weights=sizes[routes.message], minlength=len(network.capacity))
     latency = routes.total(network.latency_ns)
-    return Stage(item, routes, latency, latency + routes.worst(time_on(load, network)), load)
+    return FlowRound(item, routes, latency, latency + routes.worst(time_on(load, network)), load)
 
 
 def time_on(load: Array, network: Network) -> Array:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.scenario.hardware import Cluster, NodeKind
 from evenstep.scenario.scenario import nodes_in
-from evenstep.simulate.fabric.core import Block, End
+from evenstep.simulate.fabric.core import End, LinkBlock
 
 Array = npt.NDArray[Any]
 
@@ -146,7 +146,7 @@ def pcie_switches(cluster: Cluster) -> int:
     return -(-cluster.gpus_per_node // cluster.gpus_per_pcie_switch)
 
 
-class Part(NamedTuple):
+class MachinePart(NamedTuple):
     """A kind of part inside machines, so many of each, and the setting that tells its speed."""
 
     name: str
@@ -154,30 +154,32 @@ class Part(NamedTuple):
     setting: str
     latency_ns: float
 
-    def blocks(self, nodes: int, above: End) -> list[Block]:
+    def blocks(self, nodes: int, above: End) -> list[LinkBlock]:
         """Its links in all machines: what they send, then what they receive. Cards send to what is
         above them; everything else stays inside its machine."""
         links, machine = nodes * self.each, End("node", lambda i: i // self.each)
         other = above if self.name == "nic" else machine
         send, receive = (_named(self.name, self.each, way) for way in ("send", "receive"))
         return [
-            Block(links, send, 0.0, self.latency_ns, machine, other),
-            Block(links, receive, 0.0, self.latency_ns, other, machine),
+            LinkBlock(links, send, 0.0, self.latency_ns, machine, other),
+            LinkBlock(links, receive, 0.0, self.latency_ns, other, machine),
         ]
 
 
-def parts_of(machines: Machines, *, injects: bool) -> list[Part]:
+def parts_of(machines: Machines, *, injects: bool) -> list[MachinePart]:
     """GPUs, then cards, NUMA nodes and PCIe switches."""
     cluster, parts = machines.cluster, []
     if cluster.gpus_per_node > 1:
         half = cluster.gpu_link_latency_us * 500
-        parts.append(Part("gpu", cluster.gpus_per_node, "gpu_link_gBps", half))
+        parts.append(MachinePart("gpu", cluster.gpus_per_node, "gpu_link_gBps", half))
     if injects:
-        parts.append(Part("nic", cluster.nics_per_node, "nic_gBps", cluster.nic_latency_us * 1e3))
+        parts.append(
+            MachinePart("nic", cluster.nics_per_node, "nic_gBps", cluster.nic_latency_us * 1e3)
+        )
         if cluster.numa_gBps:
-            parts.append(Part("numa", machines.numa_nodes, "numa_gBps", 0.0))
+            parts.append(MachinePart("numa", machines.numa_nodes, "numa_gBps", 0.0))
         if cluster.gpus_per_pcie_switch:
-            parts.append(Part("pcie", pcie_switches(cluster), "pcie_gBps", 0.0))
+            parts.append(MachinePart("pcie", pcie_switches(cluster), "pcie_gBps", 0.0))
     return parts
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.scenario.hardware import Cluster, Fabric
-from evenstep.simulate.fabric.core import Block, End, Tier, machines
+from evenstep.simulate.fabric.core import End, LinkBlock, Tier, machines
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,7 @@ class Torus:
         self.tiers = (machines(cluster, 1),)
         self.above = End("node", self.place)  # of no use: nothing enters through the cards
         self.blocks = [
-            Block(
+            LinkBlock(
                 cluster.nodes * ways,
                 lambda i: f"node{i // ways}->{'xyz'[i % ways // 2]}{'+-'[i % 2]}",
                 capacity,
@@ -96,7 +96,7 @@ class Dragonfly:
             return of * size + _gateway(of, towards, size)
 
         self.blocks = [
-            Block(
+            LinkBlock(
                 self._local,
                 lambda i: "->".join(f"router{end}" for end in ends(i)),
                 width,
@@ -104,7 +104,7 @@ class Dragonfly:
                 End("router", lambda i: ends(i)[0]),
                 End("router", lambda i: ends(i)[1]),
             ),
-            Block(
+            LinkBlock(
                 groups**2,
                 lambda i: f"group{i // groups}->group{i % groups}",
                 max(width, leaving / max(groups - 1, 1)),

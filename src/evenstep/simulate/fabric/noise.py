@@ -55,7 +55,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class NoiseContext:
     """What a source is made from: its settings, its units (ranks, nodes or racks) and the seed."""
 
     noise: Noise
@@ -79,19 +79,19 @@ class Setting:
 Draw = Callable[[int, Array], Array]
 
 
-def _normal(setting: Setting) -> Draw:
+def _normal(setting: NoiseContext) -> Draw:
     sigma = setting.noise.sigma
     return lambda step, _: 1 + sigma * setting.random(step).standard_normal(setting.units)
 
 
-def _lognormal(setting: Setting) -> Draw:
+def _lognormal(setting: NoiseContext) -> Draw:
     sigma = setting.noise.sigma
     return lambda step, _: np.exp(
         sigma * setting.random(step).standard_normal(setting.units) - sigma**2 / 2
     )
 
 
-def _pareto(setting: Setting) -> Draw:
+def _pareto(setting: NoiseContext) -> Draw:
     """1 + scale × (X - 1) / E[X - 1], X Pareto: the mean excess is `scale`."""
     alpha, scale = setting.noise.alpha, setting.noise.scale
     return lambda step, _: np.asarray(
@@ -99,14 +99,14 @@ def _pareto(setting: Setting) -> Draw:
     )
 
 
-def _hits(setting: Setting) -> Draw:
+def _hits(setting: NoiseContext) -> Draw:
     noise = setting.noise
     return lambda step, _: (
         (setting.random(step).random(setting.units) < noise.probability) * noise.delay_ms * 1e6
     )
 
 
-def _daemon(setting: Setting) -> Draw:
+def _daemon(setting: NoiseContext) -> Draw:
     """Runs every period, at a phase of its own on each unit; a step pays for the runs since the
     one before."""
     period = setting.noise.period_ms * 1e6
@@ -123,7 +123,7 @@ def _daemon(setting: Setting) -> Draw:
     return draw
 
 
-def _drift(setting: Setting) -> Draw:
+def _drift(setting: NoiseContext) -> Draw:
     """First-order autoregression: correlation e^(-1/steps) from step to step."""
     keep = math.exp(-1 / setting.noise.steps)
     state = setting.random(2**40).standard_normal(setting.units)
@@ -137,7 +137,7 @@ def _drift(setting: Setting) -> Draw:
     return draw
 
 
-def _thermal(setting: Setting) -> Draw:
+def _thermal(setting: NoiseContext) -> Draw:
     """Approaches its factor as the device warms up; where no ranks are named, to varying degree."""
     noise = setting.noise
     reach = (noise.factor - 1) * (
@@ -151,12 +151,12 @@ def _thermal(setting: Setting) -> Draw:
     return draw
 
 
-def _slow(setting: Setting) -> Draw:
+def _slow(setting: NoiseContext) -> Draw:
     factor = np.full(setting.units, setting.noise.factor)
     return lambda *_: factor
 
 
-def _rotating(setting: Setting) -> Draw:
+def _rotating(setting: NoiseContext) -> Draw:
     """One unit is slow, another one every so many steps, in an order drawn once."""
     order = setting.random(0).permutation(setting.units)
 
@@ -168,7 +168,7 @@ def _rotating(setting: Setting) -> Draw:
     return draw
 
 
-def _collector(setting: Setting) -> Draw:
+def _collector(setting: NoiseContext) -> Draw:
     """A pause every so many steps, in steps of its own on each unit unless they are aligned."""
     noise = setting.noise
     offset = setting.random(0).integers(0, noise.every, setting.units)
@@ -177,14 +177,14 @@ def _collector(setting: Setting) -> Draw:
     return lambda step, _: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
 
 
-def _recorded(setting: Setting) -> Draw:
+def _recorded(setting: NoiseContext) -> Draw:
     values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
     return lambda step, _: np.asarray(
         values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
     )
 
 
-SOURCES: dict[str, Callable[[Setting], Draw]] = {
+SOURCES: dict[str, Callable[[NoiseContext], Draw]] = {
     "normal": _normal,
     "lognormal": _lognormal,
     "pareto": _pareto,
@@ -246,7 +246,7 @@ def _delay(found: Disturbance, noise: Noise, value: Array) -> None:
         found.pause_ns = value if found.pause_ns is None else found.pause_ns + value
 
 
-def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Setting:
+def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> NoiseContext:
     ranks = len(placement.gpu)
     unit = {"rank": np.arange(ranks), "node": placement.node, "rack": placement.rack}[noise.scope]
     unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
@@ -256,7 +256,7 @@ def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Sett
     mask = np.ones(ranks, bool)
     if named:
         mask = np.isin(unit, unit[list(named)])
-    return Setting(noise, unit, mask, seed, stream, ranks)
+    return NoiseContext(noise, unit, mask, seed, stream, ranks)
 
 
 def _implied(scenario: Scenario) -> list[Noise]:

@@ -34,7 +34,7 @@ def waste(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -
     return write / interval + interval / (2 * mtbf) + restart / mtbf
 
 
-class Shares(NamedTuple):
+class CheckpointShares(NamedTuple):
     """Where the time of a job goes; the parts sum to 1."""
 
     useful: float
@@ -43,7 +43,7 @@ class Shares(NamedTuple):
     down: float  # restarts
 
 
-def shares(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -> Shares:
+def shares(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -> CheckpointShares:
     """Long-run shares, exact for exponential failures.
 
     A cycle of τ + C takes M e^(R/M) (e^((τ+C)/M) − 1) on average (Daly 2006); it sees
@@ -51,11 +51,11 @@ def shares(write: float, mtbf: float, *, interval: float, restart: float = 0.0) 
     """
     _check(write, mtbf, interval=interval, restart=restart)
     if (interval + write + restart) / mtbf > 700:  # e^700: nothing ever completes
-        return Shares(0.0, 0.0, *_hopeless(mtbf, restart))
+        return CheckpointShares(0.0, 0.0, *_hopeless(mtbf, restart))
     failures = math.expm1((interval + write) / mtbf)
     total = mtbf * math.exp(restart / mtbf) * failures
     down = failures * mtbf * math.expm1(restart / mtbf)
-    return Shares(
+    return CheckpointShares(
         interval / total, write / total, 1 - (interval + write + down) / total, down / total
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from evenstep.errors import ConfigError
 
 
-class Drift(NamedTuple):
+class ContentionDrift(NamedTuple):
     """Step time of one of several near-equal jobs on one link."""
 
     mean: float
@@ -20,7 +20,7 @@ class Drift(NamedTuple):
     cv: float
 
 
-def drifting(compute: float, transfer: float, *, jobs: int = 2) -> Drift:
+def drifting(compute: float, transfer: float, *, jobs: int = 2) -> ContentionDrift:
     """E[T] = c + m + (J−1)m²/T; for two, Var = (2m/T)(m²/3) − (m²/T)².
 
     Two transfers that start x apart delay each other by m − x where x < m, and x is uniform over
@@ -34,7 +34,7 @@ def drifting(compute: float, transfer: float, *, jobs: int = 2) -> Drift:
     alone, others = compute + transfer, jobs - 1
     mean = (alone + math.sqrt(alone**2 + 4 * others * transfer**2)) / 2
     variance = others * (2 * transfer**3 / (3 * mean) - (transfer**2 / mean) ** 2)
-    return Drift(mean, max(variance, 0.0), math.sqrt(max(variance, 0.0)) / mean)
+    return ContentionDrift(mean, max(variance, 0.0), math.sqrt(max(variance, 0.0)) / mean)
 
 
 def locking_pays(compute: float, transfer: float, *, gap: float) -> bool:

@@ -24,7 +24,7 @@ MOST_SPARES = 100_000
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Operation:
+class OperatingConditions:
     """How a job is run, and what happens to it. Times in nanoseconds."""
 
     interval_ns: float
@@ -76,7 +76,7 @@ class Goodput(NamedTuple):
         return self.lost / (self.lost + self.useful) if self.useful else 1.0
 
 
-def expected(job: Operation) -> Goodput:
+def expected(job: OperatingConditions) -> Goodput:
     """Long-run shares by closed form.
 
     Cycle and restarts as Daly (2006), exact for exponential failures; waiting for a node by

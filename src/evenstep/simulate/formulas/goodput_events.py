@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenstep.errors import ConfigError
-from evenstep.simulate.formulas.goodput import Goodput, Operation
+from evenstep.simulate.formulas.goodput import Goodput, OperatingConditions
 from evenstep.simulate.formulas.reliability import DAY_NS
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ class Simulated(NamedTuple):
 
 
 def simulate(
-    job: Operation, *, horizon_ns: float = 60.0 * DAY_NS, repeats: int = 64, seed: int = 0
+    job: OperatingConditions, *, horizon_ns: float = 60.0 * DAY_NS, repeats: int = 64, seed: int = 0
 ) -> Simulated:
     """Run the job `repeats` times for `horizon_ns` each; work in progress at the end counts."""
     if not 0 < horizon_ns < math.inf or not 1 <= repeats <= MOST_REPEATS:
@@ -56,7 +56,7 @@ def simulate(
 class _World:
     """All repeats side by side. Times in nanoseconds since the start of each."""
 
-    job: Operation
+    job: OperatingConditions
     horizon_ns: float
     repeats: int
     random: np.random.Generator

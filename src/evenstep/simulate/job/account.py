@@ -22,7 +22,7 @@ class StepShares(NamedTuple):
     held: Array
 
 
-class Account:
+class StepSums:
     """Sums over ranks for each step, and totals of each rank behind the warm-up."""
 
     def __init__(self, steps: int, ranks: int, warm_up: int) -> None:

@@ -15,7 +15,7 @@ from evenstep.simulate.formulas.reliability import HOUR_NS
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Power:
+class PowerDraw:
     """Watts one accelerator draws, by state, and what is drawn beside it.
 
     `node_share_watts` is its part of processors, memory, fans and network; `pue` multiplies all of
@@ -39,7 +39,7 @@ class Power:
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Times:
+class StateTimes:
     """Rank-nanoseconds by state, summed over all ranks."""
 
     compute_ns: float = 0.0
@@ -69,7 +69,9 @@ class Bill(NamedTuple):
     mean_watts: float  # per rank, everything included
 
 
-def bill(times: Times, power: Power, *, progress: float, price_per_hour: float = 0.0) -> Bill:
+def bill(
+    times: StateTimes, power: PowerDraw, *, progress: float, price_per_hour: float = 0.0
+) -> Bill:
     """Energy E = Σ time × power × PUE and cost of `progress` units (samples, tokens, steps).
 
     `price_per_hour` is that of one accelerator. Work that was lost and done again is in `times` but
@@ -92,5 +94,5 @@ def bill(times: Times, power: Power, *, progress: float, price_per_hour: float =
     )
 
 
-def _joules(time_ns: float, watts: float, power: Power) -> float:
+def _joules(time_ns: float, watts: float, power: PowerDraw) -> float:
     return time_ns * 1e-9 * (watts + power.node_share_watts) * power.pue

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.noise import Disturbance, Weather
 from evenstep.simulate.job.account import StepShares
-from evenstep.simulate.job.graph import MAIN, Graph, Operation, Role
-from evenstep.simulate.job.strategies import Pace, Seen
+from evenstep.simulate.job.graph import MAIN, JobGraph, Operation, RankProgram
+from evenstep.simulate.job.strategies import Pace, StepSignals
 from evenstep.simulate.wires.world import COLLECTIVE, COMPUTE, SLOWED, World
 from evenstep.trace.spool.layout import Phase
 
@@ -29,7 +29,7 @@ class Done:
     """A finished step: `enter` and `end` of every operation, (widest role, ranks)."""
 
     number: int
-    graph: Graph
+    graph: JobGraph
     begin: Array
     enter: Array
     end: Array
@@ -81,16 +81,16 @@ class Done:
         )  # fmt: skip
 
 
-def last_main(role: Role) -> int:
+def last_main(role: RankProgram) -> int:
     """The last operation of a role's main stream."""
     return max(i for i, one in enumerate(role.operations) if one.stream == MAIN)
 
 
-class Engine:
+class JobEngine:
     """Our own job: number 0 of the world."""
 
     def __init__(
-        self, world: World, graphs: Callable[[int], Graph], numbers: Callable[[Graph], int],
+        self, world: World, graphs: Callable[[int], JobGraph], numbers: Callable[[JobGraph], int],
         weather: Weather, pace: Pace, begin_ns: Array,
     ) -> None:  # fmt: skip
         self._world, self._graphs, self._numbers = world, graphs, numbers
@@ -111,7 +111,7 @@ class Engine:
         self._fed.append((np.zeros(len(self._begin)) if held is None else held, disturbance))
         self.fed += 1
 
-    def _values(self, graph: Graph, disturbance: Disturbance) -> Array:
+    def _values(self, graph: JobGraph, disturbance: Disturbance) -> Array:
         widest = max(len(role.operations) for role in graph.roles)
         ranks = len(graph.role)
         value = np.zeros((widest, ranks))
@@ -150,7 +150,7 @@ def _of(value: Array | float, mine: Any) -> Array | float:
     return np.asarray(value[mine]) if isinstance(value, np.ndarray) else value
 
 
-def seen_of(done: Done) -> Seen | None:
+def seen_of(done: Done) -> StepSignals | None:
     """A step as pacing sees it: its first collective, and the end of its last."""
     numbers = [
         one.instance for one in done.graph.roles[0].operations if one.instance >= 0
@@ -160,7 +160,7 @@ def seen_of(done: Done) -> Seen | None:
     if not numbers:
         return None
     first, last = numbers[0], numbers[-1]
-    return Seen(
+    return StepSignals(
         done.entries(first), done.last_entry(first), done.ends(first),
         done.graph.flows[first].duration_ns, done.ends(last),
     )  # fmt: skip
@@ -193,7 +193,7 @@ def shares(done: Done) -> StepShares:
     )
 
 
-def _waited(done: Done, role: Role, one: Operation, now: Array, mine: Any) -> Array:
+def _waited(done: Done, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
     """Of the time blocked, what others were late; what is over before the last entry is theirs."""
     if one.kind == COLLECTIVE:
         return np.asarray(np.nan_to_num(done.last_entry(one.instance)[mine] - now))
@@ -206,6 +206,6 @@ def _waited(done: Done, role: Role, one: Operation, now: Array, mine: Any) -> Ar
     return np.asarray(waited)
 
 
-def carried(graph: Graph) -> list[Flow]:
+def carried(graph: JobGraph) -> list[Flow]:
     """The collectives of a step, each kind once."""
     return list({id(flow): flow for flow in graph.flows if flow.stages}.values())

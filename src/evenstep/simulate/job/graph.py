@@ -1,6 +1,6 @@
 """A step of a job as a graph of operations: what each rank computes, exchanges and waits for.
 
-Ranks with the same operations have one `Role`. A rank has streams, each of which does its
+Ranks with the same operations have one `RankProgram`. A rank has streams, each of which does its
 operations in order; stream 0 computes, the others carry collectives and messages behind it. An
 operation may need others of its rank, in this step or in one before.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.wires.world import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, Plan
+from evenstep.simulate.wires.world import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
@@ -42,7 +42,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Span:
+class PhaseSpan:
     """A phase as it is recorded: operations of the main stream from `first` to before `last`."""
 
     phase: Phase
@@ -50,12 +50,12 @@ class Span:
     last: int = 0
 
 
-class Role:
+class RankProgram:
     """What ranks of one kind do in a step, in the order in which it is written down."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.spans: list[Span] = []
+        self.spans: list[PhaseSpan] = []
         self._phase = Phase.OTHER
         self._begun: set[Phase] = set()
 
@@ -98,7 +98,7 @@ class Role:
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """What is written down inside belongs to a phase."""
-        span = Span(phase, len(self.operations))
+        span = PhaseSpan(phase, len(self.operations))
         before, self._phase = self._phase, phase
         yield
         self._phase = before
@@ -116,14 +116,14 @@ def _here(needs: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass
-class Graph:
+class JobGraph:
     """One step of all ranks, and the partitions of the ranks into groups that it uses.
 
     With `together`, ranks begin a step when the last is through the one before. An operation's
     instance is one collective of the step; ranks that name the same one take part in it together.
     """
 
-    roles: tuple[Role, ...]
+    roles: tuple[RankProgram, ...]
     role: Array  # of each rank
     flows: list[Flow]  # of each instance
     partitions: tuple[tuple[str, Array], ...]  # name, (groups, size)
@@ -157,7 +157,7 @@ class Graph:
         """Whether an operation reads from storage."""
         return operation.instance >= 0 and self.flows[operation.instance].operation == "read"
 
-    def plan(self, numbers: dict[int, int]) -> Plan:
+    def plan(self, numbers: dict[int, int]) -> StepPlan:
         """As the engine takes it; `numbers` says what it calls each flow, by identity."""
         operations = [one for role in self.roles for one in role.operations]
         needs = [need for one in operations for need in one.needs]
@@ -166,7 +166,7 @@ class Graph:
         def column(name: str) -> Array:
             return np.array([getattr(one, name) for one in operations], np.int64)
 
-        return Plan(
+        return StepPlan(
             role=self.role,
             start=np.concatenate([[0], np.cumsum(sizes)]),
             kind=column("kind"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate.fabric.flows import Flow, Stage
+from evenstep.simulate.fabric.flows import Flow, FlowRound
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.job.neighbours import Other
 
@@ -72,7 +72,7 @@ def link_loads(
     return LinkLoads(network, elapsed_ns, own, foreign, peak)
 
 
-def _alone(stages: list[Stage], nothing: Array) -> Array:
+def _alone(stages: list[FlowRound], nothing: Array) -> Array:
     """The highest rate on each link in rounds that all ranks begin together."""
     peak = nothing
     for stage in {id(stage): stage for stage in stages}.values():

@@ -14,7 +14,7 @@ from evenstep.simulate.fabric.flows import Flow, lay_on
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import generator
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.simulate.job.graph import Graph, Role
+from evenstep.simulate.job.graph import JobGraph, RankProgram
 from evenstep.simulate.wires.world import World
 
 Array = npt.NDArray[Any]
@@ -39,15 +39,15 @@ class Other:
         """One for each GPU of its nodes."""
         return int(self.flow.members.size)
 
-    def graph(self) -> Graph:
+    def graph(self) -> JobGraph:
         """A step: compute, exchange, wait for everybody."""
-        role = Role()
+        role = RankProgram()
         role.compute(0.0)
         role.block(0)
         role.block(1)
         members = self.flow.members
         barrier = Flow("barrier", "barrier", 0.0, members, (), 0.0, self.flow.capacity)
-        return Graph((role,), np.zeros(self.ranks, np.int64), [self.flow, barrier], ())
+        return JobGraph((role,), np.zeros(self.ranks, np.int64), [self.flow, barrier], ())
 
     def feed(self, world: World, job: int, graph: int) -> None:
         """The next step, with its own pause and size."""

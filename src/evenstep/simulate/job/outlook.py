@@ -7,7 +7,7 @@ from typing import Any
 
 from evenstep.scenario.scenario import Reliability, Scenario
 from evenstep.simulate.formulas import checkpoints
-from evenstep.simulate.formulas.goodput import Operation, expected
+from evenstep.simulate.formulas.goodput import OperatingConditions, expected
 from evenstep.simulate.formulas.reliability import (
     DAY_NS,
     Component,
@@ -15,8 +15,8 @@ from evenstep.simulate.formulas.reliability import (
     failures_per_day,
     interval_ns,
 )
-from evenstep.simulate.job.account import Account
-from evenstep.simulate.job.energy import Bill, Power, Times, bill
+from evenstep.simulate.job.account import StepSums
+from evenstep.simulate.job.energy import Bill, PowerDraw, StateTimes, bill
 
 NODE = "node"
 MOST_NS = 36_500.0 * DAY_NS  # a hundred years: what never fails, in numbers
@@ -38,7 +38,7 @@ def operated(scenario: Scenario) -> dict[str, Any] | None:
         return None
     mtbf_ns = min(interval_ns(broken), MOST_NS)
     write_ns = given.write_s * SECOND_NS
-    job = Operation(
+    job = OperatingConditions(
         interval_ns=given.checkpoint_every_s * SECOND_NS or checkpoints.daly(write_ns, mtbf_ns),
         write_ns=write_ns,
         mtbf_ns=mtbf_ns,
@@ -87,14 +87,14 @@ def _parts(given: Reliability) -> tuple[Component, ...]:
 
 
 def energy(
-    scenario: Scenario, account: Account, amount: float, weeks: dict[str, Any] | None
+    scenario: Scenario, account: StepSums, amount: float, weeks: dict[str, Any] | None
 ) -> dict[str, float | None] | None:
     """What the counted steps used and cost; None where no power is given.
 
     A useful unit also carries its part of what failures, checkpoints and restarts use over weeks.
     """
     given = scenario.energy
-    power = Power(
+    power = PowerDraw(
         compute_watts=given.compute_watts,
         communicate_watts=given.communicate_watts,
         spin_wait_watts=given.spin_wait_watts,
@@ -105,7 +105,7 @@ def energy(
     if not (given.compute_watts or given.node_share_watts or given.price_per_hour):
         return None
     totals = {name: float(total.sum()) for name, total in account.totals.items()}
-    times = Times(
+    times = StateTimes(
         compute_ns=totals["work"] + totals["held"],
         communicate_ns=max(totals["blocked"] - totals["waited"], 0.0),
         spin_wait_ns=totals["waited"],

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.fabric.flows import Flow, Library
+from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.job import schedules
-from evenstep.simulate.job.graph import BACKWARD, ONWARD, Graph, Role
+from evenstep.simulate.job.graph import BACKWARD, ONWARD, JobGraph, RankProgram
 from evenstep.simulate.job.schedules import Task
 from evenstep.trace.spool.layout import Phase
 
@@ -26,10 +26,10 @@ Partition = tuple[str, Array]
 AVERAGING = ("local_sgd", "diloco")  # strategies that exchange parameters, every so many steps
 
 
-class Draft:
+class GraphDraft:
     """A graph being written: its instances so far, and what every kind of work needs."""
 
-    def __init__(self, scenario: Scenario, library: Library) -> None:
+    def __init__(self, scenario: Scenario, library: CollectiveLibrary) -> None:
         self.scenario, self.library = scenario, library
         self.work, self.strategy = scenario.work, scenario.strategy
         self.flows: list[Flow] = []
@@ -48,10 +48,10 @@ class Draft:
             self.partitions.append((name, members))
         return members
 
-    def graph(self, *roles: Role, role: Array | None = None) -> Graph:
+    def graph(self, *roles: RankProgram, role: Array | None = None) -> JobGraph:
         """What was written."""
         of_rank = np.zeros(self.scenario.ranks, np.int64) if role is None else role
-        return Graph(roles, of_rank, self.flows, tuple(self.partitions))
+        return JobGraph(roles, of_rank, self.flows, tuple(self.partitions))
 
     # -- what all steps have -----------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Draft:
         """Whether gradients are exchanged; else parameters are, now and then."""
         return self.strategy.kind not in AVERAGING
 
-    def before(self, role: Role) -> None:
+    def before(self, role: RankProgram) -> None:
         """Being held by pacing, and the input."""
         if self.strategy.kind == "paced":
             role.compute(0.0)
@@ -81,14 +81,14 @@ class Draft:
                     role.block(self.use(self.library.storage(work.input_bytes)))
                 role.compute(work.input_ms * 1e6)
 
-    def after(self, role: Role) -> None:
+    def after(self, role: RankProgram) -> None:
         """The optimizer."""
         length = (self.work.optimizer_ms + self.strategy.encode_ms) * 1e6
         if length:
             with role.phase(Phase.OPTIMIZER):
                 role.compute(length)
 
-    def reduced(self, role: Role, exchanges: list[int]) -> None:
+    def reduced(self, role: RankProgram, exchanges: list[int]) -> None:
         """Wait for what was issued; who is spared does not."""
         if exchanges:
             role.wait(*exchanges, drops=self.strategy.kind == "backup_workers")
@@ -134,9 +134,9 @@ def repeated(flow: Flow, times: int) -> Flow:
 # -- data parallel ---------------------------------------------------------------------------------
 
 
-def _ddp(draft: Draft) -> Graph:
+def _ddp(draft: GraphDraft) -> JobGraph:
     """Gradients in buckets, all-reduced behind the backward of the last micro-batch."""
-    work, role = draft.work, Role()
+    work, role = draft.work, RankProgram()
     members = draft.everybody
     if draft.strategy.kind == "priority":
         return _urgent(draft)
@@ -153,7 +153,7 @@ def _ddp(draft: Draft) -> Graph:
 
 
 def _bucketed(
-    draft: Draft, role: Role, members: Array, length_ns: float, *, sends: bool
+    draft: GraphDraft, role: RankProgram, members: Array, length_ns: float, *, sends: bool
 ) -> list[int]:
     """A backward, with the all-reduces of its buckets behind its parts or after it."""
     work = draft.work
@@ -168,9 +168,9 @@ def _bucketed(
     return issued
 
 
-def _urgent(draft: Draft) -> Graph:
+def _urgent(draft: GraphDraft) -> JobGraph:
     """What the next forward needs first is sent first, awaited only there (Peng et al. 2019)."""
-    work, role = draft.work, Role()
+    work, role = draft.work, RankProgram()
     draft.before(role)
     parts = work.buckets
     numbers = [draft.gradients(draft.everybody, parts) for _ in range(parts)]
@@ -191,9 +191,9 @@ def _urgent(draft: Draft) -> Graph:
     return draft.graph(role)
 
 
-def _collective(draft: Draft) -> Graph:
+def _collective(draft: GraphDraft) -> JobGraph:
     """One collective a step, as a benchmark does; `forward_ms` before it."""
-    work, role, members = draft.work, Role(), draft.everybody
+    work, role, members = draft.work, RankProgram(), draft.everybody
     draft.before(role)
     with role.phase(Phase.FORWARD):
         for _ in range(work.buckets):
@@ -205,9 +205,9 @@ def _collective(draft: Draft) -> Graph:
     return draft.graph(role)
 
 
-def _fsdp(draft: Draft) -> Graph:
+def _fsdp(draft: GraphDraft) -> JobGraph:
     """Gather layers ahead of use, twice, and scatter their gradients; replicas all-reduce those."""
-    work, role = draft.work, Role()
+    work, role = draft.work, RankProgram()
     size = work.shard_ranks or draft.scenario.ranks
     shards = np.arange(draft.scenario.ranks).reshape(-1, size)
     draft.partition("world" if len(shards) == 1 else "shard", shards)
@@ -229,9 +229,15 @@ def _fsdp(draft: Draft) -> Graph:
 
 
 def _gathered(
-    draft: Draft, role: Role, shards: Array, layer: float, chunk_ns: float, *, sends: bool,
+    draft: GraphDraft,
+    role: RankProgram,
+    shards: Array,
+    layer: float,
+    chunk_ns: float,
+    *,
+    sends: bool,
     last: bool,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Layers, each of which needs its gather; the next one's is issued when a layer begins."""
     library, issued = draft.library, []
 
@@ -275,18 +281,18 @@ def replicas(scenario: Scenario) -> Array:
     return places.reshape(places.shape[0] * places.shape[1], -1)
 
 
-def _tensor(draft: Draft) -> Graph:
+def _tensor(draft: GraphDraft) -> JobGraph:
     """Tensor parallel layers: two all-reduces in forward and in backward of each."""
     return _layered(draft, "all_reduce")
 
 
-def _experts(draft: Draft) -> Graph:
+def _experts(draft: GraphDraft) -> JobGraph:
     """Experts spread over `tensor_parallel` ranks: two all-to-alls each way in every layer."""
     return _layered(draft, "all_to_all")
 
 
-def _layered(draft: Draft, operation: str) -> Graph:
-    work, role = draft.work, Role()
+def _layered(draft: GraphDraft, operation: str) -> JobGraph:
+    work, role = draft.work, RankProgram()
     inner = draft.partition("tensor", grid(draft.scenario).reshape(-1, work.tensor_parallel))
     outer = draft.partition("data", replicas(draft.scenario))
     flow = draft.library.flow(operation, work.message_bytes, inner, imbalance=work.expert_imbalance)
@@ -303,7 +309,7 @@ def _layered(draft: Draft, operation: str) -> Graph:
     return draft.graph(role)
 
 
-def _exchanged(draft: Draft, role: Role, outer: Array) -> None:
+def _exchanged(draft: GraphDraft, role: RankProgram, outer: Array) -> None:
     """Gradients among replicas, all at once behind the backward, and the wait for them."""
     if not draft.exchanges:
         return
@@ -313,7 +319,7 @@ def _exchanged(draft: Draft, role: Role, outer: Array) -> None:
         draft.reduced(role, [role.exchange(number, done)])
 
 
-def _pipeline(draft: Draft) -> Graph:
+def _pipeline(draft: GraphDraft) -> JobGraph:
     """Stages that pass micro-batches on, then an all-reduce among the replicas of a stage."""
     scenario, work = draft.scenario, draft.work
     places = grid(scenario)
@@ -327,7 +333,7 @@ def _pipeline(draft: Draft) -> Graph:
             work.schedule, work.pipeline_parallel, work.micro_batches, work.interleaved,
             forward=work.forward_ms, backward=work.backward_ms,
         ):  # fmt: skip
-        role = Role()
+        role = RankProgram()
         draft.before(role)
         for task in tasks:
             _carry_out(draft, role, task, messages, inside)
@@ -346,7 +352,7 @@ def _pipeline(draft: Draft) -> Graph:
 class _Messages:
     """Activations and their gradients between the stages of a pipeline."""
 
-    def __init__(self, draft: Draft, stages: Array) -> None:
+    def __init__(self, draft: GraphDraft, stages: Array) -> None:
         self._draft, self._stages = draft, stages
         self._count = stages.shape[1]
         self._laid: dict[tuple[int, int], Flow] = {}
@@ -371,7 +377,7 @@ class _Messages:
 class _Inside:
     """What the ranks of a stage exchange in a micro-batch's pass through a chunk of its layers."""
 
-    def __init__(self, draft: Draft, places: Array) -> None:
+    def __init__(self, draft: GraphDraft, places: Array) -> None:
         work = draft.work
         self._draft, self._flows = draft, []
         layers = work.layers // (work.pipeline_parallel * work.interleaved)
@@ -403,7 +409,9 @@ class _Inside:
         return self._known[key]
 
 
-def _carry_out(draft: Draft, role: Role, task: Task, messages: _Messages, inside: _Inside) -> None:
+def _carry_out(
+    draft: GraphDraft, role: RankProgram, task: Task, messages: _Messages, inside: _Inside
+) -> None:
     """Receive, compute with what the stage exchanges, and send on."""
     work, stages = draft.work, draft.work.pipeline_parallel
     chunks = stages * work.interleaved
@@ -431,7 +439,7 @@ def _carry_out(draft: Draft, role: Role, task: Task, messages: _Messages, inside
 # -- exchanges of parameters -----------------------------------------------------------------------
 
 
-def _averaged(draft: Draft, graph: Graph) -> Graph:
+def _averaged(draft: GraphDraft, graph: JobGraph) -> JobGraph:
     """The step behind which parameters are averaged: nothing is left to hide that behind."""
     strategy = draft.strategy
     members = draft.everybody
@@ -449,7 +457,7 @@ def _averaged(draft: Draft, graph: Graph) -> Graph:
     return draft.graph(*graph.roles, role=graph.role)
 
 
-Build = Callable[[Draft], Graph]
+Build = Callable[[GraphDraft], JobGraph]
 
 PROGRAMS: dict[str, Build] = {
     "ddp": _ddp,
@@ -461,9 +469,9 @@ PROGRAMS: dict[str, Build] = {
 }
 
 
-def build(scenario: Scenario, library: Library, *, exchanges: bool = True) -> Graph:
+def build(scenario: Scenario, library: CollectiveLibrary, *, exchanges: bool = True) -> JobGraph:
     """A step of a scenario's work. Without `exchanges`: one between two averages of parameters."""
-    draft = Draft(scenario, library)
+    draft = GraphDraft(scenario, library)
     graph = PROGRAMS[scenario.work.kind](draft)
     if scenario.strategy.kind in AVERAGING and exchanges:
         graph = _averaged(draft, graph)
@@ -473,7 +481,7 @@ def build(scenario: Scenario, library: Library, *, exchanges: bool = True) -> Gr
     return graph
 
 
-def _bounded(draft: Draft, graph: Graph) -> None:
+def _bounded(draft: GraphDraft, graph: JobGraph) -> None:
     """Step k + 1 begins when all have finished step k - bound (Ho et al. 2013)."""
     number = draft.use(draft.library.barrier(draft.everybody))
     for role in graph.roles:
@@ -481,10 +489,10 @@ def _bounded(draft: Draft, graph: Graph) -> None:
         role.wait(role.exchange(number, over, stream=ONWARD), back=draft.strategy.bound)
 
 
-def together(graph: Graph, library: Library) -> Graph:
+def together(graph: JobGraph, library: CollectiveLibrary) -> JobGraph:
     """The same step, but that ranks begin the next when the last is through."""
     everybody = np.arange(len(graph.role))[None, :]
     flows = [*graph.flows, library.barrier(everybody)]
     for role in graph.roles:
         role.block(len(flows) - 1)
-    return Graph(graph.roles, graph.role, flows, graph.partitions)
+    return JobGraph(graph.roles, graph.role, flows, graph.partitions)

@@ -33,7 +33,7 @@ OPERATIONS = {
 PARTED: dict[int, str] = {Op.ALL_GATHER: "bytes_in", Op.REDUCE_SCATTER: "bytes_out"}
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """One record of every rank in a step. Times are in ns since the start, (ranks,)."""
 
     kind: Kind
@@ -80,7 +80,7 @@ class Keeper(Protocol):
         """Take the next block; its memory is used again afterwards."""
 
 
-class Recorder:
+class SimulatedRecorder:
     """Collects the rows of ranks that all do the same, and hands on whole blocks of steps."""
 
     def __init__(self, which: Array, keeper: Keeper) -> None:
@@ -93,7 +93,7 @@ class Recorder:
         self._whole = 0  # records of finished steps: an interrupted one is left out
         self._summaries: list[Array] = []
 
-    def step(self, number: int, rows: list[Row]) -> None:
+    def step(self, number: int, rows: list[RecordRow]) -> None:
         """Take a step: the first row is the step's own, collectives follow in order of issue."""
         if self._used + len(rows) > self._buffer.shape[1]:
             self.flush()
@@ -107,7 +107,7 @@ class Recorder:
         self._whole = self._used
         self._steps += 1
 
-    def _put(self, number: int, row: Row) -> None:
+    def _put(self, number: int, row: RecordRow) -> None:
         words = self._buffer[:, self._used]
         words[:] = self._template(row)
         words[:, _SEQ] = self._written + self._used + 1
@@ -127,7 +127,7 @@ class Recorder:
             words[:, layout.WORD_HELD] = row.held_ns.astype(np.uint64)
         self._used += 1
 
-    def _template(self, row: Row) -> Array:
+    def _template(self, row: RecordRow) -> Array:
         """What is the same on all ranks and in all steps."""
         key = (int(row.kind), row.op, row.bytes, row.group, row.flags, row.payload, row.parts)
         if key not in self._templates:
@@ -181,7 +181,7 @@ def _extras(items: list[Extra], written: int) -> Array:
     return records
 
 
-def _summary(number: int, rows: list[Row], ranks: int) -> Array:
+def _summary(number: int, rows: list[RecordRow], ranks: int) -> Array:
     """The step's summary on every rank."""
     found = np.zeros(ranks, SUMMARY)
     step = rows[0]
@@ -207,9 +207,9 @@ def _summary(number: int, rows: list[Row], ranks: int) -> Array:
     return found
 
 
-def phase_row(phase: Phase, enter_ns: Array, exit_ns: Array, leaf_ns: Array) -> Row:
+def phase_row(phase: Phase, enter_ns: Array, exit_ns: Array, leaf_ns: Array) -> RecordRow:
     """A phase with its leaf time."""
-    return Row(Kind.PHASE, int(phase), enter_ns, exit_ns, np.maximum(leaf_ns, 0.0))
+    return RecordRow(Kind.PHASE, int(phase), enter_ns, exit_ns, np.maximum(leaf_ns, 0.0))
 
 
 def collective_row(
@@ -222,11 +222,11 @@ def collective_row(
     *,
     waits: bool,
     synchronizing: bool,
-) -> Row:
+) -> RecordRow:
     """A collective; `waits`: the thread that issued it is blocked until its end. One in which
     ranks do not wait for one another is recorded as an operation of its own kind."""
     flags = Flag.HOST_BLOCKED if waits else Flag.ASYNC
-    return Row(
+    return RecordRow(
         Kind.COLLECTIVE,
         int(OPERATIONS[operation] if synchronizing else Op.OTHER),
         enter_ns,
@@ -240,9 +240,9 @@ def collective_row(
 
 def message_row(
     size_bytes: float, peer: Array, group: int, enter_ns: Array, exit_ns: Array, *, receives: bool
-) -> Row:
+) -> RecordRow:
     """A message to or from another rank; who receives it is blocked until it is there."""
-    return Row(
+    return RecordRow(
         Kind.POINT_TO_POINT,
         int(Op.RECV if receives else Op.SEND),
         enter_ns,

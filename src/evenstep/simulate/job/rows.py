@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.job.engine import Done
-from evenstep.simulate.job.graph import MAIN, Operation, Role
-from evenstep.simulate.job.recording import Extra, Row, collective_row, message_row, phase_row
+from evenstep.simulate.job.graph import MAIN, Operation, RankProgram
+from evenstep.simulate.job.recording import Extra, RecordRow, collective_row, message_row, phase_row
 from evenstep.simulate.wires.world import COMPUTE, SLOWED
 from evenstep.trace.spool.layout import Kind, Phase
 
@@ -32,13 +32,13 @@ class Scribe:
         self._partitions = partitions
         self._known: dict[int, int] = {}
 
-    def rows(self, done: Done, work: Array, held: Array) -> list[Row]:
+    def rows(self, done: Done, work: Array, held: Array) -> list[RecordRow]:
         """The step itself, then everything in it."""
         mine = self._ranks
         role = done.graph.roles[self._number]
         begin, over = done.begin[mine], done.over[mine]
         found = [
-            Row(
+            RecordRow(
                 Kind.STEP, 0, begin, over, group_seq=np.rint(np.maximum(work[mine], 0.0)),
                 held_ns=held[mine], payload=self._samples,
             )
@@ -56,7 +56,7 @@ class Scribe:
                 found.append(phase_row(Phase.SYNC, before[index], end, end - before[index]))
         return found
 
-    def _before(self, done: Done, role: Role, begin: Array) -> dict[int, Array]:
+    def _before(self, done: Done, role: RankProgram, begin: Array) -> dict[int, Array]:
         """When the main stream came to each operation."""
         found, now = {}, begin
         for index, one in enumerate(role.operations):
@@ -66,8 +66,14 @@ class Scribe:
         return found
 
     def _phase(
-        self, done: Done, role: Role, phase: Phase, first: int, last: int, before: dict[int, Array]
-    ) -> Row:
+        self,
+        done: Done,
+        role: RankProgram,
+        phase: Phase,
+        first: int,
+        last: int,
+        before: dict[int, Array],
+    ) -> RecordRow:
         """A phase, and of it what was work."""
         mine, leaf, end = self._ranks, np.zeros(len(self._ranks)), before[first]
         for index in range(first, last):
@@ -80,7 +86,7 @@ class Scribe:
                 leaf = leaf + end - before[index]
         return phase_row(phase, before[first], end, leaf)
 
-    def _exchanged(self, done: Done, one: Operation, index: int) -> list[Row]:
+    def _exchanged(self, done: Done, one: Operation, index: int) -> list[RecordRow]:
         flow, mine = done.graph.flows[one.instance], self._ranks
         if flow.operation in _HIDDEN or not flow.stages:
             return []
@@ -95,7 +101,9 @@ class Scribe:
             )
         ]  # fmt: skip
 
-    def _message(self, done: Done, one: Operation, flow: Flow, enter: Array, end: Array) -> Row:
+    def _message(
+        self, done: Done, one: Operation, flow: Flow, enter: Array, end: Array
+    ) -> RecordRow:
         ends = flow.members[:, ::-1] if one.receives else flow.members
         peer = np.full(len(done.begin), -1)
         peer[ends[:, 0]] = ends[:, 1]

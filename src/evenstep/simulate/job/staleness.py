@@ -22,7 +22,7 @@ SOURCE = "delayed gradient descent on a quadratic, sin(π/(4τ+2)) (Levin and Ma
 NOTE = "an indicator of stability, not of accuracy"
 
 
-class Staleness(NamedTuple):
+class StalenessDistribution(NamedTuple):
     """Distribution over updates of how many others came between reading and applying."""
 
     mean: float
@@ -57,7 +57,7 @@ class Updates:
         self._read.append(read_ns)
         self._applied.append(applied_ns)
 
-    def staleness(self) -> Staleness | None:
+    def staleness(self) -> StalenessDistribution | None:
         """Over the time for which every rank's updates are known; None where there is none."""
         if not self._applied:
             return None
@@ -71,7 +71,7 @@ class Updates:
         return summed_up(np.maximum(found, 0))
 
 
-def summed_up(found: Array) -> Staleness:
+def summed_up(found: Array) -> StalenessDistribution:
     """The distribution of whole numbers, in at most `MOST_BINS` bins of one width."""
     width = -(-(int(found.max()) + 1) // MOST_BINS)
     counts = np.bincount(found // width) / len(found)
@@ -81,11 +81,11 @@ def summed_up(found: Array) -> Staleness:
         if share
     )
     p50, p99 = (float(np.quantile(found, q)) for q in (0.5, 0.99))
-    return Staleness(float(found.mean()), p50, p99, float(found.max()), bins)
+    return StalenessDistribution(float(found.mean()), p50, p99, float(found.max()), bins)
 
 
 def convergence(
-    staleness: Staleness | None, *, local_steps: int = 1, discarded: float = 0.0
+    staleness: StalenessDistribution | None, *, local_steps: int = 1, discarded: float = 0.0
 ) -> dict[str, Any] | None:
     """What a strategy does to the optimisation; None where it computes what waiting for all would.
 

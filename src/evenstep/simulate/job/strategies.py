@@ -14,7 +14,7 @@ import numpy.typing as npt
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.job.recording import Extra
-from evenstep.simulate.job.staleness import Staleness, Updates
+from evenstep.simulate.job.staleness import StalenessDistribution, Updates
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
 
 Array = npt.NDArray[Any]
@@ -23,7 +23,7 @@ MARGIN = 0.02  # of the first collective's length: what a rank cannot tell from 
 REASONS = tuple(str(reason) for reason in Reason)  # names in the trace, from 1
 
 
-class Seen(NamedTuple):
+class StepSignals(NamedTuple):
     """What pacing sees of a step on every rank: its first collective, the end of its last."""
 
     enter_ns: Array
@@ -44,7 +44,9 @@ class Pace:
         """When each rank may begin its next step."""
         return now
 
-    def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:
+    def after(
+        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array
+    ) -> None:
         """What there was to see of a step, on every rank."""
 
     def records(self, step: int, start: Array) -> list[Extra]:  # noqa: ARG002
@@ -55,7 +57,7 @@ class Pace:
         """What pacing did, for the result."""
         return None
 
-    def staleness(self) -> Staleness | None:
+    def staleness(self) -> StalenessDistribution | None:
         """How old gradients were when applied; None where everybody waits for everybody."""
         return None
 
@@ -68,13 +70,20 @@ class Loose(Pace):
         self._read = np.zeros(ranks)
         self._bounded = bounded  # they are read as the next step begins, which may be held
 
-    def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:  # noqa: ARG002
+    def after(
+        self,
+        step: int,  # noqa: ARG002
+        seen: StepSignals | None,
+        begin: Array,  # noqa: ARG002
+        end: Array,
+        held: Array,  # noqa: ARG002
+    ) -> None:
         """Remember when what was read was applied, and when the next is read."""
         applied = end if seen is None else np.array(seen.over_ns)
         self._updates.add(self._read, applied)
         self._read = np.maximum(applied, end) if self._bounded else applied
 
-    def staleness(self) -> Staleness | None:
+    def staleness(self) -> StalenessDistribution | None:
         """Over all updates."""
         return self._updates.staleness()
 
@@ -121,7 +130,9 @@ class Paced(Pace):
                 self._new.append((rank, *said))
         return np.array([float(decision.delay_ns) for decision in decisions])
 
-    def after(self, step: int, seen: Seen | None, begin: Array, end: Array, held: Array) -> None:
+    def after(
+        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array
+    ) -> None:
         """Tell every pacer what its rank could see."""
         work, table = self._seen(seen, begin, end, held)
         for rank, pacer in enumerate(self._pacers):
@@ -147,7 +158,7 @@ class Paced(Pace):
             self._slowest = Slowest(step, step, *(int(value) for value in most))
 
     def _seen(
-        self, seen: Seen | None, begin: Array, end: Array, held: Array
+        self, seen: StepSignals | None, begin: Array, end: Array, held: Array
     ) -> tuple[Array, list[tuple[int | None, ...]]]:
         """Own work, and (wait, margin, in flight, floor, spread) of each rank."""
         if seen is None:

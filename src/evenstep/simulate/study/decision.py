@@ -17,7 +17,7 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.result import Result
 from evenstep.simulate.simulation import simulate
 from evenstep.simulate.study import margin as margins
-from evenstep.simulate.study.decision_options import Option, changed, neutral, options
+from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
 from evenstep.workers.engines import Local
 
@@ -52,7 +52,7 @@ class Limits:
         rows = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
         return {name: value for name, value in rows if value is not None}
 
-    def broken(self, row: Row) -> tuple[str, ...]:
+    def broken(self, row: DecisionRow) -> tuple[str, ...]:
         """Names of those that an option does not keep to."""
         found = {
             "cv": self.cv is not None and row.cv > self.cv,
@@ -63,10 +63,10 @@ class Limits:
         return tuple(name for name, broken in found.items() if broken)
 
 
-class Row(NamedTuple):
+class DecisionRow(NamedTuple):
     """One option, run."""
 
-    option: Option
+    option: DecisionOption
     throughput: float
     unit: str
     mean_ns: float
@@ -80,7 +80,7 @@ class Row(NamedTuple):
     held_share: float  # of the ranks' time, by pacing
     margins: dict[str, Margin]
 
-    def to_json(self, first: Row, limits: Limits) -> dict[str, Any]:
+    def to_json(self, first: DecisionRow, limits: Limits) -> dict[str, Any]:
         """With its gain over waiting for everybody and the limits it breaks."""
         option = self.option
         return {
@@ -110,19 +110,19 @@ class Choice(NamedTuple):
     """What is recommended and why. `same_training` is the best that leaves the optimisation as it
     is, where that is another one."""
 
-    row: Row
+    row: DecisionRow
     within: bool  # the limits are kept; if none keeps them, the one nearest to it
     reason: str
-    same_training: Row | None
+    same_training: DecisionRow | None
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DecisionTable:
     """Every option of a scenario, and what to do."""
 
     scenario: Scenario
     limits: Limits
-    rows: tuple[Row, ...]
+    rows: tuple[DecisionRow, ...]
     choice: Choice
     notes: tuple[str, ...]
 
@@ -156,7 +156,7 @@ def compare(
     axes: Sequence[str] = tuple(margins.AXES),
     workers: int = 1,
     progress: Progress | None = None,
-) -> Table:
+) -> DecisionTable:
     """Run every option. Raises `ConfigError` if not even waiting for everybody can be run."""
     if not limits.to_json():
         limits = Limits(cv=CV)
@@ -165,25 +165,27 @@ def compare(
     simulate(
         changed(data, ("run.steps=1", "run.warm_up=0")), coflows=True
     )  # what is wrong is said at once
-    units = [Unit(data, option, limits.edges, tuple(axes)) for option in wanted]
+    units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
     found = _carried_out(units, workers, progress)
-    rows = [one for one in found if isinstance(one, Row)]
+    rows = [one for one in found if isinstance(one, DecisionRow)]
     notes += [one for one in found if isinstance(one, str)]
-    return Table(scenario, limits, tuple(rows), choose(rows, limits), tuple(notes))
+    return DecisionTable(scenario, limits, tuple(rows), choose(rows, limits), tuple(notes))
 
 
-class Unit(NamedTuple):
+class OptionRun(NamedTuple):
     """What is done for one option, by itself, in any process."""
 
     data: dict[str, Any]
-    option: Option
+    option: DecisionOption
     edges: Edges
     axes: tuple[str, ...]
 
 
-def _carried_out(units: Sequence[Unit], workers: int, progress: Progress | None) -> list[Row | str]:
+def _carried_out(
+    units: Sequence[OptionRun], workers: int, progress: Progress | None
+) -> list[DecisionRow | str]:
     """What came of each, in their order, whoever finished first."""
-    found: list[tuple[int, Row | str]] = []
+    found: list[tuple[int, DecisionRow | str]] = []
     with closing(Local(workers).carried(list(enumerate(units)), _numbered)) as finished:
         for one in finished:
             found.append(one)
@@ -192,11 +194,11 @@ def _carried_out(units: Sequence[Unit], workers: int, progress: Progress | None)
     return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
-def _numbered(piece: tuple[int, Unit]) -> tuple[int, Row | str]:
+def _numbered(piece: tuple[int, OptionRun]) -> tuple[int, DecisionRow | str]:
     return piece[0], run(piece[1])
 
 
-def run(unit: Unit) -> Row | str:
+def run(unit: OptionRun) -> DecisionRow | str:
     """One option, run; a sentence where it cannot be on this cluster."""
     try:
         scenario = changed(unit.data, unit.option.sets)
@@ -208,10 +210,10 @@ def run(unit: Unit) -> Row | str:
         return f"{unit.option.name}: {error}"
 
 
-def _row(option: Option, result: Result, found: dict[str, Margin]) -> Row:
+def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> DecisionRow:
     convergence, energy = result.convergence or {}, result.energy or {}
     staleness = convergence.get("staleness") or {}
-    return Row(
+    return DecisionRow(
         option=option,
         throughput=result.throughput,
         unit=result.unit,
@@ -231,7 +233,7 @@ def _row(option: Option, result: Result, found: dict[str, Margin]) -> Row:
 # -- what to do ------------------------------------------------------------------------------------
 
 
-def choose(rows: Sequence[Row], limits: Limits) -> Choice:
+def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
     """The most throughput within the limits; among equals the first, which is the simpler."""
     allowed = [row for row in rows if not limits.broken(row)]
     if not allowed:
@@ -243,14 +245,14 @@ def choose(rows: Sequence[Row], limits: Limits) -> Choice:
     return Choice(best, True, _because(best, rows, limits, other), other)
 
 
-def most(rows: Iterable[Row]) -> Row:
+def most(rows: Iterable[DecisionRow]) -> DecisionRow:
     """The most throughput; the first of those within `EQUAL` of it."""
     found = list(rows)
     enough = max(row.throughput for row in found) * (1 - EQUAL)
     return next(row for row in found if row.throughput >= enough)
 
 
-def _excess(row: Row, limits: Limits) -> float:
+def _excess(row: DecisionRow, limits: Limits) -> float:
     """By how much the worst of the broken limits is exceeded, as a share of it."""
     shares = [0.0]
     for value, limit in (
@@ -263,7 +265,9 @@ def _excess(row: Row, limits: Limits) -> float:
     return max(shares)
 
 
-def _because(best: Row, rows: Sequence[Row], limits: Limits, other: Row | None) -> str:
+def _because(
+    best: DecisionRow, rows: Sequence[DecisionRow], limits: Limits, other: DecisionRow | None
+) -> str:
     first = rows[0]
     text = f"most throughput of {len(rows)} options within {_named(limits)}"
     if best.option == first.option:
@@ -281,12 +285,12 @@ def _because(best: Row, rows: Sequence[Row], limits: Limits, other: Row | None) 
     return text
 
 
-def _nothing_fits(nearest: Row, limits: Limits) -> str:
+def _nothing_fits(nearest: DecisionRow, limits: Limits) -> str:
     broken = " and ".join(limits.broken(nearest))
     return f"no option keeps {_named(limits)}; this one is nearest, but breaks {broken}"
 
 
-def _gain(row: Row, first: Row) -> str:
+def _gain(row: DecisionRow, first: DecisionRow) -> str:
     return f"{100 * (row.throughput / first.throughput - 1):+.1f} %"
 
 

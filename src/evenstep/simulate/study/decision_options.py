@@ -27,7 +27,7 @@ AGENT, LAUNCH, CODE = "the agent", "the launch", "the training code"
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class DecisionOption:
     """One thing that could be done. `sets` are assignments to the scenario with a synchronous
     strategy; `training` says whether the optimisation is another one."""
 
@@ -53,9 +53,9 @@ def changed(data: dict[str, Any], sets: tuple[str, ...]) -> Scenario:
     return scenarios.parse(deepcopy(data), sets)
 
 
-def options(scenario: Scenario) -> tuple[list[Option], list[str]]:
+def options(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
     """All options, waiting for everybody first, and what could not be compared and why."""
-    found = [Option("synchronous", "strategy", (), False, LAUNCH)]
+    found = [DecisionOption("synchronous", "strategy", (), False, LAUNCH)]
     found += _as_written(scenario)
     found += _paced(scenario)
     found += _looser(scenario)
@@ -64,38 +64,38 @@ def options(scenario: Scenario) -> tuple[list[Option], list[str]]:
     return found + layouts, _left_out(scenario) + missing
 
 
-def _as_written(scenario: Scenario) -> Iterator[Option]:
+def _as_written(scenario: Scenario) -> Iterator[DecisionOption]:
     """The scenario's own strategy, unless it is the first."""
     written = schema.plain(scenario).get("strategy", {})
     if written.get("kind", "synchronous") == "synchronous" and "compression" not in written:
         return
     sets = tuple(f"strategy.{name}={_literal(value)}" for name, value in written.items())
     training = scenario.strategy.kind != "paced"
-    yield Option("as written", "strategy", sets, training, AGENT if not training else CODE)
+    yield DecisionOption("as written", "strategy", sets, training, AGENT if not training else CODE)
 
 
 def _literal(value: Any) -> str:
     return schema.to_toml({"x": value})[4:-1]
 
 
-def _paced(scenario: Scenario) -> Iterator[Option]:
+def _paced(scenario: Scenario) -> Iterator[DecisionOption]:
     """Every controller, with the scenario's own bounds where it gives any."""
     written = schema.plain(scenario).get("strategy", {})
     bounds = ("objective", "max_delay", "imbalance", "sharing")
     kept = tuple(f"strategy.{n}={_literal(written[n])}" for n in bounds if n in written)
     for name in CONTROLLERS:
         sets: tuple[str, ...] = ("strategy.kind=paced", f"strategy.controller={name}", *kept)
-        yield Option(f"paced, {name}", "strategy", sets, False, AGENT)
+        yield DecisionOption(f"paced, {name}", "strategy", sets, False, AGENT)
 
 
-def _looser(scenario: Scenario) -> Iterator[Option]:
+def _looser(scenario: Scenario) -> Iterator[DecisionOption]:
     """Strategies that wait less, for data parallel work."""
     if scenario.ranks < 2:
         return
     if scenario.work.kind in ("ddp", "tensor", "pipeline", "experts"):
         for every in LOCAL_STEPS:
             sets: tuple[str, ...] = ("strategy.kind=local_sgd", f"strategy.every={every}")
-            yield Option(f"local SGD, every {every}", "strategy", sets, True, CODE)
+            yield DecisionOption(f"local SGD, every {every}", "strategy", sets, True, CODE)
     if scenario.work.gradient_bytes and scenario.work.kind != "collective":
         yield _compressed(scenario)
     if scenario.work.kind != "ddp":
@@ -103,16 +103,18 @@ def _looser(scenario: Scenario) -> Iterator[Option]:
     served = _served(scenario)
     for bound in BOUNDS:
         sets = ("strategy.kind=stale_synchronous", f"strategy.bound={bound}", *served)
-        yield Option(f"stale synchronous, {bound}", "strategy", sets, True, CODE)
+        yield DecisionOption(f"stale synchronous, {bound}", "strategy", sets, True, CODE)
     sets = ("strategy.kind=asynchronous", *served)
-    yield Option("asynchronous", "strategy", sets, True, CODE)
+    yield DecisionOption("asynchronous", "strategy", sets, True, CODE)
     spared = max(1, round(SPARED_SHARE * scenario.ranks))
     for kind in ("backup_workers", "partial_reduce"):
         sets = (f"strategy.kind={kind}", f"strategy.backups={spared}")
-        yield Option(f"{kind.replace('_', ' ')}, {spared}", "strategy", sets, True, CODE)
+        yield DecisionOption(f"{kind.replace('_', ' ')}, {spared}", "strategy", sets, True, CODE)
     urgent = scenario.work.overlap and not scenario.work.overlap_slowdown
     if urgent and scenario.work.buckets > 1:
-        yield Option("priority buckets", "strategy", ("strategy.kind=priority",), False, CODE)
+        yield DecisionOption(
+            "priority buckets", "strategy", ("strategy.kind=priority",), False, CODE
+        )
 
 
 def _served(scenario: Scenario) -> tuple[str, ...]:
@@ -124,7 +126,7 @@ def _served(scenario: Scenario) -> tuple[str, ...]:
     return ("collectives.algorithm=server", f"collectives.servers={servers}")
 
 
-def _compressed(scenario: Scenario) -> Option:
+def _compressed(scenario: Scenario) -> DecisionOption:
     """As the scenario compresses, else to 8 bits."""
     own = scenario.strategy
     ratio = own.compression if own.compression < 1 else RATIO
@@ -132,18 +134,20 @@ def _compressed(scenario: Scenario) -> Option:
     if own.compression == 1:
         encode_ms = scenario.work.gradient_bytes * ENCODE_BYTES / ENCODE_GBPS / 1e6
     sets = (f"strategy.compression={ratio:g}", f"strategy.encode_ms={encode_ms:.4g}")
-    return Option(f"compressed to {100 * ratio:g} %", "strategy", sets, True, CODE)
+    return DecisionOption(f"compressed to {100 * ratio:g} %", "strategy", sets, True, CODE)
 
 
-def _collectives(scenario: Scenario) -> Iterator[Option]:
+def _collectives(scenario: Scenario) -> Iterator[DecisionOption]:
     """Algorithms of the all-reduce, and rings in the order of the nodes' places."""
     if scenario.ranks < 2 or scenario.work.kind in ("fsdp", "experts"):
         return
     for name in _algorithms(scenario):
         sets = _served(scenario) if name == "server" else (f"collectives.algorithm={name}",)
-        yield Option(f"{name.replace('_', ' ')} all-reduce", "collective", sets, False, LAUNCH)
+        yield DecisionOption(
+            f"{name.replace('_', ' ')} all-reduce", "collective", sets, False, LAUNCH
+        )
     ring = ("collectives.algorithm=ring", "collectives.order=topology")
-    yield Option("ring in order of place", "collective", ring, False, LAUNCH)
+    yield DecisionOption("ring in order of place", "collective", ring, False, LAUNCH)
 
 
 def _algorithms(scenario: Scenario) -> Iterator[str]:
@@ -162,7 +166,7 @@ def _algorithms(scenario: Scenario) -> Iterator[str]:
 # -- layouts ---------------------------------------------------------------------------------------
 
 
-def _layouts(scenario: Scenario) -> tuple[list[Option], list[str]]:
+def _layouts(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
     """dp × tp × pp with the same global batch: powers of two, tensor parallel within a node."""
     work = scenario.work
     if work.kind not in ("ddp", "tensor", "pipeline") or scenario.ranks < 2:
@@ -193,7 +197,7 @@ def _powers(most: int) -> list[int]:
 
 def _layout(
     scenario: Scenario, layers: int, own: tuple[int, int], tensor: int, stages: int
-) -> Option:
+) -> DecisionOption:
     """The same batch and the same compute for each rank; what is exchanged changes.
 
     A replica of t·p ranks works on t·p ranks' batches; its parameters are spread over them.
@@ -217,7 +221,9 @@ def _layout(
     else:
         sets.append("work.kind=ddp")
     data = scenario.ranks // split
-    return Option(f"dp {data} × tp {tensor} × pp {stages}", "layout", tuple(sets), False, CODE)
+    return DecisionOption(
+        f"dp {data} × tp {tensor} × pp {stages}", "layout", tuple(sets), False, CODE
+    )
 
 
 def _left_out(scenario: Scenario) -> list[str]:

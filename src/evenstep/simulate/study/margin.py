@@ -52,7 +52,7 @@ class Margin(NamedTuple):
     note: str = ""
 
 
-class Axis(NamedTuple):
+class GrowthAxis(NamedTuple):
     """One thing that may grow: from `now` to `most`, and the plain values with it at a value.
 
     With a `unit`, only whole multiples of it are tried.
@@ -80,7 +80,7 @@ def _margin(scenario: Scenario, name: str, edges: Edges) -> Margin:
     return search(axis, lambda value: _crossed(axis.at(value), edges))
 
 
-def search(axis: Axis, crossed: Callable[[float], str | None]) -> Margin:
+def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
     """The smallest value that crosses, to the resolution: steps that double, then bisection."""
     found = crossed(axis.now)
     if found:
@@ -120,7 +120,7 @@ def _plain(scenario: Scenario) -> dict[str, Any]:
     return data
 
 
-def _ranks(scenario: Scenario) -> Axis | str:
+def _ranks(scenario: Scenario) -> GrowthAxis | str:
     """More nodes of the same kind, the same work for each rank."""
     cluster = scenario.cluster
     if scenario.job.placement == "given":
@@ -142,7 +142,7 @@ def _ranks(scenario: Scenario) -> Axis | str:
         return data
 
     most = max(MOST_RANKS, 2 * scenario.ranks) // unit * unit
-    return Axis(scenario.ranks, most, at, unit)
+    return GrowthAxis(scenario.ranks, most, at, unit)
 
 
 def _least_nodes(scenario: Scenario) -> int:
@@ -152,7 +152,7 @@ def _least_nodes(scenario: Scenario) -> int:
     return int(np.lcm(replica, size)) // size
 
 
-def _jitter(scenario: Scenario) -> Axis | str:
+def _jitter(scenario: Scenario) -> GrowthAxis | str:
     """Independent normal noise of every rank's compute, beside what there is already."""
 
     def at(value: float) -> dict[str, Any]:
@@ -162,10 +162,10 @@ def _jitter(scenario: Scenario) -> Axis | str:
             data["noise"] = [*data.get("noise", []), extra]
         return data
 
-    return Axis(0.0, MOST_JITTER, at)
+    return GrowthAxis(0.0, MOST_JITTER, at)
 
 
-def _oversubscription(scenario: Scenario) -> Axis | str:
+def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
     fabric = scenario.fabric
     if fabric.kind in ("switch", "torus"):
         return f"a {fabric.kind} has none"
@@ -177,10 +177,12 @@ def _oversubscription(scenario: Scenario) -> Axis | str:
         data["fabric"]["oversubscription"] = value
         return data
 
-    return Axis(fabric.oversubscription, max(MOST_OVERSUBSCRIPTION, fabric.oversubscription), at)
+    return GrowthAxis(
+        fabric.oversubscription, max(MOST_OVERSUBSCRIPTION, fabric.oversubscription), at
+    )
 
 
-def _load(scenario: Scenario) -> Axis | str:
+def _load(scenario: Scenario) -> GrowthAxis | str:
     """Traffic that does not yield, in a ring over the job's own nodes: a share of every card."""
     if scenario.strategy.kind in ("asynchronous", "stale_synchronous"):
         return "neighbours' load is not modelled for this strategy"
@@ -203,14 +205,14 @@ def _load(scenario: Scenario) -> Axis | str:
             data["neighbours"] = [*there, load]
         return data
 
-    return Axis(0.0, MOST_LOAD, at)
+    return GrowthAxis(0.0, MOST_LOAD, at)
 
 
 def _listed(nodes: Array) -> str:
     return ",".join(str(node) for node in dict.fromkeys(nodes.tolist()))
 
 
-AXES: dict[str, Callable[[Scenario], Axis | str]] = {
+AXES: dict[str, Callable[[Scenario], GrowthAxis | str]] = {
     "ranks": _ranks,
     "jitter": _jitter,
     "oversubscription": _oversubscription,

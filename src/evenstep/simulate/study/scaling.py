@@ -18,7 +18,7 @@ from evenstep.simulate.simulation import set_up, simulate_set_up
 from evenstep.simulate.study import sweep as sweeps
 from evenstep.simulate.study.scaling_bandwidth import parts
 from evenstep.simulate.study.scaling_sizes import resized
-from evenstep.simulate.study.sweep import Unit
+from evenstep.simulate.study.sweep import SweepRun
 from evenstep.simulate.study.sweep_summary import interval
 
 Row = Mapping[str, Any]
@@ -48,9 +48,9 @@ class Study:
     control: Scenario | None  # the scenario as it is with the control
     repeats: int
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[SweepRun]:
         """Every simulation; raises `ConfigError` for a size that does not fit."""
-        found: list[Unit] = []
+        found: list[SweepRun] = []
         states = [(BEFORE, self.scenario)]
         if self.control is not None:
             states.append((AFTER, self.control))
@@ -60,7 +60,7 @@ class Study:
                 for repeat in range(self.repeats):
                     varied = (("size", ranks), ("state", state))
                     plain = sweeps.seeded(asked, repeat)
-                    found.append(Unit(len(found), len(found), repeat, varied, plain))
+                    found.append(SweepRun(len(found), len(found), repeat, varied, plain))
         return found
 
     def amount(self, ranks: int) -> tuple[float, str]:
@@ -78,7 +78,7 @@ def _unit(samples: int, otherwise: str) -> str:
     return "samples/s" if samples else otherwise
 
 
-def measured(unit: Unit) -> dict[str, Any] | None:
+def measured(unit: SweepRun) -> dict[str, Any] | None:
     """A row of `sweep.outcome`, and what the step's communication consists of."""
     setup = set_up(schema.read(Scenario, unit.scenario), coflows=True)
     row = sweeps.row_of(unit, simulate_set_up(setup))

@@ -49,7 +49,7 @@ class Axis(NamedTuple):
     values: tuple[str, ...]
 
 
-class Unit(NamedTuple):
+class SweepRun(NamedTuple):
     """One simulation: its place in the sweep, what was varied, and the scenario as plain data."""
 
     number: int
@@ -67,12 +67,12 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """What a sweep simulates, in order."""
 
     axes: tuple[Axis, ...]
     repeats: int
-    units: tuple[Unit, ...]
+    units: tuple[SweepRun, ...]
 
     def described(self) -> dict[str, Any]:
         """What makes it this sweep and no other, as plain data."""
@@ -117,21 +117,21 @@ def plan(
     repeats: int = 1,
     assignments: Sequence[str] = (),
     coflows: bool = False,
-) -> Plan:
+) -> SweepPlan:
     """All units of a sweep over a scenario's plain values.
 
     Raises `ConfigError` for a combination that is no scenario, and says which one it is.
     """
     _check(axes, repeats)
-    units: list[Unit] = []
+    units: list[SweepRun] = []
     for combination, chosen in enumerate(itertools.product(*(axis.values for axis in axes))):
         fields = [f"{axis.field}={value}" for axis, value in zip(axes, chosen, strict=True)]
         asked = _asked(data, assignments, fields)
         pairs = tuple((axis.field, _shown(value)) for axis, value in zip(axes, chosen, strict=True))
         for repeat in range(repeats):
             plain = seeded(asked, repeat)
-            units.append(Unit(len(units), combination, repeat, pairs, plain, coflows))
-    return Plan(tuple(axes), repeats, tuple(units))
+            units.append(SweepRun(len(units), combination, repeat, pairs, plain, coflows))
+    return SweepPlan(tuple(axes), repeats, tuple(units))
 
 
 def _check(axes: Sequence[Axis], repeats: int) -> None:
@@ -179,14 +179,14 @@ def seeded(asked: Scenario, repeat: int) -> dict[str, Any]:
 # -- the work itself -------------------------------------------------------------------------------
 
 
-def outcome(unit: Unit) -> dict[str, Any] | None:
+def outcome(unit: SweepRun) -> dict[str, Any] | None:
     """The row of a unit; None where it was interrupted."""
     from evenstep.simulate.simulation import simulate
 
     return row_of(unit, simulate(schema.read(Scenario, unit.scenario), coflows=unit.coflows))
 
 
-def row_of(unit: Unit, result: Result) -> dict[str, Any] | None:
+def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
     """A result as a flat row; None for a partial one."""
     if result.partial:
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import UsageError
-from evenstep.simulate.study.sweep import Plan
+from evenstep.simulate.study.sweep import SweepPlan
 from evenstep.trace.spool.files import write_whole
 
 Row = dict[str, Any]
@@ -26,7 +26,7 @@ class SweepFolder:
         self.path = path
         self._plan, self._journal = path / "sweep.json", path / "journal.jsonl"
 
-    def begin(self, plan: Plan, *, force: bool) -> list[Row]:
+    def begin(self, plan: SweepPlan, *, force: bool) -> list[Row]:
         """Make the folder this sweep's; returns the rows that an earlier run has finished.
 
         Raises `UsageError` where it holds another sweep, unless `force` says to remove that.
@@ -51,7 +51,7 @@ class SweepFolder:
             write_whole(self._plan, json.dumps(asked, indent=2) + "\n")
         return self._finished(plan)
 
-    def _finished(self, plan: Plan) -> list[Row]:
+    def _finished(self, plan: SweepPlan) -> list[Row]:
         """Rows of the journal that belong to the plan; a line that was cut short is left out."""
         wanted = {(unit.number, unit.key) for unit in plan.units}
         try:

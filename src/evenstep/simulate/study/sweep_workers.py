@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from evenstep.simulate.study.sweep import Unit, outcome
+from evenstep.simulate.study.sweep import SweepRun, outcome
 from evenstep.workers.engines import Engine, Local, usable_cores
 
 __all__ = ["carried", "usable_cores"]
@@ -14,9 +14,9 @@ Row = dict[str, Any]
 
 
 def carried(
-    units: Sequence[Unit],
+    units: Sequence[SweepRun],
     engine: Engine | int,
-    work: Callable[[Unit], Row | None] = outcome,
+    work: Callable[[SweepRun], Row | None] = outcome,
 ) -> Generator[Row, None, None]:
     """The rows of units, in the order in which they are finished; a number is local workers.
 

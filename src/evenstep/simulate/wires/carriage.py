@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate.fabric.flows import Flow, Stage
+from evenstep.simulate.fabric.flows import Flow, FlowRound
 from evenstep.simulate.wires.world import (
     COLLECTIVE,
     STREAMS,
     STUCK,
     Carriage,
-    Messages,
-    Plan,
+    MessageVolley,
+    StepPlan,
     make_world,
 )
 
@@ -142,7 +142,9 @@ def coflow(flow: Flow, shared: Array, *, first: int, ranks: int) -> Carriage:
     )  # fmt: skip
 
 
-def _fluid(stage: Stage, capacity: Array, shared: Array, heads: Array, of_rank: Array) -> Messages:
+def _fluid(
+    stage: FlowRound, capacity: Array, shared: Array, heads: Array, of_rank: Array
+) -> MessageVolley:
     """One message a group: all bytes of the stage, and of each link what its round puts there."""
     sizes = np.broadcast_to(stage.round.bytes, stage.round.source.shape)
     largest = float(sizes.max(initial=0.0))
@@ -166,18 +168,18 @@ def _fluid(stage: Stage, capacity: Array, shared: Array, heads: Array, of_rank: 
     ])  # fmt: skip
     repeats, count = stage.round.repeats, len(heads)
     latency = np.maximum(float(stage.hop_ns.max(initial=0.0)) - alone, 0.0) * repeats
-    return Messages(
+    return MessageVolley(
         heads, np.full(count, -1), np.full(count, largest * repeats), latency,
         latency + alone * repeats, np.concatenate([[0], np.cumsum([len(of) for of in links])]),
         np.concatenate(links), weight=np.concatenate(weights),
     )  # fmt: skip
 
 
-def _messages(stage: Stage, inside: Array, lanes: int) -> Messages:
+def _messages(stage: FlowRound, inside: Array, lanes: int) -> MessageVolley:
     lane, other = stage.round.ends
     item, rows = stage.round, stage.round.ring
     target = np.searchsorted(inside, item.target * lanes + other)
-    return Messages(
+    return MessageVolley(
         np.searchsorted(inside, item.source * lanes + lane),
         np.where(item.target >= 0, target, -1),
         np.broadcast_to(item.bytes, item.source.shape),
@@ -210,7 +212,7 @@ def alone_ns(flow: Flow) -> float:
     world = make_world(flow.capacity, (ranks,), most_hops([made]))
     number = world.flow(made)
     one, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
-    plan = Plan(
+    plan = StepPlan(
         role=np.zeros(ranks, np.int64), start=np.array([0, 1]), kind=one + COLLECTIVE, stream=one,
         instance=one, soft=one - 1, need_start=np.zeros(2, np.int64), need=none, back=none,
         flow=one + number,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.compiled import Source, build
+from evenstep.compiled import LibrarySource, build
 
 Array = npt.NDArray[Any]
 
@@ -25,10 +25,10 @@ STUCK, PAUSED = -1, -2  # what `run` says besides the number of a job
 #: later one to send.
 COMPUTE, COLLECTIVE, SLOWED, DROP, URGENT = range(5)
 STREAMS = 4  # of a rank: compute, and three of communication
-_SOURCE = Source(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
+_SOURCE = LibrarySource(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
 
 
-class Messages(NamedTuple):
+class MessageVolley(NamedTuple):
     """Messages that are under way together, `repeats` times one after the other.
 
     `gate` is the participant that sends, `other` one that waits for it too (-1: none). Message m
@@ -68,7 +68,7 @@ class Carriage(NamedTuple):
 
     rank: Array
     group: Array
-    stages: tuple[Messages, ...]
+    stages: tuple[MessageVolley, ...]
     closed: bool = False
     joined: bool = False
     led: bool = False
@@ -77,7 +77,7 @@ class Carriage(NamedTuple):
     steady: float = 0.0
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """What ranks of a job do in a step. Operations of role i are those from `start[i]` on.
 
     An operation needs others of its rank, `need[need_start[o]:need_start[o + 1]]` by their place in
@@ -107,7 +107,7 @@ class World(Protocol):
     def flow(self, carriage: Carriage) -> int:
         """Make a collective known; returns its number."""
 
-    def graph(self, plan: Plan) -> int:
+    def graph(self, plan: StepPlan) -> int:
         """Make a step known; returns its number."""
 
     def job(
@@ -163,7 +163,7 @@ class CompiledWorld:
         self._links = len(capacity)
         self._widest: list[list[int]] = [[] for _ in ranks]
         self._of_job = ranks
-        self._plans: list[Plan] = []
+        self._plans: list[StepPlan] = []
         self._world = ctypes.c_void_p(
             library.world_new(
                 len(capacity), _doubles(capacity), goodput, len(ranks),
@@ -197,7 +197,7 @@ class CompiledWorld:
             self._c.world_space(self._world, 0, 0, len(carriage.rank))
         return number
 
-    def graph(self, plan: Plan) -> int:
+    def graph(self, plan: StepPlan) -> int:
         """Make a step known."""
         columns = (plan.start, plan.kind, plan.stream, plan.instance, plan.soft, plan.need_start)
         self._plans.append(plan)

@@ -25,8 +25,8 @@ from evenstep.simulate.wires.world import (
     STUCK,
     URGENT,
     Carriage,
-    Messages,
-    Plan,
+    MessageVolley,
+    StepPlan,
 )
 
 Array = npt.NDArray[Any]
@@ -39,7 +39,7 @@ LEAST_SHARE = 0.05  # of a link, left by what does not yield
 class _Step:
     """A step of a job under way."""
 
-    plan: Plan
+    plan: StepPlan
     value: Array
     scale: Array
     enter: Array
@@ -101,8 +101,8 @@ class PythonWorld:
         self._job_of = np.repeat(np.arange(len(ranks)), ranks)
         self._flows: list[Carriage] = []
         self._members: list[list[Array]] = []  # ranks of each group, by flow
-        self._rounds: list[list[Messages]] = []
-        self._plans: list[Plan] = []
+        self._rounds: list[list[MessageVolley]] = []
+        self._plans: list[StepPlan] = []
         self._at = np.zeros((firsts[-1], STREAMS), np.int64)
         self._at_step = np.zeros_like(self._at)
         self._until = np.zeros((firsts[-1], STREAMS))
@@ -126,7 +126,7 @@ class PythonWorld:
         self._rounds.append([s for s in carriage.stages for _ in range(s.repeats)])
         return len(self._flows) - 1
 
-    def graph(self, plan: Plan) -> int:
+    def graph(self, plan: StepPlan) -> int:
         """Make a step known."""
         self._plans.append(plan)
         return len(self._plans) - 1
@@ -290,7 +290,7 @@ class PythonWorld:
         self._flying.append(_Flight(of, number, message, links, stage.weights[mine], size))
         self._changed = True
 
-    def _stage(self, of: _Instance, number: int) -> Messages:
+    def _stage(self, of: _Instance, number: int) -> MessageVolley:
         return self._rounds[of.number][number]
 
     def _deliver_later(self, of: _Instance, number: int, message: int) -> None:
@@ -448,7 +448,7 @@ class PythonWorld:
         self._at[lane] += 1
         return True
 
-    def _ready(self, job: _Job, plan: Plan, o: int, number: int, local: int) -> float:
+    def _ready(self, job: _Job, plan: StepPlan, o: int, number: int, local: int) -> float:
         """When all that an operation needs is over; NaN where that is not known."""
         ready = -math.inf
         for k in range(int(plan.need_start[o]), int(plan.need_start[o + 1])):

@@ -24,7 +24,7 @@ ROUNDING_NS = 2.0  # stamps are whole nanoseconds
 MOST_STEPS = 32  # times that one clock is set during a run: beyond it the bounds are no good
 
 
-class Line(NamedTuple):
+class OffsetLine(NamedTuple):
     """Offsets at some times of a clock, ascending; in between it runs on straight lines.
 
     Before the first and after the last, the line goes on at the drift found there, and the error
@@ -57,7 +57,7 @@ class Line(NamedTuple):
             np.maximum(times_ns - float(self.at_ns[-1]), 0),
         )
 
-    def moved(self, time_ns: int, by_ns: int) -> Line:
+    def moved(self, time_ns: int, by_ns: int) -> OffsetLine:
         """The same line on a clock whose zero lies so much earlier, with that much more offset."""
         return self._replace(
             at_ns=self.at_ns + time_ns,
@@ -84,7 +84,7 @@ class _Stretch(NamedTuple):
         )
 
 
-def line(when: Array, at: Array, low: Array, high: Array) -> Line | None:
+def line(when: Array, at: Array, low: Array, high: Array) -> OffsetLine | None:
     """The offset from its bounds; None where it is not bounded on both sides.
 
     `when` is a time that only goes forward, `at` the clock's own; infinite bounds are none.
@@ -153,7 +153,7 @@ def _upper(since: Array, bound: Array, slack: float) -> Array:
     return found
 
 
-def _joined(stretches: list[_Stretch]) -> Line:
+def _joined(stretches: list[_Stretch]) -> OffsetLine:
     """One line of all stretches, with a jump at each break."""
     points: list[tuple[float, float, float]] = []
     breaks = []
@@ -170,7 +170,7 @@ def _joined(stretches: list[_Stretch]) -> Line:
     at, offset, error = (np.array(column) for column in zip(*points, strict=True))
     order = np.argsort(at, kind="stable")
     ends = stretches[0], stretches[-1]
-    return Line(
+    return OffsetLine(
         at[order], offset[order], error[order], np.array(breaks),
         (ends[0].rate, ends[1].rate), (ends[0].slack, ends[1].slack),
     )  # fmt: skip

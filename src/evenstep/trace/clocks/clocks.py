@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.clocks.bounds import Line, line
+from evenstep.trace.clocks.bounds import OffsetLine, line
 from evenstep.trace.clocks.crossings import Crossings, crossings
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
 
-class Offset(Line):
+class ClockOffset(OffsetLine):
     """Offset of one clock against the reference at some of its own times, all in ns."""
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class Clocks(NamedTuple):
     """Every rank's way to the common time; None for a rank that cannot be placed."""
 
     reference: str
-    by_rank: dict[int, Offset | None]
+    by_rank: dict[int, ClockOffset | None]
 
     @property
     def error_ns(self) -> float:
@@ -67,7 +67,7 @@ class Clocks(NamedTuple):
         return tuple(rank for rank, offset in self.by_rank.items() if offset is None)
 
 
-_EXACT = Offset(np.zeros(1), np.zeros(1), np.zeros(1))
+_EXACT = ClockOffset(np.zeros(1), np.zeros(1), np.zeros(1))
 
 
 def align(trace: Trace) -> Clocks:
@@ -76,13 +76,13 @@ def align(trace: Trace) -> Clocks:
     names = list(clocks.values())
     reference = max(dict.fromkeys(names), key=names.count)
     numbers = {name: number for number, name in enumerate(dict.fromkeys([reference, *names]))}
-    found: list[Offset | None] = [_EXACT, *([None] * (len(numbers) - 1))]
+    found: list[ClockOffset | None] = [_EXACT, *([None] * (len(numbers) - 1))]
     if len(numbers) > 1:
         _place(crossings(trace, {rank: numbers[name] for rank, name in clocks.items()}), found)
     return Clocks(reference, {rank: found[numbers[name]] for rank, name in clocks.items()})
 
 
-def _place(table: Crossings, found: list[Offset | None]) -> None:
+def _place(table: Crossings, found: list[ClockOffset | None]) -> None:
     """Fill in the offsets, from the reference outwards along common operations."""
     if not len(table.operation):
         return
@@ -103,7 +103,7 @@ def _place(table: Crossings, found: list[Offset | None]) -> None:
 class _Bounds:
     """What the placed clocks say of the others: bounds on the offset of each row's clock."""
 
-    def __init__(self, table: Crossings, found: list[Offset | None]) -> None:
+    def __init__(self, table: Crossings, found: list[ClockOffset | None]) -> None:
         self._table = table
         entry, leave = _on_common_time(table, found)
         first = np.flatnonzero(np.diff(table.operation, prepend=-1))
@@ -119,7 +119,7 @@ class _Bounds:
         highs = np.bincount(table.clock[np.isfinite(self._high)], minlength=clocks)
         self.two_sided = known & ((lows > 0) & (highs > 0))[table.clock]
 
-    def offset(self, clock: int) -> Offset | None:
+    def offset(self, clock: int) -> ClockOffset | None:
         """The clock's offset from all bounds on it."""
         table = self._table
         mine = np.flatnonzero((table.clock == clock) & self.two_sided)
@@ -128,10 +128,10 @@ class _Bounds:
         if drawn is None:
             return None
         base = int(table.base[clock])
-        return Offset(*drawn.moved(base, int(table.base[0]) - base))
+        return ClockOffset(*drawn.moved(base, int(table.base[0]) - base))
 
 
-def _on_common_time(table: Crossings, found: list[Offset | None]) -> tuple[Array, Array]:
+def _on_common_time(table: Crossings, found: list[ClockOffset | None]) -> tuple[Array, Array]:
     """Entries no later, and exits no earlier, than they can have been on the reference.
 
     Since the reference's base; -inf and inf where the clock has no place yet.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.clocks.clocks import Clocks, Offset
+from evenstep.trace.clocks.clocks import ClockOffset, Clocks
 from evenstep.trace.clocks.crossings import Crossings, crossings
 from evenstep.trace.trace import Trace
 
@@ -31,7 +31,7 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     if all(offset is None or _exact(offset) for offset in clocks.by_rank.values()):
         return clocks
     numbers = {name: i for i, name in enumerate(dict.fromkeys([clocks.reference, *names.values()]))}
-    offsets: list[Offset | None] = [None] * len(numbers)
+    offsets: list[ClockOffset | None] = [None] * len(numbers)
     for rank, offset in clocks.by_rank.items():
         offsets[numbers[names[rank]]] = offset
     table = crossings(trace, {rank: numbers[name] for rank, name in names.items()}, together=True)
@@ -40,7 +40,7 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     return Clocks(clocks.reference, by_rank)
 
 
-def _all_moved(table: Crossings, offsets: list[Offset | None]) -> list[Offset | None]:
+def _all_moved(table: Crossings, offsets: list[ClockOffset | None]) -> list[ClockOffset | None]:
     """Every clock's offset, moved; one that meets no other stays where its bounds have it."""
     moved = list(offsets)
     settled = np.array([number == 0 for number in range(len(offsets))])
@@ -73,11 +73,11 @@ def _all_moved(table: Crossings, offsets: list[Offset | None]) -> list[Offset | 
     return moved
 
 
-def _exact(offset: Offset) -> bool:
+def _exact(offset: ClockOffset) -> bool:
     return not offset.offset_ns.any() and not offset.error_ns.any()
 
 
-def _shifted(table: Crossings, offset: Offset | None, clock: int, times: Array) -> Array:
+def _shifted(table: Crossings, offset: ClockOffset | None, clock: int, times: Array) -> Array:
     """Times since a clock's base as times since the reference's."""
     if offset is None:
         return np.full(len(times), np.inf)
@@ -86,7 +86,7 @@ def _shifted(table: Crossings, offset: Offset | None, clock: int, times: Array) 
     return np.asarray(times + offset.moved(-base, base - int(table.base[0])).offset_at(at))
 
 
-def _moved(offset: Offset, own: Array, apart: Array, floor: Array) -> Offset:
+def _moved(offset: ClockOffset, own: Array, apart: Array, floor: Array) -> ClockOffset:
     """An offset per stretch of collectives: the median difference of the exits, within bounds."""
     order = np.argsort(own)
     cuts = np.searchsorted(own[order], offset.breaks_ns)
@@ -103,7 +103,7 @@ def _moved(offset: Offset, own: Array, apart: Array, floor: Array) -> Offset:
     return _redrawn(offset, np.array(at), np.array(change), np.array(errors))
 
 
-def _redrawn(offset: Offset, at: Array, change: Array, errors: Array) -> Offset:
+def _redrawn(offset: ClockOffset, at: Array, change: Array, errors: Array) -> ClockOffset:
     """The line through the stretches' middles; at its ends and breaks, the old one moved along."""
     outside = (offset.at_ns < at[0]) | (offset.at_ns > at[-1])
     for jump in offset.breaks_ns:

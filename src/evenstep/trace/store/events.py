@@ -27,7 +27,7 @@ from evenstep.trace.spooled import (
     row_numbers,
 )
 from evenstep.trace.store import database as store_database
-from evenstep.trace.store.layout import Part
+from evenstep.trace.store.layout import StoredPart
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +42,7 @@ class StoredEvents(OnDisk):
     def __init__(
         self,
         folder: Path,
-        parts: Sequence[Part],
+        parts: Sequence[StoredPart],
         kinds: Sequence[Kind],
         oldest: Mapping[int, int],
         *,
@@ -152,9 +152,9 @@ class StoredEvents(OnDisk):
         found = [self._read(block, self._kinds, [name])[name] for block in self._blocks()]
         return np.concatenate([empty([name])[name], *found])
 
-    def _blocks(self) -> list[list[Part]]:
+    def _blocks(self) -> list[list[StoredPart]]:
         """Files with the same nodes; all together where their ranks lie between one another."""
-        blocks: dict[int, list[Part]] = {}
+        blocks: dict[int, list[StoredPart]] = {}
         for part in self._parts:
             blocks.setdefault(part.block, []).append(part)
         reach = sorted(
@@ -165,7 +165,11 @@ class StoredEvents(OnDisk):
         return [blocks[number] for *_, number in reach] if apart else [self._parts]
 
     def _read(
-        self, parts: Sequence[Part], kinds: Sequence[Kind], names: Sequence[str], where: str = ""
+        self,
+        parts: Sequence[StoredPart],
+        kinds: Sequence[Kind],
+        names: Sequence[str],
+        where: str = "",
     ) -> Columns:
         """Columns of the records of these kinds in these files, in order of rank and sequence."""
         parts = [part for part in parts if any(part.counts.get(int(kind)) for kind in kinds)]

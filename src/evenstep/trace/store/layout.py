@@ -31,7 +31,7 @@ ROW_GROUP = 122_880  # records that a reader takes or skips together; a multiple
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredPart:
     """One file of records: some steps of the ranks of some nodes."""
 
     file: str  # from the store's folder
@@ -70,7 +70,7 @@ class Manifest:
     limits: Sequence[str]
     on_device: bool  # some collectives ran on a device
     steps: int  # how many there are
-    parts: Sequence[Part]
+    parts: Sequence[StoredPart]
 
     def write(self, folder: Path) -> None:
         """Into a store's folder."""

@@ -25,7 +25,7 @@ MOST_MEMORY_GB = 2.0
 BATCH_ROWS = 1024
 
 
-class Answer:
+class QueryResult:
     """What a question came to: columns now, rows as they are taken."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -63,7 +63,7 @@ def opened(source: Path | Trace) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def ask(connection: duckdb.DuckDBPyConnection, query: str) -> Answer:
+def ask(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
     """Run one question. Raises `UsageError` where it is none, or is not understood."""
     with _explained():
         statements = connection.extract_statements(query)
@@ -74,12 +74,12 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str) -> Answer:
         raise UsageError(f"only SELECT can be asked, found {kind}: a trace is never changed")
     with _explained():
         connection.execute(statements[0])
-    answer = Answer(connection)
+    answer = QueryResult(connection)
     _refuse_zones(answer)
     return answer
 
 
-def _refuse_zones(answer: Answer) -> None:
+def _refuse_zones(answer: QueryResult) -> None:
     """DuckDB needs pytz to hand out times with a zone."""
     if importlib.util.find_spec("pytz") is not None:
         return

@@ -21,7 +21,7 @@ class Column(NamedTuple):
     sql: str = ""  # of a record's own columns; "" where it bears the same name
 
 
-class Table(NamedTuple):
+class StoreTable(NamedTuple):
     """A table that can be asked."""
 
     name: str
@@ -83,7 +83,7 @@ _TIMES = (_ENTER, _EXIT)
 _THREAD = Column("thread", "0 is the training thread")
 _HELD = Column("held_ns", "delay added by pacing")
 
-EVENTS = Table(
+EVENTS = StoreTable(
     "events",
     "every record of every rank",
     (
@@ -115,7 +115,7 @@ EVENTS = Table(
 )
 
 OF_KINDS = (
-    Table(
+    StoreTable(
         "collectives",
         "collective operations",
         (
@@ -142,7 +142,7 @@ OF_KINDS = (
         ),
         Kind.COLLECTIVE,
     ),
-    Table(
+    StoreTable(
         "messages",
         "sends and receives",
         (
@@ -158,7 +158,7 @@ OF_KINDS = (
         ),
         Kind.POINT_TO_POINT,
     ),
-    Table(
+    StoreTable(
         "phases",
         "parts of a step",
         (
@@ -169,7 +169,7 @@ OF_KINDS = (
         ),
         Kind.PHASE,
     ),
-    Table(
+    StoreTable(
         "steps",
         "steps, one row per rank",
         (
@@ -188,7 +188,7 @@ OF_KINDS = (
         ),
         Kind.STEP,
     ),
-    Table(
+    StoreTable(
         "pauses",
         "garbage collection",
         (
@@ -200,7 +200,7 @@ OF_KINDS = (
         ),
         Kind.PAUSE,
     ),
-    Table(
+    StoreTable(
         "spans",
         "what a script or a profile has named",
         (
@@ -213,7 +213,7 @@ OF_KINDS = (
         ),
         Kind.SPAN,
     ),
-    Table(
+    StoreTable(
         "samples",
         "measurements of the host and its devices",
         (
@@ -225,7 +225,7 @@ OF_KINDS = (
         ),
         Kind.SAMPLE,
     ),
-    Table(
+    StoreTable(
         "markers",
         "what the script has logged",
         (
@@ -236,7 +236,7 @@ OF_KINDS = (
         ),
         Kind.MARKER,
     ),
-    Table(
+    StoreTable(
         "decisions",
         "what pacing has decided",
         (
@@ -255,7 +255,7 @@ OF_KINDS = (
 )
 
 OF_RANKS = (
-    Table(
+    StoreTable(
         "ranks",
         "who recorded",
         (
@@ -268,7 +268,7 @@ OF_RANKS = (
             Column("facts", "JSON: locality, hooks, cost …"),
         ),
     ),
-    Table(
+    StoreTable(
         "groups",
         "process groups",
         (
@@ -278,7 +278,7 @@ OF_RANKS = (
             Column("ranks", "list of its global ranks"),
         ),
     ),
-    Table(
+    StoreTable(
         "summaries",
         "what is kept of old steps too: sums over one step or some neighbours",
         (
@@ -304,7 +304,7 @@ OF_RANKS = (
 TABLES = (EVENTS, *OF_KINDS, *OF_RANKS)
 
 
-def view(table: Table) -> str:
+def view(table: StoreTable) -> str:
     """The statement that makes a table of records."""
     columns = ", ".join(
         f'{column.sql or _quoted(column.name)} as "{column.name}"' for column in table.columns

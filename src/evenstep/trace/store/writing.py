@@ -25,8 +25,8 @@ from evenstep.trace.store.layout import (
     RANKS,
     SUMMARIES,
     Manifest,
-    Part,
     StoredGroup,
+    StoredPart,
     is_store,
 )
 from evenstep.trace.trace import Trace
@@ -93,7 +93,7 @@ def _check(trace: Trace, folder: Path, *, force: bool) -> None:
         raise UsageError(f"{folder} exists; give another folder, or --force to replace it")
 
 
-def _write(trace: Trace, folder: Path) -> list[Part]:
+def _write(trace: Trace, folder: Path) -> list[StoredPart]:
     (folder / EVENTS).mkdir(parents=True)
     steps = trace.step_numbers()
     blocks = _blocks(trace, len(steps))
@@ -140,7 +140,7 @@ def _blocks(trace: Trace, steps: int) -> Array:
     return found
 
 
-def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -> list[Part]:
+def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -> list[StoredPart]:
     """Write the records of these steps."""
     window = trace.window(first, last + 1, _EVERYTHING)
     tables = [window.of_kind(kind) for kind in Kind]
@@ -157,7 +157,7 @@ def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -
             path = place / f"nodes-{block:05d}.parquet"
             store_database.write(connection, arrays, path)
             found.append(
-                Part(
+                StoredPart(
                     file=str(path.relative_to(folder)),
                     first_step=first,
                     last_step=last,

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from evenstep.compiled import Source, build
+from evenstep.compiled import LibrarySource, build
 from evenstep.errors import UsageError
 
 SOURCE = Path(__file__).with_name("evenstep_pmpi.c")
@@ -27,7 +27,9 @@ def library(environ: Mapping[str, str]) -> Path:
             "MPI's module or name its wrapper in MPICC (mpi4py programs need no shim)"
         )
     shown = subprocess.run([compiler, "-show"], capture_output=True, text=True, check=False)
-    built = build(Source(SOURCE, against=(shown.stdout,), compiler=shlex.quote(compiler)), environ)
+    built = build(
+        LibrarySource(SOURCE, against=(shown.stdout,), compiler=shlex.quote(compiler)), environ
+    )
     if built.path is None:
         raise UsageError(f"--mpi-shim: {built.reason}")
     return built.path

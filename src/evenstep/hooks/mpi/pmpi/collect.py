@@ -30,7 +30,7 @@ LIMIT = (
 )
 
 
-class Call(NamedTuple):
+class RingCall(NamedTuple):
     """One line of the ring."""
 
     seq: int
@@ -76,12 +76,12 @@ def _converted(calls: Path, spool: Path, run_id: str) -> bool:
     return True
 
 
-def read(path: Path) -> Iterator[Call]:
+def read(path: Path) -> Iterator[RingCall]:
     """The calls of a ring; those being written when the program was killed are left out."""
     data = path.read_bytes()
     for fields in CALL.iter_unpack(data[: len(data) // CALL.size * CALL.size]):
         if fields[0]:
-            yield Call(*fields)
+            yield RingCall(*fields)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -107,7 +107,7 @@ def _identity(described: dict[str, Any], run_id: str, attempt: int) -> dict[str,
 # -- steps -----------------------------------------------------------------------------------------
 
 
-def step_ends(calls: list[Call], groups: dict[int, Communicator]) -> tuple[list[Call], str]:
+def step_ends(calls: list[RingCall], groups: dict[int, Communicator]) -> tuple[list[RingCall], str]:
     """The calls with which a step ended, and in words how that was told; none where it cannot."""
     marks = [call for call in calls if call.kind == _STEP]
     if marks:
@@ -133,11 +133,11 @@ def step_ends(calls: list[Call], groups: dict[int, Communicator]) -> tuple[list[
     )
 
 
-def _last_of(steps: list[list[Call]]) -> list[Call]:
+def _last_of(steps: list[list[RingCall]]) -> list[RingCall]:
     return [step[-1] for step in steps[:-1]]
 
 
-def _signature(call: Call, groups: dict[int, Communicator]) -> tuple[int, tuple[Any, ...]]:
+def _signature(call: RingCall, groups: dict[int, Communicator]) -> tuple[int, tuple[Any, ...]]:
     group = groups.get(call.communicator)
     ranks = len(group.ranks) if group else 0
     if call.kind == _MESSAGE:
@@ -150,7 +150,7 @@ def _signature(call: Call, groups: dict[int, Communicator]) -> tuple[int, tuple[
 
 
 def _write(
-    path: Path, identity: dict[str, Any], lines: list[dict[str, Any]], calls: list[Call]
+    path: Path, identity: dict[str, Any], lines: list[dict[str, Any]], calls: list[RingCall]
 ) -> None:
     groups = communicators(lines)
     ends, how = step_ends(calls, groups)
@@ -176,7 +176,7 @@ def _write(
 
 def _put_calls(
     spool: Spool,
-    calls: list[Call],
+    calls: list[RingCall],
     groups: dict[int, Communicator],
     numbers: dict[int, int],
     ends_ns: list[int],
@@ -205,7 +205,7 @@ def _put_calls(
         )  # fmt: skip
 
 
-def _put_steps(spool: Spool, calls: list[Call], ends: list[Call]) -> None:
+def _put_steps(spool: Spool, calls: list[RingCall], ends: list[RingCall]) -> None:
     """A record and a summary for every step that ended; the first begins with the first call."""
     if not calls:
         return
@@ -224,7 +224,7 @@ def _put_steps(spool: Spool, calls: list[Call], ends: list[Call]) -> None:
     summaries.release()
 
 
-def _blocked(calls: list[Call], ends_ns: list[int]) -> list[int]:
+def _blocked(calls: list[RingCall], ends_ns: list[int]) -> list[int]:
     """How long the main thread was blocked in each step, and after the last."""
     found = [0] * (len(ends_ns) + 1)
     for call in calls:
