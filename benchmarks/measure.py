@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from evenstep.statistics.quantiles import student
+from evenstep.statistics.interval import half_width
 
 
 class Row(NamedTuple):
@@ -67,5 +67,5 @@ def paired_ratio(on: Sequence[float], off: Sequence[float]) -> Ratio:
     """
     logs = [math.log(a / b) for a, b in zip(on, off, strict=True)]
     mean = statistics.fmean(logs)
-    half = student(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = half_width(logs)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from evenstep.pacing.evidence import interval
-from evenstep.statistics.quantiles import student
+from evenstep.statistics.interval import student
 from lab.arms import FEWEST_STEPS, Schedule
 from lab.steps import Array, JobSteps
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.measure import differences, paired_ratio, spread
-from evenstep.statistics.quantiles import student
+from evenstep.statistics.interval import student
 
 TIMES = st.lists(st.floats(0.01, 10), min_size=2, max_size=30)
 

@@ -19,7 +19,7 @@ from evenstep.diagnose.compare.findings import changed
 from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, WORSE
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
-from evenstep.statistics.quantiles import student
+from evenstep.statistics.interval import student
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.sizes.forecast import _maximum
 from evenstep.diagnose.sizes.noise_model import fit
-from evenstep.statistics.quantiles import log_survival, normal_cdf
 
 SHAPE = (1000, 8)
 MS = 1e6
@@ -75,13 +74,6 @@ def test_rare_hits_are_counted_and_measured():
     found = fit(drawn("rare_hits"), "rare_hits").parameters
     assert found["probability"] == pytest.approx(0.01, rel=0.3)  # 80 of 8,000, ± 3 deviations
     assert found["delay_ns"] == pytest.approx(10 * MS, rel=0.02)
-
-
-def test_the_normal_table_is_the_normal_distribution():
-    z = np.array([-3.0, 0.0, 1.0, 4.0])
-    exact = [NormalDist().cdf(value) for value in z]
-    assert normal_cdf(z) == pytest.approx(exact, abs=1e-6)
-    assert np.exp(log_survival(z)) == pytest.approx([1 - value for value in exact], rel=1e-3)
 
 
 def test_work_that_never_varies_has_no_noise():

@@ -117,4 +117,4 @@ def test_the_interval_of_a_law_covers_it():
     truth = law.throughput(SIZES)
     draws = truth * (1 + 0.01 * random.standard_normal((200, len(SIZES))))
     found = curve(SIZES, draws[0], draws).interval("peak")
-    assert found.low < law.peak < found.high
+    assert found["low"] < law.peak < found["high"]

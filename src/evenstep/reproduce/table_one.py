@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from evenstep.reproduce.link_pacing import paced
 from evenstep.reproduce.link_timeline import timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
-from evenstep.statistics.quantiles import student
+from evenstep.statistics.interval import half_width
 
 RACK = 4
 APART = 0.01  # of neighbouring periods
@@ -190,7 +190,7 @@ def _interval(gains: Sequence[float]) -> tuple[float | None, float | None]:
     """Student's 95 % interval of the mean; nothing from one."""
     if len(gains) < 2:
         return None, None
-    half = student(len(gains) - 1) * stdev(gains) / math.sqrt(len(gains))
+    half = half_width(gains)
     return fmean(gains) - half, fmean(gains) + half
 
 

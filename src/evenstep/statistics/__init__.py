@@ -1,11 +1,10 @@
 """Estimates with their errors: the one home of intervals, trends, periods, tails.
 
-    Share      a share of time with its block-bootstrap interval          interval.py
-    Trend      Theil-Sen slope, Mann-Kendall test, isotonic fit           trend.py
-    Peak       the period of a series, even or not                        spectrum.py, pulses.py
-    Family     distributions above a threshold                            tails.py
-    Association rank correlation with its chance                          association.py
-    quantiles  normal and Student's                                       quantiles.py
+    Estimate    a value with its interval; blocks of steps drawn again     interval.py
+    Trend       Theil-Sen slope, Mann-Kendall test, isotonic fit           trend.py
+    Peak        the period of a series, even or not                        spectrum.py, pulses.py
+    Family      distributions above a threshold                            tails.py
+    Association rank correlation with its chance                           association.py
 
 On SciPy (the `analyze` extra), imported where it is first needed.
 """

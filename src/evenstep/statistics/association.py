@@ -47,10 +47,9 @@ def association(one: Array, other: Array) -> Association | None:
 
 def _quick(values: Array) -> Array:
     """The series less its running median."""
-    half = WINDOW // 2
-    padded = np.pad(values.astype(float), half, mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)
-    return np.asarray(values - np.median(windows, axis=1))
+    from scipy.ndimage import median_filter  # when first asked: .1 s
+
+    return np.asarray(values - median_filter(values.astype(float), WINDOW, mode="nearest"))
 
 
 def _rho(one: Array, other: Array) -> float:

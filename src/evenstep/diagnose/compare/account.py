@@ -19,8 +19,7 @@ from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.overview import compute_ns
 from evenstep.diagnose.measure.transfer import LOW, transfers
 from evenstep.diagnose.sizes.workload import script
-from evenstep.statistics.interval import BLOCK_STEPS, RESAMPLES, SEED
-from evenstep.statistics.quantiles import student
+from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, student
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
@@ -57,11 +56,7 @@ class Account:
     def draws(self, stream: int) -> Iterator[Array]:
         """Indices of the steps of each resampled run; another stream gives independent ones."""
         random = np.random.default_rng((SEED, stream))
-        block = block_steps(self.steps)
-        offsets = np.arange(block)
-        for _ in range(RESAMPLES):
-            starts = random.integers(0, self.steps - block + 1, -(-self.steps // block))
-            yield (starts[:, None] + offsets).reshape(-1)[: self.steps]
+        return blocks(self.steps, random, length=block_steps(self.steps)).indices()
 
     @property
     def widening(self) -> float:

@@ -22,6 +22,7 @@ from evenstep.diagnose.compare.result import (
     StepTimePart,
 )
 from evenstep.diagnose.compare.words import limits, sentence
+from evenstep.statistics.interval import middle
 
 SMALLEST_BASE = 0.05  # of the baseline: what draws of it are taken to be at least in a ratio
 NEGLIGIBLE = 0.001  # of the baseline, or of step time: no one's concern, however sure it is
@@ -81,10 +82,10 @@ def _drawn(
         rows = [of(run, at) for at in run.draws(stream)]
         point = of(run, np.arange(run.steps))
         drawn = {name: np.array([row[name] for row in rows]) for name in point}
-        middle = {name: values + (point[name] - values.mean()) for name, values in drawn.items()}
+        centred = {name: values + (point[name] - values.mean()) for name, values in drawn.items()}
         spread = {
             name: point[name] + run.widening * (values - point[name])
-            for name, values in middle.items()
+            for name, values in centred.items()
         }
         tables.append((point, spread))
     (first, first_drawn), (second, second_drawn) = tables
@@ -140,8 +141,8 @@ def _scale(unit: str | None, baseline: float) -> float:
 
 def _interval(value: float, draws: Array) -> tuple[float, float]:
     """95 % of the draws, and the value itself."""
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return min(float(low), value), max(float(high), value)
+    low, high = middle(draws)
+    return min(low, value), max(high, value)
 
 
 def judged(low: float, high: float, direction: int, *, negligible: float) -> str:

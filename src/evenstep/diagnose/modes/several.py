@@ -11,7 +11,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.diagnose.modes.scaling_collapse import collapse, recommended
 from evenstep.diagnose.sizes import workload
-from evenstep.diagnose.sizes.scaling import Curve, Interval, curve
+from evenstep.diagnose.sizes.scaling import Curve, curve
 from evenstep.diagnose.sizes.scaling_shape import Doubling, last_doubling, stretches
 from evenstep.diagnose.sizes.workload import ScalingPoint
 from evenstep.trace.trace import Trace
@@ -113,7 +113,7 @@ def describe(measured: Curve, unit: str) -> dict[str, Any]:
             "name": "universal scalability law",
             "rate_of_one_rank": law.rate,
             **{
-                name: _interval(measured.interval(name))
+                name: measured.interval(name)
                 for name in ("contention", "coherency", "peak", "knee")
             },
         },
@@ -121,10 +121,6 @@ def describe(measured: Curve, unit: str) -> dict[str, Any]:
         "last_doubling": _doubling(doubling),
         "recommended_ranks": recommended(measured),
     }
-
-
-def _interval(interval: Interval) -> dict[str, float | None]:
-    return interval._asdict()
 
 
 def _doubling(doubling: Doubling | None) -> dict[str, Any] | None:

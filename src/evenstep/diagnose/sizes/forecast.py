@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr
 
 from evenstep.diagnose.lateness.barriers import Segments
 from evenstep.diagnose.sizes import noise_model
 from evenstep.diagnose.sizes.noise_model import TabulatedNoise
 from evenstep.diagnose.sizes.transfer_growth import Growth
-from evenstep.statistics.quantiles import normal_cdf
+from evenstep.statistics.interval import BLOCK_STEPS, Estimate, blocks
 
 Array = npt.NDArray[Any]
 
@@ -29,7 +30,6 @@ REPLICATES = 160
 #: steps the middle 95 % hold the truth in 83 %, the middle 98 % in 89 % of 180 cases; of 497 steps
 #: the middle 95 % do in 97 % of 120.
 QUANTILES = (0.01, 0.5, 0.99)
-BLOCK_STEPS = 8  # neighbouring steps are resampled together (Künsch 1989)
 SEED = 20_401  # any: the same run must give the same projection
 MOST_SEGMENTS = 6  # more are grouped by their length
 LOCATIONS = 32  # distinct usual times of a rank; more are merged
@@ -37,22 +37,14 @@ SHARED = 0.1  # correlation between ranks from which a step is slow or fast for 
 OUTLIER_SIGMAS = 5.0
 
 
-class PredictedQuantity(NamedTuple):
-    """A predicted number with its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 @dataclass(slots=True, frozen=True)
 class ForecastPoint:
     """What is predicted at one size."""
 
     ranks: int
-    step_ns: PredictedQuantity
-    cv: PredictedQuantity
-    p99_ns: PredictedQuantity
+    step_ns: Estimate
+    cv: Estimate
+    p99_ns: Estimate
 
 
 @dataclass(slots=True)
@@ -196,10 +188,7 @@ def _one_of(weights: dict[str, float], random: np.random.Generator) -> str:
 
 
 def _resampled(cut: Segments, random: np.random.Generator) -> Segments:
-    steps = len(cut.step_ns)
-    block = min(BLOCK_STEPS, steps)
-    starts = random.integers(0, steps - block + 1, -(-steps // block))
-    rows = (starts[:, None] + np.arange(block)).reshape(-1)[:steps]
+    (rows,) = blocks(len(cut.step_ns), random, draws=1).indices()
     return cut._replace(own_ns=cut.own_ns[rows], step_ns=cut.step_ns[rows])
 
 
@@ -210,7 +199,7 @@ def _run(
     steps = len(model.unsteady_ns)
     source = random.integers(0, len(model.rest_ns), steps)
     total = np.zeros(steps)
-    level = normal_cdf(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
+    level = ndtr(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
     for part in model.parts:
         usual = _locations(part.usual_ns, ranks, random)
         at, cdf = _maximum(part.noise, usual, _units(model, ranks))
@@ -290,6 +279,6 @@ def _measures(step_ns: Array) -> tuple[float, float, float]:
 
 def _point(ranks: int, runs: Array, mean_ns: float) -> ForecastPoint:
     low, middle, high = np.quantile(runs, QUANTILES, axis=0)
-    step = PredictedQuantity(mean_ns, min(float(low[0]), mean_ns), max(float(high[0]), mean_ns))
-    cv, p99 = (PredictedQuantity(float(middle[i]), float(low[i]), float(high[i])) for i in (1, 2))
+    step = Estimate(mean_ns, min(float(low[0]), mean_ns), max(float(high[0]), mean_ns))
+    cv, p99 = (Estimate(float(middle[i]), float(low[i]), float(high[i])) for i in (1, 2))
     return ForecastPoint(ranks, step, cv, p99)

@@ -14,9 +14,10 @@ from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
 from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sizes import forecast
-from evenstep.diagnose.sizes.forecast import ForecastPoint, Model, PredictedQuantity
+from evenstep.diagnose.sizes.forecast import ForecastPoint, Model
 from evenstep.diagnose.sizes.transfer_growth import Growth, growth
 from evenstep.errors import TraceError
+from evenstep.statistics.interval import Estimate
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -121,11 +122,11 @@ def _projected(
     }
 
 
-def _over(amount: float, time: PredictedQuantity) -> dict[str, float]:
+def _over(amount: float, time: Estimate) -> dict[str, float]:
     return {"value": amount / time.value, "low": amount / time.high, "high": amount / time.low}
 
 
-def _rounded(quantity: PredictedQuantity) -> dict[str, int]:
+def _rounded(quantity: Estimate) -> dict[str, int]:
     return {name: round(value) for name, value in quantity._asdict().items()}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,6 @@ PEAK_DIGITS = 1e-12
 HALF = 0.5  # of a rank's worth at the start: below it a rank added is not worth its cost
 FARTHEST = 1e7  # ranks: a peak beyond is none
 EXACT = 1e-20  # squared relative error of a fit that cannot be improved
-
-
-class Interval(NamedTuple):
-    """A fitted number and the middle 95 % of what resampled steps give; None where unbounded."""
-
-    value: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(slots=True, frozen=True)
@@ -128,15 +120,18 @@ class Curve:
             return 0.0
         return float((self.draws.std(axis=0) / self.throughput).max())
 
-    def interval(self, name: str) -> Interval:
-        """`contention`, `coherency`, `peak` or `knee` with its interval over the draws."""
+    def interval(self, name: str) -> dict[str, float | None]:
+        """`contention`, `coherency`, `peak` or `knee`: value, low and high over the draws.
+
+        None where there is no such number of ranks.
+        """
         value = getattr(self.law, name)
         if not len(self.draws):
-            return Interval(value, None, None)
+            return {"value": value, "low": None, "high": None}
         found = [getattr(fit(self.ranks, draw), name) for draw in self.draws]
         known = np.array([np.inf if item is None else item for item in found], float)
         low, high = np.quantile(known, [0.025, 0.975], method="nearest")
-        return Interval(value, _finite(low), _finite(high))
+        return {"value": value, "low": _finite(low), "high": _finite(high)}
 
 
 def curve(ranks: Sequence[int], throughput: Sequence[float], draws: Array | None = None) -> Curve:

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis
+from evenstep.statistics.interval import blocks
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-RESAMPLES = 200
-BLOCK_STEPS = 8
 SEED = 20_402  # any: the same runs must give the same interval
 ALIKE = 0.1  # relative difference up to which two runs do the same
 WEAK, STRONG = -0.35, -0.65  # slope of log compute per rank over log ranks
@@ -122,12 +121,9 @@ def differences(points: Sequence[ScalingPoint]) -> list[str]:
 def resampled(points: Sequence[ScalingPoint]) -> Array:
     """Mean step time of each run with its blocks of steps resampled. (draws, runs)."""
     random = np.random.default_rng(SEED)
-    return np.stack([_means(point.step_ns, random) for point in points], axis=1)
-
-
-def _means(step_ns: Array, random: np.random.Generator) -> Array:
-    block = min(BLOCK_STEPS, len(step_ns))
-    blocks = -(-len(step_ns) // block)
-    starts = random.integers(0, len(step_ns) - block + 1, (RESAMPLES, blocks))
-    summed = np.concatenate([[0.0], np.cumsum(step_ns)])
-    return np.asarray((summed[starts + block] - summed[starts]).sum(axis=1) / (blocks * block))
+    drawn = [blocks(len(point.step_ns), random) for point in points]
+    means = [
+        each.sums(point.step_ns) / (each.starts.shape[1] * each.length)
+        for each, point in zip(drawn, points, strict=True)
+    ]
+    return np.stack(means, axis=1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from evenstep.simulate.study.sweep import MEASURES
-from evenstep.statistics.quantiles import student
+from evenstep.statistics.interval import half_width
 
 Row = Mapping[str, Any]
 
@@ -43,5 +42,5 @@ def interval(values: list[float]) -> dict[str, float | None]:
     mean = fmean(values)
     if len(values) < 2:
         return {"value": mean, "low": None, "high": None}
-    half = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    half = half_width(values)
     return {"value": mean, "low": mean - half, "high": mean + half}
