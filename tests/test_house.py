@@ -29,9 +29,9 @@ KNOWN_LOOPS = {
 BUDGET = {
     "agent": 5200, "actions": 800, "attachment": 600, "cli": 5300, "compiled": 400,
     "diagnose": 16800, "doctor": 2900, "explain": 1400, "export": 1600, "frameworks": 600,
-    "hooks": 4800, "host": 1750, "importers": 8400, "pacing": 1950, "probe": 1800,
+    "hooks": 4800, "host": 1750, "importers": 8250, "pacing": 1950, "probe": 1800,
     "report": 3900, "reproduce": 1660, "scenario": 1300, "simulate": 10300, "statistics": 700,
-    "trace": 5250,  # leaving, which sets clocks, came from diagnose
+    "trace": 5600,  # leaving, which sets clocks, and steps by repetition came here
     "watch": 2000, "workers": 400,
 }  # fmt: skip
 WHOLE = 78_000

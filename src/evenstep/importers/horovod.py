@@ -20,9 +20,9 @@ from evenstep.importers.content import reported
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import operation
-from evenstep.importers.repetition import NOTHING_ELSE, in_one_step, with_steps
 from evenstep.importers.trace_events import TraceEvent, TraceEvents
 from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.repetition import NOTHING_ELSE, in_one_step, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 

@@ -14,6 +14,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.numbering import renumbered, step_shifts
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents
+from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool import layout
 from evenstep.trace.spooled import EVENT_COLUMNS, RankRows, Spooled, empty, mapped
 from evenstep.trace.spools import LARGE_RECORDS, Spools, read_spools
@@ -32,14 +33,19 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
 
     Of a folder with several attempts the last one is read unless `attempt` names another. Ranks
     that are missing, damaged or foreign are left out and named in `limits`; raises `TraceError`
-    when nothing usable is left.
+    when nothing usable is left. Where a program marked no steps they follow from its calls.
     """
     root = Path(path)
     if not root.exists():
         raise TraceError(f"{root} does not exist; give a run folder or a .spool file")
     if is_store(root):
         return load_store(root, attempt=attempt)
-    return _assemble(read_spools(root, attempt))
+    trace = _assemble(read_spools(root, attempt))
+    if len(trace.of_kind(layout.Kind.STEP)):
+        return trace
+    trace, inferred = with_steps(trace)
+    trace.limits += [inferred] if inferred else []
+    return trace
 
 
 def _assemble(spools: Spools) -> Trace:

@@ -23,8 +23,8 @@ from evenstep.importers.file_ranks import ranks_by_paths
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
-from evenstep.importers.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.ranks import format_ranks
+from evenstep.trace.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 
@@ -62,7 +62,9 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft.limits += groups.limits + _overall(dumps)
     first = next(iter(dumps.values()), None)
     run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
-    trace, inferred = with_steps(draft.trace(run))
+    trace, inferred = draft.trace(run), ""
+    if trace.events.device_exit_ns.any():  # without durations nothing tells waiting
+        trace, inferred = with_steps(trace)
     nothing = "a flight recorder holds no steps: shares of step time cannot be given"
     trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else nothing)
     return trace

@@ -25,10 +25,10 @@ from evenstep.importers.kineto.places import info_of, places_of
 from evenstep.importers.kineto.processes import by_process
 from evenstep.importers.kineto.records import Profile, enter
 from evenstep.importers.kineto.steps import UNMARKED, steps_of
-from evenstep.importers.repetition import with_steps
 from evenstep.trace.columns import Columns
 from evenstep.trace.numbering import renumbered
 from evenstep.trace.ranks import format_ranks
+from evenstep.trace.repetition import with_steps
 from evenstep.trace.trace import RankInfo, Trace
 
 Array = npt.NDArray[Any]

@@ -20,10 +20,10 @@ from evenstep.importers.content import reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import operation
-from evenstep.importers.repetition import in_one_step, with_steps
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.repetition import in_one_step, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 

@@ -25,8 +25,8 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
-from evenstep.importers.repetition import NOTHING_ELSE, in_one_step, with_steps
 from evenstep.trace.ranks import MOST_RANKS, format_missing
+from evenstep.trace.repetition import NOTHING_ELSE, in_one_step, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 

@@ -28,9 +28,9 @@ from evenstep.importers.nsys.process import (
 )
 from evenstep.importers.nsys.ranks import ProcessDevice, ranks_of
 from evenstep.importers.nsys.tables import Export, read_export
-from evenstep.importers.repetition import with_steps
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS, format_ranks
+from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 

@@ -1,0 +1,300 @@
+"""Steps where nobody recorded any: training repeats its calls, and a repetition is a step.
+
+The calls of one rank, collectives of all its groups and messages alike, are looked at for a period
+of group, operation and bytes. Steps of the others follow from the calls they share with it, rank by
+rank. Taken as steps only where it is known when every collective ended: without it there is nothing
+that tells waiting, and steps would promise what the trace cannot give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, Flag, Kind, Op
+from evenstep.trace.spooled import OnDisk
+from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
+
+FEWEST_STEPS = 6  # repetitions that are no coincidence
+LONGEST = 4_096  # calls of a step
+MOST_CALLS = FEWEST_STEPS * LONGEST  # looked at: enough for the longest step
+RARE = 0.1  # of the calls may be passed over, of kinds that come back more seldom than the rest
+EVEN = 0.2  # deviation of pauses between calls, over their mean: less is all the same pause
+ALIKE = 0.25  # of that deviation is left where pauses are compared with those one step earlier
+NOTHING_ELSE = "what lies within a step besides them is not recorded"
+
+_EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
+
+
+def with_steps(trace: Trace) -> tuple[Trace, str]:
+    """The trace with a record per step, and what was taken as one; the same and "" without.
+
+    Steps that it has already are replaced.
+    """
+    calls = _calls(trace)
+    if calls is None:
+        return trace, ""
+    reference = int(np.argmax(np.diff(calls.first)))
+    cuts = _cuts(calls, reference)
+    if len(cuts) <= FEWEST_STEPS:
+        return trace, ""
+    found = _of_all(calls, reference, cuts)
+    events = trace.events.select(trace.events.kind != int(Kind.STEP))
+    step, begun = events.step.astype(np.int64), _begun(events, trace)
+    tables = []
+    for place, cut in found.items():
+        times = calls.between(place, cut)
+        rows = np.flatnonzero(events["rank"] == calls.ranks[place])
+        step[rows] = np.searchsorted(times, begun[rows], side="right")
+        tables.append(_steps(events.select(rows[-1:]), times))
+    events = events.with_column("step", step.astype(np.uint32))
+    events = Columns.concatenate([events, *tables]).sorted_by("rank", "seq")
+    repeated = len(cuts) - 1
+    each = int(np.median(np.diff(cuts)))
+    what = "collectives" if calls.collective.all() else "collectives and messages"
+    text = f"steps were inferred: {each} {what} that come again {repeated} times"
+    return replace(trace, events=events), text
+
+
+def in_one_step(trace: Trace) -> Trace:
+    """The trace with one step of all ranks: all that was recorded, where nothing repeats."""
+    begun = _begun(trace.events, trace)
+    ended = np.maximum(trace.events.exit_ns, begun + 1)
+    events = trace.events.with_column("step", np.ones(len(begun), np.uint32))
+    tables = [events]
+    for rank in np.unique(events["rank"]):
+        mine = np.flatnonzero(events["rank"] == rank)
+        times = np.array([begun[mine].min(), ended[mine].max()])
+        tables.append(_steps(events.select(mine[-1:]), times))
+    return replace(trace, events=Columns.concatenate(tables).sorted_by("rank", "seq"))
+
+
+def _steps(last: Columns, times: Array) -> Columns:
+    """Records of steps between these times, after the last record of a rank."""
+    count = len(times) - 1
+    columns = {
+        "rank": last["rank"], "seq": last.seq + np.arange(1, count + 1, dtype=np.uint64),
+        "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "step": np.arange(1, count + 1),
+        "enter_ns": times[:-1], "exit_ns": times[1:], **_EMPTY, "peer_or_root": 0,
+    }  # fmt: skip
+    return Columns(
+        {
+            name: np.broadcast_to(columns.get(name, 0), count).astype(last[name].dtype)
+            for name in last
+        }
+    )
+
+
+def _begun(rows: Columns, trace: Trace) -> Array:
+    """When each row began: on the device, where that has the host's clock."""
+    return np.where(_on_host_clock(rows, trace), rows.device_enter_ns, rows.enter_ns)
+
+
+def _on_host_clock(rows: Columns, trace: Trace) -> Array:
+    """Rows with times of a device that are on the clock of its host."""
+    known = [rank for rank, info in trace.ranks.items() if info.facts.get("device_clock") == "host"]
+    there = ((rows.flags & int(Flag.ON_DEVICE)) != 0) & (rows.device_enter_ns > 0)
+    return np.asarray(there & np.isin(rows["rank"], known))
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+class _Calls(NamedTuple):
+    """Collectives and messages in order of rank and call; `first` is where each rank's begin."""
+
+    ranks: Array
+    first: Array  # (ranks + 1,)
+    kind: Array  # the same for calls that are alike
+    size: Array
+    shared: Array  # the same for calls of several ranks that are one operation
+    collective: Array
+    begun: Array
+    ended: Array  # 0 where nobody can tell
+
+    def of(self, place: int) -> slice:
+        """The calls of a rank, by its place."""
+        return slice(int(self.first[place]), int(self.first[place + 1]))
+
+    def between(self, place: int, cuts: Array) -> Array:
+        """When a rank went from these calls of its to the next ones: when it left them, if seen."""
+        begun, ended = self.begun[self.of(place)], self.ended[self.of(place)]
+        following = begun[np.minimum(cuts + 1, len(begun) - 1)]
+        following = np.where(cuts + 1 < len(begun), following, ended[cuts])
+        left = np.where(ended[cuts] > 0, np.minimum(ended[cuts], following), following)
+        return np.asarray(np.maximum.accumulate(np.maximum(left, begun[cuts] + 1)))
+
+    def pauses(self, place: int) -> Array:
+        """How long after each call but the last of a rank the next one came."""
+        begun, ended = self.begun[self.of(place)], self.ended[self.of(place)]
+        since = np.clip(ended[:-1], begun[:-1], begun[1:])
+        since = np.where(self.collective[self.of(place)][:-1], since, begun[:-1])
+        return np.asarray(begun[1:] - since)
+
+
+def _calls(trace: Trace) -> _Calls | None:
+    """All calls; None where there are too few, or nobody can tell when collectives ended."""
+    if isinstance(trace.events, OnDisk) or len(trace.ranks) < 2:
+        return None
+    rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
+    rows = rows.select((rows.group >= 0) & np.isin(rows["rank"], list(trace.ranks)))
+    rows = rows.sorted_by("rank", "seq")
+    ranks, first = np.unique(rows["rank"], return_index=True)
+    if len(ranks) < 2 or len(rows) < FEWEST_STEPS * len(ranks):
+        return None
+    on_device = (rows.flags & int(Flag.ON_DEVICE)) != 0
+    timed = np.where(on_device, rows.device_exit_ns, rows.exit_ns) > 0
+    collective = rows.kind == int(Kind.COLLECTIVE)
+    last = np.append(first[1:], len(rows)) - 1
+    if not np.delete(timed | ~collective, last).all():
+        return None
+    placed = _on_host_clock(rows, trace)
+    ended = np.where(placed, rows.device_exit_ns, np.where(on_device, 0, rows.exit_ns))
+    sends = rows.op == int(Op.SEND)
+    peer = np.where(collective, -1, rows.peer_or_root)
+    source, target = np.where(sends, rows["rank"], peer), np.where(sends, peer, rows["rank"])
+    once = np.where(collective, 0, rows.payload)  # of a message its tag
+    pair = [np.where(collective, -1, side) for side in (source, target)]
+    kinds = [rows.group, rows.op, rows.dtype, rows.payload, peer]
+    return _Calls(
+        ranks,
+        np.append(first, len(rows)),
+        _numbered(kinds),
+        rows.bytes_in.astype(np.int64),
+        _numbered([rows.group, *pair, once, rows.group_seq]),
+        collective,
+        _begun(rows, trace).astype(np.int64),
+        ended.astype(np.int64),
+    )
+
+
+def _numbered(columns: list[Array]) -> Array:
+    """A number for each row that is the same where all columns are."""
+    table = [column.astype(np.int64) for column in columns]
+    order = np.lexsort(table)
+    opens = np.zeros(len(order), bool)
+    for column in table:
+        opens[1:] |= np.diff(column[order]) != 0
+    found = np.empty(len(order), np.int64)
+    found[order] = np.cumsum(opens)
+    return found
+
+
+# -- one rank --------------------------------------------------------------------------------------
+
+
+def _cuts(calls: _Calls, place: int) -> Array:
+    """The last call of each step of a rank, and before them the last of what came before the first:
+    by index among its own. Empty where nothing repeats."""
+    mine = calls.of(place)
+    kind = calls.kind[mine]
+    sized = _numbered([kind, calls.size[mine]])
+    for token in (sized, kind):  # sequences may differ in length from step to step
+        kept = _returning(token)
+        period = _period(token[kept])
+        if period:
+            return _at_pauses(calls, place, kept, _settled(token[kept], period), period)
+    return np.zeros(0, np.int64)
+
+
+def _returning(token: Array) -> Array:
+    """Calls but for those of kinds that come back more seldom than the rest, as logging does."""
+    settled = token[len(token) // 4 :]
+    kinds, counts = np.unique(settled, return_counts=True)
+    seldom = kinds[counts < FEWEST_STEPS]
+    passed = np.isin(token, seldom)
+    passed[: len(token) // 4] = False
+    few = np.count_nonzero(passed) <= RARE * len(settled)
+    return np.flatnonzero(~passed) if few else np.arange(len(token))
+
+
+def _period(token: Array) -> int:
+    """After how many calls they repeat, in all but the first quarter, which may hold start-up; 0
+    for never. Whatever period there is, the kind of call that is rarest has it."""
+    settled = token[len(token) // 4 :]
+    kinds, counts = np.unique(settled, return_counts=True)
+    if not len(kinds) or counts.min() < FEWEST_STEPS:
+        return 0
+    at = np.flatnonzero(settled == kinds[np.argmin(counts)])
+    for many in range(1, len(at) // FEWEST_STEPS + 1):
+        period = int(at[many] - at[0])
+        if period <= LONGEST and (settled[period:] == settled[:-period]).all():
+            return period
+    return 0
+
+
+def _settled(token: Array, period: int) -> int:
+    """From where on calls repeat."""
+    other = np.flatnonzero(token[period:] != token[:-period])
+    return int(other[-1]) + 1 if len(other) else 0
+
+
+def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) -> Array:
+    """Cuts at the longest usual pause, which ends with the collective before it if there is any.
+
+    `kept`: the calls that repeat with this period from the `since`-th on.
+    """
+    pauses = calls.pauses(place)[kept[:-1]].astype(float)[since:]
+    collective = calls.collective[calls.of(place)][kept][since:]
+    period *= _repeated(pauses[:MOST_CALLS], period)
+    usual = np.array([np.median(pauses[at::period]) for at in range(period)])
+    wanted = collective[:period]
+    last = int(np.argmax(np.where(wanted, usual, -1.0) if wanted.any() else usual))
+    cuts = kept[np.arange(since + last, len(kept), period)]
+    open_end = cuts[-1] + 1 == len(calls.ended[calls.of(place)])
+    return cuts[:-1] if open_end and not calls.ended[calls.of(place)][-1] else cuts
+
+
+def _repeated(pauses: Array, period: int) -> int:
+    """How many repetitions of calls that are alike make a step: pauses repeat, too."""
+    most = len(pauses) // FEWEST_STEPS // period
+    alone = _deviation(pauses, period)
+    if alone <= EVEN * pauses.mean():
+        return 1
+    fits = (n for n in range(2, most + 1) if _deviation(pauses, n * period) <= ALIKE * alone)
+    return next(fits, 1)
+
+
+def _deviation(pauses: Array, period: int) -> float:
+    """Mean distance of pauses from what is usual at their place in a period."""
+    whole = pauses[: len(pauses) // period * period].reshape(-1, period)
+    return float(np.abs(whole - np.median(whole, axis=0)).mean())
+
+
+# -- the others ------------------------------------------------------------------------------------
+
+
+def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
+    """The last call of each step, of every rank that shares calls with one that is known."""
+    step = np.full(int(calls.shared.max()) + 1, -1)
+    found, waiting, left = {reference: cuts}, {reference}, set(range(len(calls.ranks)))
+    while waiting:
+        for place in waiting:
+            mine = calls.shared[calls.of(place)]
+            step[mine] = np.searchsorted(found[place], np.arange(len(mine)), side="left")
+        left -= waiting
+        waiting = {place for place in left if (step[calls.shared[calls.of(place)]] >= 0).any()}
+        for place in waiting:
+            found[place] = _like(calls, place, step[calls.shared[calls.of(place)]], len(cuts))
+    return found
+
+
+def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:
+    """Cuts of a rank of whose calls some belong to known steps (-1 others): where it pauses longest
+    between the last known call of a step and the first of the next."""
+    known = np.flatnonzero(step >= 0)
+    at = np.searchsorted(np.maximum.accumulate(step[known]), np.arange(1, count + 1))
+    low = np.maximum(np.where(at > 0, known[at - 1], known[0] - 1), 0)
+    high = np.where(at < len(known), known[np.minimum(at, len(known) - 1)], len(step)) - 1
+    pauses = np.append(calls.pauses(place), 0)
+    room = np.maximum(high - low, 0)
+    width = int(np.bincount(room).argmax())
+    usual = np.flatnonzero(room == width)
+    chosen = np.median(pauses[low[usual][:, None] + np.arange(width + 1)], axis=0).argmax()
+    return np.asarray(low + np.minimum(int(chosen), room))

@@ -1,0 +1,97 @@
+"""Steps from the period of group, operation and bytes, where a program marks none."""
+
+import numpy as np
+import pytest
+
+from evenstep.importers.draft import Draft
+from evenstep.trace.repetition import with_steps
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import RankInfo
+
+MS = 1_000_000
+STEP_MS, STEPS = 100, 20
+
+
+class Program:
+    """Ranks that call what they are told, every `STEP_MS`."""
+
+    def __init__(self, world):
+        self.draft, self.counts, self.world = Draft(), {}, world
+        for rank in range(world):
+            self.draft.rank(RankInfo(rank, {"rank": rank}))
+
+    def call(self, step, at_ms, name, ranks, size=1024):
+        group = self.draft.group(name, ranks)
+        number = self.counts[name] = self.counts.get(name, 0) + 1
+        begun = (1000 + step * STEP_MS + at_ms) * MS
+        for rank in ranks:
+            self.draft.rows(rank, {
+                "kind": int(Kind.COLLECTIVE), "op": int(Op.ALL_REDUCE), "group": group,
+                "group_seq": number, "bytes_in": size, "enter_ns": begun, "exit_ns": begun + MS,
+                "flags": int(Flag.HOST_BLOCKED),
+            })  # fmt: skip
+
+    def message(self, step, at_ms, source, target):
+        group = self.draft.group("pp", range(self.world))
+        number = self.counts[source, target] = self.counts.get((source, target), 0) + 1
+        begun = (1000 + step * STEP_MS + at_ms) * MS
+        for rank, peer, op in ((source, target, Op.SEND), (target, source, Op.RECV)):
+            self.draft.rows(rank, {
+                "kind": int(Kind.POINT_TO_POINT), "op": int(op), "peer_or_root": peer,
+                "group": group, "group_seq": number, "bytes_in": 64, "enter_ns": begun,
+                "exit_ns": begun + MS, "flags": int(Flag.ASYNC),
+            })  # fmt: skip
+
+    def steps(self):
+        trace, self.said = with_steps(self.draft.trace({}))
+        rows = trace.of_kind(Kind.STEP)
+        self.trace = trace
+        return {rank: rows.select(rows["rank"] == rank) for rank in range(self.world)}
+
+
+@pytest.fixture
+def pipeline():
+    """Two stages of two ranks: messages between them, all-reduces within, none of all ranks."""
+    program = Program(4)
+    for step in range(STEPS):
+        for replica in (0, 1):
+            for micro in range(3):
+                program.message(step, 10 + 20 * micro + replica, replica, replica + 2)
+                program.message(step, 20 + 20 * micro + replica, replica + 2, replica)
+        for stage in (0, 1):
+            program.call(step, 75, f"dp{stage}", (2 * stage, 2 * stage + 1))
+    return program
+
+
+def test_ranks_that_share_no_collective_have_the_same_steps(pipeline):
+    found = pipeline.steps()
+    assert {rank: len(rows) for rank, rows in found.items()} == dict.fromkeys(range(4), STEPS - 1)
+    lengths = np.concatenate([rows.exit_ns - rows.enter_ns for rows in found.values()])
+    assert set(lengths.tolist()) == {STEP_MS * MS}
+    assert "7 collectives and messages that come again 19 times" in pipeline.said
+
+
+def test_what_a_step_holds_is_the_same_on_all_ranks(pipeline):
+    pipeline.steps()
+    rows = pipeline.trace.of_kind(Kind.POINT_TO_POINT).sorted_by("group_seq", "payload")
+    for number in np.unique(rows.group_seq):
+        assert len(np.unique(rows.step[rows.group_seq == number])) == 1
+
+
+def test_a_call_now_and_then_is_passed_over():
+    program = Program(2)
+    for step in range(60):
+        program.call(step, 10, "world", (0, 1))
+        program.call(step, 40, "world", (0, 1), size=8)
+        if step in (21, 34, 55):
+            program.call(step, 60, "world", (0, 1), size=4)
+    lengths = program.steps()[0]
+    assert set((lengths.exit_ns - lengths.enter_ns).tolist()) == {STEP_MS * MS}
+
+
+def test_what_never_repeats_has_no_steps():
+    program = Program(2)
+    for step in range(40):
+        program.call(step, 10, "world", (0, 1), size=1 + step * step)
+        program.call(step, 10 + step, f"only {step}", (0, 1))
+    assert not any(len(rows) for rows in program.steps().values())
