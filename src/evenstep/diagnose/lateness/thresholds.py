@@ -15,7 +15,7 @@ from evenstep.trace.spool.layout import Phase
 Array = npt.NDArray[Any]
 
 CHRONIC_SHARE = 0.02  # of a step: less persistent excess is left to chance
-CHRONIC_STEPS = 0.5  # of the steps at least show a chronic rank's excess
+CHRONIC_STEPS = 0.6  # of the steps at least show a chronic rank's excess
 CHRONIC_ERRORS = 4.0  # standard errors of its median: with thousands of ranks, one by chance
 EVENT_SHARE = 0.05  # of a step: a single delay below it is not worth a finding
 EVENT_SIGMAS = 5.0
