@@ -25,7 +25,7 @@ FEWEST_STEPS = 6  # repetitions that are no coincidence
 LONGEST = 4_096  # calls of a step
 MOST_CALLS = FEWEST_STEPS * LONGEST  # looked at: enough for the longest step
 RARE = 0.1  # of the calls may be passed over, of kinds that come back more seldom than the rest
-EVEN = 0.2  # deviation of pauses between calls, over their mean: less is all the same pause
+EVEN = 0.1  # deviation of pauses between calls, over their mean: less is all the same pause
 ALIKE = 0.25  # of that deviation is left where pauses are compared with those one step earlier
 NOTHING_ELSE = "what lies within a step besides them is not recorded"
 
@@ -78,7 +78,7 @@ def in_one_step(trace: Trace) -> Trace:
 def _steps(last: Columns, times: Array) -> Columns:
     """Records of steps between these times, after the last record of a rank."""
     count = len(times) - 1
-    columns = {
+    columns: dict[str, Any] = {
         "rank": last["rank"], "seq": last.seq + np.arange(1, count + 1, dtype=np.uint64),
         "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "step": np.arange(1, count + 1),
         "enter_ns": times[:-1], "exit_ns": times[1:], **_EMPTY, "peer_or_root": 0,
