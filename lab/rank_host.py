@@ -23,7 +23,7 @@ from evenstep.agent.entries import GroupState
 from evenstep.agent.orders import Orders
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
-from evenstep.host.resources import ResourceMeter, RunDelay
+from evenstep.host.resources import Meter, used
 from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Reason, TrialBudget
 from evenstep.pacing.waits import WaitEstimator
 from evenstep.trace.ranks import format_ranks, group_uid
@@ -91,8 +91,8 @@ class RankHost:
         ]  # fmt: skip
         self.arm = 0  # whose steps are done now
         self._changed = True
-        self._meter = ResourceMeter()
-        self._run_delay = RunDelay(threading.get_native_id())
+        self._meter = Meter(threading.get_native_id())
+        self._standing = self._meter.now()
         self._pauses = PauseWatch(self.recorder.pause)
         self._pauses.install()
 
@@ -130,13 +130,9 @@ class RankHost:
         `orders`: what all ranks of the job were told. Returns how long the rank was held, in ns.
         """
         recorder, arm = self.recorder, self._arms[self.arm]
-        lap = self._meter.lap()
-        closed = recorder.end_step(
-            now_ns(),
-            (lap[0], lap[3], lap[4], lap[1], lap[2]),
-            arm.host.take_held(),
-            self._run_delay.lap() or 0,
-        )
+        before, self._standing = self._standing, self._meter.now()
+        closed = recorder.end_step(now_ns(), self._standing, arm.host.take_held())
+        recorder.settle(closed, used(before, self._standing))
         if orders is not None and arm.host.pacer.settings.sharing:
             arm.host.hear(orders)
         number = closed.number
@@ -169,7 +165,7 @@ class RankHost:
     def close(self, reason: str) -> None:
         """Say what the pacer of each arm did, and close the spool."""
         self._pauses.remove()
-        self._run_delay.close()
+        self._meter.close()
         for link in self._links:
             if link is not None:
                 link.stop(remove=True)

@@ -64,8 +64,6 @@ def steps(ears, first=0, count=1):
     """So many steps of all ranks, with a look of the background after each; what is due then."""
     for step in range(first, first + count):
         for each in ears:
-            each.look()
-        for each in ears:
             each.poll(step, STEP_NS)
     return [list(each.due) for each in ears]
 
@@ -77,18 +75,21 @@ def test_each_rank_alone_hears_of_a_change_once_and_at_the_next_step(run):
     assert steps(ears) == steps(ears) == [[ON], [ON]]
 
 
-@pytest.mark.parametrize("near", [True, False])
-def test_a_file_is_read_by_the_background_alone_which_is_woken_once(run, near, monkeypatch):
-    ear = ranks(run / "a", near=near)[0]
-    woken = []
-    ear.wake = lambda: woken.append(True)
+def test_the_kernel_says_when_the_file_is_written_and_of_no_other(run):
+    ear = ranks(run / "a")[0]
+    (run / "a" / "live.json").write_text("{}")
+    assert not ear.listens
     request.write(run / "a", ON, "r")
-    with monkeypatch.context() as patch:
-        patch.setattr(control, "read", refuse)
-        ear.look()
-        ear.look()
-    assert woken == [True] * near
-    assert not ear.due
+    assert ear.listens
+    ear.poll(0, STEP_NS)
+    assert (list(ear.due), ear.listens) == ([ON], False)
+    ear.close()
+
+
+def test_where_the_kernel_cannot_tell_the_background_looks(run):
+    ear = ranks(run / "a", near=False)[0]
+    assert ear.listens
+    request.write(run / "a", ON, "r")
     ear.poll(0, STEP_NS)
     assert list(ear.due) == [ON]
 
@@ -142,10 +143,10 @@ def test_background_that_is_woken_between_rounds_has_something_to_do(run):
     request.write(run / "a", ON, "r")
     heard = []
     for ear in ears:
-        ear.wake = lambda ear=ear: heard.append(ear.listens)
-        ear.look()
+        heard.append(ear.listens)
         ear.poll(2, STEP_NS)
     assert heard == [True, True]
+    steps(ears)  # rank 0 has written a file itself
     assert [ear.listens for ear in ears] == [False, False]
 
 
@@ -253,7 +254,6 @@ def planted(path, kind):
 def test_what_somebody_planted_is_not_followed_and_not_waited_for(run, kind):
     planted(run / "a" / request.FILE, kind)
     ear = ranks(run / "a")[0]
-    ear.look()
     with pytest.raises(ConfigError, match=r"control\.json is not followed"):
         ear.poll(0, STEP_NS)
     assert not ear.due

@@ -8,11 +8,11 @@ from evenstep.agent.entries import GroupState
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
+from evenstep.host.resources import Used
 from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Actuator, Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
-from evenstep.trace.spool.summary import COUNTERS
 
 MS = 1_000_000
 BEFORE = Decision(3 * MS, "before_step", Reason.SLACK, None, 3 * MS)
@@ -48,10 +48,9 @@ def decisions(recorder):
 def closed_step(recorder, *times):
     """A step as the recorder hands it over, with the collectives issued so far."""
     closed = ClosedStep(*times)
-    closed.counted = dict.fromkeys(COUNTERS, 0)
     closed.after, closed.upto = recorder.after, recorder.spool.last_number()
     recorder.after = closed.upto
-    recorder.find_collectives(closed)
+    recorder.settle(closed, Used(0, 0, 0, 0, 0, 0))
     return closed
 
 

@@ -2,25 +2,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import resource
 import threading
 from types import SimpleNamespace
 
 import pytest
 
 from evenstep.host.cgroup import CpuController
-from evenstep.host.resources import LAP_FIELDS, CpuContention, ResourceMeter
+from evenstep.host.resources import CpuContention, Meter, Standing, Used, used
 from tests.agent.fake_host import plant
-
-
-class Usage:
-    """`getrusage` whose counters are set by the test."""
-
-    def __init__(self) -> None:
-        self.whole = self.own = usage()
-
-    def __call__(self, who: int) -> SimpleNamespace:
-        return self.own if who == resource.RUSAGE_THREAD else self.whole
 
 
 def usage(utime=0.0, stime=0.0, nivcsw=0, nvcsw=0, minflt=0, majflt=0):
@@ -29,43 +18,27 @@ def usage(utime=0.0, stime=0.0, nivcsw=0, nvcsw=0, minflt=0, majflt=0):
     return SimpleNamespace(**{f"ru_{name}": value for name, value in fields.items()})
 
 
-def test_a_lap_holds_what_was_added_since_the_last_one():
-    counters = Usage()
-    meter = ResourceMeter(counters)
-    counters.whole = usage(utime=2.0, stime=0.5, nivcsw=3, nvcsw=4, minflt=5, majflt=6)
-    counters.own = usage(utime=1.0, nivcsw=1, nvcsw=2)
-    lap = dict(zip(LAP_FIELDS, meter.lap(), strict=True))
-    assert lap == {
-        "cpu_ns": 2_500_000_000,
-        "involuntary_switches": 3,
-        "voluntary_switches": 4,
-        "minor_faults": 5,
-        "major_faults": 6,
-        "thread_cpu_ns": 1_000_000_000,
-        "thread_involuntary_switches": 1,
-        "thread_voluntary_switches": 2,
-    }
-    assert meter.lap() == (0,) * 8
+def test_what_was_used_lies_between_two_moments():
+    before = Standing(usage(utime=1.0), b"5000 700 12\n")
+    after = Standing(
+        usage(utime=2.0, stime=0.5, nivcsw=3, nvcsw=4, minflt=5, majflt=6), b"9000 950 14\n"
+    )
+    assert used(before, after) == Used(1_500_000_000, 5, 6, 3, 4, 250)
 
 
-def test_another_thread_gets_no_difference_to_a_strangers_counters():
-    counters = Usage()
-    counters.own = usage(utime=9.0, nvcsw=9)
-    meter = ResourceMeter(counters)
-    laps = []
-    thread = threading.Thread(target=lambda: laps.append(meter.lap()))
-    thread.start()
-    thread.join()
-    assert laps == [(0,) * 8]
+def test_a_thread_that_has_no_account_was_never_kept_waiting():
+    meter = Meter(1 << 30)
+    assert used(meter.now(), meter.now()).run_delay_ns == 0
 
 
 def test_touching_fresh_memory_shows_as_minor_faults():
-    meter = ResourceMeter()
+    meter = Meter(threading.get_native_id())
     with mmap.mmap(-1, 256 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE) as block:
         block.madvise(mmap.MADV_NOHUGEPAGE)
+        before = meter.now()
         block[:: mmap.PAGESIZE] = bytes(256)
-        lap = dict(zip(LAP_FIELDS, meter.lap(), strict=True))
-    assert lap["minor_faults"] >= 256  # one per page
+        assert used(before, meter.now()).minor_faults >= 256  # one per page
+    meter.close()
 
 
 def test_contention_reads_delay_pressure_and_running_tasks(tmp_path):

@@ -1,8 +1,8 @@
 """Pacing changed while the job runs: a small file in the run's folder that every rank looks at.
 
-A look is one `stat`. On a local filesystem it is taken at the end of every step, and wakes the
-background thread where there is news; elsewhere, where it may block, that thread looks. The file is
-read and written there alone: the training thread never opens what others may have put in its place.
+On a local filesystem the kernel wakes the background thread when the file is written (inotify);
+elsewhere that thread looks every few steps, and a look is one `stat`. The training thread never
+looks, and never opens what others may have put there.
 Ranks that do not see rank 0's folder hear of a change through the job's store, so that it is enough
 to write the file where rank 0 is.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from time import monotonic_ns
@@ -33,6 +32,8 @@ from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
 
 _Stamp = tuple[int, int, int]
+_IN_WRITTEN = 0x88  # IN_MOVED_TO and IN_CLOSE_WRITE of Linux's inotify(7)
+_EVENTS_BYTES = 4096
 
 #: Of this process: what was said before a `detach` is not heard after the next `attach`.
 _connections = count()
@@ -50,19 +51,17 @@ LOOK_PER_RANK_NS = 1_000_000  # … and all ranks together about a thousand time
 class Control:
     """One rank's ear for changes.
 
-    `look` belongs to the training thread, `poll` to the background one, which `wake` ends the rest
-    of. `due` holds what was heard and is not in force yet: the background thread appends, the
-    training thread takes from the left.
+    Everything belongs to the background thread, which is woken by `fd`: a file to read from where
+    there is news, -1 where nobody can tell. `due` holds what was heard and is not in force yet: the
+    background thread appends, the training thread takes from the left.
     """
 
     def __init__(
         self, folder: Path, run_id: str, *, leads: bool, attempt: int = 0, near: bool | None = None
     ) -> None:
         self.due: deque[SettingsChange] = deque(maxlen=16)
-        self.near = is_near(folder) if near is None else near
-        self.wake: Callable[[], None] = lambda: None
-        self._noticed: _Stamp | None = None  # the file as the training thread last saw it
-        self._news = False  # the background was woken for it, and has not looked yet
+        near = is_near(folder) if near is None else near
+        self.fd = watch_folder(folder, folder / f"attempt-{attempt:03d}") if near else -1
         self._folder = folder
         self._run_id = run_id
         self._leads = leads
@@ -110,19 +109,16 @@ class Control:
         self._home, self._message = None, b""
         self._store = store
 
+    def close(self) -> None:
+        """Let go of what the kernel tells it by."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
     def disconnect(self) -> None:
         """The store is gone: each rank reads the file itself."""
         self._store, self._together = None, False
         self._watch(FILE)
-
-    # -- the training thread -----------------------------------------------------------------------
-
-    def look(self) -> None:
-        """See whether the file is another than at the last look, where that is quick."""
-        if self.near and (stamp := self._stamp()) != self._noticed:
-            self._noticed = stamp
-            self._news = True  # first: who is woken between two rounds asks whether to look
-            self.wake()
 
     # -- the background thread ---------------------------------------------------------------------
 
@@ -131,7 +127,7 @@ class Control:
 
         Raises as `read` does, and whatever the store does.
         """
-        self._news = False  # before the file is looked at: what comes later wakes again
+        self._rings()  # before the file is looked at: what comes later wakes again
         if self._renewed is not None:  # looked at first: the other thread may be setting it
             renewed, self._renewed = self._renewed, None
             self._renew(*renewed)
@@ -143,9 +139,19 @@ class Control:
     @property
     def listens(self) -> bool:
         """Whether the background has anything to do between its rounds."""
-        if self._news or not self.near:
+        if self.fd < 0 or self._rings():
             return True
         return self._store is not None and (self._home is not True or self._away)
+
+    def _rings(self) -> bool:
+        """Whether somebody has written the file since this was last asked."""
+        name, news = Path(self._name).name.encode(), False
+        try:
+            while self.fd >= 0:
+                news |= name in os.read(self.fd, _EVENTS_BYTES)
+        except BlockingIOError:
+            pass
+        return news
 
     def _pause_ns(self, step_ns: int) -> int:
         crowd_ns = LOOK_PER_RANK_NS * (1 if self._store is None else self._world)
@@ -224,7 +230,7 @@ class Control:
             self.due.append(change)
 
     def _lead(self, step_ns: int) -> int:
-        by_looking = self._away or not self.near
+        by_looking = self._away or self.fd < 0
         return lead(step_ns, self._pause_ns(step_ns) if by_looking else WAKING_NS)
 
 
@@ -232,6 +238,21 @@ def is_near(folder: Path) -> bool:
     """Whether looking at a file there never waits for a server."""
     kind = filesystem_type(folder)
     return kind not in NETWORK and not kind.startswith("fuse")
+
+
+def watch_folder(*folders: Path) -> int:
+    """A file that has something to read when another is moved into one of these; -1: no such."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if fd < 0:  # a user has so many at most
+        return fd
+    watched = [libc.inotify_add_watch(fd, os.fsencode(path), _IN_WRITTEN) for path in folders]
+    if min(watched) < 0:
+        os.close(fd)
+        return -1
+    return fd
 
 
 def home(folder: Path) -> str:

@@ -34,7 +34,7 @@ from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.vigil import Vigil
-from evenstep.host.resources import Lap
+from evenstep.host.resources import Standing
 from evenstep.pacing import Pacer, PacerSettings, TrialBudget
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
@@ -78,7 +78,7 @@ class Agent:
             on_stream=self._hold_device,
         )
         notes = self._notes = Notes(spool)
-        control = Control(
+        control = self._control = Control(
             folder.path, identity.run_id, leads=identity.rank == 0, attempt=identity.attempt
         )
         self._work = StepWork(
@@ -106,7 +106,8 @@ class Agent:
             LiveView(folder.path), notes, self._pace.hear, lambda: self._vigil.standstill,
             self.give_up,
         )  # fmt: skip
-        control.wake = self._background.sampler.wake
+        if control.fd >= 0:
+            self._background.sampler.listen(control.fd)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -190,7 +191,8 @@ class Agent:
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
             ("last steps", self._work.through),
-            ("scheduler", self._work.close),
+            ("scheduler", self._work.meter.close),
+            ("control", self._control.close),
             ("heartbeat", lambda: self._heartbeat.stop(CLOSING_TIMEOUT_S)),
         ):
             try:
@@ -245,19 +247,19 @@ class Agent:
     def end_step(self, now_ns: int) -> None:
         """The marking optimizer has finished. On the training thread; may sleep when pacing."""
         closed = self._work.end(now_ns)
-        self._conductor.end_step(closed)
-        self._steering.look(closed)
+        if self._conductor.acts:
+            self._work.glance(closed)
+            self._conductor.end_step(closed)
+        if self._control.due or self._work.at_once:
+            self._steering.look(closed)
 
-    def end_past_step(self, end_ns: int, used: tuple[Lap, int], upto: int) -> None:
-        """Close a step of which it is known only now that it ended then, with record `upto`.
+    def end_past_step(self, end_ns: int, standing: Standing, upto: int) -> None:
+        """Close a step of which it is known only now that it ended then, with record `upto`."""
+        self._work.end_past(end_ns, standing, upto)
 
-        `used` is its `lap`.
-        """
-        self._work.end_past(end_ns, used, upto)
-
-    def lap(self) -> tuple[Lap, int]:
-        """What was used since the last lap, and for how long the thread had no core (ns)."""
-        return self._work.lap()
+    def standing(self) -> Standing:
+        """The kernel's counters of now."""
+        return self._work.meter.now()
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -11,14 +11,28 @@ import threading
 from collections import deque
 from itertools import count
 from time import monotonic_ns, thread_time_ns, time_ns
+from typing import TYPE_CHECKING
 
 from evenstep.agent.entries import GroupState, collective_recorder
 from evenstep.agent.phases import PhaseStack
 from evenstep.agent.shared import Compiled, Word
 from evenstep.agent.steps import ClosedStep, StepClock, StepCollective
-from evenstep.trace.spool.layout import HOST_DEVICE, RECORD_WORDS, Flag, Kind
+from evenstep.trace.spool.layout import (
+    HOST_DEVICE,
+    RECORD_WORDS,
+    WORD_BYTES_IN,
+    WORD_BYTES_OUT,
+    WORD_GROUP_SEQ,
+    WORD_KIND,
+    WORD_PARENT,
+    Flag,
+    Kind,
+)
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
+
+if TYPE_CHECKING:
+    from evenstep.host.resources import Standing, Used
 
 #: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
 STEP_COLLECTIVES = 4096
@@ -32,7 +46,8 @@ _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
 COST_SAMPLE = 16  # one collective in so many has its own cost measured …
-EVENT_SAMPLE = 13  # … and one in so many of what marks phases and waits
+EVENT_SAMPLE = 13  # … one in so many of what marks phases and waits …
+END_SAMPLE = 5  # … and of the ends of steps
 COST_WINDOW = 64  # samples the mean is taken of
 FORGOTTEN_NS = 1_000_000  # after so long without a call of ours, caches have forgotten us
 
@@ -91,10 +106,11 @@ class Recorder:
         self.ident = self.words[Word.TRAINING] = _get_ident()
         self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
         self.after = 0  # the last record of the step before the running one
-        self.pauses: list[tuple[int, int]] = []
-        self.counted = _NOTHING.copy()
+        #: of the collector, in order; each goes to the step in which it began
+        self.pauses: deque[tuple[int, int]] = deque(maxlen=STEP_COLLECTIVES)
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
         self.event_cost = OwnCost(EVENT_SAMPLE)  # of an event on the training thread
+        self.end_cost = OwnCost(END_SAMPLE)  # of ending a step
         self.events = 0  # of the running step
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
@@ -171,10 +187,7 @@ class Recorder:
             enter_ns, exit_ns, _PAUSE, generation, self.stack.step, self.stack.parent,
             payload=collected & 0xFFFFFFFF,
         )  # fmt: skip
-        self.counted["pause_ns"] += exit_ns - enter_ns
-        self.counted["pauses"] += 1
-        if len(self.pauses) < STEP_COLLECTIVES:
-            self.pauses.append((enter_ns, exit_ns))
+        self.pauses.append((enter_ns, exit_ns))
 
     def span_begins(self, name: str) -> int:
         """A user's span; returns its record for `spool.close`."""
@@ -204,52 +217,68 @@ class Recorder:
     # -- steps -----------------------------------------------------------------------------------
 
     def end_step(
-        self,
-        now_ns: int,
-        resources: tuple[int, ...],
-        held_ns: int,
-        run_delay_ns: int = 0,
-        upto: int = 0,
+        self, now_ns: int, standing: Standing, held_ns: int = 0, upto: int = 0
     ) -> ClosedStep:
-        """Close the step: its record now, its summary once `store_summary` is called.
+        """Close the step: its record now, all that can wait when it is settled.
 
-        `upto` is its last record, where it is known only later that it ended; else the newest.
-
-        `resources` are the step's (cpu_ns, minor faults, major faults, involuntary switches,
-        voluntary switches); `held_ns` the pacing delay spent inside it; `run_delay_ns` how long
-        the training thread was without a core though ready.
+        `standing` is where the kernel's counters are, `held_ns` the pacing delay spent inside, and
+        `upto` its last record, where it is known only later that it ended; else the newest.
         """
         closed = self.clock.end_step(now_ns)
-        cpu_ns, minor, major, involuntary, voluntary = resources
-        seq = self._put(
-            closed.start_ns, now_ns, _STEP, 0, closed.number, run_delay_ns // 1000, 0, cpu_ns,
-            minor, major,
-            peer=min(involuntary, 0x7FFFFFFF), payload=min(closed.samples, 0xFFFFFFFF),
-            held_ns=held_ns,
+        closed.seq = seq = self._put(
+            closed.start_ns, now_ns, _STEP, 0, closed.number, peer=0, held_ns=held_ns,
+            payload=min(closed.samples, 0xFFFFFFFF),
         )  # fmt: skip
-        counted, self.counted = self.counted, _NOTHING.copy()
-        events, self.events = self.events, 0
-        counted.update(
-            cpu_ns=cpu_ns, minor_faults=minor, major_faults=major, held_ns=held_ns,
-            involuntary_switches=involuntary, voluntary_switches=voluntary,
-            samples=closed.samples, agent_ns=self.event_cost.of(events, 0),
-        )  # fmt: skip
-        closed.realtime_ns, closed.held_ns, closed.run_delay_ns = time_ns(), held_ns, run_delay_ns
-        closed.counted = counted
         closed.after, closed.upto = self.after, upto or seq
         self.after = closed.upto
-        closed.pauses, self.pauses = self.pauses, []
+        closed.held_ns, closed.standing = held_ns, standing
+        closed.events, self.events = self.events, 0
         return closed
 
-    def find_collectives(self, closed: ClosedStep) -> None:
-        """Enter a closed step's collectives, the first `STEP_COLLECTIVES` one by one."""
+    def settle(self, closed: ClosedStep, used: Used) -> None:
+        """Tell the rest of a step, in the order in which they ended; its record, too, learns it.
+
+        Of its collectives the first `STEP_COLLECTIVES` are entered one by one.
+        """
         found = self.issued(closed.after, closed.upto)
-        closed.counted["collectives"] += len(found)
-        closed.counted["bytes"] += sum(seen[3] for seen in found)
-        closed.collectives = found[:STEP_COLLECTIVES]
+        pauses = []
+        while self.pauses and self.pauses[0][0] <= closed.end_ns:
+            pauses.append(self.pauses.popleft())
+        counted = closed.counted = _NOTHING | {
+            "pause_ns": sum(end - start for start, end in pauses),
+            "pauses": len(pauses),
+            "cpu_ns": used.cpu_ns,
+            "minor_faults": used.minor_faults,
+            "major_faults": used.major_faults,
+            "held_ns": closed.held_ns,
+            "involuntary_switches": used.involuntary_switches,
+            "voluntary_switches": used.voluntary_switches,
+            "samples": closed.samples,
+            "collectives": len(found),
+            "bytes": sum(seen[3] for seen in found),
+        }
+        lasted_ns = closed.end_ns - closed.start_ns
+        counted["agent_ns"] = (
+            self.event_cost.of(closed.events, 0)
+            + self.end_cost.of(1, 0)
+            + self.cost.of(len(found), lasted_ns)
+        )
+        closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
+        closed.run_delay_ns = used.run_delay_ns
+        self._tell(closed.seq, used)
+
+    def _tell(self, seq: int, used: Used) -> None:
+        """Write what a step used into its record, where the ring still has it."""
+        words, base = self.spool.words, self.spool.word_of(seq)
+        if words[base] == seq:
+            words[base + WORD_GROUP_SEQ] = used.cpu_ns
+            words[base + WORD_BYTES_IN] = max(used.minor_faults, 0)
+            words[base + WORD_BYTES_OUT] = max(used.major_faults, 0)
+            words[base + WORD_PARENT] |= min(used.run_delay_ns // 1000, 0xFFFFFFFF)
+            words[base + WORD_KIND] |= min(max(used.involuntary_switches, 0), 0x7FFFFFFF)
 
     def store_summary(self, closed: ClosedStep) -> None:
-        """Write a step's summary."""
+        """Write a settled step's summary."""
         counted = closed.counted
         self.summaries.append(
             StepSummary(
@@ -257,7 +286,7 @@ class Recorder:
                 closed.number,
                 closed.start_ns,
                 closed.end_ns,
-                closed.realtime_ns,
+                closed.end_ns + time_ns() - monotonic_ns(),
                 closed.phase_ns,
                 [max(counted[name], 0) for name in COUNTERS],
             )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
+import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from evenstep.host.sources.source import Reading, Source, SourceUnavailable
 
@@ -62,7 +66,9 @@ class Sampler:
         self._emitted: dict[tuple[str, int], tuple[float, int]] = {}  # value and round
         self._armed = True  # False in a forked child, where the thread does not exist
         self._stopping = threading.Event()
-        self._bell = threading.Event()  # somebody wants the next round before it is due
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ears = select.poll()
+        self.listen(self._bell)
         self._gate = threading.Lock()  # held by this thread while it emits, by nobody else for long
         self._thread: threading.Thread | None = None
 
@@ -83,7 +89,8 @@ class Sampler:
         if not self._armed or thread is None:
             return True
         self._stopping.set()
-        self.wake()
+        with suppress(OSError):  # it has ended by itself
+            os.eventfd_write(self._bell, 1)
         if thread is threading.current_thread():  # called from `also`
             return True
         thread.join(timeout_s)
@@ -91,9 +98,9 @@ class Sampler:
             self._gate.release()
         return not thread.is_alive()
 
-    def wake(self) -> None:
-        """Begin the next round now."""
-        self._bell.set()
+    def listen(self, fd: int) -> None:
+        """Have `between` asked as soon as there is something to read from a file."""
+        self._ears.register(fd, select.POLLIN)
 
     def disarm(self) -> None:
         """For a forked child: touches neither the thread nor a lock somebody may have held."""
@@ -119,14 +126,13 @@ class Sampler:
         while self._between is not None:
             left_s = due_s - self._clock()
             pause_s = self._between()
-            if pause_s >= left_s or self._pause(pause_s):
+            if left_s <= 0 or self._pause(max(0.0, min(pause_s, left_s))):
                 break
         return max(0.0, due_s - self._clock())
 
     def _pause(self, pause_s: float) -> bool:
         """Wait, unless something rings; whether it is the end."""
-        self._bell.wait(pause_s)
-        self._bell.clear()
+        self._ears.poll(math.ceil(pause_s * 1e3))
         return self._stopping.is_set()
 
     def tick(self) -> float:
@@ -209,3 +215,4 @@ class Sampler:
                 source.close()
             except Exception as error:
                 log.debug("evenstep: closing %s: %s", source.name, error)
+        os.close(self._bell)

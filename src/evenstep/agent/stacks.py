@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from evenstep.agent.recorder import Recorder
-    from evenstep.host.resources import Lap
+    from evenstep.host.resources import Standing
     from evenstep.trace.spool.identity import Identity
     from evenstep.trace.spool.spool import Spool
 
@@ -37,11 +37,11 @@ class ObservedRank(Protocol):
     def end_step(self, now_ns: int) -> None:
         """A step has ended, on the training thread."""
 
-    def end_past_step(self, end_ns: int, used: tuple[Lap, int], upto: int) -> None:
-        """A step ended at `end_ns`, as is known only now; `used` is its `lap`."""
+    def end_past_step(self, end_ns: int, standing: Standing, upto: int) -> None:
+        """A step ended at `end_ns`, as is known only now, where the counters stood so."""
 
-    def lap(self) -> tuple[Lap, int]:
-        """What was used since the last lap, and for how long the thread had no core (ns)."""
+    def standing(self) -> Standing:
+        """The kernel's counters of now."""
 
     def give_up(self, error: Exception) -> None:
         """Our own code failed: observe nothing from here on."""

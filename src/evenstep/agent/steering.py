@@ -59,7 +59,6 @@ class Steering:
     def look(self, closed: ClosedStep) -> None:
         """Follow what was asked for, if it is time, from the first step that is not decided yet."""
         control = self._control
-        control.look()
         while control.due and closed.number + 2 >= control.due[0].first_step:
             self._follow(control.due.popleft(), closed.number + 2)
         if self._work.at_once:

@@ -15,7 +15,7 @@ from evenstep.agent.recorder import Recorder
 from evenstep.agent.sharing import Sharing
 from evenstep.agent.steps import ClosedStep
 from evenstep.agent.windows import WINDOW_STEPS, StepRow, summarize
-from evenstep.host.resources import Lap, ResourceMeter, RunDelay
+from evenstep.host.resources import Meter, Standing, used
 from evenstep.pacing import Decision, Reason
 
 PENDING_STEPS = 1024  # wait to be worked through; beyond it the background is too slow or dead
@@ -44,13 +44,13 @@ class StepWork:
         self._pace = pace
         self._rank = rank
         self._samples_per_step = samples_per_step
-        self._meter = ResourceMeter()
-        self._run_delay = RunDelay(threading.get_native_id())
+        self.meter = Meter(threading.get_native_id())
+        self._standing = self.meter.now()  # at the end of the step that was last worked through
+        self._before = self._latest = self._standing  # at the ends of the two latest steps
         self._pending: deque[ClosedStep] = deque()  # ended, not worked through yet
         self._working = threading.Lock()  # of `through`: never waited for while training
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._decision = Decision(0, "none", Reason.LEARNING)
-        self._cost_ns = 0  # of what was done at the end of the step before
         self._floor_ns = 0  # of the step's first collective, as last known
 
     @property
@@ -65,42 +65,29 @@ class StepWork:
 
     def end(self, now_ns: int) -> ClosedStep:
         """The marking optimizer has finished. May sleep when pacing."""
-        began_ns = time.thread_time_ns()
-        closed = self._closed(now_ns, self.lap(), self._pace.take_held())
-        closed.counted["agent_ns"] += self._cost_ns
+        recorder = self._recorder
+        began_ns = recorder.end_cost.began()
+        self._before, self._latest = self._latest, self.meter.now()
+        closed = recorder.end_step(now_ns, self._latest, self._pace.take_held())
+        self._pending.append(closed)
         if self.at_once or len(self._pending) >= PENDING_STEPS:
             self.through()
-        self._cost_ns = time.thread_time_ns() - began_ns
+        if began_ns:
+            recorder.end_cost.add(time.thread_time_ns() - began_ns)
         if self.at_once:
             self._pace.hold(self._decision, closed.number + 1)
         return closed
 
-    def end_past(self, end_ns: int, used: tuple[Lap, int], upto: int) -> None:
-        """Close a step of which it is known only now that it ended then, with record `upto`.
+    def glance(self, closed: ClosedStep) -> None:
+        """Tell of the latest step what actions must know now: pauses, its time without a core."""
+        if not closed.counted:
+            closed.run_delay_ns = used(self._before, self._latest).run_delay_ns
+            pauses = tuple(self._recorder.pauses)
+            closed.pauses = [one for one in pauses if one[0] >= closed.start_ns]
 
-        `used` is its `lap`.
-        """
-        closed = self._closed(end_ns, used, held_ns=0, upto=upto)
-        closed.realtime_ns -= time.monotonic_ns() - end_ns
-
-    def lap(self) -> tuple[Lap, int]:
-        """What was used since the last lap, and for how long the thread had no core (ns)."""
-        return self._meter.lap(), self._run_delay.lap() or 0
-
-    def close(self) -> None:
-        """Let go of what the kernel is asked through."""
-        self._run_delay.close()
-
-    def _closed(
-        self, end_ns: int, used: tuple[Lap, int], held_ns: int, upto: int = 0
-    ) -> ClosedStep:
-        lap, run_delay_ns = used
-        if self._samples_per_step is not None:
-            self._recorder.clock.samples = self._samples_per_step
-        usage = (lap[0], lap[3], lap[4], lap[1], lap[2])
-        closed = self._recorder.end_step(end_ns, usage, held_ns, run_delay_ns, upto)
-        self._pending.append(closed)
-        return closed
+    def end_past(self, end_ns: int, standing: Standing, upto: int) -> None:
+        """Close a step of which it is known only now that it ended then, with record `upto`."""
+        self._pending.append(self._recorder.end_step(end_ns, standing, upto=upto))
 
     def through(self) -> None:
         """Estimate, decide, summarize and share the steps that ended since the last time."""
@@ -112,14 +99,15 @@ class StepWork:
 
     def _work_through(self, closed: ClosedStep) -> None:
         recorder, sharing = self._recorder, self.sharing
-        recorder.find_collectives(closed)
+        standing = closed.standing or self._standing
+        if self._samples_per_step is not None:
+            closed.samples = self._samples_per_step
+        recorder.settle(closed, used(self._standing, standing))
+        self._standing = standing
         row, wait, self._decision = self._pace.after_step(closed)
         if self._decision.plan is not None and sharing is not None:
             sharing.publish(self._decision.plan)
         self._floor_ns = wait.floor_lower_ns or self._floor_ns
-        closed.counted["agent_ns"] += recorder.cost.of(
-            closed.counted["collectives"], closed.end_ns - closed.start_ns
-        )
         recorder.store_summary(closed)
         self._rows.append(row)
         if (closed.number + 1) % WINDOW_STEPS == 0 and sharing is not None:

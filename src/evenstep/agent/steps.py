@@ -15,18 +15,25 @@ The hooks report events; this decides what they mean. Rules that need saying:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from evenstep.agent.phases import PhaseStack
 from evenstep.agent.shared import Word
 from evenstep.trace.spool.layout import Flag, Phase
+
+if TYPE_CHECKING:
+    from evenstep.host.resources import Standing
 
 #: A collective of the step, for the wait estimate: (record, group, op, bytes, flags).
 StepCollective = tuple[int, int, int, int, int]
 
 _INPUT, _FORWARD, _BACKWARD = int(Phase.INPUT), int(Phase.FORWARD), int(Phase.BACKWARD)
 _SYNC, _OPTIMIZER, _EVALUATION = int(Phase.SYNC), int(Phase.OPTIMIZER), int(Phase.EVALUATION)
+_CHECKPOINT = int(Phase.CHECKPOINT)
 
 #: A step can end inside these. The rest were left by an exception where no hook sees their end.
-_ACROSS = frozenset({_INPUT, _BACKWARD, int(Phase.CHECKPOINT)})
+_ACROSS = frozenset({_INPUT, _BACKWARD, _CHECKPOINT})
 
 _LAST_ENTRY = int(Word.LAST_ENTRY)
 
@@ -36,7 +43,8 @@ SHORTEST_EVALUATION_NS = 1_000_000  # eval() and train() of two modules in turn 
 class ClosedStep:
     """A finished step: its number, its times in ns and the leaf time of every phase.
 
-    The recorder adds what it saw in the step, so that it can be worked through later.
+    The training thread keeps the first ones, as cheaply as it can; `Recorder.settle` tells the
+    others from them.
     """
 
     __slots__ = (
@@ -44,13 +52,15 @@ class ClosedStep:
         "collectives",
         "counted",
         "end_ns",
+        "events",
         "held_ns",
         "number",
         "pauses",
         "phase_ns",
-        "realtime_ns",
         "run_delay_ns",
         "samples",
+        "seq",
+        "standing",
         "start_ns",
         "unsteady",
         "upto",
@@ -62,14 +72,17 @@ class ClosedStep:
         self.end_ns = end_ns
         self.phase_ns = phase_ns
         self.samples = 0
-        self.realtime_ns = 0  # the wall clock at the end
         self.held_ns = 0  # pacing delay spent inside
-        self.run_delay_ns = 0  # the training thread was ready but had no core
+        self.events = 0  # of ours, on the training thread
+        self.seq = 0  # its own record
         self.after = self.upto = 0  # its records come after the one and go up to the other
-        self.collectives: list[StepCollective] = []  # found among them once it is worked through
-        self.pauses: list[tuple[int, int]] = []  # of the collector: start and end
-        self.counted: dict[str, int] = {}
-        self.unsteady = bool(phase_ns[Phase.CHECKPOINT] or phase_ns[Phase.EVALUATION])
+        self.standing: Standing | None = None  # the kernel's counters at its end
+        self.unsteady = bool(phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
+        # Told later.
+        self.run_delay_ns = 0  # the training thread was ready but had no core
+        self.collectives: Sequence[StepCollective] = ()
+        self.pauses: Sequence[tuple[int, int]] = ()  # of the collector: start and end
+        self.counted: dict[str, int] = {}  # by the names of `summary.COUNTERS`
 
 
 class StepClock:

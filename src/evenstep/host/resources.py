@@ -1,7 +1,7 @@
 """What the operating system did to this process: per step on the training thread, and its CPU.
 
-`ResourceMeter` is read once a step (1 µs). `CpuContention` tells from the background thread whether
-more wants to run here than there are cores.
+`Meter` is asked once a step: two system calls, nothing is parsed. `CpuContention` tells from the
+background thread whether more wants to run here than there are cores.
 """
 
 from __future__ import annotations
@@ -9,108 +9,84 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable
-from threading import get_ident
+from typing import NamedTuple
 
 from evenstep.host.cgroup import CpuController
 from evenstep.host.sysfs import read_text
 
-#: Order of a lap. Times are CPU time in ns (µs resolution); the rest are counts. Names without
-#: `thread_` are of the whole process, helper threads of the backward pass included.
-LAP_FIELDS = (
-    "cpu_ns",
-    "involuntary_switches",  # taken off the core while it could have gone on
-    "voluntary_switches",  # went to sleep by itself
-    "minor_faults",
-    "major_faults",  # had to wait for the disk
-    "thread_cpu_ns",
-    "thread_involuntary_switches",
-    "thread_voluntary_switches",
-)
-Lap = tuple[int, int, int, int, int, int, int, int]
 
-_ZERO_LAP: Lap = (0, 0, 0, 0, 0, 0, 0, 0)
+class Standing(NamedTuple):
+    """The kernel's counters at one moment, as it gave them."""
+
+    usage: resource.struct_rusage  # of the whole process
+    schedule: bytes  # of the training thread, from /proc; empty where the kernel keeps no account
 
 
-class ResourceMeter:
-    """Resource use between two calls of `lap`, which belong on the training thread.
+class Used(NamedTuple):
+    """What was used between two moments. Times in ns, processor time to the microsecond."""
 
-    When another thread calls, its counters have nothing in common with the last ones: the thread's
-    part of that lap is zero.
-    """
+    cpu_ns: int
+    minor_faults: int
+    major_faults: int  # had to wait for the disk
+    involuntary_switches: int  # taken off a core while it could have gone on
+    voluntary_switches: int  # went to sleep by itself
+    run_delay_ns: int  # the training thread was ready to run but had no core
 
-    __slots__ = ("_last", "_thread", "_usage")
 
-    def __init__(self, usage: Callable[[int], resource.struct_rusage] = resource.getrusage) -> None:
+class Meter:
+    """Where the counters stand, of this process and its thread `thread_id` (the native one)."""
+
+    __slots__ = ("_fd", "_usage")
+
+    def __init__(
+        self,
+        thread_id: int,
+        *,
+        sysroot: str = "/",
+        usage: Callable[[int], resource.struct_rusage] = resource.getrusage,
+    ) -> None:
         self._usage = usage
-        self._thread = get_ident()
-        self._last: Lap = _ZERO_LAP
-        self.lap()
-
-    def lap(self) -> Lap:
-        """What was used since the last call, as `LAP_FIELDS` says."""
-        whole = self._usage(resource.RUSAGE_SELF)
-        own = self._usage(resource.RUSAGE_THREAD)
-        now = (
-            int((whole.ru_utime + whole.ru_stime) * 1e9),
-            whole.ru_nivcsw,
-            whole.ru_nvcsw,
-            whole.ru_minflt,
-            whole.ru_majflt,
-            int((own.ru_utime + own.ru_stime) * 1e9),
-            own.ru_nivcsw,
-            own.ru_nvcsw,
-        )
-        last, self._last = self._last, now
-        if get_ident() != self._thread:
-            self._thread = get_ident()
-            last = (*last[:5], *now[5:])
-        return (
-            now[0] - last[0],
-            now[1] - last[1],
-            now[2] - last[2],
-            now[3] - last[3],
-            now[4] - last[4],
-            now[5] - last[5],
-            now[6] - last[6],
-            now[7] - last[7],
-        )
-
-
-class RunDelay:
-    """How long a thread was ready to run but had no core, between two calls of `lap`.
-
-    From the scheduler's own account in /proc, kept open: 2 µs a call. Where the kernel keeps none,
-    every lap is None.
-    """
-
-    __slots__ = ("_fd", "_last")
-
-    def __init__(self, thread_id: int, *, sysroot: str = "/") -> None:
-        self._last = 0
         try:
             path = f"{sysroot.rstrip('/')}/proc/self/task/{thread_id}/schedstat"
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._fd = -1
-        self.lap()
 
-    def lap(self) -> int | None:
-        """Run-queue delay in ns since the last call."""
-        if self._fd < 0:
-            return None
-        try:
-            total = int(os.pread(self._fd, 80, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            self.close()
-            return None
-        delay, self._last = total - self._last, total
-        return max(delay, 0)
+    def now(self) -> Standing:
+        """The counters of now; `used` tells what lies between two of them."""
+        schedule = b""
+        if self._fd >= 0:
+            try:
+                schedule = os.pread(self._fd, 80, 0)
+            except OSError:  # the thread has ended
+                self.close()
+        return Standing(self._usage(resource.RUSAGE_SELF), schedule)
 
     def close(self) -> None:
         """Let go of the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def used(before: Standing, after: Standing) -> Used:
+    """What was used from one moment to another."""
+    first, last = before.usage, after.usage
+    seconds = last.ru_utime + last.ru_stime - first.ru_utime - first.ru_stime
+    return Used(
+        max(round(seconds * 1e9), 0),
+        last.ru_minflt - first.ru_minflt,
+        last.ru_majflt - first.ru_majflt,
+        last.ru_nivcsw - first.ru_nivcsw,
+        last.ru_nvcsw - first.ru_nvcsw,
+        max(_run_delay_ns(after.schedule) - _run_delay_ns(before.schedule), 0),
+    )
+
+
+def _run_delay_ns(schedule: bytes) -> int:
+    """The second number of the scheduler's account (Linux, sched-stats.rst)."""
+    fields = schedule.split()
+    return int(fields[1]) if len(fields) > 1 else 0
 
 
 class CpuContention:

@@ -67,6 +67,11 @@ class Conductor:
         """What is asked for now."""
         return tuple(part.action.name for part in self.parts)
 
+    @property
+    def acts(self) -> bool:
+        """Whether it wants to hear of each step as it ends."""
+        return bool(self.parts) or self.link is not None
+
     def ask(self, names: Iterable[str], step: int) -> None:
         """Act in these ways from now on; what is not among them is ended."""
         names = list(names)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenstep.hooks.mpi.cycle import Cycle
-from evenstep.host.resources import Lap
 
 if TYPE_CHECKING:
     from evenstep.agent.stacks import ObservedRank
@@ -22,14 +21,13 @@ _WORD_STEP = 9  # of a record: the step in its low half, the group in its high o
 class StepCall:
     """A call that may end a step: its record and, once it has ended, all that was used by then."""
 
-    __slots__ = ("end_ns", "leaf_ns", "run_delay_ns", "seq", "used")
+    __slots__ = ("end_ns", "leaf_ns", "seq", "standing")
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
         self.end_ns = 0  # 0: it has not ended yet
         self.leaf_ns: Sequence[int] = ()
-        self.used: Sequence[int] = ()
-        self.run_delay_ns = 0
+        self.standing: Any = None  # the kernel's counters
 
 
 class MpiSteps:
@@ -43,8 +41,6 @@ class MpiSteps:
         self._learnt: list[list[StepCall]] = []  # steps to be cut out at the next opportunity
         self._ending = 0  # the record whose end is the step's
         self._step = agent.recorder.stack.step  # as we left it
-        self._used: list[int] = []
-        self._run_delay_ns = 0
         self.off = False
 
     def entered(self, seq: int, width: int, signature: Hashable, enter_ns: int) -> None:
@@ -96,12 +92,7 @@ class MpiSteps:
         self._step = self._recorder.stack.step
 
     def _note(self, call: StepCall, exit_ns: int) -> None:
-        used, run_delay_ns = self._agent.lap()
-        previous = self._used or [0] * len(used)
-        self._used = [sum(pair) for pair in zip(previous, used, strict=True)]
-        self._run_delay_ns += run_delay_ns
-        call.end_ns = exit_ns
-        call.used, call.run_delay_ns = self._used, self._run_delay_ns
+        call.end_ns, call.standing = exit_ns, self._agent.standing()
         call.leaf_ns = tuple(self._recorder.stack.leaf_ns)
 
     # -- after the fact --------------------------------------------------------------------------
@@ -119,18 +110,12 @@ class MpiSteps:
         recorder, spool = self._recorder, self._recorder.spool
         first, last = steps[0][0].seq, (steps[-1] or steps[-2])[-1].seq
         base, leaf = recorder.stack.step, recorder.stack.leaf_ns
-        pauses = recorder.pauses
-        before = StepCall(0)
-        before.leaf_ns = [0] * len(leaf)
+        before: Sequence[int] = [0] * len(leaf)
         for call in ended:
-            recorder.pauses = [p for p in pauses if before.end_ns < p[0] <= call.end_ns]
-            recorder.counted = _counted(recorder.counted, recorder.pauses)
-            recorder.stack.leaf_ns = _less(call.leaf_ns, before.leaf_ns)
-            self._agent.end_past_step(call.end_ns, _used_between(before, call), call.seq)
-            before = call
-        recorder.pauses = [p for p in pauses if p[0] > before.end_ns]
-        recorder.counted = _counted(recorder.counted, recorder.pauses)
-        recorder.stack.leaf_ns = _less(leaf, before.leaf_ns)
+            recorder.stack.leaf_ns = _less(call.leaf_ns, before)
+            self._agent.end_past_step(call.end_ns, call.standing, call.seq)
+            before = call.leaf_ns
+        recorder.stack.leaf_ns = _less(leaf, before)
         ends = [call.end_ns for call in ended]
         for seq in range(first, last + 1):
             times = spool.times(seq)
@@ -148,17 +133,6 @@ class MpiSteps:
             f"nothing marks them (evenstep.step() would): {calls} MPI {word} again and again, and "
             "each time was taken as a step",
         )
-
-
-def _counted(counters: dict[str, int], pauses: list[tuple[int, int]]) -> dict[str, int]:
-    lasted_ns = sum(end - start for start, end in pauses)
-    return dict.fromkeys(counters, 0) | {"pause_ns": lasted_ns, "pauses": len(pauses)}
-
-
-def _used_between(before: StepCall, call: StepCall) -> tuple[Lap, int]:
-    used = _less(call.used, before.used or [0] * len(call.used))
-    lap: Lap = (used[0], used[1], used[2], used[3], used[4], used[5], used[6], used[7])
-    return lap, call.run_delay_ns - before.run_delay_ns
 
 
 def _less(values: Sequence[int], others: Sequence[int]) -> list[int]:

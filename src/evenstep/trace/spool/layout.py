@@ -71,7 +71,8 @@ RECORD_FIELDS: tuple[tuple[str, str], ...] = (
 # Words (8 bytes) and halves (2 bytes) patched in place after the record was written.
 WORD_ENTER, WORD_EXIT, WORD_DEVICE_ENTER, WORD_DEVICE_EXIT = 1, 2, 3, 4
 WORD_HELD, WORD_GROUP_SEQ, WORD_BYTES_IN, WORD_BYTES_OUT = 5, 6, 7, 8
-WORD_STEP, WORD_KIND = 9, 12  # the low half; the highest two bytes are the operation and the kind
+WORD_STEP, WORD_PARENT = 9, 10  # each in the low half
+WORD_KIND = 12  # the highest two bytes are the operation and the kind, the low half the peer
 HALF_FLAGS = 47  # byte 94
 
 NO_PEER = -1
