@@ -1,5 +1,5 @@
 # make demo | test | test-stacks | test-gpu | check | check-js | docs | dist | fuzz | fuzz-importers | corpus | bench
-# make test-latest-torch | clean
+# make test-torch-versions | clean
 # PYTHON=python3.12 make test   uses another interpreter for a new environment
 
 PYTHON ?= python3
@@ -13,9 +13,9 @@ TOOLS := pytest hypothesis mypy ruff playwright \
 # What the integrations are tested against; the tests of one that is absent skip and say so.
 RANKS := mpi4py mpich jax
 STACKS := lightning transformers accelerate deepspeed "ray[default,train]"
-LATEST := .venv-latest
+VERSIONED := .venv-torch
 
-.PHONY: demo test test-stacks test-gpu check check-js docs dist fuzz fuzz-importers corpus bench test-latest-torch clean
+.PHONY: demo test test-stacks test-gpu check check-js docs dist fuzz fuzz-importers corpus bench test-torch-versions clean
 
 demo: $(VENV)/.ready
 	$(BIN)/evenstep demo
@@ -96,16 +96,18 @@ test-gpu: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/gpu -rs
 	$(BIN)/python -m benchmarks gpu
 
-# About 5 GB: the newest torch has the process-group hooks that the pinned build lacks.
-test-latest-torch: $(LATEST)/.ready
-	$(LATEST)/bin/python -m pytest tests/hooks tests/agent
-
-$(LATEST)/.ready: pyproject.toml
-	test -x $(LATEST)/bin/python || $(PYTHON) -m venv $(LATEST)
-	$(LATEST)/bin/python -m pip install --quiet torch
-	$(LATEST)/bin/python -m pip install --quiet --editable ".[all]" pytest hypothesis
-	touch $@
+# Kernels must not depend on one torch: its hooks, attached and compiled, under one version after the
+# other, each in an environment of its own that is removed. Some need 5 GB and minutes; in no CI.
+TORCHES ?= 2.6.0 2.8.0 2.10.0 2.13.0
+test-torch-versions:
+	for version in $(TORCHES); do \
+		rm -rf $(VERSIONED) && $(PYTHON) -m venv $(VERSIONED) \
+			&& $(VERSIONED)/bin/python -m pip install --quiet torch==$$version numpy pytest hypothesis \
+			&& $(VERSIONED)/bin/python -m pip install --quiet --editable ".[analyze]" \
+			&& $(VERSIONED)/bin/python -m pytest -q tests/hooks tests/agent tests/compiled \
+			&& echo "torch $$version: passed" || echo "torch $$version: FAILED"; \
+	done; rm -rf $(VERSIONED)
 
 clean:
-	rm -rf $(VENV) $(LATEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERSIONED) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     other = "" if args.python == sys.executable else " --python PATH"
     return [
         Row(
-            f"added per blocking all-reduce, gloo, 2 ranks, {figures['mechanism_name']}",
+            "added per blocking all-reduce, gloo, 2 ranks, dispatcher",
             f"< {BAR_US:.0f} µs",
             f"{added.text('µs')}; the mechanism alone {price.text('µs')}, "
             f"on a call of {bare.text('µs')}",

@@ -97,8 +97,7 @@ def main() -> None:
             for state in order.sample(STATES, len(STATES)):
                 turns.play(state)
     if dist.get_rank() == 0:
-        named = mechanism.name(torch)
-        print(json.dumps({**turns.ns, "step": turns.step_ns, "mechanism_name": named}))
+        print(json.dumps({**turns.ns, "step": turns.step_ns}))
     dist.destroy_process_group()
 
 

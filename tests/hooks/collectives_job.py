@@ -19,7 +19,7 @@ import torch.distributed._functional_collectives as functional
 
 from evenstep.agent.recorder import Recorder
 from evenstep.hooks.torch.groups import Groups
-from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
+from evenstep.hooks.torch.install import COMPILED, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, new_session
 from evenstep.trace.spool.spool import Spool
 
@@ -42,7 +42,7 @@ class Job:
         groups = NativeGroups(session, dist) if session else Groups(self.spool, dist)
         self.hooks = TorchHooks(
             torch, self.recorder, groups, print, self.failures.append,
-            mechanism=DISPATCHER if session else mechanism, session=session,
+            session=session,
         )  # fmt: skip
 
     def play(self) -> None:

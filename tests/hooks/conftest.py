@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 import evenstep
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks.torch import library, process_groups
-from evenstep.hooks.torch.install import COMPILED, DISPATCHER, PROCESS_GROUP_HOOKS
+from evenstep.hooks.torch import library
+from evenstep.hooks.torch.install import COMPILED, DISPATCHER
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spool.spool import Spool
@@ -24,7 +24,7 @@ from evenstep.trace.trace import Trace
 
 SOURCE = Path(__file__).parents[2] / "src"
 JOB = Path(__file__).with_name("collectives_job.py")
-MECHANISMS = [COMPILED, DISPATCHER] + [PROCESS_GROUP_HOOKS] * process_groups.available(torch)
+MECHANISMS = [COMPILED, DISPATCHER]
 
 
 class Scenes:

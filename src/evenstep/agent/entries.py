@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
 
 from evenstep.agent.shared import Word
+from evenstep.agent.steps import StepClock
 from evenstep.trace.spool.layout import (
     BEGUN_BODY,
     HOST_DEVICE,
@@ -20,10 +20,7 @@ from evenstep.trace.spool.layout import (
     Flag,
     Kind,
 )
-from evenstep.trace.spool.writing import fence
-
-if TYPE_CHECKING:
-    from evenstep.agent.recorder import Recorder
+from evenstep.trace.spool.writing import Slots, fence
 
 _COLLECTIVE = int(Kind.COLLECTIVE)
 _ASYNC = int(Flag.ASYNC)
@@ -52,14 +49,22 @@ class GroupState:
         return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else group_rank
 
 
-def collective_recorder(recorder: Recorder) -> Callable[..., int]:
+def collective_recorder(
+    slots: Slots,
+    clock: StepClock,
+    *,
+    training: int,
+    thread_of: Callable[[int], int],
+    blocks: Callable[[int, int, int], None],
+) -> Callable[..., int]:
     """`Recorder.collective`: writes the record of what was issued and returns its number.
 
-    Its exit comes by `spool.close`.
+    Its exit comes by `spool.close`. `training` is the training thread, `thread_of` our number of
+    another one; `blocks` hears of a call that blocks its thread: that one, the record, its entry.
     """
-    stack, clock, shared = recorder.stack, recorder.clock, recorder.words
-    number, words, ring, capacity = recorder.spool.slots
-    pack_into, unreported = BEGUN_BODY.pack_into, clock.unreported
+    stack, shared, unreported = clock.stack, clock.stack.words, clock.unreported
+    number, words, ring, capacity = slots
+    pack_into = BEGUN_BODY.pack_into
 
     def collective(
         enter_ns: int,
@@ -84,7 +89,7 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
         pack_into(
             ring, slot * RECORD_BYTES + 8, enter_ns, sequence, bytes_in, bytes_out, stack.step,
             group.index, stack.parent & 0xFFFFFFFF,
-            0 if ident == recorder.ident else recorder.thread(ident),
+            0 if ident == training else thread_of(ident),
             flags, peer, device, _COLLECTIVE, op, dtype,
         )  # fmt: skip
         if fence is not None:
@@ -93,7 +98,7 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
         if flags & _ELSEWHERE:
             return seq
         if not flags & _ASYNC:
-            _supersede(recorder, ident, seq, enter_ns)
+            blocks(ident, seq, enter_ns)
         else:
             shared[_LAST_ENTRY] = enter_ns  # `StepClock.issued`, a frame shorter
             if clock.backwards:
@@ -101,11 +106,3 @@ def collective_recorder(recorder: Recorder) -> Callable[..., int]:
         return seq
 
     return collective
-
-
-def _supersede(recorder: Recorder, ident: int, seq: int, enter_ns: int) -> None:
-    """A call that blocks: what this thread was in before has ended, where nobody saw it wait."""
-    left = recorder.blocking.get(ident)
-    if left is not None:
-        recorder.spool.close(left, enter_ns)
-    recorder.blocking[ident] = seq

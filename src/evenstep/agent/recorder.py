@@ -116,7 +116,9 @@ class Recorder:
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
         self._put = spool.put
-        self.collective = collective_recorder(self)
+        self.collective = collective_recorder(
+            spool.slots, self.clock, training=self.ident, thread_of=self.thread, blocks=self._blocks
+        )
 
     # -- collectives -----------------------------------------------------------------------------
 
@@ -149,6 +151,13 @@ class Recorder:
             enter_ns, 0, _POINT_TO_POINT, op, stack.step, stack.parent, group.index, order,
             nbytes, nbytes, flags, peer, dtype, 0, thread, 0, 0, tag & 0xFFFFFFFF, 0, device,
         )  # fmt: skip
+
+    def _blocks(self, ident: int, seq: int, enter_ns: int) -> None:
+        """A call that blocks: what this thread was in before has ended, where nobody saw it."""
+        left = self.blocking.get(ident)
+        if left is not None:
+            self.spool.close(left, enter_ns)
+        self.blocking[ident] = seq
 
     def host_waited(self, enter_ns: int, exit_ns: int, *, ident: int) -> None:
         """A thread was blocked in `Work.wait`. Its own blocking collective ends with it."""

@@ -3,7 +3,7 @@
 Each stack answers the questions of `agent.stacks` (who is this rank, is it armed) and brings hooks
 that are installed, disarmed in an instant and removed:
 
-    torch/     dispatcher or process-group hooks, phases, device times
+    torch/     kernels, compiled or Python's own, phases, device times
     mpi/       mpi4py's methods replaced, and a shim behind C and Fortran
     jax/       the calls of one process
 

@@ -88,7 +88,7 @@ class JaxHooks:
 
     def describe(self) -> dict[str, Any]:
         """How meetings are seen."""
-        return {"mechanism": "jax.monitoring and multihost_utils", "tags": False}
+        return {"mechanism": "jax.monitoring and multihost_utils"}
 
     # -- compilation -----------------------------------------------------------------------------
 

@@ -95,7 +95,6 @@ class MpiHooks:
         return {
             "mechanism": "mpi4py's communicators",
             "not_recorded": list(calls.UNSEEN),
-            "tags": True,
         }
 
     # -- where it goes ---------------------------------------------------------------------------

@@ -84,8 +84,8 @@ class Groups:
             return 0
 
 
-def watch_groups(distributed_c10d: Any, made: Callable[[str, Any], None]) -> Callable[[], None]:
-    """Call `made(name, group)` for every group made from now on; returns how to stop.
+def watch_groups(distributed_c10d: Any, made: Callable[[str], None]) -> Callable[[], None]:
+    """Call `made(name)` for every group made from now on; returns how to stop.
 
     `_register_process_group` is what all ways to a group go through: the default group, subgroups,
     splits, device meshes. `made` must not raise.
@@ -94,7 +94,7 @@ def watch_groups(distributed_c10d: Any, made: Callable[[str, Any], None]) -> Cal
 
     def register(name: str, group: Any) -> Any:
         result = original(name, group)
-        made(str(name), group)
+        made(str(name))
         return result
 
     distributed_c10d._register_process_group = register

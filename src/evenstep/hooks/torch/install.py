@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.recorder import Recorder
-from evenstep.hooks.torch import dynamo, mechanism, process_groups
+from evenstep.hooks.torch import dynamo, mechanism
 from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
@@ -14,12 +14,9 @@ from evenstep.hooks.torch.functional import FunctionalWaits
 from evenstep.hooks.torch.groups import Groups, watch_groups
 from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
 from evenstep.hooks.torch.observer import Observer
-from evenstep.hooks.torch.operations import MONITORED_BARRIER
 from evenstep.hooks.torch.phases import PhaseHooks
-from evenstep.hooks.torch.process_groups import ProcessGroupHooks
 from evenstep.hooks.wrapping import undo
 
-PROCESS_GROUP_HOOKS = "process-group hooks"
 DISPATCHER = "dispatcher"
 COMPILED = "compiled kernels"
 
@@ -28,8 +25,7 @@ class TorchHooks:
     """Collectives, phases and device times of this process.
 
     With a `session` they are seen by compiled kernels, and `groups` are a `NativeGroups`; else by
-    `mechanism`, `PROCESS_GROUP_HOOKS` or `DISPATCHER`: None takes the lighter one that this torch
-    has. `gate` is as in `pause_by`. `instead` says why nothing compiled is used.
+    Python's own. `gate` is as in `pause_by`. `instead` says why nothing compiled is used.
     """
 
     def __init__(
@@ -40,7 +36,6 @@ class TorchHooks:
         on_step: Callable[[int], None],
         on_failure: Callable[[Exception], None],
         *,
-        mechanism: str | None = None,
         gate: Callable[[], None] | None = None,
         session: Session | None = None,
         instead: str = "",
@@ -51,7 +46,7 @@ class TorchHooks:
         self._observer = Observer(torch, recorder, groups, on_failure, gate)
         self._instead = instead
         self._native: NativeKernels | None = None
-        self._hooks, self._kernels = self._mechanism(mechanism)
+        self._kernels = DispatcherHooks(torch, self._observer)
         self._waits = FunctionalWaits(torch, self._observer)
         if session is not None and isinstance(groups, NativeGroups):
             self._native = NativeKernels(session, recorder, self._observer.give_up)
@@ -92,12 +87,8 @@ class TorchHooks:
         self._phases.install()
 
     def _install_kernels(self) -> None:
-        if self._hooks is not None:
-            self._undo.append(self._hooks.remove)
-            self._hooks.install()
-        else:
-            price = mechanism.Measurement(self._torch, self._recorder.cost.mechanism)
-            self._undo.append(price.stop)
+        price = mechanism.Measurement(self._torch, self._recorder.cost.mechanism)
+        self._undo.append(price.stop)
         self._undo.append(self._kernels.remove)
         self._kernels.install()
         self._undo.append(self._waits.remove)
@@ -146,32 +137,13 @@ class TorchHooks:
     def describe(self) -> dict[str, Any]:
         """How collectives are seen, and which operations are not, for the trace."""
         if self._native is not None:
-            return {"mechanism": COMPILED, "unseen": self._native.unseen, "tags": True}
+            return {"mechanism": COMPILED, "unseen": self._native.unseen}
         unseen = list(self._kernels.unseen)
-        if self._hooks is not None:
-            unseen += self._hooks.unseen
-        return {
-            "mechanism": DISPATCHER if self._hooks is None else PROCESS_GROUP_HOOKS,
-            "instead": self._instead,
-            "unseen": unseen,
-            "tags": self._hooks is None,  # whether messages are told apart by their tag
-        }
+        return {"mechanism": DISPATCHER, "instead": self._instead, "unseen": unseen}
 
-    def _mechanism(self, name: str | None) -> tuple[ProcessGroupHooks | None, DispatcherHooks]:
-        """The hooks, and the dispatcher kernels for what they do not see."""
-        if name is None:
-            has_hooks = process_groups.available(self._torch)
-            name = PROCESS_GROUP_HOOKS if has_hooks else DISPATCHER
-        if name == DISPATCHER:
-            return None, DispatcherHooks(self._torch, self._observer)
-        kernels = DispatcherHooks(self._torch, self._observer, [MONITORED_BARRIER])
-        return ProcessGroupHooks(self._torch, self._observer), kernels
-
-    def _group_made(self, name: str, group: Any) -> None:
+    def _group_made(self, name: str) -> None:
         try:
             self._groups.renew(name)
-            if self._hooks is not None:
-                self._hooks.follow(name, group)
         except Exception as error:
             self._observer.give_up(error)
 

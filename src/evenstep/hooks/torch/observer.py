@@ -59,7 +59,6 @@ class Observer:
         self.device_timer: Callable[[int], Any] | None = None
         self._on_failure = on_failure
         self.dtypes = dtype_codes(torch)
-        self._cuda = torch.cuda
         self._close = recorder.spool.close
         self._orders = MessageOrders()
         self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
@@ -78,20 +77,13 @@ class Observer:
         peer: int,
         tensor: Any,
     ) -> Token:
-        """Record the entry of a collective; the result is for `end` or `failed`.
-
-        `tensor` is one of those it works on, None where the mechanism shows none; `flags` then say
-        whether it runs on a device.
+        """Record the entry of a collective that works on `tensor`, among others; the result is
+        for `end` or `failed`.
         """
-        dtype, device, mark = 0, HOST_DEVICE, None
-        if tensor is not None:
-            dtype = self.dtypes.get(tensor.dtype, 0)
-            if tensor.is_cuda:
-                flags |= _ON_DEVICE | _ASYNC
-                device = tensor.get_device()
-        elif flags & _ON_DEVICE:
-            device = self._cuda.current_device()
-        if device >= 0:
+        dtype, device, mark = self.dtypes.get(tensor.dtype, 0), HOST_DEVICE, None
+        if tensor.is_cuda:
+            flags |= _ON_DEVICE | _ASYNC
+            device = tensor.get_device()
             mark = self._mark(device)
         seq = self.recorder.collective(
             enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype, device

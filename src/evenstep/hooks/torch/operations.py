@@ -1,6 +1,6 @@
 """The c10d operations: which of ours each one is, and how to read its arguments.
 
-Kept apart from the mechanism (dispatcher or process-group hooks), and free of torch imports.
+Kept apart from the kernels, compiled or Python's own, and free of torch imports.
 """
 
 from __future__ import annotations
@@ -79,9 +79,6 @@ def _flat(tensors: Any) -> list[Any]:
     return list(tensors)
 
 
-#: Seen by no process-group hook.
-MONITORED_BARRIER = DispatcherOperation("monitored_barrier_", Op.BARRIER, _nothing)
-
 COLLECTIVES: tuple[DispatcherOperation, ...] = (
     DispatcherOperation("allreduce_", Op.ALL_REDUCE, _in_place, async_at=4),
     DispatcherOperation(
@@ -119,7 +116,7 @@ COLLECTIVES: tuple[DispatcherOperation, ...] = (
     DispatcherOperation("alltoall_", Op.ALL_TO_ALL, _lists, group_at=2, async_at=3),
     DispatcherOperation("alltoall_base_", Op.ALL_TO_ALL, _from_first, group_at=2, async_at=5),
     DispatcherOperation("barrier", Op.BARRIER, _nothing, async_at=3),
-    MONITORED_BARRIER,
+    DispatcherOperation("monitored_barrier_", Op.BARRIER, _nothing),
 )
 
 POINT_TO_POINT: tuple[DispatcherOperation, ...] = (

@@ -161,7 +161,7 @@ def _write(
         summary_bytes=512 * (2 * len(ends) + 256),
     )  # fmt: skip
     numbers = {number: spool.add_group(one.described()) for number, one in groups.items()}
-    spool.add_fact("hooks", {"mechanism": "the MPI shim", "unseen": [], "tags": True})
+    spool.add_fact("hooks", {"mechanism": "the MPI shim", "unseen": []})
     for key, value in (("background", LIMIT), ("steps", how)):
         if value:
             spool.add_fact(key, value)
