@@ -23,7 +23,7 @@ from evenstep.agent.entries import GroupState
 from evenstep.agent.orders import Orders
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
-from evenstep.host.resources import Meter, used
+from evenstep.host.resources import ResourceMeter, used
 from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Reason, TrialBudget
 from evenstep.pacing.waits import WaitEstimator
 from evenstep.trace.ranks import format_ranks, group_uid
@@ -91,7 +91,7 @@ class RankHost:
         ]  # fmt: skip
         self.arm = 0  # whose steps are done now
         self._changed = True
-        self._meter = Meter(threading.get_native_id())
+        self._meter = ResourceMeter(threading.get_native_id())
         self._standing = self._meter.now()
         self._pauses = PauseWatch(self.recorder.pause)
         self._pauses.install()

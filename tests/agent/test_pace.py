@@ -8,7 +8,7 @@ from evenstep.agent.entries import GroupState
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
-from evenstep.host.resources import Used
+from evenstep.host.resources import ResourceUse
 from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Actuator, Flag, Kind, Op, Phase
@@ -50,7 +50,7 @@ def closed_step(recorder, *times):
     closed = ClosedStep(*times)
     closed.after, closed.upto = recorder.after, recorder.spool.last_number()
     recorder.after = closed.upto
-    recorder.settle(closed, Used(0, 0, 0, 0, 0, 0))
+    recorder.settle(closed, ResourceUse(0, 0, 0, 0, 0, 0))
     return closed
 
 

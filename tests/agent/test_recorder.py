@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.agent.entries import GroupState
 from evenstep.agent.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
-from evenstep.host.resources import Used
+from evenstep.host.resources import ResourceUse
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
@@ -43,7 +43,7 @@ def records(recorder, kind):
 def end_step(recorder, after=1000, held_ns=0):
     now = recorder.clock.start_ns + after
     closed = recorder.end_step(now, None, held_ns)
-    recorder.settle(closed, Used(11, 12, 13, 14, 15, 16_000))
+    recorder.settle(closed, ResourceUse(11, 12, 13, 14, 15, 16_000))
     recorder.store_summary(closed)
     return closed
 

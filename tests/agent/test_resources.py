@@ -8,7 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.host.cgroup import CpuController
-from evenstep.host.resources import CpuContention, Meter, Standing, Used, used
+from evenstep.host.resources import (
+    CpuContention,
+    ResourceCounters,
+    ResourceMeter,
+    ResourceUse,
+    used,
+)
 from tests.agent.fake_host import plant
 
 
@@ -19,20 +25,20 @@ def usage(utime=0.0, stime=0.0, nivcsw=0, nvcsw=0, minflt=0, majflt=0):
 
 
 def test_what_was_used_lies_between_two_moments():
-    before = Standing(usage(utime=1.0), b"5000 700 12\n")
-    after = Standing(
+    before = ResourceCounters(usage(utime=1.0), b"5000 700 12\n")
+    after = ResourceCounters(
         usage(utime=2.0, stime=0.5, nivcsw=3, nvcsw=4, minflt=5, majflt=6), b"9000 950 14\n"
     )
-    assert used(before, after) == Used(1_500_000_000, 5, 6, 3, 4, 250)
+    assert used(before, after) == ResourceUse(1_500_000_000, 5, 6, 3, 4, 250)
 
 
 def test_a_thread_that_has_no_account_was_never_kept_waiting():
-    meter = Meter(1 << 30)
+    meter = ResourceMeter(1 << 30)
     assert used(meter.now(), meter.now()).run_delay_ns == 0
 
 
 def test_touching_fresh_memory_shows_as_minor_faults():
-    meter = Meter(threading.get_native_id())
+    meter = ResourceMeter(threading.get_native_id())
     with mmap.mmap(-1, 256 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE) as block:
         block.madvise(mmap.MADV_NOHUGEPAGE)
         before = meter.now()

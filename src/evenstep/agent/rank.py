@@ -34,7 +34,7 @@ from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.vigil import Vigil
-from evenstep.host.resources import Standing
+from evenstep.host.resources import ResourceCounters
 from evenstep.pacing import Pacer, PacerSettings, TrialBudget
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
@@ -253,11 +253,11 @@ class Agent:
         if self._control.due or self._work.at_once:
             self._steering.look(closed)
 
-    def end_past_step(self, end_ns: int, standing: Standing, upto: int) -> None:
+    def end_past_step(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
         """Close a step of which it is known only now that it ended then, with record `upto`."""
         self._work.end_past(end_ns, standing, upto)
 
-    def standing(self) -> Standing:
+    def standing(self) -> ResourceCounters:
         """The kernel's counters of now."""
         return self._work.meter.now()
 

@@ -32,7 +32,7 @@ from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
 if TYPE_CHECKING:
-    from evenstep.host.resources import Standing, Used
+    from evenstep.host.resources import ResourceCounters, ResourceUse
 
 #: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
 STEP_COLLECTIVES = 4096
@@ -226,7 +226,7 @@ class Recorder:
     # -- steps -----------------------------------------------------------------------------------
 
     def end_step(
-        self, now_ns: int, standing: Standing, held_ns: int = 0, upto: int = 0
+        self, now_ns: int, standing: ResourceCounters, held_ns: int = 0, upto: int = 0
     ) -> ClosedStep:
         """Close the step: its record now, all that can wait when it is settled.
 
@@ -244,7 +244,7 @@ class Recorder:
         closed.events, self.events = self.events, 0
         return closed
 
-    def settle(self, closed: ClosedStep, used: Used) -> None:
+    def settle(self, closed: ClosedStep, used: ResourceUse) -> None:
         """Tell the rest of a step, in the order in which they ended; its record, too, learns it.
 
         Of its collectives the first `STEP_COLLECTIVES` are entered one by one.
@@ -276,7 +276,7 @@ class Recorder:
         closed.run_delay_ns = used.run_delay_ns
         self._tell(closed.seq, used)
 
-    def _tell(self, seq: int, used: Used) -> None:
+    def _tell(self, seq: int, used: ResourceUse) -> None:
         """Write what a step used into its record, where the ring still has it."""
         words, base = self.spool.words, self.spool.word_of(seq)
         if words[base] == seq:

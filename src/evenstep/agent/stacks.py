@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from evenstep.agent.recorder import Recorder
-    from evenstep.host.resources import Standing
+    from evenstep.host.resources import ResourceCounters
     from evenstep.trace.spool.identity import Identity
     from evenstep.trace.spool.spool import Spool
 
@@ -37,10 +37,10 @@ class ObservedRank(Protocol):
     def end_step(self, now_ns: int) -> None:
         """A step has ended, on the training thread."""
 
-    def end_past_step(self, end_ns: int, standing: Standing, upto: int) -> None:
+    def end_past_step(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
         """A step ended at `end_ns`, as is known only now, where the counters stood so."""
 
-    def standing(self) -> Standing:
+    def standing(self) -> ResourceCounters:
         """The kernel's counters of now."""
 
     def give_up(self, error: Exception) -> None:

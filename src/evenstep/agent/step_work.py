@@ -15,7 +15,7 @@ from evenstep.agent.recorder import Recorder
 from evenstep.agent.sharing import Sharing
 from evenstep.agent.steps import ClosedStep
 from evenstep.agent.windows import WINDOW_STEPS, StepRow, summarize
-from evenstep.host.resources import Meter, Standing, used
+from evenstep.host.resources import ResourceCounters, ResourceMeter, used
 from evenstep.pacing import Decision, Reason
 
 PENDING_STEPS = 1024  # wait to be worked through; beyond it the background is too slow or dead
@@ -44,7 +44,7 @@ class StepWork:
         self._pace = pace
         self._rank = rank
         self._samples_per_step = samples_per_step
-        self.meter = Meter(threading.get_native_id())
+        self.meter = ResourceMeter(threading.get_native_id())
         self._standing = self.meter.now()  # at the end of the step that was last worked through
         self._before = self._latest = self._standing  # at the ends of the two latest steps
         self._pending: deque[ClosedStep] = deque()  # ended, not worked through yet
@@ -85,7 +85,7 @@ class StepWork:
             pauses = tuple(self._recorder.pauses)
             closed.pauses = [one for one in pauses if one[0] >= closed.start_ns]
 
-    def end_past(self, end_ns: int, standing: Standing, upto: int) -> None:
+    def end_past(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
         """Close a step of which it is known only now that it ended then, with record `upto`."""
         self._pending.append(self._recorder.end_step(end_ns, standing, upto=upto))
 

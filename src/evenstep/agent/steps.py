@@ -23,7 +23,7 @@ from evenstep.agent.shared import Word
 from evenstep.trace.spool.layout import Flag, Phase
 
 if TYPE_CHECKING:
-    from evenstep.host.resources import Standing
+    from evenstep.host.resources import ResourceCounters
 
 #: A collective of the step, for the wait estimate: (record, group, op, bytes, flags).
 StepCollective = tuple[int, int, int, int, int]
@@ -76,7 +76,7 @@ class ClosedStep:
         self.events = 0  # of ours, on the training thread
         self.seq = 0  # its own record
         self.after = self.upto = 0  # its records come after the one and go up to the other
-        self.standing: Standing | None = None  # the kernel's counters at its end
+        self.standing: ResourceCounters | None = None  # the kernel's counters at its end
         self.unsteady = bool(phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
         # Told later.
         self.run_delay_ns = 0  # the training thread was ready but had no core

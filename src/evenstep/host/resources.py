@@ -1,7 +1,7 @@
 """What the operating system did to this process: per step on the training thread, and its CPU.
 
-`Meter` is asked once a step: two system calls, nothing is parsed. `CpuContention` tells from the
-background thread whether more wants to run here than there are cores.
+`ResourceMeter` is asked once a step: two system calls, nothing is parsed. `CpuContention` tells
+from the background thread whether more wants to run here than there are cores.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from evenstep.host.cgroup import CpuController
 from evenstep.host.sysfs import read_text
 
 
-class Standing(NamedTuple):
+class ResourceCounters(NamedTuple):
     """The kernel's counters at one moment, as it gave them."""
 
     usage: resource.struct_rusage  # of the whole process
     schedule: bytes  # of the training thread, from /proc; empty where the kernel keeps no account
 
 
-class Used(NamedTuple):
+class ResourceUse(NamedTuple):
     """What was used between two moments. Times in ns, processor time to the microsecond."""
 
     cpu_ns: int
@@ -33,7 +33,7 @@ class Used(NamedTuple):
     run_delay_ns: int  # the training thread was ready to run but had no core
 
 
-class Meter:
+class ResourceMeter:
     """Where the counters stand, of this process and its thread `thread_id` (the native one)."""
 
     __slots__ = ("_fd", "_usage")
@@ -52,7 +52,7 @@ class Meter:
         except OSError:
             self._fd = -1
 
-    def now(self) -> Standing:
+    def now(self) -> ResourceCounters:
         """The counters of now; `used` tells what lies between two of them."""
         schedule = b""
         if self._fd >= 0:
@@ -60,7 +60,7 @@ class Meter:
                 schedule = os.pread(self._fd, 80, 0)
             except OSError:  # the thread has ended
                 self.close()
-        return Standing(self._usage(resource.RUSAGE_SELF), schedule)
+        return ResourceCounters(self._usage(resource.RUSAGE_SELF), schedule)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -69,11 +69,11 @@ class Meter:
             self._fd = -1
 
 
-def used(before: Standing, after: Standing) -> Used:
+def used(before: ResourceCounters, after: ResourceCounters) -> ResourceUse:
     """What was used from one moment to another."""
     first, last = before.usage, after.usage
     seconds = last.ru_utime + last.ru_stime - first.ru_utime - first.ru_stime
-    return Used(
+    return ResourceUse(
         max(round(seconds * 1e9), 0),
         last.ru_minflt - first.ru_minflt,
         last.ru_majflt - first.ru_majflt,
