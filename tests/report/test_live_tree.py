@@ -230,3 +230,12 @@ def test_a_head_that_says_too_much_is_cut_to_what_matters(job):
     job.tell("n0")
     news = decoded(news_path(job.shared, "n0").read_bytes())
     assert [state.rank for state in news.states] == [0, 1]
+
+
+def test_a_head_that_counts_more_ranks_than_there_are_bytes_is_none_of_ours(job):
+    job.tell("n0")
+    data = news_path(job.shared, "n0").read_bytes()
+    head, rest = json.loads(data[:HEAD_BYTES]), data[HEAD_BYTES:]
+    text = json.dumps(head | {"rank_rows": 1 << 62}).encode()
+    with pytest.raises(ValueError, match="large"):
+        decoded(text.ljust(HEAD_BYTES) + rest)

@@ -31,6 +31,7 @@ from tests.simulate.worlds import scenario
         ("run.seed=99999999999999999999", "run.seed must be a whole number of at least 0, at most"),
         ("work.gradient_bytes=1e30", "at least 0, at most 1e+18, found"),
         ("cluster.nic_gBps=1e-300", "cluster.nic_gBps must be a number above 0, at least 1e-09"),
+        (f"cluster.nic_gBps=1{'0' * 400}", "cluster.nic_gBps must be a number above 0, found 1000"),
         ("cluster.nic_gBps=1e300", "at most 1,000,000,000,000, found 1e+300"),
         ("job.placement=given", "needs job.nodes: which nodes, in order"),
         ("cluster.slow_nodes=5", "cluster.slow_nodes names 5, but nodes are 0 to 0"),

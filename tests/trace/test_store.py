@@ -183,6 +183,17 @@ def test_a_diagnosis_in_pieces_from_disk_is_that_from_memory(stored, trace, monk
     assert found == diagnose(trace).to_json()
 
 
+@pytest.mark.parametrize("ranks", ["\x1b[31m", "3-1", ",".join(["0-1000000"] * 9)])
+def test_a_group_of_what_are_no_ranks_is_damage(folder, tmp_path, ranks):
+    copied = tmp_path / "store"
+    shutil.copytree(folder, copied)
+    document = json.loads((copied / MANIFEST).read_text())
+    document["groups"][0]["ranks"] = ranks
+    (copied / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(TraceError, match="is damaged; store the run again"):
+        load(copied)
+
+
 @pytest.mark.parametrize("place", ["{other}", "../{name}", "link.parquet"])
 def test_a_manifest_that_names_a_file_elsewhere_is_not_followed(folder, tmp_path, place):
     copied = tmp_path / "store"

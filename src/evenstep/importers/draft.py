@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
-from evenstep.trace.ranks import MOST_RANKS, group_uid
+from evenstep.trace.ranks import MOST_MEMBERS, group_uid
 from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS, Flag, Kind
 from evenstep.trace.trace import Group, RankInfo, Trace
 
@@ -30,7 +30,6 @@ FIRST_NS = 7_200_000_000_000
 COMPUTE, COPY = "compute", "copy"  # names of spans in which a device does either
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
-MOST_MEMBERS = 4 * MOST_RANKS  # of all groups of a trace: a few characters may claim a million
 
 
 class Draft:

@@ -22,7 +22,7 @@ from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.trace_events import TraceEvent, TraceEvents
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.repetition import NOTHING_ELSE, in_one_step, with_steps
+from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 
@@ -71,10 +71,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         identity = {"rank": rank, "boot_id": "the coordinator"}
         draft.rank(RankInfo(rank, identity, {"device_clock": "host"}))
     _enter(draft, calls, ranks)
-    trace, inferred = with_steps(draft.trace({"source": NAME}))
-    trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else
-                        "the timeline marks no steps: all of it is taken as one")  # fmt: skip
-    return trace if inferred else in_one_step(trace)
+    return stepped(draft.trace({"source": NAME}), "the timeline marks no steps")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)

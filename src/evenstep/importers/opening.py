@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FORMATS: Mapping[str, str] = {
     "kineto.kineto": "a Kineto or Chrome trace in JSON",
     "horovod": "a timeline of Horovod",
+    "xplane.xplane": "an XPlane profile of JAX",
+    "otf2.otf2": "the anchor of an OTF2 archive",
     "nsys.nsys": "an SQLite export of Nsight Systems",
     "flight_recorder.flight_recorder": "a flight recorder dump of torch.distributed",
     "nccl.inspector": "JSON lines of the NCCL Inspector",
@@ -39,6 +41,7 @@ FORMATS: Mapping[str, str] = {
 LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # all may speak in one file
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"
+DEEPEST = 5  # below a folder: JAX writes rank0/plugins/profile/STAMP/HOST.xplane.pb
 MOST_FILES = 20_000  # in a folder: beyond it is no folder of ranks
 
 
@@ -183,8 +186,8 @@ def _attempts(paths: Sequence[Path]) -> list[Path]:
 
 def _inside(folder: Path) -> list[Path]:
     """The files of a folder; where it has none, those of the folders in it."""
-    for pattern in ("*", "*/*", "*/*/*"):
-        files = sorted(path for path in folder.glob(pattern) if _plain(path, folder))
+    for depth in range(1, DEEPEST + 1):
+        files = sorted(path for path in folder.glob("/".join("*" * depth)) if _plain(path, folder))
         if len(files) > MOST_FILES:
             raise TraceError(f"{folder} holds {len(files)} files; give the traces' own folder")
         if files:

@@ -22,6 +22,7 @@ Settings = TypeVar("Settings")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B")
 MOST_COUNT, MOST_NUMBER, MOST_BYTES = 2**31 - 1, 1e12, 10**18
 LEAST_ABOVE = 1e-9  # of a number that must be above 0
+LARGEST = 1 << 1000  # that is a finite float
 _BARE = re.compile(r"[+-]?(\.\d+|\d+\.)")  # a number that TOML does not take
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
@@ -200,7 +201,9 @@ def _scalar(check: Constraint, value: Any, place: str) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < LARGEST
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _bytes(value: str, place: str, check: Constraint) -> int:

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from itertools import pairwise
 
 MOST_RANKS = 1 << 20  # a number beyond it is damage, not a cluster
+MOST_MEMBERS = 4 * MOST_RANKS  # of all groups: a few characters may claim a million
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

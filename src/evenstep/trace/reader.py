@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.errors import LayoutError, SpoolError
 from evenstep.trace.pack import Extent
-from evenstep.trace.ranks import MOST_RANKS, parse_ranks
+from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS, parse_ranks
 from evenstep.trace.spool import layout, summary
 
 Array = npt.NDArray[Any]
@@ -32,7 +32,6 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
 SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
-MOST_MEMBERS = 4 * MOST_RANKS  # of a rank's groups: a few characters may claim a million
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 SUMMARY_STRETCH = 64  # summaries looked at together for the end of those that were written
 

@@ -62,7 +62,19 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
     return replace(trace, events=events), text
 
 
-def in_one_step(trace: Trace) -> Trace:
+def stepped(trace: Trace, unmarked: str) -> Trace:
+    """The trace in the steps that its calls repeat in, else in one; said in its limits.
+
+    `unmarked` says what marks no steps.
+    """
+    found, inferred = with_steps(trace)
+    found.limits.append(
+        f"{inferred}; {NOTHING_ELSE}" if inferred else f"{unmarked}: all of it is taken as one"
+    )
+    return found if inferred else _in_one_step(found)
+
+
+def _in_one_step(trace: Trace) -> Trace:
     """The trace with one step of all ranks: all that was recorded, where nothing repeats."""
     begun = _begun(trace.events, trace)
     ended = np.maximum(trace.events.exit_ns, begun + 1)

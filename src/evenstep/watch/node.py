@@ -149,7 +149,7 @@ def decoded(data: bytes) -> NodeNews:
         head = msgspec.convert(values, Head)
         ranks = np.frombuffer(data, RANK, head.rank_rows, HEAD_BYTES)
         steps = np.frombuffer(data, STEP, KEPT_STEPS, HEAD_BYTES + ranks.nbytes)
-    except (TypeError, RecursionError) as error:
+    except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError(str(error)) from error
     ranks, steps = ranks[ranks["rank"] >= 0], steps[steps["step"] >= 0]
     states = [_state(row, head) for row in ranks]

@@ -35,14 +35,15 @@ Array = npt.NDArray[Any]
 
 NAME = "Kineto trace"
 _MARKS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')
-_NEGOTIATION = b'"NEGOTIATE_'  # Horovod's timeline, which is Chrome JSON too
+#: Chrome JSON of others: Horovod's timeline, the viewer's copy that lies beside an XPlane profile.
+_OTHERS = (b'"NEGOTIATE_', b'"metadata":{"highres-ticks":true}')
 _PREAMBLE = (b'"schemaVersion"', b'"deviceProperties"')  # a long list of them comes first
 
 
 def recognises(source: SourceFile) -> bool:
     """Whether a file is Chrome JSON."""
     head = source.head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if head[:1] not in (b"{", b"[") or _NEGOTIATION in head:
+    if head[:1] not in (b"{", b"[") or any(mark in head for mark in _OTHERS):
         return False
     return _MARKS.search(head) is not None or all(mark in head for mark in _PREAMBLE)
 

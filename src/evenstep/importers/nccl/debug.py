@@ -15,10 +15,9 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import TextLine, lines, reported
-from evenstep.importers.draft import MOST_MEMBERS
 from evenstep.importers.format import CompanionFormat, Progress, SourceFile
 from evenstep.importers.nccl.tests import from_lines
-from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
 
 NAME = "NCCL_DEBUG log"
 MOST_CHANNELS = 256

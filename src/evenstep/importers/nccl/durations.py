@@ -23,7 +23,7 @@ from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.repetition import in_one_step, with_steps
+from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 
@@ -87,13 +87,11 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     for rank in np.unique(table["rank"]).tolist():
         draft.rank(RankInfo(rank, {"rank": rank, "boot_id": "one table"}, {"device_clock": "host"}))
     _enter(draft, table)
-    trace, inferred = with_steps(draft.trace({"source": NAME}))
-    trace.limits += [
+    draft.limits.append(
         "only durations of collectives are known: a rank's wait is its own less the shortest of "
-        "the members', which is taken for transfer; what lies between collectives is not in it",
-        inferred or "no steps are known: all of it is taken as one",
-    ]
-    return trace if inferred else in_one_step(trace)
+        "the members', which is taken for transfer; what lies between collectives is not in it"
+    )
+    return stepped(draft.trace({"source": NAME}), "no steps are known")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)

@@ -26,7 +26,7 @@ from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.trace.ranks import MOST_RANKS, format_missing
-from evenstep.trace.repetition import NOTHING_ELSE, in_one_step, with_steps
+from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 
@@ -90,12 +90,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         except TraceError as error:
             draft.limits.append(f"left out: {error}")
     _enter(draft, log)
-    trace, inferred = with_steps(draft.trace({"source": NAME}))
-    if inferred:
-        trace.limits.append(f"{inferred}; {NOTHING_ELSE}")
-        return trace
-    trace.limits.append("NCCL Inspector records no steps: all of the log is taken as one")
-    return in_one_step(trace)
+    return stepped(draft.trace({"source": NAME}), "NCCL Inspector records no steps")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)

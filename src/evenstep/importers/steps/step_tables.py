@@ -1,7 +1,7 @@
 """Step tables: a row per worker and step with what it took, in CSV, JSON lines or Parquet.
 
-Also what experiment trackers export: a column of durations per run (Weights & Biases), or one
-metric's history (TensorBoard). Columns are found by their names; units by the names' ends.
+Also what experiment trackers keep: a column of durations per run (Weights & Biases), one metric's
+history or all of them (TensorBoard). Columns are found by their names; units by the names' ends.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import last_number, natural, ranks_by_paths
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import phase
+from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.importers.tables import (
     RELATIVE,
@@ -72,7 +73,7 @@ class StepColumns(NamedTuple):
 
 def recognises(source: SourceFile) -> bool:
     """Whether a file has a step or a time, and whose or how long it was."""
-    return layout_of(source) is not None
+    return tensorboard.recognises(source.head) or layout_of(source) is not None
 
 
 def layout_of(source: SourceFile) -> StepColumns | None:
@@ -115,12 +116,13 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     by_path = ranks_by_paths([source.path for source in sources])
     for source in reported(sources, progress):
         try:
-            layout = layout_of(source)
-            if layout is None:
-                raise TraceError(f"{source.path} was changed while it was read")
             own = by_path.get(source.path, last_number(source.path))
             own = own if len(sources) > 1 and own is not None else len(parts)
-            parts += _rows(layout, own, places, draft.limits)
+            layout = None if tensorboard.recognises(source.head) else layout_of(source)
+            if layout is not None:
+                parts += _rows(layout, own, places, draft.limits)
+            else:
+                parts += _metrics(source.path, own, draft.limits)
         except TraceError as error:
             draft.limits.append(f"left out: {error}")
     if not parts:
@@ -164,6 +166,23 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         there = np.isfinite(seconds) | (len(layout.durations) == 1)
         found.append(_timed(mine, number, time, seconds, kind, there))
     return found
+
+
+def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
+    """A row per step and metric of durations; without such a metric, the time between two steps."""
+    tags = tensorboard.scalars(path, limits)
+    told = {tag: found for tag in tags if (found := _duration(tag)) is not None}
+    rows = []
+    for tag, duration in told.items():
+        number, time, value = np.array(tags[tag]).T
+        rank, part = np.full(len(time), own), np.full(len(time), duration.phase)
+        seconds = value * duration.unit_s
+        rows.append(_timed(rank, number, time, seconds, part, np.full(len(time), True)))
+    if not told and tags:
+        limits.append(f"{path} has no metric of durations: a step is taken to last until the next")
+        number, time, _ = np.array(max(tags.values(), key=len)).T
+        rows.append(_between(np.full(len(time), own), number, time, np.full(len(time), WHOLE)))
+    return rows
 
 
 def _timed(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.ranks import parse_ranks
+from evenstep.trace.ranks import MOST_MEMBERS, parse_ranks
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spools import LARGE_RECORDS
@@ -53,11 +53,20 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
 
 
 def groups_of(manifest: Manifest) -> tuple[Group, ...]:
-    """The process groups of a store."""
-    return tuple(
-        Group(each.uid, each.name, parse_ranks(each.ranks), each.backend)
-        for each in manifest.groups
-    )
+    """The process groups of a store. Raises `TraceError` where their ranks are none."""
+    groups: list[Group] = []
+    left = MOST_MEMBERS
+    for each in manifest.groups:
+        try:
+            ranks = parse_ranks(each.ranks)
+            left -= len(ranks)
+            if left < 0:
+                raise ValueError
+        except ValueError:
+            name = each.name[:80]
+            raise TraceError(f"a store's group {name!r} is damaged; store the run again") from None
+        groups.append(Group(each.uid, each.name, ranks, each.backend))
+    return tuple(groups)
 
 
 def _ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:

@@ -1,0 +1,118 @@
+"""OTF2 archives (`traces.otf2` and what lies beside it) as a trace: MPI's collectives and messages.
+
+A rank is a location that communicates, in MPI's own order. Recorders align clocks as well as they
+can, which is often worse than a collective is long: each process keeps a clock of its own here, and
+what all ranks did together aligns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import reported
+from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
+from evenstep.importers.otf2.archive import Archive
+from evenstep.importers.otf2.archive import read as read_archive
+from evenstep.trace.columns import Columns
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.repetition import stepped
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import RankInfo, Trace
+
+NAME = "OTF2 archive"
+_MAGIC = b"OTF2"
+LONGEST_S = 1e7
+#: By OTF2's number of a collective; those beyond allocate and free.
+_OPS = (
+    Op.BARRIER, Op.BROADCAST, Op.GATHER, Op.GATHER, Op.SCATTER, Op.SCATTER, Op.ALL_GATHER,
+    Op.ALL_GATHER, Op.ALL_TO_ALL, Op.ALL_TO_ALL, Op.ALL_TO_ALL, Op.ALL_REDUCE, Op.REDUCE,
+    Op.REDUCE_SCATTER, Op.OTHER, Op.OTHER, Op.REDUCE_SCATTER,
+)  # fmt: skip
+
+
+def recognises(source: SourceFile) -> bool:
+    """Whether a file is an archive's anchor."""
+    return source.path.suffix == ".otf2" and _MAGIC in source.head[:8]
+
+
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+    """The archive as a trace. Raises `TraceError` where no process communicates in it."""
+    draft = Draft()
+    draft.limits += [f"left out: {each.path} is a second archive" for each in sources[1:]]
+    for source in reported(sources[:1], progress):
+        archive = read_archive(source.path)
+        world = max((those for _, those in archive.communicators.values()), key=len, default=[])
+        if not world or not len(archive.operations) or archive.ticks_per_s < 1:
+            raise TraceError(f"{source.path} holds no communication of MPI; record MPI's functions")
+        for rank, location in enumerate(world[:MOST_RANKS]):
+            name, process = archive.locations.get(location, ("", -1))
+            identity = {
+                "rank": rank, "place": archive.processes.get(process) or name,
+                "source": str(source.path), "boot_id": f"process {rank}",
+            }  # fmt: skip
+            draft.rank(RankInfo(rank, identity))
+        _enter(draft, archive, {location: rank for rank, location in enumerate(world)})
+    return stepped(draft.trace({"source": NAME}), "the archive marks no steps")
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:
+    """Every operation that a rank took part in, numbered in the order of its communicator."""
+    rows = archive.operations.sorted_by("enter")
+    rank_of = np.array([ranks.get(each, -1) for each in rows.location.tolist()], np.int64)
+    groups, members = {}, {}
+    for number, (name, locations) in archive.communicators.items():
+        members[number] = [ranks.get(location, -1) for location in locations]
+        if members[number] and min(members[number]) >= 0:
+            groups[number] = draft.group(name, members[number], "mpi")
+    known = (rank_of >= 0) & np.isin(rows.communicator, list(groups)) & (rows.kind < len(_OPS))
+    known &= (rows.exit >= rows.enter) & (
+        rows.exit - rows.enter[0] < LONGEST_S * archive.ticks_per_s
+    )
+    rows, rank = rows.select(known), rank_of[known]
+    if not len(rows):
+        raise TraceError("its operations are of no known process and communicator")
+    message = rows.kind < 0
+    ops = np.array([*map(int, _OPS), int(Op.RECV), int(Op.SEND)])[rows.kind]  # from the end: -1, -2
+    peer = _peers(rows, members)
+    scale = 1e9 / archive.ticks_per_s
+    first = int(rows.enter.min())
+    draft.rows(
+        rank,
+        {
+            "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
+            "op": ops, "group": np.array([groups[each] for each in rows.communicator.tolist()]),
+            "group_seq": _sequence(rows, rank, np.where(message, peer, -1)),
+            "peer_or_root": peer, "payload": rows.tag,
+            "bytes_in": np.clip(rows.sent, 0, MOST_BYTES),
+            "bytes_out": np.clip(rows.received, 0, MOST_BYTES),
+            "enter_ns": FIRST_NS + ((rows.enter - first) * scale).astype(np.int64),
+            "exit_ns": FIRST_NS + ((rows.exit - first) * scale).astype(np.int64) + 1,
+            "flags": int(Flag.HOST_BLOCKED),
+        },
+    )  # fmt: skip
+
+
+def _peers(rows: Columns, members: dict[int, list[int]]) -> np.ndarray:
+    """Global ranks of the other side or the root, which MPI counts within the communicator."""
+    pairs = zip(rows.communicator.tolist(), rows.peer.tolist(), strict=True)
+    return np.array(
+        [members[comm][peer] if 0 <= peer < len(members[comm]) else -1 for comm, peer in pairs]
+    )
+
+
+def _sequence(rows: Columns, rank: np.ndarray, peer: np.ndarray) -> np.ndarray:
+    """The place of each operation among its like: of a communicator, or between two ranks."""
+    kind = np.where(rows.kind < 0, rows.kind, 0)
+    table = np.stack([rank, rows.communicator, kind, peer, rows.tag])
+    _, place = np.unique(table, axis=1, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    sequence = np.empty(len(rows), np.int64)
+    sequence[order] = np.arange(len(rows)) - np.searchsorted(place[order], place[order])
+    return sequence

@@ -1,0 +1,1 @@
+"""XPlane: what jax.profiler and TensorFlow's profiler write."""

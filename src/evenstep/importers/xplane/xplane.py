@@ -1,0 +1,294 @@
+"""XPlane profiles (`*.xplane.pb` of jax.profiler), one file per process, as one trace.
+
+Events are told by the programs that ran, which are in the profile. Each device is a rank, in the
+order of files and of the devices in them, which is the order JAX numbers devices in; replica groups
+are read as numbers of that order. Verified on profiles of JAX on processors; those of GPU and TPU
+follow the same schema and have their events on planes of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
+from evenstep.importers.content import content, reported
+from evenstep.importers.draft import COMPUTE, FIRST_NS, LATEST_NS, Draft
+from evenstep.importers.file_ranks import natural, ranks_by_paths
+from evenstep.importers.format import Progress, SourceFile, TraceFormat
+from evenstep.importers.merging import united
+from evenstep.importers.protobuf import messages, parsed
+from evenstep.importers.xplane.programs import Instruction, instructions
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.repetition import stepped
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import RankInfo, Trace
+
+NAME = "XPlane profile"
+MOST_FILE_BYTES = 1 << 29
+MOST_EVENTS = 20_000_000
+RELATIVE_NS = 10**15  # the clock of a line that counts from the beginning of the profile is below
+Array = npt.NDArray[Any]
+
+_PLANES = (b"/host:", b"/device:", b"Task Environment")
+_DEVICE = re.compile(r"^/device:\w+:(\d{1,4})$")
+_NOTHING = Instruction(None)
+
+
+class Ran(NamedTuple):
+    """An instruction on a device. Times in ns since 1970; `run` of a launch, -1 if unknown."""
+
+    start_ns: int
+    end_ns: int
+    run: int
+    what: Instruction
+
+
+@dataclass(slots=True)
+class PlaneFile:
+    """One file."""
+
+    path: Path
+    host: str = ""
+    began_ns: int = 0
+    devices: dict[int, list[Ran]] = field(default_factory=dict)
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # by number: start, end
+
+    def step_at(self, times_ns: Array) -> Array:
+        """The number of the step that each time is in, or that came before it."""
+        numbers = sorted(self.steps, key=lambda number: self.steps[number])
+        begins = [self.steps[number][0] for number in numbers]
+        place = np.searchsorted(np.array(begins, np.int64), times_ns, side="right")
+        return np.asarray(np.array([0, *numbers], np.int64)[place])
+
+
+def recognises(source: SourceFile) -> bool:
+    """Whether a file begins with a plane."""
+    head = source.head
+    return head[:1] == b"\n" and any(name in head[:24] for name in _PLANES)
+
+
+def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+    """All files as one trace. Raises `TraceError` where none shows a device at work."""
+    draft = Draft()
+    named = ranks_by_paths([source.path for source in sources])
+    ordered = sorted(sources, key=lambda each: (named.get(each.path, 0), natural(each.path)))
+    profiles = []
+    for source in reported(ordered, progress):
+        try:
+            profiles.append(_profile(source.path))
+        except TraceError as error:
+            draft.limits.append(f"left out: {error}")
+    devices = [(each, number) for each in profiles for number in sorted(each.devices)]
+    if not devices:
+        reasons = "; ".join(draft.limits) or f"{sources[0].path} shows no device at work"
+        raise TraceError(f"nothing to read: {reasons}; profile with jax.profiler.trace")
+    origin = min(ran.start_ns for each, number in devices for ran in each.devices[number])
+    origin = min([origin, *(start for each in profiles for start, _ in each.steps.values())])
+    _enter(draft, devices, origin - FIRST_NS)
+    if _kept_step(profiles):
+        for rank, (each, _) in enumerate(devices):
+            _enter_steps(draft, rank, each, origin - FIRST_NS)
+        return draft.trace({"source": NAME})
+    marked = any(each.steps for each in profiles)
+    unmarked = "the profile marks no steps"
+    asynchronous = "the devices do not keep to the steps that the host marks"
+    return stepped(draft.trace({"source": NAME}), asynchronous if marked else unmarked)
+
+
+FORMAT = TraceFormat(NAME, recognises, read)
+
+
+# -- one file --------------------------------------------------------------------------------------
+
+
+@cache
+def _space() -> Any:
+    return messages(
+        "xplane",
+        {
+            "XSpace": "planes=1*XPlane hostnames=4*string",
+            "XPlane": "name=2:string lines=3*XLine event_metadata=4*EventName "
+            "stat_metadata=5*StatName stats=6*XStat",
+            "EventName": "key=1:int64 value=2:EventMetadata",
+            "EventMetadata": "name=2:string display_name=4:string stats=5*XStat",
+            "StatName": "key=1:int64 value=2:StatMetadata",
+            "StatMetadata": "name=2:string",
+            "XLine": "name=2:string timestamp_ns=3:int64 events=4*XEvent",
+            "XEvent": "metadata_id=1:int64 offset_ps=2:int64 duration_ps=3:int64 stats=4*XStat",
+            "XStat": "metadata_id=1:int64 uint64_value=3:uint64 int64_value=4:int64 "
+            "str_value=5:string bytes_value=6:bytes ref_value=7:uint64",
+        },
+    )["XSpace"]
+
+
+def _profile(path: Path) -> PlaneFile:
+    space = parsed(_space(), content(path, MOST_FILE_BYTES), path)
+    found = PlaneFile(path, next(iter(space.hostnames), ""))
+    programs: dict[str, Instruction] = {}
+    for plane in space.planes:
+        names = {each.key: each.value.name for each in plane.stat_metadata}
+        for stat in plane.stats:
+            if names.get(stat.metadata_id) == "profile_start_time":
+                found.began_ns = min(_number(stat), LATEST_NS)
+        for each in plane.event_metadata:
+            for stat in each.value.stats:
+                if names.get(stat.metadata_id) == "Hlo Proto":
+                    programs |= instructions(stat.bytes_value, path)
+    for plane in space.planes:
+        if plane.name.startswith(("/host:CPU", "/device:")):
+            _take_plane(found, plane, programs)
+    return found
+
+
+def _number(stat: Any) -> int:
+    return int(stat.uint64_value or stat.int64_value)
+
+
+def _take_plane(found: PlaneFile, plane: Any, programs: Mapping[str, Instruction]) -> None:
+    """The instructions that ran on a plane, and the steps it marks."""
+    stats = {each.key: each.value.name for each in plane.stat_metadata}
+    events = {each.key: each.value for each in plane.event_metadata}
+    whole = _DEVICE.match(plane.name)
+    count = sum(map(len, found.devices.values()))
+    for line in plane.lines:
+        began_ns = line.timestamp_ns + (found.began_ns if line.timestamp_ns < RELATIVE_NS else 0)
+        for event in line.events:
+            start_ns = began_ns + event.offset_ps // 1000
+            end_ns = start_ns + event.duration_ps // 1000
+            if not 0 < start_ns <= end_ns < LATEST_NS:
+                continue
+            said = {stats.get(stat.metadata_id, ""): stat for stat in event.stats}
+            if "step_num" in said:
+                number = _number(said["step_num"])
+                if number < 1 << 31:
+                    found.steps.setdefault(number, (start_ns, end_ns))
+                continue
+            told = events.get(event.metadata_id)
+            what = next((programs[name] for name in _names(told, said, stats) if name in programs),
+                        None)  # fmt: skip
+            device = int(whole[1]) if whole else _number(said.get("device_ordinal", _nothing()))
+            if what is None or device >= MOST_RANKS or count >= MOST_EVENTS:
+                continue
+            run = _number(said["run_id"]) if "run_id" in said else -1
+            found.devices.setdefault(device, []).append(Ran(start_ns, end_ns, run, what))
+            count += 1
+
+
+@cache
+def _nothing() -> Any:
+    return messages("none", {"XStat": "uint64_value=3:uint64 int64_value=4:int64"})["XStat"]()
+
+
+def _names(told: Any, said: Mapping[str, Any], stats: Mapping[int, str]) -> Iterator[str]:
+    """What an event may call its instruction, the surest first."""
+    if "hlo_op" in said:
+        yield said["hlo_op"].str_value or stats.get(said["hlo_op"].ref_value, "")
+    elif told is not None:
+        yield told.display_name
+        yield told.name.removeprefix("%").partition(" ")[0]
+
+
+# -- the trace -------------------------------------------------------------------------------------
+
+
+def _enter(draft: Draft, devices: Sequence[tuple[PlaneFile, int]], shift: int) -> None:
+    """Ranks, what they computed, and what they did together, numbered by what all have seen."""
+    runs = [{ran.run for ran in each.devices[number] if ran.what.op} for each, number in devices]
+    shared = set.intersection(*runs)
+    if not shared and any(runs):
+        draft.limits.append(
+            "the files have no launch of a program in common: their collectives are counted from "
+            "the beginning of each"
+        )
+    left_out = 0
+    for rank, (each, number) in enumerate(devices):
+        host = each.host or each.path.name.partition(".")[0]
+        draft.rank(
+            RankInfo(
+                rank,
+                {"rank": rank, "hostname": host, "boot_id": f"host {host}",
+                 "source": str(each.path)},
+                {"device_clock": "host"},
+            )
+        )  # fmt: skip
+        ran = sorted(each.devices[number], key=lambda ran: ran.start_ns)
+        moving = [one for one in ran if one.what.op is not None]
+        kept = [one for one in moving if not shared or one.run in shared]
+        left_out += len(moving) - len(kept)
+        _enter_calls(draft, rank, len(devices), kept, each, shift)
+        busy = [one for one in ran if one.what.computes]
+        start, end = united(*(np.array([one[at] for one in busy], np.int64) for at in (0, 1)))
+        draft.device_spans(rank, COMPUTE, number, start - shift, end - shift, each.step_at(start))
+    if left_out:
+        draft.limits.append(
+            f"{left_out} collectives are of programs that not all ranks' profiles show: left out"
+        )
+
+
+def _enter_calls(
+    draft: Draft, rank: int, world: int, calls: Sequence[Ran], profile: PlaneFile, shift: int
+) -> None:
+    counts: dict[tuple[int, int], int] = {}
+    rows = []
+    for call in calls:
+        what = call.what
+        everybody = draft.group("world", range(world))
+        ends = [(Op.SEND, to) for source, to in what.pairs if source == rank != to]
+        ends += [(Op.RECV, source) for source, to in what.pairs if to == rank != source]
+        if not what.pairs:
+            mine = next((group for group in what.groups if rank in group), None)
+            ends = [(what.op or Op.OTHER, -1)] if mine or not what.groups else []
+            whole = mine is None or len(mine) == world
+            group = everybody if whole else draft.group("replicas", mine or ())
+        else:
+            group = everybody
+        for op, peer in ends:
+            place = (group, peer * 4 + int(op) if peer >= 0 else -1)
+            counts[place] = counts.get(place, -1) + 1
+            rows.append((int(op), group, counts[place], peer, call))
+    if not rows:
+        return
+    op, group, sequence, peer = np.array([row[:4] for row in rows], np.int64).T
+    start, end = (np.array([row[4][at] for row in rows], np.int64) - shift for at in (0, 1))
+    draft.rows(
+        rank,
+        {
+            "kind": np.where(peer >= 0, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
+            "op": op, "group": group, "group_seq": sequence, "peer_or_root": peer,
+            "bytes_in": np.array([row[4].what.bytes for row in rows]),
+            "bytes_out": np.array([row[4].what.bytes for row in rows]),
+            "step": profile.step_at(start + shift),
+            "dtype": np.array([int(row[4].what.dtype) for row in rows]),
+            "enter_ns": start, "exit_ns": np.maximum(end, start + 1), "device": 0,
+            "device_enter_ns": start, "device_exit_ns": np.maximum(end, start + 1),
+            "flags": int(Flag.ASYNC | Flag.ON_DEVICE),
+        },
+    )  # fmt: skip
+
+
+def _kept_step(profiles: Sequence[PlaneFile]) -> bool:
+    """Whether every file marks steps, and its devices do nothing across the end of one."""
+    for each in profiles:
+        if len(each.steps) < 2:
+            return False
+        ends = np.sort([end for _, end in each.steps.values()])
+        for ran in each.devices.values():
+            start, end = np.array([(one.start_ns, one.end_ns) for one in ran], np.int64).T
+            across = np.searchsorted(ends, start, "right") != np.searchsorted(ends, end, "left")
+            if across.any():
+                return False
+    return True
+
+
+def _enter_steps(draft: Draft, rank: int, each: PlaneFile, shift: int) -> None:
+    number = np.array(sorted(each.steps), np.int64)
+    start, end = np.array([each.steps[step] for step in number.tolist()], np.int64).T - shift
+    draft.rows(rank, {"kind": int(Kind.STEP), "step": number, "enter_ns": start, "exit_ns": end})
