@@ -10,12 +10,12 @@ shared gradients, the optimizer. A message or a collective begins when its last 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.operations.messages import STAMPS_S, OperationMessages, in_order, messages
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, DATA_PARALLEL, MESSAGES, Role
@@ -24,29 +24,16 @@ Array = npt.NDArray[Any]
 Edges = tuple[Array, Array]  # from, to: nodes
 
 
-class OperationLevel(NamedTuple):
-    """Groups that can begin once all earlier levels have ended."""
+class Dependencies(NamedTuple):
+    """What waits for what among the operations of a step."""
 
-    nodes: slice
-    member: Array  # of each node: its group, counted within the level
-    sources: Array  # of each edge into the level
-    targets: Array
-    edges: Array  # first edge of each group
-
-
-class OperationGraph(NamedTuple):
-    """The operations of a step, ordered by level. `order` are their indices in the table given.
-
-    Node number `len(order)` stands for the beginning of the step.
-    """
-
-    order: Array
-    group: Array  # of each node, in that order: those of a number begin together
-    levels: list[OperationLevel]
+    source: Array  # of each edge, an operation
+    target: Array  # ascending
+    group: Array  # of each operation, from 0: those of a number begin together
     unpaired: int  # messages whose other end is not there
 
 
-def graph(ops: Columns, *, overlapping: bool) -> OperationGraph:
+def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
     """The dependencies of one step's operations; see `operations.prepared` for the columns.
 
     `overlapping`: gradients are reduced behind backward. Where operations are missing, nothing
@@ -58,14 +45,75 @@ def graph(ops: Columns, *, overlapping: bool) -> OperationGraph:
     if sent.doubtful:
         possible = ops.start_s[target] >= ops.end_s[source] - STAMPS_S
         source, target = source[possible], target[possible]
-    level = _levels(source, target, group)
-    if (level < 0).any():  # a contradiction: messages that were not each other's are taken apart
-        apart = (level < 0) & np.isin(ops.role, MESSAGES)
-        group = np.where(apart, group.max() + 1 + np.arange(len(group)), group)
-        level = _levels(source, target, group)
-    if (level < 0).any():
-        level = _levels(source, target, group := np.arange(len(group)))
-    return _ordered(source, target, group, level, sent.unpaired)
+    circular = _circular(source, target, group)
+    if circular.any():  # messages that were not each other's are taken apart
+        apart = circular & np.isin(ops.role, MESSAGES)
+        group = _numbered(np.where(apart, len(ops) + np.arange(len(ops)), group)[None])
+        if _circular(source, target, group).any():
+            group = np.arange(len(ops))
+    order = np.argsort(target, kind="stable")
+    return Dependencies(source[order], target[order], group, sent.unpaired)
+
+
+def _circular(source: Array, target: Array, group: Array) -> Array:
+    """Operations whose group waits for itself, through others or at once."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    begins, ends = group[source], group[target]
+    count = int(group.max()) + 1
+    edges = coo_array((np.ones(len(begins)), (begins, ends)), shape=(count, count))
+    part = connected_components(edges, connection="strong")[1]
+    circle = np.bincount(part)[part] > 1
+    circle[begins[begins == ends]] = True
+    return np.asarray(circle[group])
+
+
+class LaidStep(NamedTuple):
+    """The dependencies as a segment of a graph of one lane.
+
+    An operation of the table is a row, its own work; of those that begin together each has another
+    row before, `ready`, at which it could (else that is its own). The last row ends the step.
+    """
+
+    links: Links
+    ready: Array
+
+
+def segment(found: Dependencies) -> LaidStep:
+    """Lay out a step's dependencies."""
+    count = len(found.group)
+    grouped = np.flatnonzero(np.bincount(found.group)[found.group] > 1)
+    ready = np.arange(count)
+    ready[grouped] = count + np.arange(len(grouped))
+    needs = np.bincount(found.target, minlength=count)
+    many, inside = np.flatnonzero(needs > 2), needs[found.target] > 2
+    kind = np.unique(found.group[grouped], return_inverse=True)[1].reshape(-1) + len(many)
+    last = len(many) + len(np.unique(kind))
+    base = count + len(grouped) + 1
+    beginning, never = base + last + 1, base + last + 2
+    begin = np.searchsorted(found.target, np.arange(count))
+    sources = np.append(found.source, [never, never])
+    previous, awaited = np.full(base, never), np.full(base, never)
+    previous[ready] = np.where(needs > 0, sources[begin], beginning)
+    awaited[ready] = np.where(needs > 1, sources[begin + 1], never)
+    previous[ready[many]], awaited[ready[many]] = base + np.arange(len(many)), never
+    previous[grouped], previous[-1] = base + kind, base + last
+    after = np.setdiff1d(np.arange(count), found.source)  # nothing in the step follows these
+    entry = [np.searchsorted(many, found.target[inside]), kind, np.full(len(after), last)]
+    order = np.argsort(np.concatenate(entry), kind="stable")
+    row = np.concatenate([found.source[inside], ready[grouped], after])
+    wait = Links(
+        previous=previous,
+        awaited=awaited,
+        entry_operation=np.concatenate(entry)[order],
+        entry_row=row[order],
+        queued=np.full(last + 1, never),
+        lane_end=np.array([base - 1]),
+        lane_awaited=np.array([never]),
+        queue_end=np.zeros(0, np.int64),
+    )
+    return LaidStep(wait, ready)
 
 
 # -- who begins together ---------------------------------------------------------------------------
@@ -240,53 +288,3 @@ def _ranks_by_time(ops: Columns, late: Array, known: Array) -> Array:
     before = nodes[np.maximum(at, 0)] if len(nodes) else np.zeros(len(at), np.int64)
     found = (at >= 0) & (ops.worker[before] == ops.worker[late])
     return np.where(found, ops.role[before] + 0.5, Role.GC - 0.5)
-
-
-# -- levels ----------------------------------------------------------------------------------------
-
-
-def _levels(source: Array, target: Array, group: Array) -> Array:
-    """Of each node, the longest way to its group from the beginning; -1 where there is a circle."""
-    count = int(group.max()) + 1
-    order = np.argsort(group[source], kind="stable")
-    begins, ends = group[source][order], group[target][order]
-    first = np.searchsorted(begins, np.arange(count + 1))
-    waiting = np.bincount(ends, minlength=count)
-    level = np.full(count, -1)
-    ready, depth = np.flatnonzero(waiting == 0), 0
-    while len(ready):
-        level[ready] = depth
-        sizes = first[ready + 1] - first[ready]
-        offsets = np.repeat(first[ready] - np.cumsum(sizes) + sizes, sizes)
-        reached = ends[offsets + np.arange(len(offsets))]
-        np.subtract.at(waiting, reached, 1)
-        reached = np.unique(reached)
-        ready, depth = reached[waiting[reached] == 0], depth + 1
-    return np.asarray(level[group])
-
-
-def _ordered(
-    source: Array, target: Array, group: Array, level: Array, unpaired: int
-) -> OperationGraph:
-    """Nodes renumbered by level and group, with the edges into every level side by side."""
-    order = np.lexsort([group, level])
-    count = len(order)
-    place = np.empty(count + 1, np.int64)
-    place[order], place[count] = np.arange(count), count
-    begins = np.setdiff1d(np.arange(count), target)
-    source = place[np.concatenate([source, np.full(len(begins), count)])]
-    target = place[np.concatenate([target, begins])]
-    group, level = group[order], level[order]
-    by_target = np.lexsort([target])
-    source, target = source[by_target], target[by_target]
-    starts = np.flatnonzero(np.diff(level, prepend=-1, append=-1))
-    levels = [_level(slice(int(a), int(b)), source, target, group) for a, b in pairwise(starts)]
-    return OperationGraph(order, group, levels, unpaired)
-
-
-def _level(nodes: slice, source: Array, target: Array, group: Array) -> OperationLevel:
-    first, end = np.searchsorted(target, [nodes.start, nodes.stop])
-    member = np.cumsum(np.diff(group[nodes], prepend=-1) != 0) - 1
-    source, target = source[first:end], target[first:end]
-    edges = np.flatnonzero(np.diff(member[target - nodes.start], prepend=-1))
-    return OperationLevel(nodes, member, source, target, edges)

@@ -7,12 +7,16 @@ began; what its members waited before is not its own. Usual durations are those 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.operations.dependency import OperationGraph, graph
+from evenstep.diagnose.graph.replay import Change, replay
+from evenstep.diagnose.graph.schedule import schedule
+from evenstep.diagnose.graph.structure import Batch, Graph
+from evenstep.diagnose.operations.dependency import Dependencies, dependencies, segment
 from evenstep.diagnose.operations.messages import CLOCK_ERROR_S
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
@@ -20,30 +24,20 @@ from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
 Array = npt.NDArray[Any]
 
 
-class StepBatch(NamedTuple):
-    """Steps of one structure. `rows` is (nodes, steps): rows of the table, in the graph's order."""
-
-    steps: Array  # indices into `OperationJob.steps`
-    rows: Array
-    graph: OperationGraph
-
-
 class OperationJob(NamedTuple):
-    """An operation table with its dependencies. Arrays beside the table are per row, seconds."""
+    """An operation table with its graph. Arrays beside the table are per row, seconds."""
 
     table: Columns
     steps: Array  # numbers, ascending
-    batches: list[StepBatch]
+    graph: Graph  # of which every step is a segment and a stretch of its own
+    row: Array  # of the graph: an operation's own work
+    ready: Array  # … and where it could begin, the same where it begins alone
     own_s: Array  # what the operation itself took
     usual_s: Array  # what one of its type usually takes
     delay_s: Array  # from when it could have begun to when it did: work that was not recorded
     measured_s: Array  # (steps,) first start to last end
     names: tuple[str, ...]  # of types, by `optype`
-
-    @property
-    def unpaired(self) -> int:
-        """Messages whose other end is not in the table."""
-        return sum(len(batch.steps) * batch.graph.unpaired for batch in self.batches)
+    unpaired: int  # messages whose other end is not in the table
 
 
 def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
@@ -51,13 +45,54 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     table = prepared(operations)
     steps, first = np.unique(table.step, return_index=True)
     bounds = np.append(first, len(table))
-    batches = _batches(table, bounds)
+    structures = _structures(table, bounds)
     own, delay = np.zeros(len(table)), np.zeros(len(table))
-    for batch in batches:
-        own[batch.rows], delay[batch.rows] = _measured(table, batch)
+    for indices, waits in structures:
+        rows = bounds[indices] + np.arange(len(waits.group))[:, None]
+        own[rows], delay[rows] = _measured(table, rows, waits)
     start = np.minimum.reduceat(table.start_s, first)
     measured = np.maximum.reduceat(table.end_s, first) - start
-    return OperationJob(table, steps, batches, own, _usual(table, own), delay, measured, names)
+    unpaired = sum(len(indices) * waits.unpaired for indices, waits in structures)
+    graph, row, ready = _laid(structures, steps, bounds)
+    graph.own_ns[row] = 1e9 * own
+    usual = _usual(table, own)
+    return OperationJob(
+        table, steps, graph, row, ready, own, usual, delay, measured, names, unpaired
+    )
+
+
+def _laid(structures: list[Structure], steps: Array, bounds: Array) -> tuple[Graph, Array, Array]:
+    """The graph of all steps, and the rows of each operation of the table in it."""
+    parts = [segment(waits) for _, waits in structures]
+    sizes = np.zeros((2, len(steps)), np.int64)  # rows and operations of each step
+    for (indices, _), part in zip(structures, parts, strict=True):
+        sizes[:, indices] = [[len(part.links.previous)], [len(part.links.queued)]]
+    first_row, first_operation = np.cumsum(sizes, axis=1) - sizes
+    row, ready = np.zeros(bounds[-1], np.int64), np.zeros(bounds[-1], np.int64)
+    batch_of, place = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
+    batches: list[Batch] = []
+    for (indices, _), part in zip(structures, parts, strict=True):
+        nodes = len(part.links.previous)
+        order = schedule(part.links, np.zeros(nodes + len(part.links.queued)))
+        ends = np.array([[nodes - 1, 0, 0]])
+        batch_of[indices], place[indices] = len(batches), np.arange(len(indices))
+        batches.append(Batch(indices, first_row[indices], first_operation[indices], order, ends))
+        own = np.arange(len(part.ready))[:, None]
+        row[bounds[indices] + own] = first_row[indices] + own
+        ready[bounds[indices] + own] = first_row[indices] + part.ready[:, None]
+    rows, operations = sizes.sum(axis=1)
+    graph = Graph(
+        ranks=np.zeros(1, np.int64),
+        steps=steps,
+        rows=Columns({"own_ns": np.zeros(rows)}),
+        operations=Columns({"took_ns": np.zeros(operations)}),
+        batches=batches,
+        batch_of=batch_of,
+        place_in_batch=place,
+        starts_ns=np.zeros((len(steps), 1)),
+        stretch_of=np.arange(len(steps)),
+    )
+    return graph, row, ready
 
 
 def prepared(operations: Columns) -> Columns:
@@ -108,21 +143,22 @@ def _lanes(operations: Columns, rank: Array) -> Array:
     return lane[rank]
 
 
-def _batches(table: Columns, bounds: Array) -> list[StepBatch]:
-    """Steps grouped by their structure, each with one graph."""
+Structure = tuple[Array, Dependencies]  # steps alike, by index, and what waits for what in them
+
+
+def _structures(table: Columns, bounds: Array) -> list[Structure]:
+    """Steps grouped by their structure."""
     turn = _turns(table, bounds)
     names = ("worker", "dp_rank", "stage", "optype", "seq_id", "mc", "gmc", "mb_id")
     form = np.stack([*(table[name] for name in names), turn], axis=1).astype(np.int32)
     overlapping = _reduces_behind(table)
     alike: dict[bytes, list[int]] = {}
-    for index in range(len(bounds) - 1):
-        alike.setdefault(form[bounds[index] : bounds[index + 1]].tobytes(), []).append(index)
+    for index, (begin, end) in enumerate(pairwise(bounds)):
+        alike.setdefault(form[begin:end].tobytes(), []).append(index)
     found = []
     for indices in alike.values():
-        begin, end = bounds[indices[0]], bounds[indices[0] + 1]
-        plan = graph(table.select(slice(begin, end)), overlapping=overlapping)
-        rows = plan.order[:, None] + bounds[indices][None, :]
-        found.append(StepBatch(np.asarray(indices), rows, plan))
+        rows = table.select(slice(bounds[indices[0]], bounds[indices[0] + 1]))
+        found.append((np.array(indices), dependencies(rows, overlapping=overlapping)))
     return found
 
 
@@ -155,28 +191,29 @@ def _turns(table: Columns, bounds: Array) -> Array:
     return turn
 
 
-def _measured(table: Columns, batch: StepBatch) -> tuple[Array, Array]:
-    """What each operation itself took, and how long after it could have begun it did."""
-    start, end = table.start_s[batch.rows], table.end_s[batch.rows]
-    role = table.role[batch.rows[:, 0]]
+def _measured(table: Columns, rows: Array, waits: Dependencies) -> tuple[Array, Array]:
+    """What each operation itself took, and how long after it could have begun it did.
+
+    `rows` (operations, steps) of the table.
+    """
+    start, end = table.start_s[rows], table.end_s[rows]
+    role = table.role[rows[:, 0]]
     together = np.isin(role, (*MESSAGES, *COLLECTIVES))[:, None]
-    group = batch.graph.group
-    edges = np.flatnonzero(np.diff(group, prepend=-1))
-    member = np.cumsum(np.diff(group, prepend=-1) != 0) - 1
-    last = np.maximum.reduceat(start, edges, axis=0)[member]
+    order = np.argsort(waits.group, kind="stable")
+    last = np.maximum.reduceat(start[order], _firsts(waits.group[order]), axis=0)[waits.group]
     transfer = end - last
     own = np.where(together, np.where(transfer <= -CLOCK_ERROR_S, 0.0, transfer), end - start)
-    return own, _delays(start, end, batch.graph)
-
-
-def _delays(start: Array, end: Array, plan: OperationGraph) -> Array:
-    before = np.concatenate([end, np.zeros((1, end.shape[1]))])
     free = np.zeros(start.shape)
-    for level in plan.levels:
-        edges = np.flatnonzero(np.diff(level.targets, prepend=-1))
-        free[level.targets[edges]] = np.maximum.reduceat(before[level.sources], edges, axis=0)
+    first = _firsts(waits.target)
+    if len(first):
+        free[waits.target[first]] = np.maximum.reduceat(end[waits.source], first, axis=0)
     delay = start - free
-    return np.where(delay <= -CLOCK_ERROR_S, 0.0, delay)
+    return own, np.where(delay <= -CLOCK_ERROR_S, 0.0, delay)
+
+
+def _firsts(ascending: Array) -> Array:
+    """Where each value begins."""
+    return np.flatnonzero(np.diff(ascending, prepend=-1))
 
 
 def _usual(table: Columns, own: Array) -> Array:
@@ -226,40 +263,17 @@ def evened(plan: OperationJob, own_s: Array) -> Array:
     return own
 
 
-# -- replay ----------------------------------------------------------------------------------------
-
-CELLS = 500_000  # of a replay at a time: what stays in a core's cache
-
-
 def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
     """Length of each step, in seconds, were its operations to take these durations.
 
     `durations_s` is (rows, scenarios), the result (steps, scenarios). Nothing begins before what it
     depends on has ended, nor for `delays_s` after that; without them nothing else takes time.
     """
-    scenarios = durations_s.shape[1]
-    length = np.zeros((len(plan.steps), scenarios))
-    for batch in plan.batches:
-        nodes = len(batch.rows)
-        width = max(1, CELLS // (nodes * scenarios))
-        for first in range(0, len(batch.steps), width):
-            part = slice(first, first + width)
-            rows = batch.rows[:, part]
-            shape = (nodes, rows.shape[1] * scenarios)
-            taken = durations_s[rows].reshape(shape)
-            held = None if delays_s is None else delays_s[rows].reshape(shape)
-            ends = _ends(batch.graph, taken, held)
-            length[batch.steps[part]] = ends.max(axis=0).reshape(-1, scenarios)
-    return length
-
-
-def _ends(plan: OperationGraph, taken: Array, held: Array | None) -> Array:
-    """When each node ends: (nodes, columns)."""
-    ends = np.zeros((len(taken) + 1, taken.shape[1]))
-    for level in plan.levels:
-        free = ends[level.sources]
-        if held is not None:
-            free += held[level.targets]
-        begin = np.maximum.reduceat(free, level.edges, axis=0)
-        np.add(begin[level.member], taken[level.nodes], out=ends[level.nodes])
-    return ends[:-1]
+    changes, everything = [], np.arange(len(plan.graph.rows))
+    for scenario in range(durations_s.shape[1]):
+        own = np.zeros(len(everything))
+        if delays_s is not None:
+            own[plan.ready] = delays_s[:, scenario]
+        own[plan.row] += durations_s[:, scenario]
+        changes.append(Change.none()._replace(rows=everything, own_ns=1e9 * own))
+    return np.asarray(replay(plan.graph, changes)[:, :, 0].T / 1e9)
