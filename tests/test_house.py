@@ -30,7 +30,7 @@ BUDGET = {
     "diagnose": 16800, "doctor": 2900, "explain": 1400, "export": 1600, "frameworks": 600,
     "hooks": 4450, "host": 1750, "pacing": 1950, "probe": 1800,
     "report": 3900, "reproduce": 1660, "scenario": 1300, "simulate": 10300, "statistics": 700,
-    "importers": 9050,  # XPlane, OTF2 and TensorBoard's files came in
+    "importers": 8797,  # XPlane, OTF2 and TensorBoard's files came in
     "trace": 5600,  # leaving, which sets clocks, and steps by repetition came here
     "watch": 2000, "workers": 400,
 }  # fmt: skip

@@ -114,9 +114,7 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
             "start_ns": kernels.start_ns.copy(),
         }
     )
-    host = file.rows.select(
-        np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
-    )
+    host = file.host
     for sources, key in ((host, "external"), (file.of(RowKind.LAUNCH), "correlation")):
         place = _lookup(sources[key], kernels[key])
         known = place >= 0
@@ -137,9 +135,7 @@ def _lookup(keys: Array, wanted: Array) -> Array:
 
 def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
     """Calls to a process group of devices, with what they do."""
-    host = file.rows.select(
-        np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
-    )
+    host = file.host
     comms = np.array([name == COMMS for name in file.names], bool)
     codes = announced_ops(announced, ON_DEVICE)
     notes = host.select(codes[host.name] >= 0).sorted_by("start_ns")

@@ -69,9 +69,14 @@ class KinetoFile:
         """What tells it from others: the file, and the process within it."""
         return self.path, self.process
 
-    def of(self, row: RowKind) -> Columns:
-        """The rows of one sort."""
-        return self.rows.select(self.rows.row == int(row))
+    def of(self, *kinds: RowKind) -> Columns:
+        """The rows of these kinds."""
+        return self.rows.select(np.isin(self.rows.row, [int(kind) for kind in kinds]))
+
+    @property
+    def host(self) -> Columns:
+        """What the host did: operators and annotations."""
+        return self.of(RowKind.OPERATOR, RowKind.ANNOTATION)
 
 
 def read_file(path: Path, progress: Callable[[int, int], None]) -> KinetoFile:

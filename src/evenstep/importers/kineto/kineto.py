@@ -7,7 +7,7 @@ event of any file; hosts are compared only where the files name them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from evenstep.importers.kineto.names import annotation
 from evenstep.importers.kineto.places import info_of, places_of
 from evenstep.importers.kineto.processes import by_process
 from evenstep.importers.kineto.records import Profile, enter
-from evenstep.importers.kineto.steps import UNMARKED, steps_of
+from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.trace.columns import Columns
 from evenstep.trace.numbering import renumbered
 from evenstep.trace.ranks import format_ranks
@@ -75,14 +75,14 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     together = _on_one_host(ranks)
     for each in ranks:
         draft.rank(_info(each, origin, "the one host" if together else ""))
-    draft.limits += _spoken(told, len(ranks))
+    draft.limits += spoken(told, len(ranks))
     if together:
         draft.limits.append(
             "the files name no host; their devices are all different: they are taken to be of one"
         )
     enter(draft, ranks, origin)
     trace = _finished(draft, ranks)
-    return _repeating(trace) if all(each.steps.whole for each in ranks) else trace
+    return repeating(trace, StepMarks()) if all(each.steps.whole for each in ranks) else trace
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -137,7 +137,7 @@ def _damage(file: KinetoFile) -> list[str]:
     return lines
 
 
-def _spoken(told: dict[str, list[int]], ranks: int) -> list[str]:
+def spoken(told: Mapping[str, list[int]], ranks: int) -> list[str]:
     """Each line once, with the ranks it is true of where these are not all."""
     return [
         text if len(where) == ranks else f"rank {format_ranks(where)}: {text}"
@@ -189,12 +189,12 @@ def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
     return trace
 
 
-def _repeating(trace: Trace) -> Trace:
+def repeating(trace: Trace, marks: StepMarks) -> Trace:
     """A trace of which nothing marks the steps, with those in which its collectives repeat."""
     trace, inferred = with_steps(trace)
     if inferred:
-        trace.limits = [text for text in trace.limits if not text.startswith(UNMARKED)]
-        trace.limits.append(f"{UNMARKED}; {inferred}")
+        trace.limits = [text for text in trace.limits if marks.nothing not in text]
+        trace.limits.append(f"{marks.nothing}; {inferred}")
     return trace
 
 

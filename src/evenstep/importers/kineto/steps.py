@@ -6,8 +6,9 @@ steps of the first optimizer; without those, the whole file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,58 +53,69 @@ class Steps:
         return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
 
 
-def steps_of(file: KinetoFile) -> Steps | None:
+class StepMarks(NamedTuple):
+    """What a profiler's user marks steps with, by the names of annotations."""
+
+    number: Callable[[str], int | None] = step_number
+    optimizes: Callable[[str], bool] = lambda name: name.startswith(OPTIMIZER_STEP)
+    missing: str = "the profile marks no steps (profiler.step() was not called)"
+    nothing: str = UNMARKED
+
+
+def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps | None:  # noqa: B008
     """The steps of a file; None where nothing happens in it."""
     if not len(file.rows):
         return None
-    marks = np.array([_step_number(name) for name in file.names], np.int64)
-    host = file.rows.select(
-        np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
-    )
-    numbers = marks[host.name]
+    told = [marks.number(name) for name in file.names]
+    numbered = np.array([-1 if number is None else number for number in told], np.int64)
+    host = file.host
+    numbers = numbered[host.name]
     marked = host.select(numbers >= 0).with_column("number", numbers[numbers >= 0])
     if len(marked):
         return _marked(marked)
-    return _between_optimizers(file, host) or _whole(file, host)
-
-
-def _step_number(name: str) -> int:
-    number = step_number(name)
-    return -1 if number is None else number
+    return _between_optimizers(file, host, marks) or _whole(file, host, marks)
 
 
 def _marked(rows: Columns) -> Steps:
+    """Outermost marks of one thread whose numbers ascend: a step's own, not of a loop within it."""
     thread = _most(rows.thread)
     rows = rows.select(rows.thread == thread).sorted_by("start_ns")
-    first = np.sort(np.unique(rows.number, return_index=True)[1])
-    rows = rows.select(first)
+    rows = rows.select(_outermost(rows))
+    rows = rows.select(np.append(True, np.diff(np.maximum.accumulate(rows.number)) > 0))
     end = np.minimum(rows.end_ns, np.append(rows.start_ns[1:], np.iinfo(np.int64).max))
     return Steps(rows.number, rows.start_ns, end, thread)
 
 
-def _between_optimizers(file: KinetoFile, host: Columns) -> Steps | None:
+def _outermost(rows: Columns) -> Array:
+    """Which rows, in order of their start, do not lie within one before."""
+    reach = np.maximum.accumulate(rows.end_ns)[:-1]
+    return np.append(np.ones(min(len(rows), 1), bool), rows.end_ns[1:] > reach)
+
+
+def _between_optimizers(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps | None:
     """Steps from one end of the marking optimizer to the next."""
-    named = np.array([name.startswith(OPTIMIZER_STEP) for name in file.names], bool)
+    named = np.array([marks.optimizes(name) for name in file.names], bool)
     rows = host.select(named[host.name]).sorted_by("start_ns")
     if len(rows) < 2:
         return None
     rows = rows.select((rows.name == rows.name[0]) & (rows.thread == rows.thread[0]))
-    ends = np.unique(rows.end_ns)
+    ends = np.unique(rows.select(_outermost(rows)).end_ns)
     if len(ends) < 2:
         return None
-    limit = (
-        "the profile marks no steps (profiler.step() was not called): a step is what lies between "
-        f"two ends of {file.names[int(rows.name[0])].removeprefix(OPTIMIZER_STEP)}"
-    )
+    optimizer = file.names[int(rows.name[0])].removeprefix(OPTIMIZER_STEP)
+    limit = f"{marks.missing}: a step is what lies between two ends of {optimizer}"
     return Steps(np.arange(len(ends) - 1), ends[:-1], ends[1:], int(rows.thread[0]), [limit])
 
 
-def _whole(file: KinetoFile, host: Columns) -> Steps:
-    start, end = file.rows.start_ns.min(), file.rows.end_ns.max()
+def _whole(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps:
+    """All that was done; an annotation alone does nothing."""
+    done = file.rows.select(file.rows.row != int(RowKind.ANNOTATION))
+    done = done if len(done) else file.rows
     operators = host.select(host.row == int(RowKind.OPERATOR))
+    operators = operators if len(operators) else host
     thread = _most(operators.thread) if len(operators) else -1
-    whole = np.array([0]), np.array([start]), np.array([end])
-    return Steps(*whole, thread, [f"{UNMARKED}: all of it is taken as one step"], whole=True)
+    whole = np.array([0]), np.array([done.start_ns.min()]), np.array([done.end_ns.max()])
+    return Steps(*whole, thread, [f"{marks.nothing}: all of it is taken as one step"], whole=True)
 
 
 def _most(values: Array) -> int:

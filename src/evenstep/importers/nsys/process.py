@@ -1,4 +1,4 @@
-"""One device of one process in an export of Nsight Systems: its steps, phases and collectives.
+"""One device of one process in an export of Nsight Systems, as a profile like Kineto's.
 
 A collective is a kernel of NCCL. Its launch is found by correlation, and what it carried by the
 NVTX ranges that NCCL opened on the launching thread since the launch before: those of a group of
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.importers.completion import Completion, completion, exposed
 from evenstep.importers.draft import MOST_BYTES
-from evenstep.importers.kineto.names import communicates, kernel_operation, operation, phase
-from evenstep.importers.merging import cut, leaf_lengths, united
+from evenstep.importers.kineto.file import KinetoFile, RowKind
+from evenstep.importers.kineto.names import kernel_operation, operation, phase
+from evenstep.importers.kineto.steps import StepMarks
 from evenstep.importers.nsys.tables import Export
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op, Phase
@@ -31,7 +30,6 @@ _STEP = re.compile(
 )
 _CALL = re.compile(r"^(?:p?nccl)([A-Z]\w+)$")
 _INIT = ("CommInit", "CommSplit", "CommShrink")
-_FEWEST_STEPS = 2
 _MOST_WAITING = 1_024  # ranges of a group of calls that has not been launched
 
 
@@ -39,14 +37,13 @@ class LaunchRanges(NamedTuple):
     """What NCCL's NVTX ranges say of one launch. -1: not said."""
 
     op: Op
-    bytes: int
-    communicator: int
-    peer: int
-    calls: int
+    bytes: int = 0
+    communicator: int = -1
+    peer: int = -1
+    calls: int = 0
 
 
-@dataclass(slots=True, frozen=True)
-class Membership:
+class Membership(NamedTuple):
     """A rank within a communicator."""
 
     communicator: int
@@ -54,25 +51,17 @@ class Membership:
     size: int
 
 
-@dataclass(slots=True, frozen=True)
-class ProcessSteps:
-    """Steps of a device's process, in order."""
+def _step_number(name: str) -> int | None:
+    found = _STEP.match(name.strip())
+    return int(found[1]) if found else None
 
-    number: Array
-    start_ns: Array
-    end_ns: Array
-    counted: bool = False  # from optimizer ranges, not named
-    whole: bool = False  # nothing marks any: all of the session is one
 
-    def at(self, times: Array) -> Array:
-        """Number of the step at each time; -1 outside all of them."""
-        place = np.searchsorted(self.start_ns, times, side="right") - 1
-        inside = (place >= 0) & (times < np.append(self.end_ns, 0)[place])
-        return np.where(inside, np.append(self.number, -1)[place], -1)
-
-    def on_device(self, done: Completion) -> ProcessSteps:
-        """The same steps in the time of the device."""
-        return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
+MARKS = StepMarks(
+    _step_number,
+    lambda name: phase(name) is Phase.OPTIMIZER,
+    "no NVTX range names a step",
+    'no NVTX range names a step or the optimizer (torch.cuda.nvtx.range_push(f"step {n}"))',
+)
 
 
 def memberships(export: Export, process: int) -> list[Membership]:
@@ -85,149 +74,74 @@ def memberships(export: Export, process: int) -> list[Membership]:
         if match is None or not match[1].startswith(_INIT):
             continue
         said = export.payloads[ranges.payload[index]]
-        member = Membership(
-            _number(said, "nccl communicator id"), _number(said, "rank"),
-            _number(said, "no. of ranks"),
-        )  # fmt: skip
-        if 0 <= member.rank < member.size:
-            found.append(member)
+        communicator, rank, size = (
+            _number(said, name) for name in ("nccl communicator id", "rank", "no. of ranks")
+        )
+        if 0 <= rank < size:
+            found.append(Membership(communicator, rank, size))
     return found
 
 
-def steps_of(export: Export, process: int, kernels: Columns) -> ProcessSteps:
-    """Steps by their ranges ("iteration 7", "ProfilerStep#7"), else by those of the optimizer.
+def file_of(export: Export, process: int, device: int) -> KinetoFile:
+    """What a process did with one of its devices, on the session's clock.
 
-    Else all that a device did, from its first launch to its last end, is one.
+    A process counts its correlations by itself: several of one file have the same.
     """
-    ranges = _of_process(export, process)
-    numbers = {
-        index: int(match[1])
-        for index, name in enumerate(export.names)
-        if (match := _STEP.match(name.strip()))
-    }
-    named = ranges.select(np.isin(ranges.name, list(numbers)))
-    if len(named) >= _FEWEST_STEPS:
-        number = np.array([numbers[name] for name in named.name], np.int64)
-        keep = _disjoint(named.start, named.end, number)
-        return ProcessSteps(number[keep], named.start[keep], named.end[keep])
-    optimizing = [i for i, name in enumerate(export.names) if phase(name) is Phase.OPTIMIZER]
-    ends = ranges.select(np.isin(ranges.name, optimizing))
-    ends = ends.select(_outermost(ends.start, ends.end))
-    if len(ends) < _FEWEST_STEPS:
-        begin, end = kernels.issued.min(), kernels.end.max() + 1
-        return ProcessSteps(np.zeros(1, np.int64), np.array([begin]), np.array([end]), whole=True)
-    return ProcessSteps(np.arange(len(ends) - 1), ends.end[:-1], ends.end[1:], counted=True)
+    threads: list[tuple[Any, Any]] = [(process, -1)]
+    tables = []
+    for row, table in (
+        (RowKind.KERNEL, export.kernels), (RowKind.COPY, export.copies),
+        (RowKind.LAUNCH, export.launches), (RowKind.ANNOTATION, export.ranges),
+    ):  # fmt: skip
+        if "device" in table:
+            mine = table.select((table.process == process) & (table.device == device))
+            thread = np.zeros(len(mine), np.int64)
+        else:
+            known = process >= 0 or row == RowKind.ANNOTATION
+            mine = table.select((table.thread >> 24) == process) if known else table
+            tids, thread = np.unique(mine.thread, return_inverse=True)
+            thread = thread + len(threads)
+            threads += [(process, tid) for tid in tids.tolist()]
+        columns = {
+            "row": int(row), "start_ns": mine.start, "end_ns": mine.end, "thread": thread,
+            **{name: mine[name] for name in ("name", "correlation", "device", "stream")
+               if name in mine},
+        }  # fmt: skip
+        tables.append(_filled(columns, len(mine)))
+    rows = Columns.concatenate(tables)
+    launching = rows.row == int(RowKind.LAUNCH)
+    needed = np.isin(rows.correlation, rows.correlation[rows.row == int(RowKind.KERNEL)])
+    needed |= np.isin(rows.correlation, rows.correlation[rows.row == int(RowKind.COPY)])
+    rows = rows.select(~launching | needed)
+    return KinetoFile(export.path, {}, rows, export.names, threads, [], 0, 0, str(process))
 
 
-def completion_of(kernels: Columns) -> tuple[Completion, tuple[Array, Array]]:
-    """When a device had done what it was asked, and when it only communicated."""
-    times = {"launched_ns": kernels.issued, "start_ns": kernels.start, "end_ns": kernels.end}
-    table = Columns(times)
-    return completion(table, kernels.moving), exposed(table, kernels.moving)
+_MISSING = {"name": 0, "correlation": -1, "external": -1, "device": -1, "stream": -1, "args": -1}
 
 
-def phases_of(
-    export: Export, process: int, steps: ProcessSteps, done: Completion, waits: tuple[Array, Array]
-) -> Columns:
-    """Outermost ranges that name a phase, when the device has `done` what they launched.
-
-    `waits` are stretches (start, end) in which it only communicated. Columns: op, start, end, leaf
-    (length without such a stretch), step.
-    """
-    ranges = _of_process(export, process)
-    codes = np.array([-1 if (p := phase(name)) is None else int(p) for name in export.names])
-    marked = ranges.select(codes[ranges.name] >= 0)
-    marked = marked.select(_outermost(marked.start, marked.end))
-    step = steps.at(marked.start)
-    start, end = done.at(marked.start), done.at(marked.end)
-    kept = (step >= 0) & (end > start)
-    found = {"op": codes[marked.name], "start": start, "end": end, "step": step}
-    table = Columns(found).select(kept)
-    steps = steps.on_device(done)
-    edges = np.concatenate([table.start, table.end, steps.start_ns, steps.end_ns])
-    start, end = cut(*waits, edges)
-    found = {"op": np.full(len(start), int(Phase.SYNC)), "start": start, "end": end}
-    waiting = Columns({**found, "step": steps.at(start)})
-    table = Columns.concatenate([table, waiting.select(waiting.step >= 0)]).sorted_by("start")
-    return table.with_column("leaf", leaf_lengths(table.start, table.end))
-
-
-def collectives_of(export: Export, kernels: Columns) -> tuple[Columns, list[LaunchRanges]]:
-    """NCCL's kernels in order of being issued, and what was said of each."""
-    found = kernels.select(kernels.moving).sorted_by("issued", "start")
-    ops = [kernel_operation(name) for name in export.names]
-    calls: list[LaunchRanges] = [LaunchRanges(ops[name], 0, -1, -1, 0) for name in found.name]
-    for thread in np.unique(found.thread[found.thread >= 0]):
-        _listen(export, int(thread), found, calls)
-    return found, calls
-
-
-def compute_of(kernels: Columns, steps: ProcessSteps) -> Columns:
-    """When a device was at work: the union of what does not communicate, step by step.
-
-    Columns: start, end, step.
-    """
-    work = kernels.select(~kernels.moving)
-    step = steps.at(work.issued)
-    parts = []
-    for number in np.unique(step):
-        mine = step == number
-        start, end = united(work.start[mine], work.end[mine])
-        parts.append({"start": start, "end": end, "step": np.full(len(start), number)})
-    empty = {name: np.zeros(0, np.int64) for name in ("start", "end", "step")}
-    return Columns.concatenate([Columns(empty), *map(Columns, parts)])
-
-
-# -- ranges ----------------------------------------------------------------------------------------
-
-
-def _of_process(export: Export, process: int) -> Columns:
-    ranges = export.ranges
-    return ranges.select((ranges.thread >> 24) == process).sorted_by("start")
-
-
-def _outermost(start: Array, end: Array) -> Array:
-    """Which ranges, in order of their start, do not lie within one before."""
-    if not len(start):
-        return np.zeros(0, bool)
-    return np.append(True, end[1:] > np.maximum.accumulate(end)[:-1])
-
-
-def _disjoint(start: Array, end: Array, number: Array) -> Array:
-    """Outermost ranges whose numbers ascend: a step's own, not those of a loop within it."""
-    keep = np.flatnonzero(_outermost(start, end))
-    ascending = np.append(True, np.diff(number[keep]) > 0)
-    return np.asarray(keep[ascending])
+def _filled(columns: dict[str, Any], length: int) -> Columns:
+    given = {**_MISSING, **columns}
+    return Columns(
+        {name: np.broadcast_to(np.asarray(v, np.int64), length) for name, v in given.items()}
+    )
 
 
 # -- launches --------------------------------------------------------------------------------------
 
 
-def launched(export: Export, kernels: Columns, process: int, device: int) -> Columns:
-    """The kernels, or copies, of a device of a process, with how they were launched.
-
-    Columns besides those of the export: issued and thread (of the launch; where it is not known,
-    of the kernel itself and -1) and moving (whether it carries data between ranks). A process
-    counts its correlations by itself: several of one file have the same.
-    """
-    launches = export.launches
-    kernels = kernels.select((kernels.process == process) & (kernels.device == device))
-    if process >= 0:
-        launches = launches.select((launches.thread >> 24) == process)
-    launches = launches.sorted_by("correlation")
-    issued, thread = kernels.start.copy(), np.full(len(kernels), -1)
-    if len(launches):
-        place = np.searchsorted(launches.correlation, kernels.correlation)
-        row = np.minimum(place, len(launches) - 1)
-        known = (launches.correlation[row] == kernels.correlation) & (kernels.correlation >= 0)
-        known &= launches.start[row] <= kernels.start
-        issued[known], thread[known] = launches.start[row][known], launches.thread[row][known]
-    moving = np.array([communicates(name) for name in export.names], bool)[kernels.name]
-    kernels = kernels.with_column("issued", issued).with_column("thread", thread)
-    return kernels.with_column("moving", moving)
+def said_of(export: Export, file: KinetoFile, calls: Columns) -> list[LaunchRanges]:
+    """What NCCL's ranges say of these calls, which are in order of being issued."""
+    ops = [kernel_operation(name) for name in export.names]
+    said = [LaunchRanges(ops[name]) for name in calls.name.tolist()]
+    for number in np.unique(calls.thread[calls.thread >= 0]).tolist():
+        _listen(export, int(file.threads[number][1]), np.flatnonzero(calls.thread == number),
+                calls.enter_ns, said)  # fmt: skip
+    return said
 
 
-def _listen(export: Export, thread: int, found: Columns, calls: list[LaunchRanges]) -> None:
+def _listen(
+    export: Export, thread: int, kernels: Array, issued: Array, calls: list[LaunchRanges]
+) -> None:
     """What NCCL announced on a thread, given to the kernels it launched there."""
     ranges = export.ranges
     mine = ranges.select(ranges.thread == thread).sorted_by("start")
@@ -235,8 +149,8 @@ def _listen(export: Export, thread: int, found: Columns, calls: list[LaunchRange
     told = mine.select(np.array([kinds[name] is not None for name in mine.name], bool))
     waiting: list[int] = []
     heard = 0
-    for kernel in np.flatnonzero(found.thread == thread):
-        until = int(np.searchsorted(told.start, found.issued[kernel], side="right"))
+    for kernel in kernels.tolist():
+        until = int(np.searchsorted(told.start, issued[kernel], side="right"))
         waiting = [*waiting, *range(heard, until)][-_MOST_WAITING:]
         heard = until
         wanted = calls[kernel].op

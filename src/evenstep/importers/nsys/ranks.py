@@ -10,13 +10,9 @@ import numpy as np
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
 from evenstep.importers.nsys.process import (
     Membership,
-    ProcessSteps,
-    launched,
     memberships,
-    steps_of,
 )
 from evenstep.importers.nsys.tables import Export
-from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 
 MOST_DEVICES = 1_024  # of one file: beyond it the table is damaged
@@ -29,10 +25,7 @@ class ProcessDevice:
     export: Export
     process: int
     device: int
-    kernels: Columns  # of this device, as `launched` gives them
-    copies: Columns
     members: list[Membership]
-    steps: ProcessSteps
     rank: int = -1
 
     @property
@@ -56,14 +49,10 @@ def _devices(export: Export, limits: list[str]) -> list[ProcessDevice]:
     if len(pairs) > MOST_DEVICES:
         limits.append(f"left out: {export.path} has kernels of {len(pairs)} devices, on one node")
         return []
-    found = []
-    for process, device in pairs.tolist():
-        kernels = launched(export, export.kernels, process, device)
-        copies = launched(export, export.copies, process, device)
-        joined = memberships(export, process)
-        steps = steps_of(export, process, kernels)
-        found.append(ProcessDevice(export, process, device, kernels, copies, joined, steps))
-    return found
+    return [
+        ProcessDevice(export, process, device, memberships(export, process))
+        for process, device in pairs.tolist()
+    ]
 
 
 def _number(ranks: list[ProcessDevice], limits: list[str]) -> None:
