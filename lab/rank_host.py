@@ -168,7 +168,8 @@ class RankHost:
         self._meter.close()
         for link in self._links:
             if link is not None:
-                link.stop(remove=True)
+                link.stop()
+                link.turn.remove()
         self.spool.add_fact("pacing_arms", self.account())
         self.spool.add_fact("closed", {"monotonic_ns": now_ns(), "reason": reason})
         self.recorder.summaries.release()
@@ -184,7 +185,7 @@ class RankHost:
                     "steps": arm.steps,
                     "held_steps": account.held_steps,
                     "held_ns": account.held_ns,
-                    "verdict": (account if link is None else link).verdict.word,
+                    "verdict": (account.verdict if link is None else link.turn.token.trial).word,
                 }
             )
         return found

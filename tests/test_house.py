@@ -26,7 +26,8 @@ KNOWN_LOOPS = {
 }  # fmt: skip
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 5270, "actions": 800, "attachment": 600, "cli": 5300, "compiled": 400,
+    "agent": 5570,  # the token between hosts and on storage came: a server, two more gates
+    "attachment": 600, "cli": 5300, "compiled": 400,
     "diagnose": 16800, "doctor": 2900, "explain": 1400, "export": 1600, "frameworks": 600,
     "hooks": 4450, "host": 1750, "pacing": 1950, "probe": 1800,
     "report": 3900, "reproduce": 1660, "scenario": 1300, "simulate": 10300, "statistics": 700,

@@ -82,7 +82,9 @@ class Config:
         "off", values.ACTIONS, "what may be done about the job, each thing only while it pays"
     )
     link_group: str = _setting(
-        "host", values.NAME, "the jobs whose exchanges wait for each other: those of one name"
+        "host",
+        values.LINK,
+        "the jobs that take turns: those of one name on a host, or at one `evenstep link`",
     )
     pace_mode: str = _setting(
         "observe", values.choice("off", "observe", "on"), "observe decides and records only"

@@ -17,7 +17,7 @@ from evenstep.agent.actions.action import OFF
 from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.actions.cores import Cores
 from evenstep.agent.actions.garbage import Garbage
-from evenstep.agent.actions.link import LinkToken
+from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.actions.power import Power
 from evenstep.agent.background import Background
 from evenstep.agent.collector import PauseWatch, signal_behind
@@ -96,7 +96,7 @@ class Agent:
             account=account,
             place=(identity.local_rank, _local_world(os.environ), identity.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
-            link=self._link if identity.rank == 0 else None,
+            turns=(self._link, self._storage) if identity.rank == 0 else (self._storage,),
         )
         self._steering = Steering(
             start, control, self._work, self._pace, self.recorder, notes, self._conductor
@@ -152,11 +152,17 @@ class Agent:
         return any(hooks.hold_device(delay_ns, seq) for hooks in tuple(self._hooks.values()))
 
     def _link(self) -> LinkToken:
-        """The token of the link that the jobs of this host share. Raises `EvenstepError`."""
-        group = self.config.link_group
+        """The job's turns on the link that jobs share. Raises `EvenstepError`."""
         return LinkToken(
-            self.recorder, self._conductor.account, group=group,
+            self.recorder, self._conductor.account, group=self.config.link_group,
             gate_by=self.gate_by, held=self._pace.held,
+        )  # fmt: skip
+
+    def _storage(self) -> StorageTurns:
+        """This rank's turns on the storage that jobs share. Raises `EvenstepError`."""
+        return StorageTurns(
+            self.recorder, self._conductor.account, group=self.config.link_group,
+            held=self._pace.held,
         )  # fmt: skip
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:

@@ -16,7 +16,7 @@ The hooks report events; this decides what they mean. Rules that need saying:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from evenstep.agent.phases import PhaseStack
 from evenstep.agent.shared import Word
@@ -85,6 +85,16 @@ class ClosedStep:
         self.counted: dict[str, int] = {}  # by the names of `summary.COUNTERS`
 
 
+class Turns(Protocol):
+    """Who waits for a turn before some phases."""
+
+    def begins(self, phase: int, now_ns: int) -> int:
+        """A phase is about to begin; when it may."""
+
+    def ends(self, phase: int, now_ns: int) -> None:
+        """A phase has ended."""
+
+
 class StepClock:
     """The meaning of the events of one training thread. All times are monotonic ns."""
 
@@ -95,6 +105,7 @@ class StepClock:
         self.samples = 0
         self.unreported: list[int] = []  # records of such collectives in a DDP model's backward
         stack.boundary_ns = now_ns
+        self.turns: Turns | None = None
         self._forward_depth = 0
         self._forward_end_ns = 0  # the outermost forward is over; the loss may still belong to it
         self._forward_nested_ns = 0  # counted elsewhere of it by then
@@ -117,12 +128,11 @@ class StepClock:
 
     def input_begins(self, now_ns: int) -> None:
         """The loop asks its loader for a batch."""
-        self._settle_forward()
-        self.stack.enter(_INPUT, now_ns)
+        self._enter(_INPUT, now_ns)
 
     def input_ends(self, now_ns: int, samples: int) -> None:
         """The batch is there."""
-        self.stack.leave(now_ns)
+        self._leave(now_ns)
         self.samples += samples
 
     # -- forward ---------------------------------------------------------------------------------
@@ -207,11 +217,21 @@ class StepClock:
 
     def begins(self, phase: Phase, now_ns: int) -> None:
         """A phase that is just what it is called (checkpoint)."""
-        self._settle_forward()
-        self.stack.enter(phase, now_ns)
+        self._enter(phase, now_ns)
 
     def ends(self, now_ns: int) -> None:
         """The innermost phase is over."""
+        self._leave(now_ns)
+
+    def _enter(self, phase: int, now_ns: int) -> None:
+        self._settle_forward()
+        if self.turns is not None:
+            now_ns = self.turns.begins(phase, now_ns)
+        self.stack.enter(phase, now_ns)
+
+    def _leave(self, now_ns: int) -> None:
+        if self.turns is not None:
+            self.turns.ends(self.stack.current, now_ns)
         self.stack.leave(now_ns)
 
     def mode_changes(self, now_ns: int, *, training: bool) -> None:

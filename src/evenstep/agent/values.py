@@ -143,9 +143,11 @@ def _actions(value: object) -> str:
     return ",".join(name for name in action.ACTIONS if name in names)
 
 
-def _name(value: object) -> str:
+def link(value: object) -> str:
+    """A link group, with the place of its server where it has one; raises `ValueError`."""
     text = str(value)
-    if isinstance(value, bool) or not re.fullmatch(r"[\w.-]{1,64}", text, re.ASCII):
+    found = re.fullmatch(r"[\w.-]{1,64}(@[\w.:\[\]-]+:(\d{1,5}))?", text, re.ASCII)
+    if isinstance(value, bool) or not found or not int(found[2] or 0) < 1 << 16:
         raise ValueError(value)
     return text
 
@@ -153,7 +155,7 @@ def _name(value: object) -> str:
 SWITCH = ValueKind("1 or 0 (also true, yes, on; false, no, off)", switch)
 COUNT = ValueKind("a whole number from 1", _count)
 PATH = ValueKind("a path", _path)
-NAME = ValueKind("a name of letters, digits, dots and dashes", _name)
+LINK = ValueKind("a name of letters, digits, dots and dashes, or NAME@HOST:PORT", link)
 RANKS = ValueKind("ranks such as 0-7,16, or all", selection.ranks_text)
 NODES = ValueKind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
 NAMES = ValueKind("names separated by commas, or all", selection.names_text)

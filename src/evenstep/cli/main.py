@@ -55,6 +55,7 @@ COMMANDS = (
     Command("predict", "calibrate", "calibrate TRACE…", "write a scenario that behaves like a run"),
     Command("predict", "project", "project TRACE…", "say what a run would reach at other sizes"),
     Command("act", "ctl", "ctl RUN pace …", "change how a running job is paced"),
+    Command("act", "link", "link NAME@HOST:PORT", "let jobs of several hosts take turns"),
     Command("prove", "selftest", "selftest", "hold a rank 50 ms, and see whether that is found"),
     Command("prove", "demo", "demo", "see who waits for whom in a real job, on this machine"),
     Command("prove", "reproduce", "reproduce NAME", "compute a published result anew"),

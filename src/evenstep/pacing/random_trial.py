@@ -201,6 +201,8 @@ class RandomTrial:
 
     def follow(self, span: int, scale: int) -> None:
         """Do as whoever leads does, but where that surely cost us of late."""
+        if span not in SPANS or not 0 <= scale <= LONGEST_SCALE:
+            return  # no order of ours
         if span and not self.span:
             if self._learned < LEARNING_STEPS or self.account.steps < self._wake:
                 return

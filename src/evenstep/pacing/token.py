@@ -60,9 +60,8 @@ class Token:
         self.waited_ns = 0  # in the running step
         self._guarded = guarded
         self._exchanges = RollingWindow(WINDOW)
-        self._began_ns = 0  # of the running step
         self._block, self._acts = 0, False
-        self._steps = self._met = 0
+        self.steps = self._met = 0
         self._block_ns = 0
         self._heard: dict[int, int] = {}  # pairs of each neighbour that were counted
 
@@ -114,9 +113,9 @@ class Token:
         trial.leads = leader is None
         trial.learn(self._block, step_ns, self._acts, exchange_ns)
         mean_ns = self.post.step_ns
-        mean_ns += (step_ns - mean_ns) // min(self._steps + 1, LOOK_STEPS)
-        self._steps += 1
-        if self._steps % LOOK_STEPS == 0:
+        mean_ns += (step_ns - mean_ns) // min(self.steps + 1, LOOK_STEPS)
+        self.steps += 1
+        if self.steps % LOOK_STEPS == 0:
             trial.wanted = self._met >= MET * LOOK_STEPS
             self._met = 0
         if leader is None:
@@ -129,9 +128,8 @@ class Token:
             step_ns=max(1, mean_ns), pairs=pairs, gain=int(MILLION * gain),
             cost=int(MILLION * cost), span=trial.span, scale=trial.scale, block_ns=self._block_ns,
         )  # fmt: skip
-        self._began_ns = now_ns
         self._block = now_ns // self._block_ns if self._block_ns else 0
-        self._acts = trial.acts(self._block) if self._guarded else self._steps > LOOK_STEPS
+        self._acts = trial.acts(self._block) if self._guarded else self.steps > LOOK_STEPS
 
     def _lead(self, mean_ns: int, others: Sequence[Post]) -> None:
         """Take in what the others say of pairs that we have not counted; set the blocks' length."""

@@ -28,34 +28,33 @@ def test_others_read_what_a_job_says(tmp_path_factory, post):
     path = tmp_path_factory.mktemp("link") / "board"
     one, other = LinkBoard(path), LinkBoard(path)
     one.say(post, NOW)
-    assert other.others(NOW) == [post]
-    assert one.others(NOW) == []
+    assert other.posts(NOW) == [(False, post)]
+    assert one.posts(NOW) == [(True, post)]
     one.close()
-    assert other.others(NOW) == []
+    assert other.posts(NOW) == []
     other.close()
 
 
 def test_who_has_been_silent_for_long_is_not_there(path):
     one, other = LinkBoard(path), LinkBoard(path)
     one.say(Post(step_ns=1), NOW)
-    assert other.leader(NOW + LEASE_NS - 1) is not None
-    assert other.leader(NOW + LEASE_NS) is None
+    assert other.posts(NOW + LEASE_NS - 1) != []
+    assert other.posts(NOW + LEASE_NS) == []
 
 
-def test_the_first_that_takes_part_leads(path):
+def test_all_see_the_same_order(path):
     boards = [LinkBoard(path) for _ in range(3)]
     for number, board in enumerate(boards):
-        board.say(Post(step_ns=number, span=number), NOW)
-    assert boards[0].leader(NOW).span == 1  # the first itself takes no part
-    assert boards[1].leader(NOW) is None
-    assert boards[2].leader(NOW).span == 1
+        board.say(Post(step_ns=number), NOW)
+    for number, board in enumerate(boards):
+        assert board.posts(NOW) == [(n == number, Post(step_ns=n)) for n in range(3)]
 
 
 def test_a_board_has_room_for_so_many_and_nobody_fails_for_want_of_it(path):
     boards = [LinkBoard(path) for _ in range(SLOTS + 1)]
     for board in boards:
         board.say(Post(step_ns=1), NOW)
-    assert len(boards[-1].others(NOW)) == SLOTS
+    assert len(boards[-1].posts(NOW)) == SLOTS
 
 
 @pytest.mark.parametrize("make", ["link", "folder", "pipe", "foreign"])
@@ -75,10 +74,10 @@ def test_what_is_no_board_of_ours_is_left_alone(path, make):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from evenstep.agent.actions.board import Board
+from evenstep.agent.actions.board import LinkBoard
 from evenstep.pacing.token import Post
 now = time.monotonic_ns()
-Board(Path(sys.argv[1])).say(Post(now, now, 50_000_000, 200_000_000), now)
+LinkBoard(Path(sys.argv[1])).say(Post(now, now, 50_000_000, 200_000_000), now)
 print("held", flush=True)
 time.sleep(60)
 """
@@ -98,7 +97,7 @@ def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path)
     waits = []
     for _ in range(5):
         now = begin = time.monotonic_ns()
-        while wait := token.ask(now, board.others(now)):
+        while wait := token.ask(now, [post for _, post in board.posts(now)]):
             now += wait
         waits.append(now - begin)
         token.leave(now)

@@ -6,7 +6,7 @@ and `end` come in turns, many times; after `end` the process is as if it had nev
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 ACTIONS = ("gc", "token", "pace", "cores", "power")
 AUTO, OFF = "auto", "off"
@@ -25,14 +25,16 @@ class Facts(NamedTuple):
     world: int
 
 
-class Action(Protocol):
+class Action:
     """One way to act. All methods run on the training thread, between two steps."""
 
     name: str
-    scale: int  # blocks of its trial are so often doubled at first
+    scale = 0  # blocks of its trial are so often doubled at first
+    note = ""  # why it must not act any more
 
     def applies(self, facts: Facts) -> str:
         """Why there is something to gain here; "" where there is not."""
+        raise NotImplementedError
 
     def begin(self, step: int) -> None:
         """Act from this step on."""
@@ -42,7 +44,3 @@ class Action(Protocol):
 
     def end(self, step: int) -> None:
         """Act no longer; everything is as it was."""
-
-    @property
-    def note(self) -> str:
-        """Why it must not act any more; "" while it may."""

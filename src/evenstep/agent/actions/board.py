@@ -1,5 +1,4 @@
-"""Where the jobs of a link say what they do: a small file in shared memory, or a server between
-hosts.
+"""Where the jobs of a link say what they do: a small file in shared memory.
 
 Each job writes its own slot and nobody else's, and reads all of them: there is no lock that
 somebody who is gone could hold. A slot counts as empty when nothing was written to it for
@@ -31,6 +30,8 @@ FOLDER = Path("/dev/shm")  # opened without following links
 class LinkBoard:
     """The slots of a link on this host. Raises `EvenstepError` where there can be none."""
 
+    shift_ns = 0  # of its clock to ours
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._map = _mapped(path)
@@ -38,16 +39,12 @@ class LinkBoard:
         self._counter = 0
         self._process = os.getpid()
 
-    def others(self, now_ns: int) -> list[Post]:
-        """What the other jobs last said, in the order of their slots."""
-        return [post for slot, post in self._posts(now_ns) if slot != self._slot]
+    def settle(self) -> None:
+        """Between two steps."""
 
-    def leader(self, now_ns: int) -> Post | None:
-        """Who leads: the first that takes part; None where that is us."""
-        for slot, post in self._posts(now_ns):
-            if post.step_ns:
-                return None if slot == self._slot else post
-        return None
+    def posts(self, now_ns: int) -> list[tuple[bool, Post]]:
+        """Whether it is ours, and the post, of all who are there, in the order of their slots."""
+        return [(slot == self._slot, post) for slot, post in self._slots(now_ns)]
 
     def say(self, post: Post, now_ns: int) -> None:
         """Write our slot; the first time, take one that is empty."""
@@ -68,7 +65,7 @@ class LinkBoard:
             self._slot = -1
         self._map.close()
 
-    def _posts(self, now_ns: int) -> list[tuple[int, Post]]:
+    def _slots(self, now_ns: int) -> list[tuple[int, Post]]:
         found = []
         for slot in range(SLOTS):
             offset = _offset(slot)
@@ -81,7 +78,7 @@ class LinkBoard:
 
     def _free(self, now_ns: int) -> int:
         """An empty slot; two that take one at once are told apart by who wrote last."""
-        taken = {slot for slot, _ in self._posts(now_ns)}
+        taken = {slot for slot, _ in self._slots(now_ns)}
         for slot in range(SLOTS):
             if slot in taken:
                 continue

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from evenstep.agent.actions.action import OFF, Action, Facts
-from evenstep.agent.actions.link import LinkToken
+from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.steps import ClosedStep
 from evenstep.errors import EvenstepError
 from evenstep.pacing.account import TrialBudget
@@ -48,7 +48,7 @@ class Conductor:
         account: TrialBudget,
         place: tuple[int, int, int],
         makers: dict[str, Callable[[], Action]],
-        link: Callable[[], LinkToken] | None = None,
+        turns: Sequence[Callable[[], LinkToken | StorageTurns]] = (),
     ) -> None:
         self.account = account
         self.parts: list[TriedAction] = []
@@ -56,8 +56,8 @@ class Conductor:
         self._seed = seed
         self._place = place  # local rank, local world, world
         self._makers = makers
-        self._make_link = link  # None on ranks that do not ask for their job
-        self.link: LinkToken | None = None
+        self._make_turns = turns
+        self.turns: list[LinkToken | StorageTurns] = []  # while the token is asked for
         self.told: list[dict[str, Any]] = []  # what was done, once it is over
         self._calm = 0
         self._seen = [0] * 6  # steps, their time, paused, longest, starved, waited
@@ -70,7 +70,7 @@ class Conductor:
     @property
     def acts(self) -> bool:
         """Whether it wants to hear of each step as it ends."""
-        return bool(self.parts) or self.link is not None
+        return bool(self.parts or self.turns)
 
     def ask(self, names: Iterable[str], step: int) -> None:
         """Act in these ways from now on; what is not among them is ended."""
@@ -80,21 +80,21 @@ class Conductor:
             if part.action.name not in wanted:
                 self._end(part, step)
                 part.trial.reset()
-        self._ask_link(TOKEN in names)
+        self._take_turns(TOKEN in names)
         kept = {part.action.name: part for part in self.parts}
         self.parts = [kept.get(name) or self._made(name) for name in wanted]
         asked = [name for name in names if name in wanted or name == TOKEN]
         self._spool.add_fact("act", {"asked": ",".join(asked) or OFF, "since_step": step})
 
-    def _ask_link(self, wanted: bool) -> None:
-        if self.link is not None and not wanted:
-            self.link.stop()
-            self.link = None
-        elif self.link is None and wanted and self._make_link is not None:
+    def _take_turns(self, wanted: bool) -> None:
+        if wanted and not self.turns:
             try:
-                self.link = self._make_link()
+                self.turns.extend(make() for make in self._make_turns)
             except EvenstepError as error:  # nothing waits then
                 self._spool.add_fact("token", str(error))
+                wanted = False
+        while self.turns and not wanted:
+            self.turns.pop().stop()
 
     def _made(self, name: str) -> TriedAction:
         action = self._makers[name]()
@@ -103,8 +103,8 @@ class Conductor:
 
     def end_step(self, closed: ClosedStep, waited_ns: int = 0) -> None:
         """A step is over; what is done in the next one begins here."""
-        if self.link is not None:
-            self.link.end_step(closed)
+        for turns in self.turns:
+            turns.end_step(closed)
         if not self.parts:
             return
         step, step_ns = closed.number, closed.end_ns - closed.start_ns
@@ -177,12 +177,12 @@ class Conductor:
         self.told = self.told or self.account_of()
         for part in self.parts:
             self._end(part, step)
-        self._ask_link(False)
+        self._take_turns(False)
 
     def account_of(self) -> list[dict[str, Any]]:
         """What each action did and what its trial found; JSON-able."""
-        link = [] if self.link is None else [self.link.account_of()]
-        return link + [
+        told = [turn.account_of() for each in self.turns for turn in each.turns if turn.token.steps]
+        return told + [
             {
                 "action": part.action.name,
                 "reason": part.reason,

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 
-from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.action import Action, Facts
 
 WORTH = 0.02  # of a step: ready, but without a core
-NOT_OURS = "other processes have bound their cores"
 
 
-class Cores:
+class Cores(Action):
     """Binds every thread of this process to the rank's share of the cores."""
 
     name = "cores"
     scale = 1  # caches have to follow
-    note = ""
 
     def __init__(self) -> None:
         self._share: frozenset[int] = frozenset()
@@ -50,9 +48,6 @@ class Cores:
                 os.sched_setaffinity(thread, self._share)
             except OSError:  # it has ended meanwhile
                 self._before.pop(thread, None)
-
-    def during(self, step: int, *, last: bool) -> None:
-        """Nothing more to do."""
 
     def end(self, step: int) -> None:
         """Give every thread what it had; threads that came meanwhile get what their parent had."""

@@ -13,7 +13,7 @@ import os
 import time
 from pathlib import Path
 
-from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.action import Action, Facts
 
 WORTH = 0.003  # of the step, paused
 LONG = 0.05  # ... or one pause of this share of a step
@@ -27,7 +27,7 @@ MEMORY = 0.25  # weight of the newest cost
 _PAGES = Path("/proc/self/statm")
 
 
-class Garbage:
+class Garbage(Action):
     """Collects at fixed steps while it acts."""
 
     name = "gc"

@@ -1,8 +1,9 @@
-"""`token`: a job's exchange waits until those ahead of it have left the link (`pacing.token`).
+"""`token`: a job waits for its turn on what jobs share (`pacing.token`).
 
-One rank of a job asks, since a collective starts with its last rank. It does so before the first
-collective of a step, on the training thread alone; the others wait for it as they always do. The
-exchange counts as over when the last collective of the step had ended.
+On a link, one rank of a job asks, since a collective starts with its last rank: before the first
+collective of a step, on the training thread alone. The exchange counts as over when the last
+collective of the step had ended. On storage every rank asks, before it reads its input and before
+it writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,17 +14,92 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.actions.board import LinkBoard, board_path
+from evenstep.agent.actions.served import ServedBoard
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.steps import ClosedStep
-from evenstep.pacing.account import TrialBudget, TrialVerdict
-from evenstep.pacing.token import TOKEN, Token
-from evenstep.trace.spool.layout import WORD_EXIT, Actuator, Flag, Kind
+from evenstep.pacing.account import TrialBudget
+from evenstep.pacing.token import TOKEN, Post, Token
+from evenstep.trace.spool.layout import WORD_EXIT, Actuator, Flag, Kind, Phase
 
 _get_ident = threading.get_ident
+INPUT, CHECKPOINT = int(Phase.INPUT), int(Phase.CHECKPOINT)
+
+
+def open_board(group: str, topic: str) -> LinkBoard | ServedBoard:
+    """Where those of a link group meet about a topic: NAME on this host, or NAME@HOST:PORT.
+
+    Raises `EvenstepError`.
+    """
+    return ServedBoard(group, topic) if "@" in group else LinkBoard(board_path(f"{group}-{topic}"))
+
+
+class Turn:
+    """The token of one topic in the hands of this rank. Raises `EvenstepError` without a board.
+
+    `held` is told of time that was neither work nor exchange.
+    """
+
+    def __init__(
+        self, topic: str, group: str, token: Token, recorder: Recorder, held: Callable[[int], None]
+    ) -> None:
+        self.topic = topic
+        self._group = group
+        self.token = token
+        self.board = open_board(group, topic)
+        self.asked_ns = 0  # by our clock; 0: has not asked
+        self._recorder = recorder
+        self._held = held
+
+    def ask(self, begin_ns: int) -> int:
+        """Wait for the turn; when it has come."""
+        self.asked_ns = begin_ns
+        token, board, now_ns = self.token, self.board, begin_ns
+        shift_ns = board.shift_ns
+        while wait_ns := token.ask(now_ns + shift_ns, self._others(now_ns)):
+            board.say(token.post, now_ns + shift_ns)
+            time.sleep(wait_ns * 1e-9)
+            now_ns = time.monotonic_ns()
+        board.say(token.post, now_ns + shift_ns)
+        if token.waited_ns:
+            self._held(now_ns - begin_ns)
+            self._recorder.spool.put(
+                begin_ns, now_ns, int(Kind.PACING), int(Actuator.BEFORE_EXCHANGE),
+                self._recorder.stack.step, held_ns=now_ns - begin_ns, flags=int(Flag.APPLIED),
+            )  # fmt: skip
+        return now_ns
+
+    def _others(self, now_ns: int) -> list[Post]:
+        posts = self.board.posts(now_ns + self.board.shift_ns)
+        return [post for ours, post in posts if not ours]
+
+    def leave(self, end_ns: int) -> None:
+        """What it had asked for is over."""
+        self.asked_ns = 0
+        self.token.leave(end_ns + self.board.shift_ns)
+        self.board.say(self.token.post, end_ns + self.board.shift_ns)
+
+    def end_step(self, number: int, step_ns: int, exchange_ns: int | None = None) -> None:
+        """A steady step is over; `exchange_ns`: the part of it that turns can change."""
+        board, now_ns = self.board, time.monotonic_ns() + self.board.shift_ns
+        posts = board.posts(now_ns)
+        ours, first = next((each for each in posts if each[1].step_ns), (True, None))
+        others = [post for mine, post in posts if not mine]
+        self.token.end_step(number, step_ns, now_ns, others, None if ours else first, exchange_ns)
+        board.say(self.token.post, now_ns)
+        board.settle()
+
+    def remove(self) -> None:
+        """Nobody meets on this host's board any more."""
+        board_path(f"{self._group}-{self.topic}").unlink(missing_ok=True)
+
+    def account_of(self) -> dict[str, Any]:
+        """What it did and what its trial found; JSON-able."""
+        word, pairs, gain, *_ = self.token.trial.verdict
+        return {"action": TOKEN, "of": self.topic, "word": word, "pairs": pairs, "gain": gain}
 
 
 class LinkToken:
-    """The token in the hands of this rank. Raises `EvenstepError` where there is no board."""
+    """The turns of a job's exchanges, on the rank that asks. Raises `EvenstepError`, as `Turn`."""
 
     def __init__(
         self,
@@ -35,53 +111,25 @@ class LinkToken:
         held: Callable[[int], None],
         guarded: bool = True,
     ) -> None:
-        self.token = Token(account, guarded=guarded)
-        self._held = held  # told of time that was neither work nor exchange
+        self.turn = Turn("link", group, Token(account, guarded=guarded), recorder, held)
+        self.turns = (self.turn,)
         self._recorder = recorder
-        self._board = LinkBoard(board_path(group))
         self._gate_by = gate_by
-        self._asked = False
         gate_by(self.before_collective)
 
     def before_collective(self) -> None:
         """A collective is about to be issued on this thread."""
-        if self._asked or _get_ident() != self._recorder.ident:
-            return
-        self._asked = True
-        token, board = self.token, self._board
-        begin_ns = now_ns = time.monotonic_ns()
-        while wait_ns := token.ask(now_ns, board.others(now_ns)):
-            board.say(token.post, now_ns)
-            time.sleep(wait_ns * 1e-9)
-            now_ns = time.monotonic_ns()
-        board.say(token.post, now_ns)
-        if token.waited_ns:
-            self._held(now_ns - begin_ns)
-            self._record(begin_ns, now_ns)
-
-    def _record(self, begin_ns: int, end_ns: int) -> None:
-        self._recorder.spool.put(
-            begin_ns,
-            end_ns,
-            int(Kind.PACING),
-            int(Actuator.BEFORE_EXCHANGE),
-            self._recorder.stack.step,
-            held_ns=end_ns - begin_ns,
-            flags=int(Flag.APPLIED),
-        )
+        if not self.turn.asked_ns and _get_ident() == self._recorder.ident:
+            self.turn.ask(time.monotonic_ns())
 
     def end_step(self, closed: ClosedStep) -> None:
         """A step is over, and its exchange with it."""
-        if not self._asked:
+        turn = self.turn
+        if not turn.asked_ns:
             return
-        self._asked = False
-        now_ns, token, board = time.monotonic_ns(), self.token, self._board
-        token.leave(self._over_ns(closed) or now_ns)
+        turn.leave(self._over_ns(closed) or time.monotonic_ns())
         if not closed.unsteady:
-            others, leader = board.others(now_ns), board.leader(now_ns)
-            step_ns = closed.end_ns - closed.start_ns
-            token.end_step(closed.number, step_ns, now_ns, others, leader)
-        board.say(token.post, now_ns)
+            turn.end_step(closed.number, closed.end_ns - closed.start_ns)
 
     def _over_ns(self, closed: ClosedStep) -> int:
         """When the last of the step's collectives that have ended on the host had ended."""
@@ -93,19 +141,55 @@ class LinkToken:
         )
         return max(ends, default=0)
 
-    def stop(self, *, remove: bool = False) -> None:
-        """Wait no more, and leave the board; `remove`: nobody comes after us."""
+    def stop(self) -> None:
+        """Wait no more."""
         self._gate_by(None)
-        self._board.close()
-        if remove:
-            self._board.path.unlink(missing_ok=True)
+        self.turn.board.close()
 
-    @property
-    def verdict(self) -> TrialVerdict:
-        """What its trial found."""
-        return self.token.trial.verdict
 
-    def account_of(self) -> dict[str, Any]:
-        """What it did and what its trial found; JSON-able."""
-        word, pairs, gain, *_ = self.verdict
-        return {"action": TOKEN, "word": word, "pairs": pairs, "gain": gain}
+class StorageTurns:
+    """The turns of a rank on storage: reading input, by steps, and writing checkpoints.
+
+    A checkpoint's step is from the end of one to the end of the next. Raises `EvenstepError`, as
+    `Turn`.
+    """
+
+    def __init__(
+        self, recorder: Recorder, account: TrialBudget, *, group: str, held: Callable[[int], None]
+    ) -> None:
+        self._clock = recorder.clock
+        self._of = {
+            phase: Turn(topic, group, Token(account), recorder, held)
+            for phase, topic in ((INPUT, "input"), (CHECKPOINT, "save"))
+        }
+        self.turns = tuple(self._of.values())
+        self._saved_ns = 0  # when the last checkpoint was over
+        self._clock.turns = self
+
+    def begins(self, phase: int, now_ns: int) -> int:
+        """A phase is about to begin on the training thread; when it may."""
+        turn = self._of.get(phase)
+        return now_ns if turn is None else turn.ask(now_ns)
+
+    def ends(self, phase: int, now_ns: int) -> None:
+        """A phase has ended."""
+        turn = self._of.get(phase)
+        if turn is None or not turn.asked_ns:
+            return
+        took_ns = now_ns - turn.asked_ns
+        turn.leave(now_ns)
+        if phase == CHECKPOINT:
+            if self._saved_ns:
+                turn.end_step(turn.token.steps, now_ns - self._saved_ns, took_ns)
+            self._saved_ns = now_ns
+
+    def end_step(self, closed: ClosedStep) -> None:
+        """A step is over."""
+        if closed.phase_ns[INPUT] and not closed.unsteady:
+            self._of[INPUT].end_step(closed.number, closed.end_ns - closed.start_ns)
+
+    def stop(self) -> None:
+        """Wait no more."""
+        self._clock.turns = None
+        for turn in self.turns:
+            turn.board.close()

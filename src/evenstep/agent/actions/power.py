@@ -7,17 +7,16 @@ what would be done is in the trace and nothing else.
 
 from __future__ import annotations
 
-from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.action import Action, Facts
 
 WORTH = 0.05  # of a step that a rank waits
 SPENT = 0.8  # of it
 
 
-class Power:
+class Power(Action):
     """Says what the clocks could be."""
 
     name = "power"
-    scale = 0
     note = "planned only"
 
     def applies(self, facts: Facts) -> str:
@@ -26,12 +25,3 @@ class Power:
         if waited < WORTH:
             return ""
         return f"early by {waited:.0%} of a step: clocks of {1 - SPENT * waited:.0%} would do"
-
-    def begin(self, step: int) -> None:
-        """Nothing is done."""
-
-    def during(self, step: int, *, last: bool) -> None:
-        """Nothing is done."""
-
-    def end(self, step: int) -> None:
-        """Nothing was done."""

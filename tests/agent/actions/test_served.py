@@ -1,0 +1,211 @@
+"""A board between hosts: what is heard of whom, and that nobody waits for who has died."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from hashlib import blake2b
+
+import pytest
+
+from evenstep.agent.actions import served
+from evenstep.agent.actions.board import LEASE_NS, SLOTS
+from evenstep.agent.actions.served import DRIFT, JUMP_NS, LinkServer, ServedBoard
+from evenstep.errors import EvenstepError
+from evenstep.pacing import TrialBudget
+from evenstep.pacing.token import MOST_WAIT, Post, Token
+
+MS = 1_000_000
+PATIENCE_S = 20
+
+
+class Served:
+    """A server in a thread, and boards of its jobs."""
+
+    def __init__(self) -> None:
+        self.server = LinkServer("team@127.0.0.1:0")
+        self.server._socket.settimeout(0.02)
+        self.group = f"team@127.0.0.1:{self.server.port}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            self.server.serve()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self.server.close()
+
+
+@pytest.fixture
+def link():
+    made = Served()
+    yield made
+    made.end()
+
+
+def now_of(board: ServedBoard) -> int:
+    return time.monotonic_ns() + board.shift_ns
+
+
+def until(condition) -> None:
+    begin = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begin < PATIENCE_S
+        time.sleep(0.001)
+
+
+def known(group: str, topic: str = "link") -> ServedBoard:
+    """A job that the server has answered."""
+    board = ServedBoard(group, topic)
+
+    def answered() -> bool:
+        board.posts(now_of(board))
+        board.settle()
+        return board._known
+
+    until(answered)
+    return board
+
+
+def test_a_job_hears_what_others_say(link):
+    one, other = known(link.group), known(link.group)
+    post = Post(asked_ns=now_of(one), alone_ns=5 * MS, step_ns=100 * MS)
+    one.say(post, now_of(one))
+    until(lambda: other.posts(now_of(other)) == [(False, post), (True, Post())])
+    one.close()
+    until(lambda: other.posts(now_of(other)) == [(True, Post())])
+    other.close()
+
+
+def test_topics_and_names_are_apart(link):
+    boards = [known(link.group), known(link.group, "input")]
+    stranger = ServedBoard(link.group.replace("team", "other"), "link")
+    for board in (*boards, stranger):
+        board.say(Post(step_ns=1), now_of(board))
+    until(lambda: all(b.posts(now_of(b)) == [(True, Post(step_ns=1))] for b in boards))
+    assert stranger.posts(now_of(stranger)) == []
+    assert link.server.members == 2
+
+
+def test_what_is_not_sealed_by_the_name_is_not_heard(link):
+    board = known(link.group)
+    place = board._socket.getsockname()
+    for data in (b"", b"x" * 16, b"x" * 500, served._HEARD.pack(served._HEARS, 1) + b"0" * 16):
+        link.server._socket.sendto(data, place)
+    board.say(Post(step_ns=7), now_of(board))
+    until(lambda: board.posts(now_of(board)) == [(True, Post(step_ns=7))])
+
+
+def test_what_is_sealed_but_no_message_is_not_heard(link):
+    board = known(link.group)
+    for data in (b"", b"x", served._HEARD.pack(served._HEARS, 1) + b"xyz"):
+        sealed = data + blake2b(data, key=b"team", digest_size=16).digest()
+        link.server._socket.sendto(sealed, board._socket.getsockname())
+        board._send(data)
+    board.say(Post(step_ns=7), now_of(board))
+    until(lambda: board.posts(now_of(board)) == [(True, Post(step_ns=7))])
+
+
+def test_there_is_room_for_so_many(link):
+    boards = [ServedBoard(link.group, "link") for _ in range(SLOTS + 2)]
+    until(lambda: link.server.members == len(boards))
+    assert len(known(link.group).posts(time.monotonic_ns())) <= SLOTS
+
+
+def test_the_clock_of_the_server_is_followed_however_late_datagrams_come():
+    board = ServedBoard("team@127.0.0.1:9", "link")
+    for late_ms in (3, 0, 50, 1):
+        board._ahead = 700 * MS - late_ms * MS
+        board.settle()
+    assert 700 * MS - 50 * MS / DRIFT <= board.shift_ns <= 700 * MS
+    board._ahead = board.shift_ns - 2 * JUMP_NS  # another server
+    board.settle()
+    assert board.shift_ns < 0
+
+
+@pytest.mark.parametrize("group", ["team@nowhere.invalid:1", "team@256.1.1.1:80"])
+def test_a_server_that_has_no_address_is_said(group):
+    with pytest.raises(EvenstepError, match="no board at"):
+        ServedBoard(group, "link")
+
+
+def steps(board: ServedBoard, count: int) -> list[int]:
+    """How long a job of 200 ms is held before each of its exchanges of 60 ms."""
+    token, waits = Token(TrialBudget(), guarded=False), []
+    token.post = Post(alone_ns=60 * MS, step_ns=200 * MS)
+    token._acts = True
+    for _ in range(count):
+        now = begin = now_of(board)
+        while wait := token.ask(now, [post for ours, post in board.posts(now) if not ours]):
+            board.say(token.post, now)
+            now += wait
+        waits.append(now - begin)
+        token.leave(now)
+        board.say(token.post, now)
+        board.settle()
+        time.sleep(0.05)
+    return waits
+
+
+HOLDER = """
+import sys, time
+from evenstep.agent.actions.served import LinkServer, ServedBoard
+from evenstep.pacing.token import Post
+if sys.argv[1] == "serve":
+    server = LinkServer(sys.argv[2])
+    print(server.port, flush=True)
+    while True:
+        server.serve()
+board = ServedBoard(sys.argv[2], "link")
+while not board._known:
+    board.posts(0)
+    board.settle()
+while True:
+    now = time.monotonic_ns() + board.shift_ns
+    board.say(Post(now, now, 50_000_000, 200_000_000), now)
+    print("held", flush=True)
+    time.sleep(.02)
+"""
+
+
+def started(*words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, *words], stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("victim", ["server", "holder"])
+def test_whoever_is_killed_holds_nobody_up_for_longer_than_the_bound(victim):
+    server = started("serve", "team@127.0.0.1:0")
+    group = f"team@127.0.0.1:{server.stdout.readline().strip()}"
+    holder = started("hold", group)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        board = known(group)
+        assert any(steps(board, 4))  # it is heard, and waited for
+        os.kill({"server": server, "holder": holder}[victim].pid, signal.SIGKILL)
+        waits = steps(board, 12)
+        assert max(waits) <= MOST_WAIT * 200 * MS
+        assert waits[-1] == 0
+    finally:
+        for process in (server, holder):
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def test_a_server_that_is_gone_makes_no_call_wait():
+    board = ServedBoard("team@127.0.0.1:9", "link")
+    begin = time.process_time_ns()
+    for number in range(1000):
+        board.say(Post(step_ns=number), number * LEASE_NS)
+        assert board.posts(number) == []
+        board.settle()
+    assert time.process_time_ns() - begin < 5e9  # of work, not of waiting
+    board.close()

@@ -1,0 +1,149 @@
+"""Every action on and off a thousand times: nothing left changed, no step beyond its bound."""
+
+import gc
+import os
+import random
+import resource
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from evenstep.agent.actions import board, conductor, garbage, link
+from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.cores import Cores
+from evenstep.agent.actions.garbage import Garbage
+from evenstep.agent.actions.link import LinkToken, StorageTurns
+from evenstep.agent.actions.power import Power
+from evenstep.agent.recorder import Recorder
+from evenstep.host.resources import ResourceCounters
+from evenstep.pacing import TrialBudget
+from evenstep.pacing.random_trial import ALWAYS
+from evenstep.pacing.token import MOST_WAIT, Post
+from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.spool import Spool
+
+MS = 1_000_000
+NOTHING = ResourceCounters(resource.getrusage(resource.RUSAGE_SELF), b"")
+STEP_NS = 100 * MS
+FACTS = Facts(STEP_NS, MS, 10 * MS, 20 * MS, 60 * MS, 1, 2, 4)
+NAMES = ("gc", "cores", "power", "token")
+
+
+class Time:
+    """A clock that stands still but for sleep."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10**15
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
+class Job:
+    """A rank's actions, and a neighbour that is always on the link and on the storage."""
+
+    def __init__(self, folder, clock: Time) -> None:
+        self.time = clock
+        self.spool = Spool.create(folder / "rank-00000.spool", {"rank": 0, "world": 4},
+                                  ring_bytes=1 << 20, summary_bytes=1 << 16)  # fmt: skip
+        self.recorder = Recorder(self.spool)
+        self.gate = None
+        self.held_ns = 0
+        account = TrialBudget()
+
+        def common() -> dict:
+            return {"group": "team", "held": self.hold}
+
+        self.conductor = conductor.Conductor(
+            self.spool, seed="run/0", account=account, place=(1, 2, 4),
+            makers={"gc": Garbage, "cores": Cores, "power": Power},
+            turns=(
+                lambda: LinkToken(self.recorder, account, gate_by=self.gate_by, **common()),
+                lambda: StorageTurns(self.recorder, account, **common()),
+            ),
+        )  # fmt: skip
+        self.others = [board.LinkBoard(board.board_path(f"team-{topic}"))
+                       for topic in ("link", "input", "save")]  # fmt: skip
+
+    def gate_by(self, gate) -> None:
+        self.gate = gate
+
+    def hold(self, delay_ns: int) -> None:
+        self.held_ns = delay_ns
+
+    def state(self) -> tuple:
+        """What of the process an action may change."""
+        masks = {int(t): os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")}  # noqa: PTH208
+        slots = [len(each.posts(self.time.now_ns)) for each in self.others]
+        return (gc.isenabled(), gc.get_freeze_count() > 0, gc.get_threshold(), masks, slots,
+                self.gate, self.recorder.clock.turns, threading.active_count(),
+                len(os.listdir("/proc/self/fd")))  # noqa: PTH208  # fmt: skip
+
+    def force(self) -> None:
+        """Whatever its trial would say, each action acts now."""
+        for part in self.conductor.parts:
+            part.reason = part.action.applies(FACTS)
+            part.trial.span, part.trial.mean_ns = ALWAYS, STEP_NS
+        for turns in self.conductor.turns:
+            for turn in turns.turns:
+                turn.token.post = Post(alone_ns=60 * MS, step_ns=STEP_NS)
+                turn.token._acts = True
+
+    def step(self) -> None:
+        """Read, exchange, write, each beside a neighbour; no wait is longer than the bound."""
+        clock = self.recorder.clock
+        busy = Post(self.time.now_ns, self.time.now_ns, 50 * MS, STEP_NS)
+        for other in self.others:
+            other.say(busy, self.time.now_ns)
+        for act in (
+            lambda now: (clock.input_begins(now), clock.input_ends(now, 1)),
+            lambda now: self.gate and self.gate(),
+            lambda now: (clock.begins(Phase.CHECKPOINT, now), clock.ends(now)),
+        ):
+            self.held_ns = 0
+            act(self.time.now_ns)
+            assert self.held_ns <= MOST_WAIT * STEP_NS
+        self.time.now_ns += STEP_NS
+        self.conductor.end_step(self.recorder.end_step(self.time.now_ns, NOTHING))
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    clock = Time()
+    for module in (link, board):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(board, "FOLDER", tmp_path)
+    # A collection of all that pytest holds takes long, and is what it is.
+    quick = {name: getattr(gc, name) for name in ("freeze", "unfreeze", "enable", "disable")}
+    quick |= {"isenabled": gc.isenabled, "get_freeze_count": gc.get_freeze_count}
+    monkeypatch.setattr(garbage, "gc", SimpleNamespace(collect=lambda: 0, **quick))
+    made = Job(tmp_path, clock)
+    yield made
+    made.conductor.stop()
+    made.recorder.summaries.release()
+    made.spool.shut()
+
+
+def test_a_thousand_times_on_and_off_leave_nothing_changed(job):
+    draw, held, acted = random.Random(1), 0, set()
+    for other in job.others:
+        other.say(Post(), job.time.now_ns)
+    before = job.state()
+    for number in range(1000):
+        names = draw.sample(NAMES, draw.randint(1, len(NAMES)))
+        job.conductor.ask(names, number)
+        job.force()
+        for _ in range(draw.randint(0, 3)):
+            job.step()
+            held += job.held_ns
+            acted.update(part.action.name for part in job.conductor.parts if part.acting)
+        job.conductor.ask([], number)
+        for other in job.others:
+            other.say(Post(), job.time.now_ns)
+        assert job.state() == before
+    assert held > 0
+    assert acted == {"gc", "cores"}  # power is planned only
