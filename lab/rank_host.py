@@ -44,7 +44,7 @@ class _ArmHost:
     def __init__(self, host: PaceHost) -> None:
         self.host = host
         self.steps = 0
-        self.decision = Decision(0, "none", Reason.LEARNING)
+        self.decision = Decision(0, Reason.LEARNING)
 
 
 class RankHost:

@@ -15,7 +15,7 @@ from evenstep.trace.spool.layout import Actuator, Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
 
 MS = 1_000_000
-BEFORE = Decision(3 * MS, "before_step", Reason.SLACK, None, 3 * MS)
+BEFORE = Decision(3 * MS, Reason.SLACK, None, 3 * MS)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_decision_is_recorded_with_its_reason_when_it_changes(recorder, sleeps
     pace = host(recorder)
     for step in (1, 2, 3):
         pace.hold(BEFORE, step)
-    pace.hold(Decision(0, "none", Reason.LAST), 4)
+    pace.hold(Decision(0, Reason.LAST), 4)
     found = decisions(recorder)
     names = read_spool(recorder.spool.path).names
     assert found["step"].tolist() == [1, 4]
@@ -142,7 +142,7 @@ def test_a_collective_on_a_device_ends_holding_for_good(recorder, sleeps):
     group = GroupState(1, "u", (0, 1), 0)
     recorder.collective(10**9, group, Op.ALL_REDUCE, 8, 8, int(Flag.ON_DEVICE), -1, 1)
     pace.after_step(closed_step(recorder, 0, 10**9, 2 * 10**9, [0] * len(Phase)))
-    pace.hold(Decision(5 * MS, "before_step", Reason.SLACK, None, 5 * MS), 1)
+    pace.hold(Decision(5 * MS, Reason.SLACK, None, 5 * MS), 1)
     assert (pace.can_hold, sleeps) == (False, [])
 
 

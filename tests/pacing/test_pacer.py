@@ -72,7 +72,6 @@ OBSERVATIONS = st.builds(
     | st.builds(
         Slowest, *[st.integers(0, 500)] * 2, *[st.integers(0, 10**11)] * 2, st.integers(0, 10**9)
     ),
-    energy_mj=st.none() | st.integers(-5, 10**6),
 )
 
 
@@ -86,7 +85,7 @@ class Adversary(RuleBasedStateMachine):
             pacer(controller=name, sharing=sharing, guarded=guarded, objective=objective)
             for name in CONTROLLERS
             for sharing in (False, True)
-            for guarded, objective in ((False, "throughput"), (True, "energy"))
+            for guarded, objective in ((False, "throughput"), (True, "stability"))
         ]
 
     @rule(seen=OBSERVATIONS, repeat=st.integers(1, 40))
@@ -120,7 +119,6 @@ class Adversary(RuleBasedStateMachine):
             decision = made.decide(self.step)
             limit = 0 if made.killed else made.bound_ns
             assert 0 <= decision.delay_ns <= limit <= 10**10
-            assert (decision.delay_ns > 0) == (decision.actuator != "none")
 
 
 Adversary.TestCase.settings = settings(max_examples=20, stateful_step_count=12, deadline=None)
@@ -134,7 +132,7 @@ def test_observing_proposes_what_on_holds_for_the_same_observations(history, nam
     for step, seen in enumerate(history):
         held, proposed = on.decide(step), observe.decide(step)
         assert proposed.proposed_ns == held.delay_ns
-        assert (proposed.delay_ns, proposed.actuator) == (0, "none")
+        assert proposed.delay_ns == 0
         assert proposed.reason == held.reason
         for made in (on, observe):
             made.observe(seen._replace(step=step, delay_ns=0))
@@ -268,12 +266,6 @@ def test_a_rank_that_is_never_early_tries_nothing() -> None:
     made = pacer(guarded=True)
     drive(made, range(1000), wait_ns=0)
     assert (made.account.verdict.word, made.account.held_steps) == ("untested", 0)
-
-
-def test_energy_is_not_tried_without_power_samples() -> None:
-    made = pacer(guarded=True, objective="energy")
-    assert sum(drive(made, range(500))) == 0
-    assert made.account.verdict.word == "no power samples"
 
 
 def test_only_the_leading_rank_publishes() -> None:

@@ -187,19 +187,6 @@ def test_steadiness_may_cost_throughput_where_it_is_the_objective() -> None:
     assert words[1] == "pays"
 
 
-def test_energy_is_compared_where_it_is_told() -> None:
-    account = TrialBudget()
-    trial = RandomTrial(account, seed="e", objective="energy", share=0.006)
-    draw = random.Random(4)
-    for step in range(2000):
-        account.steps += 1
-        acted = trial.acts(step // BLOCK_STEPS)
-        energy = (80 if acted else 100) * draw.uniform(0.9, 1.1)
-        trial.learn(step // BLOCK_STEPS, draw.uniform(0.95, 1.05), acted, None, energy)
-    assert trial.word == "pays"
-    assert trial.verdict.gain == pytest.approx(0.2, abs=0.05)  # 80 for 100
-
-
 def test_part_of_a_step_is_compared_as_a_share_of_all_of_it() -> None:
     account = TrialBudget()
     trial = RandomTrial(account, seed="p")

@@ -96,7 +96,7 @@ class Config:
     )
     pace_objective: str = _setting(
         "throughput",
-        values.choice("throughput", "stability", "energy"),
+        values.choice("throughput", "stability"),
         "what pacing must improve to stay on",
     )
     pace_threshold: float = _setting(

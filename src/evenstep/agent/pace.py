@@ -137,7 +137,7 @@ class PaceHost:
 
     def _record(self, decision: Decision, step: int, begin_ns: int, *, applied: bool) -> int:
         spool = self._recorder.spool
-        actuator = Actuator.NONE if decision.actuator == "none" else Actuator.BEFORE_STEP
+        actuator = Actuator.BEFORE_STEP if decision.delay_ns > 0 else Actuator.NONE
         return spool.put(
             begin_ns,
             time.monotonic_ns(),

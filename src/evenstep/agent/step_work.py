@@ -50,7 +50,7 @@ class StepWork:
         self._pending: deque[ClosedStep] = deque()  # ended, not worked through yet
         self._working = threading.Lock()  # of `through`: never waited for while training
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
-        self._decision = Decision(0, "none", Reason.LEARNING)
+        self._decision = Decision(0, Reason.LEARNING)
         self._floor_ns = 0  # of the step's first collective, as last known
 
     @property

@@ -46,7 +46,6 @@ class StepObservation(NamedTuple):
     world: int = 1
     batch: int | None = None
     slowest: Slowest | None = None
-    energy_mj: int | None = None  # of this step on this rank, where power is sampled
 
     @property
     def waited(self) -> bool:
@@ -110,7 +109,6 @@ class Decision(NamedTuple):
     """What a host does before a step; in mode `observe` only `proposed_ns` is set."""
 
     delay_ns: int
-    actuator: str  # "none" or "before_step"
     reason: Reason
     plan: Plan | None = None  # to be published by this rank now
     proposed_ns: int = 0  # what `on` would hold for the same observations

@@ -9,7 +9,6 @@ trial has nothing to compare, is part of what it sees.
 from __future__ import annotations
 
 from evenstep.pacing.account import SHARE, PacingAccount, TrialBudget
-from evenstep.pacing.controller import Controller
 from evenstep.pacing.ledger import RankLedger
 from evenstep.pacing.observation import Decision, Plan, Proposal, Reason, StepObservation
 from evenstep.pacing.paper import PaperRule
@@ -26,7 +25,6 @@ SAMPLE = 4  # one step in so many counts for it, once the window has been filled
 CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
 SHORTEST_DELAY_NS = 10_000  # a host cannot sleep less than about this
 CREDIT_BOUNDS = 2  # b0 of the ledger, in longest delays
-NO_POWER = "no power samples"
 _BLOCK = Proposal(0, Reason.GUARD_BLOCK)
 _RESTING = Proposal(0, Reason.GUARD_OFF)
 _UNSTEADY = Proposal(0, Reason.UNSTEADY)
@@ -57,7 +55,7 @@ class Pacer:
         self._asked = (-1, False, False)  # step, left to the rule, held by it if it wants to
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self._steps = self._held_steps = self._held_ns = 0
-        self._idle = Decision(0, "none", Reason.LEARNING)  # the last of its kind
+        self._idle = Decision(0, Reason.LEARNING)  # the last of its kind
         self._controller = self._fresh_controller()
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
@@ -68,7 +66,7 @@ class Pacer:
         )
         self._ledger = self._fresh_ledger()
 
-    def _fresh_controller(self) -> Controller:
+    def _fresh_controller(self) -> PaperRule | SharedSlack | LocalSlack:
         if self.settings.controller == "paper":
             return PaperRule()
         return SharedSlack(self._world) if self.settings.sharing else LocalSlack(self._world)
@@ -107,7 +105,7 @@ class Pacer:
     def observe(self, seen: StepObservation) -> None:
         """Take the finished step; call it once per step, before `decide` for the next."""
         # Taken apart at once: each look at a named field costs more than all of this together.
-        step, step_ns, _, _, _, _, _, delay_ns, _, steady, world, batch, _, energy_mj = seen
+        step, step_ns, _, _, _, _, _, delay_ns, _, steady, world, batch, _ = seen
         asked, due, acted = self._asked
         if asked != step:
             due = acted = False
@@ -126,18 +124,10 @@ class Pacer:
             self._times.push(max(1, step_ns - max(0, delay_ns)))
         self._controller.learn(seen, due=due)
         if self.settings.guarded and self.settings.mode != "off":
-            self._try(step, step_ns, acted, energy_mj)
+            self.trial.account.tick(step)
+            self.trial.learn(step // BLOCK_STEPS, step_ns, acted)
         if unknown or steps % RESCALE_STEPS == 0:
             self._rescale()
-
-    def _try(self, step: int, step_ns: int, acted: bool, energy_mj: int | None) -> None:
-        """Tell the trial of a steady step."""
-        trial = self.trial
-        trial.account.tick(step)
-        if energy_mj is None and self.settings.objective == "energy":
-            trial.word = NO_POWER
-            return
-        trial.learn(step // BLOCK_STEPS, step_ns, acted, None, energy_mj)
 
     def _is_steady(self, seen: StepObservation) -> bool:
         """Whether to learn from the step; a change of world or batch starts everything anew."""
@@ -185,16 +175,15 @@ class Pacer:
         if settings.mode == "off" or self.killed:
             reason = Reason.KILLED if self.killed else Reason.OFF
             self._asked = (step, False, False)
-            return Decision(0, "none", reason, plan)
+            return Decision(0, reason, plan)
         delay_ns, reason = self._judge(step)
         if delay_ns <= 0 and plan is None:
             if self._idle.reason is not reason:
-                self._idle = Decision(0, "none", reason)
+                self._idle = Decision(0, reason)
             return self._idle
         if settings.mode == "observe":
-            return _new(Decision, (0, "none", reason, plan, delay_ns))
-        actuator = "before_step" if delay_ns > 0 else "none"
-        return _new(Decision, (delay_ns, actuator, reason, plan, delay_ns))
+            return _new(Decision, (0, reason, plan, delay_ns))
+        return _new(Decision, (delay_ns, reason, plan, delay_ns))
 
     def _judge(self, step: int) -> Proposal:
         """What comes of the rule before a step; `_asked` says how it was scheduled."""

@@ -28,8 +28,6 @@ NO_HELP = (
 class PaperRule:
     """Holds early ranks while arrivals are spread or waits vary; needs nothing shared."""
 
-    actuator = "before_step"
-
     def __init__(self) -> None:
         self._waits = RollingWindow(SHORTEST_WINDOW)
         self._wait_ns: int | None = None

@@ -70,14 +70,14 @@ def acts(seed: str, block: int, span: int, scale: int = 0) -> bool:
 class _Block:
     """One block's steps as they come."""
 
-    __slots__ = ("acted", "aims", "count", "fresh", "index", "settled", "squares", "sums", "total")
+    __slots__ = ("acted", "count", "fresh", "index", "settled", "squares", "sums", "total")
 
     def __init__(self, index: int, *, acted: bool) -> None:
         self.index = index
         self.acted = acted
         self.fresh = False  # the block before was of the other kind
         self.count, self.total = 0, 0.0  # all steps
-        self.settled, self.sums, self.squares, self.aims = 0, 0.0, 0.0, 0.0  # after the turn
+        self.settled, self.sums, self.squares = 0, 0.0, 0.0  # after the turn
 
     @property
     def mean(self) -> float:
@@ -94,9 +94,9 @@ class RandomTrial:
     """The trial of one action, told of every steady step and asked before the next.
 
     A step's `loss` is the part of it that the action can change, all of it where nothing else is
-    told. `objective` is what must improve: the mean loss ("throughput"), its steadiness
-    ("stability"), or a mean that is told beside it ("energy"). The stop-loss is of throughput
-    always: `share` of it may go where the objective is another. Blocks begin `scale` times doubled.
+    told. `objective` is what must improve: the mean loss ("throughput") or its steadiness
+    ("stability"). The stop-loss is of throughput always: `share` of it may go where the objective
+    is another. Blocks begin `scale` times doubled.
     """
 
     def __init__(
@@ -155,14 +155,7 @@ class RandomTrial:
         """Whether a step of this block (a step's number over `BLOCK_STEPS`) is to be acted in."""
         return acts(self._seed, block, self.span, self.scale)
 
-    def learn(
-        self,
-        block: int,
-        step: float,
-        acted: bool,
-        loss: float | None = None,
-        aim: float | None = None,
-    ) -> None:
+    def learn(self, block: int, step: float, acted: bool, loss: float | None = None) -> None:
         """Take a finished steady step, and what of it is `loss` where that is not all of it."""
         if not self.span:
             self._rest_on(step)
@@ -184,7 +177,6 @@ class RandomTrial:
         now.settled += 1
         now.sums += loss
         now.squares += loss * loss
-        now.aims += loss if aim is None else aim
 
     def _rest_on(self, step: float) -> None:
         """Learn how long a step is while nothing is done; begin when it is time."""
@@ -276,9 +268,6 @@ class RandomTrial:
     def _gain(self, off: _Block, on: _Block) -> float:
         if self.objective == "stability":
             return (off.variation - on.variation) / (off.variation + on.variation)
-        if self.objective == "energy":
-            without, within = off.aims / off.settled, on.aims / on.settled
-            return (without - within) / max(without, 1e-9)
         return off.mean - on.mean
 
     def _judge(self, gain: float) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from evenstep.errors import ConfigError
 
 MODES = ("off", "observe", "on")
-OBJECTIVES = ("throughput", "stability", "energy")
+OBJECTIVES = ("throughput", "stability")
 CONTROLLERS = ("slack", "paper")
 
 
@@ -26,7 +27,7 @@ class PacerSettings:
     imbalance: float = 0.03  # slack below this share of a step is left alone
     max_delay: float = 0.10  # no step is ever held longer than this share of the median step
     max_delay_ns: int = 1_000_000_000  # ... nor longer than this
-    stability_cost: float = 0.006  # throughput that steadier steps, or less energy, may cost
+    stability_cost: float = 0.006  # throughput that steadier steps may cost
     loss_share: float = 0.005  # ε of the ledger
     sharing: bool = False  # decide by the published plan and shared work, not alone
     exchange_ns: int = 0  # how often ranks exchange what they share; a plan lasts two of these
@@ -37,47 +38,46 @@ class PacerSettings:
     world: int = 1
 
     def __post_init__(self) -> None:
-        self._check_choices()
-        self._check_flags()
-        self._check_share("imbalance", below=1.0)
-        self._check_share("max_delay", below=0.5)
-        self._check_share("stability_cost", below=0.1)
-        self._check_share("loss_share", below=0.1)
-        self._check_integers()
-
-    def _check_choices(self) -> None:
-        for name, choices in (
-            ("mode", MODES),
-            ("controller", CONTROLLERS),
-            ("objective", OBJECTIVES),
-        ):
-            value = getattr(self, name)
-            if value not in choices:
-                raise _refuse(name, "one of " + ", ".join(choices), value)
-
-    def _check_flags(self) -> None:
-        for name in ("sharing", "guarded"):
-            if not isinstance(getattr(self, name), bool):
-                raise _refuse(name, "true or false", getattr(self, name))
-        if not isinstance(self.run_id, str):
-            raise _refuse("run_id", "text", self.run_id)
-
-    def _check_share(self, name: str, *, below: float) -> None:
-        value = getattr(self, name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0.0 <= value < below:
-            raise _refuse(name, f"a fraction from 0 to below {below:g}", value)
-
-    def _check_integers(self) -> None:
-        for name, least in (
-            ("max_delay_ns", 0), ("exchange_ns", 0), ("attempt", 0), ("world", 1), ("rank", 0),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise _refuse(name, f"a whole number of at least {least}", value)
+        for names, expected, holds in _CHECKS:
+            for name in names.split():
+                value = getattr(self, name)
+                if not holds(value):
+                    raise ConfigError(f"pace.{name} must be {expected}, got {value!r}")
         if self.rank >= self.world:
-            raise _refuse("rank", f"below pace.world, which is {self.world}", self.rank)
+            expected = f"below pace.world, which is {self.world}"
+            raise ConfigError(f"pace.rank must be {expected}, got {self.rank!r}")
 
 
-def _refuse(name: str, expected: str, found: Any) -> ConfigError:
-    return ConfigError(f"pace.{name} must be {expected}, got {found!r}")
+_Check = tuple[str, str, Callable[[Any], bool]]
+
+
+def _one_of(name: str, *choices: str) -> _Check:
+    return name, "one of " + ", ".join(choices), lambda value: value in choices
+
+
+def _share(names: str, below: float) -> _Check:
+    def holds(value: Any) -> bool:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number and 0.0 <= value < below
+
+    return names, f"a fraction from 0 to below {below:g}", holds
+
+
+def _whole(names: str, least: int) -> _Check:
+    expected = f"a whole number of at least {least}"
+    return names, expected, lambda value: type(value) is int and value >= least
+
+
+#: Names of fields, what they must be, and whether a value is.
+_CHECKS: tuple[_Check, ...] = (
+    _one_of("mode", *MODES),
+    _one_of("controller", *CONTROLLERS),
+    _one_of("objective", *OBJECTIVES),
+    ("sharing guarded", "true or false", lambda value: isinstance(value, bool)),
+    ("run_id", "text", lambda value: isinstance(value, str)),
+    _share("imbalance", 1.0),
+    _share("max_delay", 0.5),
+    _share("stability_cost loss_share", 0.1),
+    _whole("max_delay_ns exchange_ns attempt rank", 0),
+    _whole("world", 1),
+)

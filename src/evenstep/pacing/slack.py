@@ -42,8 +42,6 @@ class SharedSlack:
     stays there.
     """
 
-    actuator = "before_step"
-
     def __init__(self, world: int) -> None:
         self._slack = RollingWindow(min(LONGEST_WINDOW, max(SHORTEST_WINDOW, 2 * world)))
         self._caution = caution(world)
@@ -89,8 +87,6 @@ class LocalSlack:
 
     The only rank of a job has nobody to wait for: what lengthens its collectives is contention.
     """
-
-    actuator = "before_step"
 
     def __init__(self, world: int) -> None:
         self._alone = world == 1
