@@ -22,7 +22,7 @@ demo: $(VENV)/.ready
 
 # All but the real jobs of other stacks, whose waits are compared with a clock: those are below.
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks -m "not clock"
+	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks -m "not clock" -rs
 
 # Every stack really runs, with a known delay. Wants a machine that does nothing else: two minutes.
 test-stacks: $(VENV)/.stacks

@@ -7,7 +7,7 @@ from evenstep.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 HYPERSCALE = (
-    *("--ranks", "1024,4096,16384,32768", "--control", "strategy.kind=local_sgd"),
+    *("--ranks", "1024,4096", "--control", "strategy.kind=local_sgd"),
     *("--control", "strategy.every=8", "--control", "reliability.checkpoint_every_s=0"),
 )
 SCENARIO = """
@@ -33,9 +33,18 @@ def scenario(tmp_path):
     return str(file)
 
 
+def rows(text):
+    """Those of the tables, without the spaces that only set them."""
+    lines = [line.split() for line in text.splitlines()]
+    return [words for words in lines if len(words) > 8 and words[0].replace(",", "").isdigit()]
+
+
 def test_the_collapse_at_scale_is_as_committed(capsys):
+    """Its two smaller sizes of four: a size is simulated by itself, the others take half a minute."""
     assert main(["scaling", str(EXAMPLES / "hyperscale.toml"), *HYPERSCALE]) == 0
-    assert capsys.readouterr().out == (EXAMPLES / "hyperscale.txt").read_text()
+    small, whole = rows(capsys.readouterr().out), rows((EXAMPLES / "hyperscale.txt").read_text())
+    assert small == [*whole[:2], *whole[4:6]]
+    assert len(whole) == 8
 
 
 def test_the_page_fits_eighty_columns(scenario, capsys):

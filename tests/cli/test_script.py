@@ -34,7 +34,7 @@ def script(tmp_path):
 
 def test_a_script_sees_its_own_arguments_folder_and_exit_code(observed, script):
     done = observed("src/train.py", "--lr", "1")
-    assert done.stdout == "['src/train.py', '--lr', '1'] src/train.py\nWaiting\n"
+    assert done.stdout == "['src/train.py', '--lr', '1'] src/train.py\nArmingFinder\n"
     assert (done.returncode, done.stderr) == (5, "")
 
 
@@ -47,7 +47,7 @@ def test_a_module_can_be_run_as_well(observed, script, tmp_path):
 
 
 def test_the_kill_switch_holds(observed, script):
-    assert "Waiting" not in observed("src/train.py", EVENSTEP="0").stdout
+    assert "ArmingFinder" not in observed("src/train.py", EVENSTEP="0").stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

@@ -19,7 +19,7 @@ FAKES = Path(__file__).parent / "slurm"
 SCRIPTS = sorted(SLURM.glob("*.sbatch"))
 PATIENCE_S = 60.0
 RANKS = 2
-STEPS = 2000  # seconds; the signal is sent after a few dozen, and a second later all have heard it
+STEPS = 1200  # seconds; the signal is sent after a few dozen, and a second later all have heard it
 
 
 class Cluster:

@@ -81,8 +81,8 @@ def test_the_interval_covers_a_constant_effect_at_all_times() -> None:
         draw = random.Random(seed)
         gains: list[float] = []
         bad = False
-        for _ in range(30):
-            gains.append(0.02 + draw.gauss(0, 0.05))
+        for looks in (1, 2, 3, 4, 6, 8, 12, 16, 22, 30):  # each a root search: not at all thirty
+            gains += [0.02 + draw.gauss(0, 0.05) for _ in range(looks - len(gains))]
             _, low, high = interval(gains)
             bad |= not low <= 0.02 <= high
         missed += bad

@@ -7,7 +7,8 @@ import time
 from evenstep.cli.main import main
 from evenstep.probe import kernels
 
-PAUSE_S = 0.05  # added to each matrix product of the slow rank: several times its own length
+#: Added to each matrix product of the slow rank: many times its length, also on a busy machine.
+PAUSE_S = 0.2
 
 
 def slow(torch, a, b, out):
