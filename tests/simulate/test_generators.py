@@ -126,11 +126,6 @@ def test_a_pipeline_records_its_messages():
     }  # fmt: skip
 
 
-@pytest.mark.xfail(
-    reason="without a collective that all ranks share, the replay misses the run's length by 15 % "
-    "(its limits say so) and the wrong ranks are named",
-    strict=True,
-)
 def test_a_slow_rank_of_a_pipeline_is_found_in_what_it_recorded():
     noise = [{"kind": "slow", "ranks": "2", "factor": 1.5}, {"kind": "normal", "sigma": 0.005}]
     worst = diagnose(simulate_trace(scenario(*PIPELINE, noise=noise))[1]).findings[0]

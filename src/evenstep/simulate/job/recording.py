@@ -50,6 +50,26 @@ class RecordRow(NamedTuple):
     peer: Array | None = None  # of a message: the other rank
 
 
+class MessageCounts:
+    """How many messages each rank has passed to, or got from, each of its few peers."""
+
+    def __init__(self, ranks: int) -> None:
+        self._peers: Array = np.zeros((ranks, 0), np.int64)
+        self._counts: Array = np.zeros((ranks, 0), np.int64)
+
+    def next(self, peer: Array) -> Array:
+        """The number of the next one with this peer of each rank, from 0. (ranks,)"""
+        known = self._peers == peer[:, None]
+        if not known.any(axis=1).all():
+            self._peers = np.column_stack([self._peers, peer])
+            self._counts = np.column_stack([self._counts, np.zeros(len(peer), np.int64)])
+            known = self._peers == peer[:, None]
+        rows, slot = np.arange(len(peer)), known.argmax(axis=1)
+        number = self._counts[rows, slot].copy()
+        self._counts[rows, slot] += 1
+        return number
+
+
 class Extra(NamedTuple):
     """A record of one rank alone."""
 
@@ -87,7 +107,8 @@ class SimulatedRecorder:
         self._which, self._ranks = which, len(which)
         self._keeper = keeper
         self._templates: dict[tuple[int, ...], Array] = {}
-        self._sequence: dict[tuple[int, int], int] = {}  # collectives of each partition so far
+        self._sequence: dict[int, int] = {}  # collectives of each partition so far
+        self._messages: dict[tuple[int, int], MessageCounts] = {}
         self._buffer = np.zeros((self._ranks, 0, layout.RECORD_WORDS), np.uint64)
         self._used = self._written = self._steps = 0
         self._whole = 0  # records of finished steps: an interrupted one is left out
@@ -116,10 +137,12 @@ class SimulatedRecorder:
         words[:, _STEP] |= np.uint64(number)
         if row.peer is not None:
             words.view(np.int32)[:, _PEER] = row.peer
-        if row.kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT):
-            key = (row.group, row.op if row.kind is Kind.POINT_TO_POINT else -1)
-            sequence = self._sequence.get(key, 0)
-            self._sequence[key] = sequence + 1
+        if row.peer is not None:
+            counts = self._messages.setdefault((row.group, row.op), MessageCounts(self._ranks))
+            words[:, layout.WORD_GROUP_SEQ] = counts.next(row.peer)
+        elif row.kind is Kind.COLLECTIVE:
+            sequence = self._sequence.get(row.group, 0)
+            self._sequence[row.group] = sequence + 1
             words[:, layout.WORD_GROUP_SEQ] = sequence
         elif isinstance(row.group_seq, np.ndarray) or row.group_seq:
             words[:, layout.WORD_GROUP_SEQ] = np.rint(row.group_seq).astype(np.uint64)
