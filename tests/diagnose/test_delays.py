@@ -55,4 +55,5 @@ def test_what_late_cells_cost_is_what_was_put_into_them():
     table = World().everywhere()
     table[[10, 20], [1, 2]] = 30 * MS, 50 * MS
     delays = open_case(World().delayed(Phase.OPTIMIZER, table).trace()).delays
-    assert delays.loss_ns.sum(axis=0).tolist() == [0, 30 * MS, 50 * MS, 0]
+    assert delays.all_loss_ns.sum() == 80 * MS
+    assert delays.all_loss_ns.sum(axis=0).tolist() == [0, 30 * MS, 50 * MS, 0]

@@ -141,7 +141,7 @@ def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Colu
     waits = waits.select(~span.device[waits.lane])
     behind = rows.select(rows.waits & ~rows.calls)
     blocked = rows.waits & rows.calls
-    waits = waits.sorted_by("lane", "enter_ns")
+    waits = _after_calls(waits, rows).sorted_by("lane", "enter_ns")
     parts, known = [], np.zeros(len(waits), bool)
     if len(behind) and not len(waits):
         rows = rows.sorted_by("lane", "enter_ns")
@@ -156,6 +156,20 @@ def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Colu
     ends = ends.select(~span.device[ends.lane])
     ends = ends.with_column("enter_ns", ends.leave_ns)
     return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
+
+
+def _after_calls(waits: Columns, rows: Columns) -> Columns:
+    """Waits from the last call on that their thread made in the meantime: until it had come back
+    from that, it waited for something else."""
+    if not len(waits) or not len(rows):
+        return waits
+    rows = rows.sorted_by("lane", "enter_ns")
+    last = _Line(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
+    at = np.maximum(last, 0)
+    inside = (last >= 0) & (rows.lane[at] == waits.lane) & (rows.enter_ns[at] > waits.enter_ns)
+    came_back = np.where(rows.calls[at], rows.leave_ns[at], rows.enter_ns[at])
+    since = np.where(inside, np.clip(came_back, waits.enter_ns, waits.leave_ns), waits.enter_ns)
+    return waits.with_column("enter_ns", since)
 
 
 def _awaited(

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.arrivals import FROM_ROOT
 from evenstep.diagnose.measure.grid import StepGrid
 
@@ -115,11 +114,11 @@ class Event(NamedTuple):
 
 def largest_delay(case: Case) -> Event | None:
     """The late cell that cost most, who suffered, and how long."""
-    grid, loss = case.grid, case.delays.loss_ns
+    grid, loss = case.grid, case.delays.all_loss_ns
     if not loss.size or loss.max() <= 0:
         return None
     row, column = (int(i) for i in np.unravel_index(int(np.argmax(loss)), loss.shape))
-    late = (case.delays.cause != int(Cause.NONE)).any(axis=1)
+    late = np.asarray(case.delays.any.any(axis=1))
     usual = np.median(grid.wait_ns[~late], axis=0) if (~late).any() else 0.0
     more = np.maximum(grid.wait_ns - usual, 0)
     calm = np.flatnonzero(more[row + 1 :].sum(axis=1) <= _calm(case, more, late))
@@ -130,7 +129,7 @@ def largest_delay(case: Case) -> Event | None:
     return Event(
         step=int(grid.steps[row]),
         rank=int(grid.ranks[column]),
-        delay_ns=float(case.delays.excess_ns[row, column]),
+        delay_ns=float(sum(late[row, column] for late in case.delays.late_ns.values())),
         victims=[int(grid.ranks[i]) for i in victims],
         lost_rank_ns=float(lost.sum()),
         steps_to_decay=end if len(calm) and int(calm[0]) + 1 == end else None,

@@ -27,7 +27,7 @@ from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
 from evenstep.diagnose.measure import attempts, restarts
 from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
-from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.grid import StepGrid, during, step_grid
 from evenstep.diagnose.measure.samples import Contention, contention
 from evenstep.diagnose.measure.standstill import Stuck
 from evenstep.diagnose.measure.stuck import stuck
@@ -40,6 +40,10 @@ Array = npt.NDArray[Any]
 
 SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
 _INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+_PHASES = {
+    Cause.INPUT: (int(Phase.INPUT),),
+    Cause.CHECKPOINT: (int(Phase.CHECKPOINT), int(Phase.EVALUATION)),
+}
 LONG = 0.99  # quantile of the steps that a hang is compared with
 WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
 USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
@@ -62,10 +66,20 @@ class Case:
     @cached_property
     def unexplained(self) -> float | None:
         """By how much the replay misses the length of the run it replays, as a share of it."""
-        length = float(self.grid.step_ns[self.grid.sampled].sum())
-        if self.costs is None or length <= 0 or self.trace.operations is not None:
+        if self.costs is None or self.trace.operations is not None:
             return None
-        return abs(float(self.costs.length_ns.sum()) / length - 1)
+        length = float(self.costs.seen_ns.sum())
+        return abs(float(self.costs.length_ns.sum()) / length - 1) if length > 0 else None
+
+    @cached_property
+    def step_ns(self) -> Array:
+        """How long each step of the job took: on devices by their streams, as hosts run ahead."""
+        graph = self.grid.graph
+        if self.costs is None or graph is None or not graph.device.any():
+            return self.grid.step_ns
+        steps = np.zeros(len(self.grid.steps))
+        steps[self.grid.sampled] = self.costs.seen_ns
+        return self.grid.spread(steps)
 
     @property
     def contended(self) -> bool:
@@ -103,26 +117,35 @@ class Case:
         chosen = np.flatnonzero(took != table.took_ns)
         return Change.of_transfers(chosen, took[chosen])
 
-    def relieved(self, cells: Array) -> Change:
-        """The change that takes the lateness out of these cells."""
+    def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
+        """The change that takes the lateness for this cause out of these cells."""
         assert self.costs is not None
-        late = np.where(cells, self.delays.late_ns, 0.0)
         sampled = self.grid.sampled
-        paused = cells & (self.delays.cause == int(Cause.COLLECTOR))
-        held = self.costs.held_up(paused[sampled])
-        return self.costs.without(late[sampled], self.delays.lasting[sampled], held)
+        late = np.where(cells, self.delays.late_ns[cause], 0.0)[sampled]
+        change = self.costs.relieved(cause, late, self.delays.chronic)
+        if cause is not Cause.COLLECTOR:
+            return change
+        return self.costs.together([change, self.costs.held_up(cells[sampled])])
+
+    def all_relieved(self, cells: Array, but: Array | None = None) -> Change:
+        """The change that takes all lateness out of these cells; `but`: the work of those."""
+        late = self.delays.late_ns
+        parts = [
+            self.relieved(cells if but is None or cause != Cause.WORK else cells & ~but, cause)
+            for cause in Cause
+            if late[cause].any()
+        ]
+        return self.together(parts)
 
     def less(self, less_ns: Array) -> Change:
         """The change that makes all work of each step so much less on every rank. (steps,)"""
         assert self.costs is not None
         return self.costs.less(less_ns[self.grid.sampled])
 
-    def taken(self, cells_ns: Array) -> Change:
-        """The change that takes so much (steps × ranks) from the beginning of every cell."""
+    def taken(self, cells_ns: Array, cause: Cause) -> Change:
+        """The change that takes so much (steps × ranks) of what is on record for a cause."""
         assert self.costs is not None
-        own = self.costs.taken(cells_ns[self.grid.sampled])
-        rows = np.flatnonzero(own != self.costs.graph.own_ns)
-        return Change.of_work(rows, own[rows])
+        return self.costs.relieved(cause, cells_ns[self.grid.sampled], self.delays.chronic)
 
     def together(self, changes: Sequence[Change]) -> Change:
         """All of these changes at once."""
@@ -172,19 +195,19 @@ class Case:
 
     def share(self, lost_ns: Array) -> Share:
         """A per-step loss as a share of all time: steps, standstill at the end, restarts."""
-        steps = share_of(lost_ns, self.grid.step_ns)
+        steps = share_of(lost_ns, self.step_ns)
         ran = self.running_share * restarts.running_share(attempts.known(self.trace.run))
         return Share(*(value * ran for value in steps))
 
-    def loss(self, cells: Array) -> Array:
+    def loss(self, cells: Array, cause: Cause = Cause.WORK) -> Array:
         """What the late cells of a mask cost, per step: their part of what all late cells do."""
-        return np.asarray(np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1))
+        return np.asarray(np.where(cells, self.delays.loss_ns[cause], 0.0).sum(axis=1))
 
-    def culprits(self, cells: Array) -> list[int]:
+    def culprits(self, cells: Array, cause: Cause = Cause.WORK) -> list[int]:
         """Ranks of the late cells, the costliest first."""
-        cost = np.where(cells, self.delays.loss_ns, 0.0).sum(axis=0)
+        late = np.where(cells, self.delays.late_ns[cause], 0.0).sum(axis=0)
         hit = np.flatnonzero(cells.any(axis=0))
-        return [int(self.grid.ranks[i]) for i in hit[np.argsort(-cost[hit], kind="stable")]]
+        return [int(self.grid.ranks[i]) for i in hit[np.argsort(-late[hit], kind="stable")]]
 
     def where(self, ranks: list[int]) -> Where:
         """These ranks as culprits, with their nodes in the same order."""
@@ -197,9 +220,11 @@ class Case:
         node = self.trace.ranks[ranks[0]].node if len(ranks) == 1 else ""
         return f"{text} (node {node})" if node else text
 
-    def typical_excess_ns(self, cells: Array) -> float:
-        """Median excess of the late cells."""
-        return float(np.median(self.delays.excess_ns[cells])) if cells.any() else 0.0
+    def typical_excess_ns(self, cells: Array, cause: Cause = Cause.WORK) -> float:
+        """By how much the late cells are late, in the median."""
+        delays = self.delays
+        more = delays.excess_ns if cause is Cause.WORK else delays.late_ns[cause]
+        return float(np.median(more[cells])) if cells.any() else 0.0
 
     def main_phase(self, cells: Array) -> Phase:
         """The phase in which most of the excess lies."""
@@ -244,7 +269,7 @@ class Case:
         rows = np.flatnonzero(cells.any(axis=1))
         if not len(rows):
             return [], 0.0, 0.0
-        loss = np.where(cells, self.delays.loss_ns, 0.0).sum(axis=1)[rows]
+        loss = np.where(cells, self.delays.all_loss_ns, 0.0).sum(axis=1)[rows]
         waits = self.grid.wait_ns[rows]
         waiting = (waits >= WAITING * loss[:, None]) & (loss[:, None] > 0) & ~cells[rows]
         usual = waiting.sum(axis=0) >= USUALLY * np.maximum((~cells[rows]).sum(axis=0), 1)
@@ -277,7 +302,9 @@ def open_case(trace: Trace) -> Case:
     places = stuck(trace)
     hung = hung_first(trace, places, dead, longest_ns)
     failed = [] if hung else first_of(dead, [rank for place in places for rank in place.missing])
-    costs = Costs(grid.graph) if grid.graph is not None and len(grid.graph.rows) else None
+    costs = None
+    if grid.graph is not None and len(grid.graph.rows):
+        costs = Costs(grid.graph, _on_record(trace, grid))
     delays = attribute(grid, costs, contended=contended)
     return Case(
         trace,
@@ -290,6 +317,16 @@ def open_case(trace: Trace) -> Case:
         Claims(grid.shape, delays.rest_ns),
         costs,
     )
+
+
+def _on_record(trace: Trace, grid: StepGrid) -> dict[int, Array]:
+    """By cause, how much of each row's own work its records cover. Not of waits for a core, of
+    which only a sum is known."""
+    phases = trace.of_kind(Kind.PHASE)
+    records = {Cause.COLLECTOR: trace.of_kind(Kind.PAUSE)}
+    for cause, kinds in _PHASES.items():
+        records[cause] = phases.select(np.isin(phases.op, kinds))
+    return {int(cause): during(grid, rows) for cause, rows in records.items() if len(rows)}
 
 
 def found(

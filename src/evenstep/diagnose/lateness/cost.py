@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from evenstep.diagnose.graph.hashing import mixed
 from evenstep.diagnose.graph.peers import Alike, alike, programs
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.graph.times import summed
 from evenstep.diagnose.lateness.others import above_others
 
 Array = npt.NDArray[Any]
@@ -26,8 +27,10 @@ EXPLAINED = 0.5  # of a cell's lateness is above its peers' work: else all of it
 class Costs:
     """A run's graph, and what changes to it would save."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, on_record_ns: Mapping[int, Array] | None = None) -> None:
+        """`on_record_ns`: by cause, how much of each row's own work a record of it explains."""
         self.graph = graph
+        self.on_record_ns = on_record_ns or {}
 
     @cached_property
     def parts(self) -> list[Alike]:
@@ -43,6 +46,15 @@ class Costs:
     def length_ns(self) -> Array:
         """Each step of the job, replayed as it was."""
         return np.asarray(step_lengths(self.graph, replay(self.graph, [NONE]))[0])
+
+    @cached_property
+    def seen_ns(self) -> Array:
+        """Each step of the job, as it was seen to end."""
+        rows = self.graph.rows
+        ends = np.full((1, len(self.graph.steps), len(self.graph.ranks)), np.nan)
+        last = rows.ends
+        ends[0, rows["index"][last], rows.lane[last]] = rows.at_ns[last]
+        return np.asarray(step_lengths(self.graph, ends)[0])
 
     def saved(self, changes: Sequence[Change]) -> Array:
         """How much shorter each step is under each change: (changes, steps), ns."""
@@ -68,6 +80,18 @@ class Costs:
         count = np.bincount(kind)
         usual = table.took_ns[order[np.cumsum(count) - count + (USUAL * (count - 1)).astype(int)]]
         return Change.of_transfers(mine, np.minimum(table.took_ns, usual[kind])[mine])
+
+    def relieved(self, cause: int, late_ns: Array, chronic: Array) -> Change:
+        """Cells (steps × lanes) relieved of what they are late by for this cause: where its records
+        lie, if there are any; else where they do more than others. `chronic` (lanes,)."""
+        if cause not in self.on_record_ns:
+            return self.without(late_ns, np.broadcast_to(chronic[None, :], late_ns.shape))
+        there = self.on_record_ns[cause]
+        rows = self.graph.rows
+        part = np.minimum(late_ns / np.maximum(summed(self.graph, there), 1), 1.0)
+        less = there * part[rows["index"], rows.lane]
+        chosen = np.flatnonzero(less > 0)
+        return Change.of_work(chosen, self.graph.own_ns[chosen] - less[chosen])
 
     def without(self, late_ns: Array, lasting: Array, held: Change = NONE) -> Change:
         """Cells (steps × lanes) relieved of what they are late by, where they do more than others.

@@ -1,11 +1,10 @@
-"""Which rank was late in which step, why, and what it cost: each lost nanosecond attributed once.
+"""Which rank was late in which step, why, and what it cost.
 
-A cell is a rank's step. Its *excess* is its own work above the median of the other ranks' in the
-same step, whose recorded pauses do not count: most ranks may pause at once. Late cells are those of
-chronically late ranks, and single ones far outside the noise.
-What the job would have gained without their lateness comes from a replay of its graph with the late
-cells' excess taken out: overlapped ones share one wait, compute hides some of it, and a rank held
-up in one group is late in the next.
+A cell is a rank's step. What a record explains (a pause, a wait for input, a checkpoint, a wait for
+a core) is taken out of its own work first; the *excess* of the rest is what lies above the median
+of the other ranks' in the same step. Late cells are those of chronically late ranks, and single
+ones far outside the noise. What the job would have gained without comes from a replay of its graph:
+overlapped waits are one, compute hides some, and a rank held up in one group is late in the next.
 """
 
 from __future__ import annotations
@@ -21,23 +20,21 @@ from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.others import above_others
 from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
+    NEAR_STEPS,
     chronic_ranks,
     event_of,
     noise_of,
-    unsteady,
     usual,
 )
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.patterns import FEWEST
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
 
 
 class Cause(IntEnum):
-    """Why a cell is late."""
+    """Why a cell is late. Of all but `WORK` there is a record."""
 
-    NONE = 0
     COLLECTOR = 1
     INPUT = 2
     CHECKPOINT = 3
@@ -45,7 +42,6 @@ class Cause(IntEnum):
     CONTENTION = 5
 
 
-RECURRING = 0.1  # of the steps with a lateness of one recorded cause
 #: Phases of a rank's own work, in the order in which a tie is decided.
 WORK_PHASES = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.OTHER)
 
@@ -55,78 +51,108 @@ class Delays:
     """Attribution of a grid; arrays are (steps, ranks)."""
 
     grid: StepGrid
-    excess_ns: Array  # own work above the median of the others
-    cause: Array  # of `Cause`; NONE where the cell is not late
+    excess_ns: Array  # own work without what is on record, above the median of the others
+    late_ns: dict[Cause, Array]  # what a cell is late by, noise left out; 0 where it is not late
+    loss_ns: dict[Cause, Array]  # what the job lost to that
     phase: Array  # of `Phase`: where the excess lies
-    late_ns: Array  # what a cell is late by, noise left out; 0 where it is not late
-    loss_ns: Array  # what the job lost to this cell's lateness
     rest_ns: Array  # (steps,): further loss to ranks not arriving together, nobody's in particular
     chronic: Array  # (ranks,) bool
     noise_ns: float  # standard deviation of a rank's own work
 
-    @property
-    def lasting(self) -> Array:
-        """Cells that are late as their rank always is: by its own work, not by a single event."""
-        return np.asarray(self.chronic[None, :] & (self.cause == int(Cause.WORK)))
+    def cells(self, cause: Cause) -> Array:
+        """Mask of the cells that are late for this cause."""
+        return np.asarray(self.late_ns[cause] > 0)
 
-    def cells(self, *causes: Cause) -> Array:
-        """Mask of the cells that are late for one of these causes."""
-        return np.isin(self.cause, [int(cause) for cause in causes])
+    @property
+    def any(self) -> Array:
+        """Mask of the cells that are late for any cause."""
+        return np.asarray(sum(self.late_ns.values()) > 0)
+
+    @property
+    def all_loss_ns(self) -> Array:
+        """What the job lost to each cell's lateness, whatever its cause."""
+        return np.asarray(sum(self.loss_ns.values()))
 
 
 def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays:
     """Find late cells and what they cost. `contended`: ranks compete for cores on their hosts."""
     if costs is None or not grid.start_ns.size:
         return _nothing(grid)
-    work = grid.work_ns
-    excess = above_others(work - grid.pause_ns) + grid.pause_ns
-    steady = ~unsteady(grid)
-    if np.count_nonzero(steady) < FEWEST:
-        steady[:] = True
-    noise = noise_of(work[steady])
-    chronic = chronic_ranks(excess[steady], grid, contended=contended)
-    step = float(np.median(grid.step_ns)) if len(grid.steps) else 0.0
+    step = float(np.median(grid.step_ns))
+    late, work = {}, grid.work_ns.astype(float)
+    explained = np.zeros(grid.shape)
+    for cause, whole, beyond in _recorded(grid):
+        taken = np.clip(whole, 0, work - explained)
+        explained += taken
+        beyond = np.minimum(beyond, taken)
+        late[cause] = np.where(beyond > CHRONIC_SHARE / 2 * step, beyond, 0.0)
+    work -= explained
+    excess = above_others(work)
+    noise = noise_of(work)
+    chronic = chronic_ranks(excess, grid, contended=contended)
     event = event_of(excess[:, ~chronic], step, noise)
-    late = excess > event
-    late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
-    # a pause on record is no noise, however much ranks vary
-    late |= (grid.pause_ns > CHRONIC_SHARE / 2 * step) & (excess > grid.pause_ns / 2)
-    cause, phase = _causes(grid, excess, late)
-    as_ever = late & chronic[None, :] & (excess <= np.median(excess, axis=0) + event)
-    cause = np.where(as_ever & (cause == int(Cause.WORK)), _usually(grid, excess)[None, :], cause)
-    late &= cause != int(Cause.NONE)
-    delay = np.where(late, _delay(grid, excess, chronic, event), 0.0)
-    for named, values in _recorded(grid):
-        mine = _whole(grid, cause, named)
-        if mine.any():
-            more = values if named is Cause.COLLECTOR else above_others(values)
-            there = mine[None, :] & (more > 0) & np.isin(cause, (int(Cause.NONE), int(named)))
-            cause, late = np.where(there, int(named), cause), late | there
-            delay = np.where(there, np.minimum(more, grid.work_ns), delay)
-    lasting = chronic[None, :] & (cause == int(Cause.WORK))
-    loss, rest = _cost(grid, costs, delay, lasting)
-    return Delays(grid, excess, cause, phase, delay, loss, rest, chronic, noise)
+    is_late = (excess > event) | (chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step))
+    late[Cause.WORK] = np.where(is_late, _delay(work, excess, chronic, event), 0.0)
+    loss, rest = _cost(grid, costs, late, chronic)
+    return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise)
 
 
-def _cost(grid: StepGrid, costs: Costs, delay: Array, lasting: Array) -> tuple[Array, Array]:
-    """What each late cell cost, a step's loss shared in proportion; and what evening all work
-    would save beyond that, per step."""
-    relieved = costs.without(delay[grid.sampled], lasting[grid.sampled])
-    saved = costs.saved([relieved, costs.even(relieved)])
-    gain, even = np.zeros(len(grid.steps)), np.zeros(len(grid.steps))
-    gain[grid.sampled], even[grid.sampled] = saved
-    gain, even = grid.spread(gain), grid.spread(even)
-    total = delay.sum(axis=1)
-    carried = np.where(total > 0, total, 0.0)
-    share = gain.sum() / carried.sum() if carried.sum() > 0 else 0.0
-    return delay * share, even - gain
+def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
+    """Of each cause on record, how much there is of it, and what of that makes a rank late."""
+    writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
+    loading, ready = grid.phase_ns[Phase.INPUT], above_others(grid.run_delay_ns)
+    return [
+        (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
+        (Cause.CHECKPOINT, writing, above_others(writing)),
+        (Cause.INPUT, loading, above_others(loading)),
+        (Cause.CONTENTION, ready, ready),
+    ]
 
 
-def _delay(grid: StepGrid, excess: Array, chronic: Array, event: float) -> Array:
+def _cost(
+    grid: StepGrid, costs: Costs, late: dict[Cause, Array], chronic: Array
+) -> tuple[dict[Cause, Array], Array]:
+    """What each late cell cost, a stretch's loss to a cause shared in proportion; and what evening
+    all work would save beyond all of them, per step.
+
+    A cause costs what it does on average when it is removed first and when it is removed last.
+    """
+    there = [cause for cause, cells in late.items() if cells.any()]
+    changes = [costs.relieved(cause, late[cause][grid.sampled], chronic) for cause in there]
+    whole = costs.together(changes)
+    asked = [whole, costs.even(whole)]
+    if len(there) > 1:
+        asked += changes
+        asked += [costs.together([*changes[:at], *changes[at + 1 :]]) for at in range(len(changes))]
+    saved = []
+    for each in costs.saved(asked):
+        steps = np.zeros(len(grid.steps))
+        steps[grid.sampled] = each
+        saved.append(grid.spread(steps))
+    loss = {cause: np.zeros(grid.shape) for cause in late}
+    for at, cause in enumerate(there):
+        gain = saved[0]
+        if len(there) > 1:
+            gain = (saved[2 + at] + saved[0] - saved[2 + len(there) + at]) / 2
+        loss[cause] = _shared(late[cause], gain)
+    return loss, saved[1] - saved[0]
+
+
+def _shared(cells: Array, gain: Array) -> Array:
+    """What was gained in each stretch of steps, laid on its late cells in proportion."""
+    found = np.zeros(cells.shape)
+    stretches = max(len(cells) // NEAR_STEPS, 1)
+    for rows in np.array_split(np.arange(len(cells)), stretches):
+        total = cells[rows].sum()
+        found[rows] = cells[rows] * (max(float(gain[rows].sum()), 0.0) / total if total > 0 else 0)
+    return found
+
+
+def _delay(work: Array, excess: Array, chronic: Array, event: float) -> Array:
     """What each cell is late by, noise left out: of chronic ranks what is usual around the step."""
-    delay = np.maximum(excess, 0).astype(float)
+    delay = np.maximum(excess, 0)
     if chronic.any():
-        more = usual(grid.work_ns, chronic)
+        more = usual(work, chronic)
         as_ever = chronic[None, :] & (excess <= more + event)
         delay[as_ever] = np.maximum(np.minimum(more, excess + event), 0)[as_ever]
     return delay
@@ -134,48 +160,10 @@ def _delay(grid: StepGrid, excess: Array, chronic: Array, event: float) -> Array
 
 def _nothing(grid: StepGrid) -> Delays:
     cells = np.zeros(grid.shape)
-    cause, phase = cells.astype(int), cells.astype(int)
+    none = dict.fromkeys(Cause, cells)
     chronic = np.zeros(len(grid.ranks), bool)
     nothing = np.zeros(len(grid.steps))
-    return Delays(grid, cells, cause, phase, cells, cells, nothing, chronic, 0.0)
-
-
-def _whole(grid: StepGrid, cause: Array, named: Cause) -> Array:
-    """Ranks that are late for a recorded reason time and again: all of it is theirs, whether or not
-    a single step stands out."""
-    hit = (cause == int(named)).sum(axis=0)
-    return np.asarray(hit >= max(FEWEST, RECURRING * len(grid.steps)))
-
-
-def _causes(grid: StepGrid, excess: Array, late: Array) -> tuple[Array, Array]:
-    """The cause that explains at least half of a late cell's excess, and the phase it lies in."""
-    phase = _phase_of(grid)
-    cause = np.where(late, int(Cause.WORK), int(Cause.NONE))
-    half = excess / 2
-    for named, values in _recorded(grid):
-        more = values if named is Cause.COLLECTOR else above_others(values)
-        cause[late & (more >= half) & (values > 0)] = int(named)
-    return cause, phase
-
-
-def _recorded(grid: StepGrid) -> list[tuple[Cause, Array]]:
-    """What is recorded of each cause but a rank's own work."""
-    return [
-        (Cause.CONTENTION, grid.run_delay_ns),
-        (Cause.INPUT, grid.phase_ns[Phase.INPUT]),
-        (Cause.CHECKPOINT, grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]),
-        (Cause.COLLECTOR, grid.pause_ns),
-    ]
-
-
-def _usually(grid: StepGrid, excess: Array) -> Array:
-    """Per rank, the cause of its usual excess: of what is chronic single steps do not decide."""
-    cause = np.full(grid.shape[1], int(Cause.WORK))
-    half = np.median(excess, axis=0) / 2
-    for named, values in _recorded(grid):
-        usual = np.median(above_others(values), axis=0)
-        cause[(usual >= half) & (usual > 0)] = int(named)
-    return cause
+    return Delays(grid, cells, none, none, cells.astype(int), nothing, chronic, 0.0)
 
 
 def _phase_of(grid: StepGrid) -> Array:
@@ -185,7 +173,6 @@ def _phase_of(grid: StepGrid) -> Array:
     known = known - grid.phase_ns[Phase.SYNC] + grid.blocked_ns
     unclaimed = np.maximum(grid.duration_ns - known - grid.held_ns, 0)
     phases[Phase.OTHER] = above_others(unclaimed)
-    phases[Phase.INPUT] = above_others(grid.phase_ns[Phase.INPUT])
     names = np.array([int(phase) for phase in phases])
     largest = np.argmax(np.stack(list(phases.values())), axis=0)
     return np.asarray(names[largest])

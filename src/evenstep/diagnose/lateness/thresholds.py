@@ -10,7 +10,6 @@ import numpy.typing as npt
 from evenstep.diagnose.lateness.others import above_others
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.patterns import FEWEST
-from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
 
@@ -56,14 +55,6 @@ def apart(excess: Array, event: float) -> bool:
     """Whether far fewer cells lie in the octave below than above. In a tail with a mean more do."""
     above, both = (np.count_nonzero(excess > least) for least in (event, event / OCTAVE))
     return bool(both - above <= FEWER * above)
-
-
-def unsteady(grid: StepGrid) -> Array:
-    """Steps with a checkpoint or an evaluation on any rank."""
-    if not len(grid.steps):
-        return np.zeros(0, bool)
-    extra = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
-    return np.asarray((extra > 0).any(axis=1))
 
 
 def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:

@@ -225,8 +225,8 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
     phases, pauses = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.PAUSE)
     phases = phases.select((phases.exit_ns > 0) & ~_inside_evaluation(phases))
     for phase in _STALLS:
-        during = _during(grid, phases.select(phases.op == int(phase)))
-        grid.phase_ns[phase][np.ix_(present, streams)] = during[:, streams]
+        stalled = _during(grid, phases.select(phases.op == int(phase)))
+        grid.phase_ns[phase][np.ix_(present, streams)] = stalled[:, streams]
     issuing = streams[~np.isin(grid.ranks[streams], device_clock_is_hosts(trace))]
     for phase in _ISSUES:
         grid.phase_ns[phase][:, issuing] = 0
@@ -236,12 +236,18 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
 def _during(grid: StepGrid, rows: Columns) -> Array:
     """Own time of each cell of the graph that lies within these records."""
     assert grid.graph is not None
+    return summed(grid.graph, during(grid, rows))
+
+
+def during(grid: StepGrid, rows: Columns) -> Array:
+    """Own time of each row of the graph that lies within these records."""
+    assert grid.graph is not None
     rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(grid.ranks, rows["rank"])
     ahead = grid.graph.host_ahead_ns[lane]
     start = grid.clocks.common(rows["rank"], rows.enter_ns) - ahead
     end = grid.clocks.common(rows["rank"], rows.exit_ns) - ahead
-    return summed(grid.graph, overlap(grid.graph, lane, start, end))
+    return overlap(grid.graph, lane, start, end)
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:

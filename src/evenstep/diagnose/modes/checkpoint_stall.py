@@ -23,11 +23,11 @@ def find(case: Case) -> list[Finding]:
 
 
 def _late_ranks(case: Case) -> Finding | None:
-    cells = case.claims.cells(case.delays.cells(Cause.CHECKPOINT))
+    cells = case.delays.cells(Cause.CHECKPOINT)
     if not cells.any():
         return None
-    share = case.share(case.loss(cells))
-    ranks = case.culprits(cells)
+    share = case.share(case.loss(cells, Cause.CHECKPOINT))
+    ranks = case.culprits(cells, Cause.CHECKPOINT)
     writing = case.grid.phase_ns[Phase.CHECKPOINT]
     evaluating = case.grid.phase_ns[Phase.EVALUATION]
     saves = float(writing[cells].sum()) >= float(evaluating[cells].sum())
@@ -52,7 +52,7 @@ def _late_ranks(case: Case) -> Finding | None:
             *case.wait_evidence(cells),
             Evidence("phase_length", round(length_ns), 0, "ns"),
         ],
-        change=case.relieved(cells),
+        change=case.relieved(cells, Cause.CHECKPOINT),
     )
 
 
@@ -63,7 +63,8 @@ def _everybody(case: Case) -> Finding | None:
     saving = common > 0
     if not saving.any():
         return None
-    share = case.share(common)
+    change = case.taken(np.broadcast_to(common[:, None], writing.shape), Cause.CHECKPOINT)
+    share = case.share(case.saved(change))
     length_ns = float(np.median(common[saving]))
     who = "every rank writes" if writing[saving].all() else "most ranks write"
     return found(
@@ -80,6 +81,7 @@ def _everybody(case: Case) -> Finding | None:
         projected=projection.constant(share, len(case.grid.ranks)),
         options=[_option(share, saves=True)],
         evidence=[Evidence("phase_length", round(length_ns), 0, "ns")],
+        change=change,
     )
 
 

@@ -24,14 +24,14 @@ def find(case: Case) -> list[Finding]:
 
 
 def _late_ranks(case: Case) -> Finding | None:
-    cells = case.claims.cells(case.delays.cells(Cause.INPUT))
+    cells = case.delays.cells(Cause.INPUT)
     if not cells.any():
         return None
-    share = case.share(case.loss(cells))
-    ranks = case.culprits(cells)
+    share = case.share(case.loss(cells, Cause.INPUT))
+    ranks = case.culprits(cells, Cause.INPUT)
     recurrence = when(cells, case.grid.steps)
     victims, wait_ns, waited = case.victims(cells)
-    more = words.duration(case.typical_excess_ns(cells))
+    more = words.duration(case.typical_excess_ns(cells, Cause.INPUT))
     lead = (
         f"the late rank changes ({words.ranks(ranks)} take turns)"
         if recurrence.pattern == "rotating"
@@ -54,7 +54,7 @@ def _late_ranks(case: Case) -> Finding | None:
             share, "replay of the trace with these ranks' input as fast as the others'"
         ),
         evidence=[*case.wait_evidence(cells), _input_evidence(case, ranks)],
-        change=case.relieved(cells),
+        change=case.relieved(cells, Cause.INPUT),
     )
 
 
@@ -74,18 +74,17 @@ def _everybody(case: Case) -> Finding | None:
     usual = np.median(values, axis=0)
     if usual.min() < COMMON * max(usual.max(), 1.0):
         return None
-    common, change = values, case.taken(values)
+    change = case.taken(values, Cause.INPUT)
     share = case.share(case.saved(change))
     if share.value < SMALLEST_SHARE:
         return None
-    case.claims.cells(case.delays.cells(Cause.INPUT))
     steps = case.grid.steps
     return found(
         "input_pipeline",
         "framework",
         share,
         observation=(
-            f"every rank waits {words.duration(float(np.median(common)))} for its DataLoader "
+            f"every rank waits {words.duration(float(np.median(values)))} for its DataLoader "
             "in the median step"
         ),
         cause="the input pipeline is slower than the model: batches are not ready in time",
@@ -93,7 +92,7 @@ def _everybody(case: Case) -> Finding | None:
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
         projected=projection.constant(share, len(case.grid.ranks)),
         options=_options(share, "replay of the trace with batches always ready"),
-        evidence=[Evidence("input_per_step", round(float(np.median(common))), 0, "ns")],
+        evidence=[Evidence("input_per_step", round(float(np.median(values))), 0, "ns")],
         change=change,
     )
 

@@ -34,14 +34,14 @@ def find(case: Case) -> list[Finding]:
 
 
 def _collector(case: Case) -> Finding | None:
-    cells = case.claims.cells(case.delays.cells(Cause.COLLECTOR))
+    cells = case.delays.cells(Cause.COLLECTOR)
     if not cells.any():
         return None
-    share = case.share(case.loss(cells))
+    share = case.share(case.loss(cells, Cause.COLLECTOR))
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
     if at_once > np.count_nonzero(cells) / 2:
         return _aligned(case, cells, share)
-    ranks = case.culprits(cells)
+    ranks = case.culprits(cells, Cause.COLLECTOR)
     recurrence = when(cells, case.grid.steps)
     pause = float(np.median(case.grid.pause_ns[cells]))
     victims, wait_ns, waited = case.victims(cells)
@@ -65,7 +65,7 @@ def _collector(case: Case) -> Finding | None:
         projected=_growth(case, cells, share, len(ranks)),
         options=_collector_options(case, cells, share),
         evidence=[*case.wait_evidence(cells), *_pause_evidence(case, ranks)],
-        change=case.relieved(cells),
+        change=case.relieved(cells, Cause.COLLECTOR),
     )
 
 
@@ -85,7 +85,7 @@ def _aligned(case: Case, cells: Array, share: Share) -> Finding:
         where=Where(),
         when=when(paused[:, None], case.grid.steps),
         options=[_away(share), _frozen()],
-        change=case.relieved(cells),
+        change=case.relieved(cells, Cause.COLLECTOR),
     )
 
 
@@ -179,17 +179,18 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
 
 def _cores(case: Case) -> Finding | None:
     """Threads without a core: everybody's where there are too few, else one rank's."""
-    cells = case.claims.cells(case.delays.cells(Cause.CONTENTION))
+    cells = case.delays.cells(Cause.CONTENTION)
     if case.contended and case.scheduler is not None:
         return _too_few(case, case.scheduler, cells)
     return _taken_away(case, cells) if cells.any() else None
 
 
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
-    lost_ns = case.loss(cells) + case.claims.rest_ns
+    lost_ns = case.loss(cells, Cause.CONTENTION) + case.claims.rest_ns
     case.claims.rest(case.claims.rest_ns)
     share = case.share(lost_ns)
-    attributed = case.share(case.loss(case.delays.cause != int(Cause.NONE)) - case.loss(cells))
+    others = (case.loss(case.delays.any, cause) for cause in Cause if cause != Cause.CONTENTION)
+    attributed = case.share(np.sum(list(others), axis=0))
     room = max(0.0, 1.0 - attributed.value)
     severity = min(max(share.value, scheduler.recoverable_share), room)
     interval = Share(severity, min(share.low, severity), max(share.high, severity))
@@ -238,8 +239,8 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
 
 def _taken_away(case: Case, cells: Array) -> Finding:
     """Something else runs where a rank should: a daemon, another job, a bad affinity."""
-    share = case.share(case.loss(cells))
-    ranks = case.culprits(cells)
+    share = case.share(case.loss(cells, Cause.CONTENTION))
+    ranks = case.culprits(cells, Cause.CONTENTION)
     delay = float(np.median(case.grid.run_delay_ns[cells]))
     verb = "is" if len(ranks) == 1 else "are"
     victims, wait_ns, waited = case.victims(cells)
@@ -272,7 +273,7 @@ def _taken_away(case: Case, cells: Array) -> Finding:
             *case.wait_evidence(cells),
             Evidence("run_queue_delay_per_step", round(delay), 0, "ns"),
         ],
-        change=case.relieved(cells),
+        change=case.relieved(cells, Cause.CONTENTION),
     )
 
 

@@ -42,7 +42,7 @@ def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
     """Cells of the ranks that most is lost to, and those of others that are late now and then."""
     if pattern_of(cells) == "rotating":
         return (cells,)
-    cost = np.where(cells, case.delays.loss_ns, 0.0).sum(axis=0)
+    cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
     large = cost >= MINOR * cost.max(initial=0)
     return cells & large, cells & ~large
 

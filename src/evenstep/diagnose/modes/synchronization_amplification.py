@@ -12,7 +12,6 @@ from evenstep import words
 from evenstep.diagnose.attribution import EVEN
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
-from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.mode import Mode
 
@@ -31,7 +30,7 @@ def amplification(case: Case) -> float | None:
 
 def _unattributed(case: Case) -> Array:
     """Own work of the ranks without those named for it, nan; steps and ranks with any left."""
-    late = case.delays.cause != int(Cause.NONE)
+    late = case.delays.any
     work = np.where(late, np.nan, case.grid.work_ns.astype(float))
     work = work[np.count_nonzero(~late, axis=1) > 1]
     return np.asarray(work[:, ~np.isnan(work).all(axis=0)])
@@ -50,7 +49,7 @@ def find(case: Case) -> list[Finding]:
     work = _unattributed(case)
     spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))
     gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
-    named = bool((case.delays.cause != int(Cause.NONE)).any())
+    named = bool(case.delays.any.any())
     return [
         found(
             "synchronization_amplification",
