@@ -65,7 +65,7 @@ class MessageCounts:
             self._counts = np.column_stack([self._counts, np.zeros(len(peer), np.int64)])
             known = self._peers == peer[:, None]
         rows, slot = np.arange(len(peer)), known.argmax(axis=1)
-        number = self._counts[rows, slot].copy()
+        number: Array = self._counts[rows, slot].copy()
         self._counts[rows, slot] += 1
         return number
 
