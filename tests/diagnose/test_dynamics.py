@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose import dynamics
+from evenstep.diagnose.engine import dynamics
 from evenstep.diagnose.lateness.blame import blame, by_node, drift
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.critical_path import dwells, entropy
@@ -14,7 +14,7 @@ from tests.diagnose.synthetic import MS, World
 
 
 def told(world):
-    return dynamics.summary(open_case(world.trace()))
+    return dynamics(open_case(world.trace()))
 
 
 def turning(period, ranks=4, steps=60):

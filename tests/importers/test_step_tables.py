@@ -170,10 +170,6 @@ def test_workers_that_are_always_slower_are_found(name, chronic):
     assert sorted(slow.where.ranks) == chronic
 
 
-@pytest.mark.xfail(
-    reason="a loss is shared over all late cells alike, and rank 4 is named, too",
-    strict=True,
-)
 @real
 def test_a_worker_that_emerges_in_the_middle_is_found_with_when():
     rows = times("pai_job_1.csv")[6]

@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose import dynamics
 from evenstep.diagnose.attribution import attributed
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
+from evenstep.diagnose.lateness import blame, critical_path
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.pacing_effects import pacing
-from evenstep.diagnose.measure.attempts import PREEMPTED
+from evenstep.diagnose.measure import resets
+from evenstep.diagnose.measure.attempts import PREEMPTED, known
 from evenstep.diagnose.measure.callstacks import with_stacks
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
-from evenstep.diagnose.modes import hang
+from evenstep.diagnose.measure.restarts import entries
+from evenstep.diagnose.modes import async_staleness, hang
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
@@ -40,7 +42,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     findings = attributed(case, findings)
     findings.sort(key=lambda finding: (finding.mode not in TERMINAL, -finding.severity))
     findings = [replace(with_stacks(trace, titled(one)), change=None) for one in findings]
-    numbers = summary(trace, case.grid) | dynamics.summary(case)
+    numbers = summary(trace, case.grid) | dynamics(case)
     numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}
     numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)
@@ -48,6 +50,19 @@ def diagnose(trace: Trace) -> Diagnosis:
     if trace.operations is not None:
         numbers["stragglers"] = published(slowdowns(job(trace.operations, trace.names)))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
+
+
+def dynamics(case: Case) -> dict[str, Any]:
+    """How a run moves: its critical path, who waits for whom, and what checkpoints change."""
+    if not len(case.grid.steps):
+        return dict.fromkeys(("critical_path", "blame", "checkpoints", "asynchrony"))
+    found = blame.blame(case.grid)
+    return {
+        "critical_path": critical_path.summary(case, found),
+        "blame": blame.summary(case, found),
+        "checkpoints": resets.summary(case.grid, entries(known(case.trace.run))),
+        "asynchrony": async_staleness.summary(case),
+    }
 
 
 def _run(trace: Trace) -> dict[str, Any]:
