@@ -33,7 +33,7 @@ def fakes(monkeypatch, severities):
     """Stand-ins for reading, diagnosing and rendering; a trace knows its path."""
     parts = {
         "evenstep.trace.loading.load": lambda path, *, attempt: SimpleNamespace(
-            path=path, operations=None, world=2, attempt=0
+            path=path, operations=None, world=2, attempt=0, events=()
         ),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
         "evenstep.report.terminal.brief.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",

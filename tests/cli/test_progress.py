@@ -1,5 +1,6 @@
 import io
 import sys
+import time
 
 import pytest
 
@@ -11,33 +12,68 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("stream", "size"), [(io.StringIO, progress.LONG_BYTES), (Terminal, progress.LONG_BYTES - 1)]
-)
-def test_nothing_is_shown_in_a_pipe_or_of_what_is_quick(monkeypatch, stream, size):
-    monkeypatch.setattr(sys, "stderr", stream())
-    with progress.shown(size) as report:
-        assert report is None
-    assert sys.stderr.getvalue() == ""
+@pytest.fixture(params=[io.StringIO, Terminal])
+def watched(request, monkeypatch):
+    """Standard error from when it is asked for, in a pipe and on a terminal."""
+
+    def start():
+        monkeypatch.setattr(sys, "stderr", request.param())
+        return sys.stderr
+
+    return start
 
 
-def test_a_terminal_sees_the_file_that_is_read_and_how_far(monkeypatch):
+@pytest.fixture
+def after_10_s(monkeypatch):
+    """Every second look at the clock is ten seconds later."""
+    now = iter(range(0, 100_000, 10))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+
+
+def test_what_is_quick_says_nothing(watched):
+    stream = watched()
+    with progress.shown(10**9) as report:
+        report("rank-0.json", 10**8, 10**9)
+    tell = progress.counter()
+    for done in range(1, 1001):
+        tell(done, 1000)
+    with progress.ticking("diagnosing"):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_long_work_says_how_far_it_is_and_how_long_it_may_take(watched, after_10_s):
+    stream = watched()
+    tell = progress.counter("compared {} of {} options")
+    tell(1, 4)
+    first = stream.getvalue().strip().splitlines()[0]
+    assert first.startswith("compared 1 of 4 options, about ")
+    assert first.endswith(" s left")
+
+
+def test_a_terminal_keeps_one_line_and_is_left_clean(monkeypatch, after_10_s):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with progress.shown(2 * progress.LONG_BYTES) as report:
-        report("rank-0.json", progress.LONG_BYTES, progress.LONG_BYTES)
+    tell = progress.counter("compared {} of {} options")
+    for done in range(1, 5):
+        tell(done, 4)
     shown = sys.stderr.getvalue()
-    assert "rank-0.json" in shown
-    assert "32.0/64.0 MB" in shown
+    assert "\n" not in shown
+    assert shown.endswith(" \r")
 
 
-def test_a_terminal_sees_how_many_are_done_and_a_pipe_nothing(monkeypatch):
-    shown = []
-    for stream in (Terminal(), io.StringIO()):
-        monkeypatch.setattr(sys, "stderr", stream)
-        tell = progress.counter("simulated {} of {} steps")
-        for done in range(1, 1001):
-            tell(done, 1000)
-        shown.append(stream.getvalue())
-    assert shown[0].endswith("\rsimulated 1000 of 1000 steps\n")
-    assert shown[0].count("\r") <= 101  # once a percent
-    assert shown[1] == ""
+def test_reading_says_its_share_of_all_files(watched, after_10_s):
+    stream = watched()
+    with progress.shown(64_000_000) as report:
+        report("rank-0.json", 32_000_000, 32_000_000)
+    assert "reading: 50 % of 64 MB, about" in stream.getvalue()
+
+
+def test_work_that_cannot_say_how_far_it_is_says_that_it_goes_on(watched, monkeypatch):
+    stream = watched()
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    monkeypatch.setattr(progress, "DRAWN_S", 0.01)
+    with progress.ticking("diagnosing 1,024 ranks", about_s=9.0):
+        deadline = time.monotonic() + 20
+        while not stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert stream.getvalue().lstrip("\r").startswith("diagnosing 1,024 ranks: 0 s of about 9 s")

@@ -40,7 +40,7 @@ def rows(text):
 
 
 def test_the_collapse_at_scale_is_as_committed(capsys):
-    """Its two smaller sizes of four: a size is simulated by itself, the others take half a minute."""
+    """Its two smaller sizes of four: each is simulated by itself, the others take 30 s."""
     assert main(["scaling", str(EXAMPLES / "hyperscale.toml"), *HYPERSCALE]) == 0
     small, whole = rows(capsys.readouterr().out), rows((EXAMPLES / "hyperscale.txt").read_text())
     assert small == [*whole[:2], *whole[4:6]]

@@ -1,7 +1,11 @@
 """Nothing private is left in what is made of an anonymised trace, and no number has changed."""
 
+import base64
+import gzip
 import json
+import re
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +13,8 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.export.anonymise import anonymised, scrubber
 from evenstep.export.perfetto.document import encode
+from evenstep.report import markdown
+from evenstep.report.page import html
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -35,8 +41,7 @@ def trace():
 
 @pytest.fixture(scope="module")
 def hidden(trace):
-    scrub = scrubber(trace, [FOLDER])
-    found = anonymised(trace, scrub)
+    found, scrub = anonymised(trace, [Path(FOLDER)])
     return found, scrub.value(diagnose(found))
 
 
@@ -48,6 +53,20 @@ def test_no_private_word_is_left_in_a_diagnosis(hidden, word):
 @pytest.mark.parametrize("word", PRIVATE)
 def test_no_private_word_is_left_in_a_timeline(hidden, word):
     assert word.encode() not in encode(*hidden)[0].lower()
+
+
+def test_no_private_word_is_left_in_a_page_or_markdown(hidden):
+    trace, diagnosis = hidden
+    page = html.render(diagnosis, trace)
+    packed = gzip.decompress(base64.b64decode(re.findall(r'id="columns">([^<]+)<', page)[0]))
+    for text in (
+        page.lower(),
+        packed.decode("latin-1").lower(),
+        markdown.render(diagnosis).lower(),
+    ):
+        assert [word for word in PRIVATE if word in text] == []
+    assert "node-1" in page
+    assert "rank 3" in page
 
 
 @pytest.mark.parametrize("word", PRIVATE)

@@ -33,10 +33,13 @@ HAS_COLOR = f"""([id, color]) => ({COLORS})(document.getElementById(id)).include
 LIGHT_ENDS = ("246,243,238,255", "140,29,24,255")  # --heat-0 and --heat-2 of page.css
 
 
-class Opened:
-    """A page in the browser, and whatever went wrong or left it."""
+UNFOLD = "for (const one of document.querySelectorAll('details')) one.open = true"
 
-    def __init__(self, page: Any, path: Path) -> None:
+
+class Opened:
+    """A page in the browser, its sections unfolded, and whatever went wrong or left it."""
+
+    def __init__(self, page: Any, path: Path, *, folded: bool = False) -> None:
         self.page = page
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -45,6 +48,8 @@ class Opened:
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]", timeout=20_000)
+        if not folded:
+            page.evaluate(UNFOLD)
 
     def colors(self, canvas: str) -> list[str]:
         return list(self.page.eval_on_selector(f"#{canvas}", COLORS))
@@ -92,7 +97,7 @@ def test_every_chart_is_drawn(opened: Opened) -> None:
 
 
 def test_pointing_at_a_cell_reads_its_numbers(opened: Opened) -> None:
-    opened.page.hover("#heat", position={"x": 300, "y": 15})
+    opened.page.hover("#heat", position={"x": 300, "y": 25})
     assert opened.read("heat").startswith("rank 0 on gpu011, step ")
     assert "wait 35 ms, lateness 0, step 150 ms" in opened.read("heat")
 

@@ -1,5 +1,6 @@
 """The charts of the page, read and moved as a person would."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.finding import Diagnosis, Where
 from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.report.page import html
-from evenstep.report.terminal import overview
 from evenstep.trace.columns import Columns
-from evenstep.trace.trace import Trace
-from tests.report.test_browser import CHROMIUM, Opened, browser
+from evenstep.trace.trace import RankInfo, Trace
+from tests.report.test_browser import CHROMIUM, COLORS, Opened, browser
 from tests.report.test_scaling import PROJECTION
 
 __all__ = ["browser"]
@@ -53,10 +53,10 @@ def press(opened: Opened, chart: str, *keys: str) -> str:
 
 
 def test_every_section_is_there_and_nothing_complains(opened: Opened) -> None:
-    shown = opened.page.eval_on_selector_all("section > h2", "all => all.map(h => h.textContent)")
+    shown = opened.page.eval_on_selector_all("section h2", "all => all.map(h => h.textContent)")
     assert shown == [
-        "Where a step’s time goes", "Findings", "Step time over the run", "Who waits",
-        "Who is late", "Inside one step", "Who waits for whom", "The critical path",
+        "Where a step’s time goes", "Findings", "Step time over the run", "Who is late, who waits",
+        "Inside one step", "Who waits for whom", "The critical path",
         "Phases of each rank", "Collectives by size", "Where ranks run",
         "Which hosts wait for each other", "Scaling", "What if",
         "Mean step of each rank", "How well clocks agree", "What evenstep itself cost",
@@ -129,20 +129,21 @@ def test_what_if_and_scaling_stand_in_the_page(opened: Opened) -> None:
     assert opened.page.eval_on_selector_all("#scaling circle", "all => all.length") == 2
 
 
-def test_zooming_by_a_drag_shows_fewer_steps_in_both_maps(opened: Opened) -> None:
+def test_zooming_by_a_drag_shows_fewer_steps(opened: Opened) -> None:
     heat = opened.page.query_selector("#heat")
     heat.scroll_into_view_if_needed()
     box = heat.bounding_box()
-    before = opened.page.eval_on_selector("#late", "canvas => canvas.toDataURL()")
-    opened.page.mouse.move(box["x"] + 300, box["y"] + 15)
+    press(opened, "heat", "Home")
+    before = opened.page.eval_on_selector("#heat", "canvas => canvas.toDataURL()")
+    opened.page.mouse.move(box["x"] + 300, box["y"] + 25)
     opened.page.mouse.down()
-    opened.page.mouse.move(box["x"] + 500, box["y"] + 60)
+    opened.page.mouse.move(box["x"] + 500, box["y"] + 70)
     opened.page.mouse.up()
-    assert opened.page.eval_on_selector("#late", "canvas => canvas.toDataURL()") != before
+    assert opened.page.eval_on_selector("#heat", "canvas => canvas.toDataURL()") != before
     assert ", step 100: " in press(opened, "heat", "Home")  # the view follows what is read
     opened.page.click("#heat-all")
-    opened.page.mouse.move(0, 0)
-    assert opened.page.eval_on_selector("#late", "canvas => canvas.toDataURL()") == before
+    press(opened, "heat", "ArrowUp", "ArrowUp", "ArrowUp", "Home")
+    assert opened.page.eval_on_selector("#heat", "canvas => canvas.toDataURL()") == before
 
 
 def test_close_up_does_not_begin_at_nothing(opened: Opened) -> None:
@@ -160,24 +161,120 @@ def test_no_width_scrolls_the_page_sideways(opened: Opened) -> None:
 def test_every_control_is_reached_by_the_tab_key(opened: Opened) -> None:
     opened.page.evaluate("document.body.focus()")
     reached = set()
-    for _ in range(60):
+    for _ in range(80):
         opened.page.keyboard.press("Tab")
         reached.add(opened.page.evaluate("document.activeElement.id"))
-    charts = {"curve", "heat", "late", "spans", "matrix", "bounds", "boxes", "scatter", "places"}
+    charts = {"search", "curve", "heat", "spans", "matrix", "bounds", "boxes", "scatter", "places"}
     assert charts | {"host-waits"} <= reached
 
 
-def test_zooming_into_a_large_run_reads_single_ranks_and_steps(
-    browser: Any, diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path
-) -> None:
-    ranks = 3 * overview.RANK_BINS
-    whole = Columns(
-        {name: np.tile(steps[name], ranks // len(trace.ranks)) for name in steps}
-    ).with_column("rank", np.repeat(np.arange(ranks, dtype=np.int32), 60))
-    large = replace(trace, world=ranks)
-    html.write(diagnosis, large, tmp_path / "large.html", steps=whole)
-    page = Opened(browser.new_page(), tmp_path / "large.html")
-    assert press(page, "heat", "Home").startswith("ranks 0-2, step 100: ")
-    text = press(page, "heat", "+", "+", "ArrowDown", "ArrowDown", "ArrowDown")
-    assert text == "rank 3 on gpu012, step 100: wait 0, lateness 40 ms, step 150 ms (to within 2 %)"
-    page.page.close()
+RANKS, NODE, LATE = 1024, 8, 341
+
+
+@pytest.fixture(scope="module")
+def large_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("large") / "large.html"
+
+
+@pytest.fixture
+def large(browser: Any, large_place: Path, diagnosis: Diagnosis, trace: Trace) -> Iterator[Opened]:
+    """1,024 ranks in 150 steps, all a little late, one of them by 9 ms and named."""
+    if not large_place.exists():
+        write_large(large_place, diagnosis, trace)
+    page = browser.new_page(color_scheme="light", viewport={"width": 1280, "height": 900})
+    yield Opened(page, large_place, folded=True)
+    page.close()
+
+
+def write_large(place: Path, diagnosis: Diagnosis, trace: Trace) -> None:
+    steps = 150
+    rank = np.repeat(np.arange(RANKS, dtype=np.int32), steps)
+    late = np.random.default_rng(5).uniform(0, 2e6, rank.size) + 9e6 * (rank == LATE)
+    step = np.tile(np.arange(100, 100 + steps), RANKS)
+    table = Columns(
+        {
+            "rank": rank, "step": step, "start_ns": step * 80_000_000,
+            "end_ns": step * 80_000_000 + 75_000_000, "wait_ns": 11e6 - late, "lateness_ns": late,
+            "phase_backward_ns": np.full(rank.size, 40e6),
+        }
+    )  # fmt: skip
+    ranks = {
+        at: RankInfo(
+            at, {"rank": at, "hostname": f"gpu{at // NODE:03d}", "boot_id": f"{at // NODE}"}
+        )
+        for at in range(RANKS)
+    }
+    named = replace(diagnosis.findings[0], where=Where(ranks=(LATE,)), title="Slow rank")
+    whole = replace(diagnosis, findings=[named, *diagnosis.findings[1:]])
+    html.write(whole, replace(trace, world=RANKS, ranks=ranks), place, steps=table)
+
+
+COLUMN = """(canvas) => {
+  const box = canvas.getBoundingClientRect();
+  const at = Math.round(canvas.width * 0.5);
+  const pixels = canvas.getContext("2d").getImageData(at, 0, 1, canvas.height).data;
+  const found = [];
+  for (let y = 0; y < canvas.height; y += 1) found.push([...pixels.slice(4 * y, 4 * y + 3)]);
+  return found;
+}"""
+
+
+def test_the_culprit_of_1024_ranks_is_seen_without_zooming(large: Opened) -> None:
+    large.page.hover("#heat", position={"x": 600, "y": 28})  # the first row
+    assert large.read("heat").startswith("rank 341 on gpu042, step")
+    column = large.page.eval_on_selector("#heat", COLUMN)
+    row, others = column[28], column[60:400:10]
+    assert row[1] < 60  # the green of the strongest colours: --heat-2 has 29
+    assert all(other[1] > row[1] + 50 for other in others)  # and nobody else is near it
+
+
+def test_a_page_of_1024_ranks_is_short_while_its_sections_are_folded(large: Opened) -> None:
+    assert large.page.evaluate("document.documentElement.scrollHeight") <= 4000
+    assert large.complaints == []
+
+
+def test_ranks_that_share_a_row_are_as_late_as_each_other(large: Opened) -> None:
+    large.page.focus("#heat")
+    for key in ("Home", "ArrowDown"):
+        large.page.keyboard.press(key)
+    assert re.match(
+        r"ranks [\d,-]+, step 100: wait .* \(extremes, to within 2 %\)", large.read("heat")
+    )
+
+
+def test_a_node_has_the_map_to_itself(large: Opened) -> None:
+    large.page.select_option("#heat-node", "gpu003")
+    large.page.focus("#heat")
+    for key in ("ArrowDown", "End"):
+        large.page.keyboard.press(key)
+    assert re.match(r"rank (2[4-9]|3[01]) on gpu003, step 249: ", large.read("heat"))
+
+
+def test_searching_for_a_rank_gives_it_a_row_of_its_own(large: Opened) -> None:
+    large.page.fill("#search", "rank 77")
+    assert "rank 77 has a row of its own" in large.page.inner_text("#search-read")
+    large.page.hover("#heat", position={"x": 600, "y": 28})
+    assert large.read("heat").startswith("rank 77 on gpu009")
+    large.page.fill("#search", "no such word")
+    assert large.page.inner_text("#search-read").startswith("0 of ")
+
+
+def test_the_theme_is_the_readers_choice(large: Opened) -> None:
+    before = large.page.evaluate("getComputedStyle(document.body).color")
+    large.page.select_option("#theme", "dark")
+    assert large.page.evaluate("getComputedStyle(document.body).color") != before
+
+
+def test_the_address_of_a_step_opens_it(opened: Opened) -> None:
+    opened.page.goto(opened.page.url.partition("#")[0] + "#step-120")
+    opened.page.reload()
+    opened.page.wait_for_selector("html[data-ready]")
+    chosen = opened.page.eval_on_selector("#spans-step", "s => s.selectedOptions[0].text")
+    assert chosen.startswith("120 ")
+    assert opened.page.evaluate("document.querySelector('#one-step details').open")
+
+
+def test_every_finding_has_its_picture_beside_it(opened: Opened) -> None:
+    for canvas in opened.page.query_selector_all("canvas.picture"):
+        assert len(canvas.evaluate(COLORS)) > 4
+    assert "rank 3" in opened.page.inner_text("#finding-1 figcaption")

@@ -203,7 +203,7 @@ def test_a_run_of_which_only_some_steps_were_compared_says_which(
     case.grid.sampled[10:] = False
     page = Page(html.render(diagnosis, trace, steps=steps, case=case))
     assert page.facts["compared"] == 10
-    assert page.text.count("10 steps that were compared in full") == 3  # waits, blame, hosts
+    assert page.text.count("10 steps that were compared in full") == 3  # lateness, blame, hosts
 
 
 PACED = {

@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from evenstep.report.terminal import overview
+from evenstep.report.page import overview
 from evenstep.trace.columns import Columns
 
+TWO_PERCENT = 0.02  # what the page says of the numbers it reads back
 NONE = Columns({name: np.empty(0) for name in ("rank", "step", "start_ns", "end_ns")})
 
 
@@ -43,50 +45,67 @@ def test_a_curve_never_has_more_points_than_asked(ranks: int, steps: int, points
 
 def test_a_run_without_a_step_has_an_empty_curve_and_no_grid() -> None:
     assert len(overview.curve(NONE)) == 0
-    assert overview.bins(NONE, world=4) is None
+    assert overview.drawn_map(NONE, world=4) is None
 
 
 def test_a_small_run_keeps_one_cell_per_rank_and_step() -> None:
     wait = np.arange(12) * 1000.0
     steps = table(4, 3, wait)
-    shape = overview.bins(steps, world=4)
-    assert shape is not None
-    assert (shape.rows, shape.columns) == (4, 3)
-    assert overview.grid(steps, shape).wait_us.tolist() == (wait / 1e3).tolist()
+    found = overview.drawn_map(steps, world=4)
+    assert found is not None
+    assert (found.shape.rows, found.shape.columns) == (4, 3)
+    assert found.cells.wait_us.tolist() == (wait / 1e3).tolist()
+    assert (found.scales, found.order) == ({}, [0, 1, 2, 3])
 
 
 def test_a_rank_without_a_trace_keeps_its_row_empty() -> None:
     steps = table(2, 3, np.zeros(6))
-    shape = overview.bins(steps, world=3)
-    assert shape is not None
-    assert np.isnan(overview.grid(steps, shape).wait_us[6:]).all()
+    found = overview.drawn_map(steps, world=3)
+    assert found is not None
+    assert np.isnan(found.cells.wait_us[6:]).all()
 
 
 def test_waits_of_adjacent_steps_are_means_of_what_is_known() -> None:
-    steps = 2 * overview.STEP_BINS
+    steps = 2 * overview.MOST_STEPS
     wait = np.tile([1000.0, 3000.0], steps // 2)
     wait[0] = np.nan
     rows = table(1, steps, wait)
-    shape = overview.bins(rows, world=1)
-    assert shape is not None
-    assert shape.steps_per_bin == 2
-    assert overview.grid(rows, shape).wait_us[:2].tolist() == [3.0, 2.0]
+    found = overview.drawn_map(rows, world=1)
+    assert found is not None
+    assert found.shape.steps_per_bin == 2
+    assert found.cells.wait_us[:2].tolist() == [3.0, 2.0]
 
 
 def test_one_late_rank_among_many_does_not_vanish_in_its_cell() -> None:
-    ranks, late = 8 * overview.RANK_BINS, 501
+    ranks, late = 2 * overview.MOST_RANKS, 501
     wait = np.full(ranks, 28e6)
     wait[late] = 0
     rows = table(ranks, 1, wait)
-    shape = overview.bins(rows, world=ranks)
-    assert shape is not None
-    assert shape.ranks_per_bin == 8
-    cells = overview.grid(rows, shape).wait_us
-    assert np.flatnonzero(cells == 0).tolist() == [late // 8]
     rows["lateness_ns"][late] = 30e6
-    lateness = overview.grid(rows, shape).lateness_us
-    assert int(np.argmax(lateness)) == late // 8
-    assert lateness.max() == pytest.approx(30e3)
+    found = overview.drawn_map(rows, world=ranks, named=[7])
+    assert found is not None
+    assert found.shape.ranks_per_bin == 2
+    assert found.order[:2] == [7, late]  # the named one, then the latest
+    assert np.flatnonzero(found.cells.wait_us == 0).tolist() == [0]
+    assert int(np.argmax(found.cells.lateness_us)) == 0
+    assert found.cells.lateness_us.max() == pytest.approx(30e3)
+
+
+def test_a_large_map_reads_back_within_two_percent() -> None:
+    ranks, steps = 512, 500
+    rank, step = (part.reshape(-1) for part in np.mgrid[:ranks, :steps])
+    time = 1e6 * (1.0 + rank + step)
+    rows = Columns(
+        {
+            "rank": rank, "step": step, "start_ns": np.zeros(rank.size), "end_ns": time,
+            "wait_ns": time / 2, "lateness_ns": time / 4,
+        }
+    )  # fmt: skip
+    found = overview.drawn_map(rows, ranks)
+    assert found is not None
+    assert (found.shape.rows, found.shape.columns) == (ranks, steps)
+    read = overview.decoded(found.cells.wait_us, found.scales["wait_us"])
+    assert read == pytest.approx(rows.wait_ns / 1e3, rel=TWO_PERCENT)
 
 
 @given(st.integers(1, 5000), st.integers(1, 10**6))
@@ -94,8 +113,9 @@ def test_the_grid_stays_within_its_limits_and_covers_everything(world: int, last
     ends = Columns({"rank": np.array([0, 0]), "step": np.array([0, last])})
     shape = overview.bins(ends, world)
     assert shape is not None
-    assert shape.rows <= overview.RANK_BINS
-    assert shape.columns <= overview.STEP_BINS
+    assert shape.rows <= overview.MOST_RANKS
+    assert shape.columns <= overview.MOST_STEPS
+    assert shape.rows * shape.columns <= overview.MOST_CELLS
     assert shape.rows * shape.ranks_per_bin >= world
     assert shape.columns * shape.steps_per_bin > last
 
@@ -107,3 +127,27 @@ def test_means_of_a_rank_leave_out_what_is_unknown() -> None:
     assert second["wait_ns"] is None
     assert second["step_ns"] == pytest.approx(2e6)
     assert second["phase_forward_ns"] == pytest.approx(500_000)
+
+
+@given(arrays(np.float32, st.integers(1, 200), elements=st.floats(0.0625, 1e7, width=32)))
+def test_what_is_within_the_scale_reads_back_within_two_percent(values: np.ndarray) -> None:
+    codes, scale = overview.encoded(values)
+    shown = values >= scale[0]
+    read = overview.decoded(codes, scale)
+    assert read[shown] == pytest.approx(values[shown], rel=TWO_PERCENT)
+    assert (read[~shown] == 0).all()
+    assert scale[1] / scale[0] <= overview.RANGE * 1.001
+
+
+def test_unknown_and_nothing_stay_apart() -> None:
+    codes, scale = overview.encoded(np.array([np.nan, 0.0, 5.0]))
+    read = overview.decoded(codes, scale)
+    assert np.isnan(read[0])
+    assert read[1] == 0
+    assert read[2] == pytest.approx(5.0)
+
+
+def test_where_nothing_is_known_nothing_is_invented() -> None:
+    codes, scale = overview.encoded(np.array([np.nan, 0.0]))
+    assert codes.tolist() == [overview.UNKNOWN, overview.NOTHING]
+    assert scale == (1.0, 1.0)

@@ -16,7 +16,7 @@ from evenstep.words import printable
 from lab import comparison_page as lab_page
 from lab.comparison_page import Block, Series
 from tests.report.small_run import HOSTILE
-from tests.report.test_browser import CHROMIUM, browser
+from tests.report.test_browser import CHROMIUM, UNFOLD, browser
 from tests.report.test_lab_page import document as lab_document
 from tests.report.test_live_web import picture
 from tests.report.test_sweep_page import combination
@@ -45,6 +45,7 @@ def shown(browser: Any, tmp_path: Path) -> Iterator[Shown]:
         page.goto((tmp_path / "page.html").as_uri())
         if "<canvas" in text:
             page.wait_for_selector("html[data-ready]")
+            page.evaluate(UNFOLD)
         for chart in page.query_selector_all("canvas[tabindex], svg[tabindex]"):
             chart.focus()
             page.keyboard.press("ArrowRight")

@@ -47,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page as well")
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
     parser.add_argument(
+        "--anonymise", action="store_true",
+        help="hosts become node-0, node-1 …, paths and users are left out: to be shown around",
+    )  # fmt: skip
+    parser.add_argument(
         "--fail-above", metavar="SHARE", type=severity, default=THRESHOLD,
         help="exit with 1 above this severity, 0.05 unless given",
     )  # fmt: skip
@@ -85,11 +89,12 @@ def main(args: argparse.Namespace) -> int:
     if len(tasks) > 1 and not engine.is_here(carrier):
         results = sorted(carrier.carried(tasks, diagnosed.carried_out), key=lambda one: one.number)
     else:
-        traces = list(diagnosed.opened_with_progress(given, args.price_per_rank_hour))
-        results = [diagnosed.said(trace, task) for trace, task in zip(traces, tasks, strict=True)]
+        opened = list(diagnosed.opened_with_progress(given, tasks[0]))
+        results = [diagnosed.said(one, task) for one, task in zip(opened, tasks, strict=True)]
+        traces = [trace for trace, _ in opened]
     joint = len({one.world for one in results}) > 1
     if joint:
-        traces = traces or list(diagnosed.opened_with_progress(given, args.price_per_rank_hour))
+        traces = traces or [trace for trace, _ in diagnosed.opened_with_progress(given, tasks[0])]
         pairs = [(trace, one.diagnosis) for trace, one in zip(traces, results, strict=True)]
         largest, together = diagnosed.together(pairs)
         shown = diagnosed.shown(together, largest, tasks[0])
@@ -132,7 +137,9 @@ def _tasks(args: argparse.Namespace, number: int) -> list[diagnosed.DiagnosisTas
     forms = (("json", args.json), ("verbose", args.verbose), ("markdown", args.markdown))
     form = next((name for name, asked in forms if asked), "brief")
     return [
-        diagnosed.DiagnosisTask(paths, folder, each, args.price_per_rank_hour, specs, form)
+        diagnosed.DiagnosisTask(
+            paths, folder, each, args.price_per_rank_hour, specs, form, args.anonymise
+        )
         for each in range(number)
     ]
 

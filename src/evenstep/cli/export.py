@@ -97,14 +97,11 @@ def main(args: argparse.Namespace) -> int:
 def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
     """The trace, and what hides names in it if it has to."""
     from evenstep.diagnose.measure.attempts import with_attempts
-    from evenstep.export.anonymise import anonymised, scrubber
+    from evenstep.export.anonymise import anonymised
     from evenstep.importers.opening import load
 
     trace = with_attempts(load(args.run), args.run)
-    if not args.anonymise:
-        return trace, None
-    scrub = scrubber(trace, [args.run, args.run.absolute()])
-    return anonymised(trace, scrub), scrub
+    return anonymised(trace, [args.run]) if args.anonymise else (trace, None)
 
 
 def _diagnosed(trace: Trace, scrub: Scrubber | None) -> Diagnosis:

@@ -1,56 +1,120 @@
-"""How far long work is, on standard error; in a pipe a line now and then."""
+"""How far long work is, and how long it may still take: on standard error, beyond three seconds.
+
+On a terminal one line is drawn over and over; elsewhere there is a new one now and then.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-LINE_S = 5.0  # between two lines where nobody watches a terminal
-LONG_BYTES = 32_000_000  # on disk; compressed, about a second's work
+from evenstep.words import duration
+
+QUIET_S = 3.0  # what ends before says nothing
+DRAWN_S = 0.25  # between two looks of a terminal
+LINE_S = 5.0  # between two lines where nobody watches one
+
+
+class Line:
+    """One line about the work, told no more often than is read. Safe from several threads."""
+
+    def __init__(self) -> None:
+        self.begun_s = time.monotonic()
+        self._next_s = self.begun_s + QUIET_S
+        self._drawn = 0  # characters that stand on the terminal
+        self._lock = threading.Lock()
+
+    @property
+    def passed_s(self) -> float:
+        """Since the work began."""
+        return time.monotonic() - self.begun_s
+
+    def tell(self, words: Callable[[], str]) -> None:
+        """Say it if it is time to."""
+        with self._lock:
+            if time.monotonic() < self._next_s:
+                return
+            terminal = sys.stderr.isatty()
+            self._next_s = time.monotonic() + (DRAWN_S if terminal else LINE_S)
+            text = words()
+            if not terminal:
+                print(text, file=sys.stderr, flush=True)
+                return
+            sys.stderr.write("\r" + text.ljust(self._drawn))
+            sys.stderr.flush()
+            self._drawn = len(text)
+
+    def end(self) -> None:
+        """Leave nothing behind on a terminal."""
+        with self._lock:
+            if self._drawn:
+                sys.stderr.write("\r" + " " * self._drawn + "\r")
+                sys.stderr.flush()
+            self._drawn, self._next_s = 0, float("inf")
+
+
+def left(done: float, total: float, passed_s: float) -> str:
+    """How long the rest may take, if it goes on as so far: ", about 40 s left"."""
+    if not 0 < done < total:
+        return ""
+    return f", about {duration(1e9 * passed_s * (total - done) / done)} left"
 
 
 def counter(words: str = "simulated {} of {}") -> Callable[[int, int], None]:
-    """What to call with how many are done, and of how many: a line that counts them.
-
-    On a terminal it is drawn at most a hundred times and ended when all are done; elsewhere it is
-    a new line every few seconds.
-    """
-    percent, last_s = -1, time.monotonic()
+    """What to call with how many are done, and of how many."""
+    line = Line()
 
     def report(done: int, total: int) -> None:
-        nonlocal percent, last_s
-        now_s = time.monotonic()
-        if not sys.stderr.isatty() and now_s - last_s > LINE_S:
-            last_s = now_s
-            print(words.format(done, total), file=sys.stderr, flush=True)
-        before, percent = percent, 100 * done // total
-        if percent != before and sys.stderr.isatty():
-            end = "\n" if done == total else ""
-            print("\r" + words.format(done, total), end=end, file=sys.stderr, flush=True)
+        line.tell(lambda: words.format(done, total) + left(done, total, line.passed_s))
+        if done >= total:
+            line.end()
 
     return report
 
 
 @contextmanager
-def shown(total_bytes: int) -> Iterator[Callable[[str, int, int], None] | None]:
-    """What to call with a name, the bytes done and their number; None where nobody looks."""
-    if total_bytes < LONG_BYTES or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+def shown(total_bytes: int) -> Iterator[Callable[[str, int, int], None]]:
+    """What to call with a name, the bytes done and their number, while so much is read."""
+    line = Line()
+    done_by_name: dict[str, int] = {}
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=total_bytes)
-        done_by_name: dict[str, int] = {}
+    def report(name: str, done: int, size: int) -> None:
+        done_by_name[name] = min(done, size)
+        all_done = sum(done_by_name.values())
+        line.tell(
+            lambda: (
+                f"reading: {100 * all_done // max(total_bytes, 1)} % of "
+                f"{total_bytes / 1e6:,.0f} MB{left(all_done, total_bytes, line.passed_s)}"
+            )
+        )
 
-        def progress(name: str, done: int, size: int) -> None:
-            done_by_name[name] = min(done, size)
-            bar.update(task, description=name[-40:], completed=sum(done_by_name.values()))
+    try:
+        yield report
+    finally:
+        line.end()
 
-        yield progress
+
+@contextmanager
+def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
+    """Say that work goes on which cannot say how far it is; `about_s` is what it may take."""
+    line, over = Line(), threading.Event()
+
+    def words() -> str:
+        known = f" of about {duration(1e9 * about_s)}" if about_s else ""
+        return f"{what}: {line.passed_s:.0f} s{known}"
+
+    def tick() -> None:
+        while not over.wait(DRAWN_S):
+            line.tell(words)
+
+    thread = threading.Thread(target=tick, daemon=True, name="evenstep-progress")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        line.end()

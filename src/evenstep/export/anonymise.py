@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from evenstep.trace.trace import Group, RankInfo, Trace
@@ -132,11 +132,13 @@ def _strings(value: Any) -> list[str]:
     return []
 
 
-def anonymised(trace: Trace, scrub: Scrubber) -> Trace:
-    """The trace with stand-ins for everything private; its numbers are the same.
+def anonymised(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Scrubber]:
+    """The trace with stand-ins for everything private, and what hides the rest; numbers stay.
 
-    Diagnose this one rather than the original: its findings then have nothing to hide.
+    Diagnose this trace rather than the original, and pass the diagnosis through the scrubber.
+    `paths` are where it was read from.
     """
+    scrub = scrubber(trace, [each for path in paths for each in (path, path.absolute())])
     clocks = dict.fromkeys(info.clock for info in trace.ranks.values())
     boots = {clock: f"boot-{at}" for at, clock in enumerate(clocks)}
     ranks = {
@@ -147,7 +149,7 @@ def anonymised(trace: Trace, scrub: Scrubber) -> Trace:
         )
         for rank, info in trace.ranks.items()
     }
-    return replace(
+    hidden = replace(
         trace,
         run={**scrub.value(trace.run, without=PRIVATE), "run_id": "anonymous"},
         ranks=ranks,
@@ -158,6 +160,7 @@ def anonymised(trace: Trace, scrub: Scrubber) -> Trace:
         names=tuple(scrub.text(name) for name in trace.names),
         limits=[scrub.text(limit) for limit in trace.limits],
     )
+    return hidden, scrub
 
 
 def _identity(info: RankInfo, scrub: Scrubber, boot: str) -> dict[str, Any]:

@@ -13,15 +13,14 @@ from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.blame import blame
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.measure.overview import step_table
-from evenstep.report.page.detail import detail
 from evenstep.report.page.distributions import PHASES_IN_ORDER, distributions
 from evenstep.report.page.host_waits import host_waits
 from evenstep.report.page.hosts import hosts
+from evenstep.report.page.overview import curve, drawn_map, per_rank
 from evenstep.report.page.places import places
 from evenstep.report.page.sizes import ALGORITHMS, sizes
 from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import waiting
-from evenstep.report.terminal.overview import Bins, bins, curve, grid, per_rank
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
@@ -64,16 +63,12 @@ def contents(
     case = case or open_case(trace)
     table = step_table(trace, case.grid) if steps is None else steps
     culprits = _culprits(diagnosis)
-    shape = bins(table, trace.world)
     shown = timeline(trace, table, case.grid.clocks, culprits=culprits)
     ranks, located = per_rank(table), places(trace)
     tables = {"curve": curve(table), "records": shown.records, "kept": shown.steps}
     tables |= {"dist": distributions(table), "places": _means(ranks)}
     facts: dict[str, Any] = {
-        "grid": _shape(shape),
-        **dict.fromkeys(
-            ("detail", "waiting", "host_waits", "sizes")
-        ),  # where there is nothing to draw
+        **dict.fromkeys(("grid", "waiting", "host_waits", "sizes")),  # where there is none
         "world": trace.world,
         "compared": _compared(case),
         "culprits": culprits,
@@ -82,7 +77,7 @@ def contents(
         "places": located,
         **_names(trace, shown),
     }
-    parts = (_heat(table, trace, shape), _waiting(trace, case), _sizes(case))
+    parts = (_map(table, trace, culprits), _waiting(trace, case), _sizes(case))
     for more_tables, more_facts in parts:
         tables |= more_tables
         facts |= more_facts
@@ -99,14 +94,12 @@ def _compared(case: Case) -> int | None:
 Part = tuple[dict[str, Columns], dict[str, Any]]
 
 
-def _heat(table: Columns, trace: Trace, shape: Bins | None) -> Part:
-    if shape is None:
+def _map(table: Columns, trace: Trace, culprits: Sequence[int]) -> Part:
+    drawn = drawn_map(table, trace.world, culprits)
+    if drawn is None:
         return {}, {}
-    fine = detail(table, trace.world, shape)
-    if fine is None:
-        return {"grid": grid(table, shape)}, {}
-    facts = {"detail": {"shape": _shape(fine.shape), "scales": fine.scales}}
-    return {"grid": grid(table, shape), "detail": fine.cells}, facts
+    shape = asdict(drawn.shape) | {"rows": drawn.shape.rows, "columns": drawn.shape.columns}
+    return {"grid": drawn.cells}, {"grid": shape | {"scales": drawn.scales, "order": drawn.order}}
 
 
 def _waiting(trace: Trace, case: Case) -> Part:
@@ -152,12 +145,6 @@ def _means(rows: Sequence[Row]) -> Columns:
             "lateness_us": column("lateness_ns").astype(np.float32),
         }
     )
-
-
-def _shape(shape: Bins | None) -> dict[str, int] | None:
-    if shape is None:
-        return None
-    return {**asdict(shape), "rows": shape.rows, "columns": shape.columns}
 
 
 def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:

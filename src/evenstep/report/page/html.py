@@ -36,6 +36,7 @@ SCRIPTS = (
     "cells.js",
     "curve.js",
     "heat.js",
+    "pictures.js",
     "records.js",
     "spans.js",
     "spans_legend.js",
@@ -48,6 +49,7 @@ SCRIPTS = (
     "fabric_layout.js",
     "fabric.js",
     "host_waits.js",
+    "tools.js",
     "page.js",
 )
 
@@ -68,7 +70,7 @@ def write(
 ) -> None:
     """Write the page; it appears whole or not at all.
 
-    `steps` (the table of `diagnose.measure.step_table`) and `case` are made from the trace
+    `steps` (the table of `diagnose.measure.overview.step_table`) and `case` are made from the trace
     when not given; `projection` is what `evenstep project --json` prints, `links` what `evenstep
     simulate --json` says of a simulation's links, `link_map` the fabric they are in. Raises
     `UsageError` when `path` exists and `force` is not set, or cannot be written, and `MissingExtra`

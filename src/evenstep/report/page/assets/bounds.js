@@ -17,14 +17,14 @@ function boundsChart(canvas, read, table, facts, hooks) {
 
   function draw() {
     const tall = Math.max(56, Math.min(facts.world * 14, 260));
-    const { context, width } = surface(canvas, tall + 34);
-    plot = { left: 66, top: 8, width: width - 66 - 16, height: tall, bottom: 8 + tall };
+    const { context, width } = surface(canvas, tall + 54);
+    plot = { left: 66, top: 20, width: width - 66 - 16, height: tall, bottom: 20 + tall };
     const wide = Math.ceil(plot.width / (last - first + 1));
     const each = Math.max(plot.height / facts.world, 3);
     context.fillStyle = color("soft");
     context.textAlign = "right";
     const shown = ticks(0, facts.world - 1, plot.height / 20).filter(Number.isInteger);
-    shown.forEach((rank, at) => context.fillText(at ? `${rank}` : `rank ${rank}`, plot.left - 8, Math.max(y(rank + 0.5), plot.top + 5)));
+    shown.forEach((rank) => context.fillText(`${rank}`, plot.left - 8, Math.max(y(rank + 0.5), plot.top + 5)));
     for (let at = 0; at < steps.length; at += 1) {
       if (table.rank[at] < 0) continue;
       context.fillStyle = color(phaseNames[table.phase[at]] ?? "other");
@@ -33,6 +33,7 @@ function boundsChart(canvas, read, table, facts, hooks) {
     context.strokeStyle = color("line");
     context.strokeRect(plot.left - 0.5, plot.top - 0.5, plot.width + 1, plot.height + 1);
     stepAxis(context, plot, first, last, (step) => x(step + 0.5));
+    axisTitles(context, plot, "step", "rank that bounds it");
     if (cursor >= 0) { context.fillStyle = color("ink"); context.fillRect(Math.round(x(steps[cursor] + 0.5)), plot.top, 1, plot.height); }
   }
 

@@ -33,14 +33,26 @@ function walkable(canvas, move, { enter = () => {} } = {}) {
   });
 }
 
-/** @param {string} name of a custom property, without its dashes */
+/** @type {Map<string, string>} colours as the browser has worked them out, until they change */
+const inks = new Map();
+
+/** @param {string} name of a custom property, without its dashes @returns {string} rgb(red, green, blue) */
 function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  let found = inks.get(name);
+  if (found === undefined) {
+    const probe = document.createElement("span");
+    probe.style.color = `var(--${name})`;
+    document.body.append(probe);
+    found = getComputedStyle(probe).color;
+    probe.remove();
+    inks.set(name, found);
+  }
+  return found;
 }
 
-/** @param {string} hex @returns {number[]} red, green, blue */
-function rgb(hex) {
-  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+/** @param {string} text as `color` has it @returns {number[]} red, green, blue */
+function rgb(text) {
+  return (text.match(/\d+/g) ?? []).slice(0, 3).map(Number);
 }
 
 /**
@@ -110,14 +122,28 @@ function stepAxis(context, plot, first, last, place) {
   }
 }
 
+/** What the axes count: below the right end of one, above the top of the other. @param {Context} context @param {Plot} plot @param {string} across @param {string} up */
+function axisTitles(context, plot, across, up) {
+  context.fillStyle = color("soft");
+  context.textAlign = "right";
+  context.fillText(across, plot.left + plot.width, plot.bottom + 25);
+  context.textAlign = "left";
+  context.fillText(up, 4, plot.top - 11);
+}
+
+let repaint = () => {};
+
 /**
  * Draws now, and again whenever size or colours change. Before printing the page takes the width of
  * paper, so that pictures have their height when pages are counted.
- * @param {() => void} redraw
+ * @param {() => void} draw
  */
-function redrawAlways(redraw) {
+function redrawAlways(draw) {
+  const redraw = () => { inks.clear(); draw(); };
+  repaint = redraw;
   redraw();
   window.addEventListener("resize", redraw);
+  document.addEventListener("toggle", redraw, true); // what was folded had no size
   for (const [name, paper] of /** @type {[string, boolean][]} */ ([["beforeprint", true], ["afterprint", false]])) {
     window.addEventListener(name, () => { document.documentElement.classList.toggle("paper", paper); redraw(); });
   }

@@ -29,14 +29,15 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     const { context, width: full, height } = surface(canvas);
     const marks = findings.filter((finding) => finding.when.steps.length).slice(0, 4);
     const names = full > 560 ? 150 : 40; // room at the right: for findings' names, or only p50, p99
-    plot = { left: 66, width: full - 66 - names, top: 12, bottom: height - 26 - 14 * marks.length, names, axis: axis() };
+    plot = { left: 66, width: full - 66 - names, top: 22, bottom: height - 40 - 14 * marks.length, names, axis: axis() };
     plot.height = plot.bottom - plot.top;
     grid(context);
     band(context);
     line(context);
     levels(context);
     marks.forEach((finding, row) => mark(context, finding, plot.bottom + 6 + 14 * row));
-    stepAxis(context, { ...plot, bottom: height - 20 }, first, last, x);
+    stepAxis(context, { ...plot, bottom: height - 34 }, first, last, x);
+    axisTitles(context, { ...plot, bottom: height - 34 }, "step", "step time");
     if (cursor >= 0) cursorLine(context);
   }
 
@@ -94,7 +95,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
   function mark(context, finding, top) {
     context.fillStyle = color("soft");
     context.textAlign = "left";
-    if (plot.names > 100) context.fillText(clipped(context, finding.mode.replaceAll("_", " "), plot.names - 10), plot.left + plot.width + 6, top + 2);
+    if (plot.names > 100) context.fillText(clipped(context, finding.title, plot.names - 10), plot.left + plot.width + 6, top + 2);
     context.fillStyle = color("wait");
     for (const [from, to] of finding.when.steps) {
       const left = x(Math.max(from, first));

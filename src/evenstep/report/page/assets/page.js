@@ -7,30 +7,44 @@ function explainEmpty(id, text) {
   byId(`${id}-read`).textContent = text;
 }
 
-/** @param {Diagnosis} diagnosis @param {Facts} facts @param {Record<string, Table>} tables @returns {{draw: () => void}[]} */
+/** @typedef {{of: Element, draw: () => void}} Placed a chart and the element it is drawn on */
+
+/** @param {Diagnosis} diagnosis @param {Facts} facts @param {Record<string, Table>} tables */
 function build(diagnosis, facts, tables) {
-  const charts = [];
+  const charts = /** @type {Placed[]} */ ([]);
+  let map = /** @type {ReturnType<typeof heatChart> | null} */ (null);
   let spans = /** @type {any} */ (null);
-  /** @param {number} step @param {number | undefined} rank */
+  /** @param {number} step @param {number} [rank] */
   const pick = (step, rank) => {
     if (!spans) return;
+    unfold(byId("one-step"));
     spans.reach(step, rank);
     byId("spans-title").scrollIntoView({ behavior: "auto", block: "start" });
   };
   /** @param {string} id @param {(...parts: any[]) => Chart} chart @param {any[]} rest */
-  const place = (id, chart, ...rest) => charts.push(chart(byId(id), byId(`${id}-read`), ...rest));
+  const place = (id, chart, ...rest) => charts.push({ of: byId(id), ...chart(byId(id), byId(`${id}-read`), ...rest) });
   if (tables.records.step.length) {
     spans = spansChart(byId("spans"), byId("spans-read"), tables.records, tables.kept, facts);
     spansLegend(byId("spans-legend"), facts, tables.records);
-    charts.push(spans);
+    charts.push({ of: byId("spans"), draw: spans.draw });
   } else {
     explainEmpty("spans", "The trace holds no records of single steps.");
   }
   if (facts.grid) {
     place("curve", curveChart, tables.curve, diagnosis, { pick });
-    charts.push(...heatCharts(facts, tables, pick));
+    const cells = mapCells(facts.grid, tables.grid);
+    if (heatControls(cells, facts)) {
+      map = heatChart(cells, facts, tables.places, { pick });
+      charts.push({ of: byId("heat"), draw: map.draw });
+    } else {
+      explainEmpty("heat", "No waiting was seen in this trace.");
+    }
+    for (const canvas of /** @type {NodeListOf<HTMLCanvasElement>} */ (document.querySelectorAll("canvas.picture"))) {
+      charts.push({ of: canvas, ...findingPicture(canvas, diagnosis.findings[Number(canvas.dataset.finding)], cells, tables.curve) });
+    }
   } else {
-    for (const id of ["curve", "heat", "late"]) explainEmpty(id, "No step was completed.");
+    for (const id of ["curve", "heat"]) explainEmpty(id, "No step was completed.");
+    for (const one of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".finding figure"))) one.hidden = true;
   }
   if (tables.dist?.phase.length) place("boxes", boxesChart, tables.dist, facts);
   if (tables.places?.rank.length) place("places", placesChart, tables.places, facts);
@@ -41,27 +55,7 @@ function build(diagnosis, facts, tables) {
   if (tables.links) place("fabric", fabricChart, tables.links, facts.fabric);
   else if (facts.host_waits) place("host-waits", hostWaitsChart, tables.host_waits, facts.host_waits);
   if (facts.sizes) place("scatter", scatterChart, { points: tables.points, floors: tables.floors, curves: tables.curves }, facts);
-  return charts;
-}
-
-/** Wait and lateness, one part of them on screen in both. @param {Facts} facts @param {Record<string, Table>} tables @param {(step: number, rank: number) => void} pick */
-function heatCharts(facts, tables, pick) {
-  const view = heatView(/** @type {Shape} */ (facts.grid));
-  const data = heatData(facts, tables);
-  const middle = (/** @type {keyof View} */ side) => (view.now[side][0] + view.now[side][1]) / 2;
-  byId("heat-in").addEventListener("click", () => view.zoom(0.5, middle("rank"), middle("step")));
-  byId("heat-out").addEventListener("click", () => view.zoom(2, middle("rank"), middle("step")));
-  byId("heat-all").addEventListener("click", view.whole);
-  const maps = [
-    { id: "heat", metric: "wait_us", none: "No waiting was seen in this trace." },
-    { id: "late", metric: "lateness_us", none: "No collective that all ranks took part in was seen in this trace." },
-  ];
-  const charts = [];
-  for (const { id, metric, none } of maps) {
-    if (tables.grid[metric].some((value) => value > 0)) charts.push(heatChart(id, metric, data, view, facts, { pick }));
-    else explainEmpty(id, none);
-  }
-  return charts;
+  return { charts, map, pick };
 }
 
 /** Paper cannot be opened: what is folded away stands on it. */
@@ -76,9 +70,13 @@ function unfoldForPrint() {
 
 async function start() {
   unfoldForPrint();
+  themeSwitch();
+  copying();
   const facts = embeddedJson("facts");
-  const charts = build(embeddedJson("diagnosis"), facts, await unpackColumns(facts.directory));
-  redrawAlways(() => { for (const chart of charts) chart.draw(); });
+  const { charts, map, pick } = build(embeddedJson("diagnosis"), facts, await unpackColumns(facts.directory));
+  redrawAlways(() => { for (const chart of charts) if (chart.of.getClientRects().length) chart.draw(); });
+  searching(facts, map);
+  following(pick);
   document.documentElement.dataset.ready = "yes";
 }
 

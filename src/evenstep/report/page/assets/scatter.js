@@ -40,8 +40,9 @@ function scatterChart(canvas, read, tables, facts) {
   function draw() {
     measure();
     const { context, width, height } = surface(canvas);
-    plot = { left: 66, top: 12, width: width - 66 - 96, bottom: height - 28, height: height - 40 };
+    plot = { left: 66, top: 22, width: width - 66 - 96, bottom: height - 36, height: height - 58 };
     axes(context);
+    axisTitles(context, plot, "size", "time of the transfer");
     context.save();
     context.beginPath();
     context.rect(plot.left, plot.top, plot.width + 96, plot.height);

@@ -119,6 +119,9 @@ function spansChart(canvas, read, records, kept, facts) {
       context.fillStyle = color("soft");
       context.fillText(duration(Math.round(us * 1e3) / 1e3), x(us), 10);
     }
+    context.textAlign = "left";
+    context.fillStyle = color("soft");
+    context.fillText("since the step began", 4, 10);
   }
 
   /** @param {Context} context @param {Lane} row */
@@ -268,8 +271,12 @@ function spansChart(canvas, read, records, kept, facts) {
   /** @param {number} direction */
   function go(direction) { show(current + direction); }
   /** @param {number} index */
-  function show(index) { open(index); chooser.value = `${current}`; }
-  chooser.addEventListener("change", () => open(Number(chooser.value)));
+  function show(index) {
+    open(index);
+    chooser.value = `${current}`;
+    history.replaceState(null, "", `#step-${kept.step[current]}`); // a link to this step
+  }
+  chooser.addEventListener("change", () => show(Number(chooser.value)));
   byId("spans-previous").addEventListener("click", () => go(-1));
   byId("spans-next").addEventListener("click", () => go(1));
   byId("spans-in").addEventListener("click", () => zoom(0.7));
@@ -308,6 +315,7 @@ function spansChart(canvas, read, records, kept, facts) {
     }
   }
 
-  show(current);
+  open(current);
+  chooser.value = `${current}`;
   return { draw, reach };
 }

@@ -39,6 +39,8 @@ interface Shape {
   ranks_per_bin: number;
   rows: number;
   columns: number;
+  scales: Record<string, [number, number]>;
+  order: number[];
 }
 
 type Directory = Record<string, Record<string, { type: string; offset: number; length: number }>>;
@@ -48,7 +50,6 @@ type Named = Record<string, number>;
 interface Facts {
   directory: Directory;
   grid: Shape | null;
-  detail: { shape: Shape; scales: Record<string, [number, number]> } | null;
   waiting: WaitingFacts | null;
   host_waits: HostFacts | null;
   fabric: Fabric | null;
@@ -92,7 +93,7 @@ interface Fabric {
 /** As `evenstep diagnose --json` has it, as far as charts read it. */
 interface Diagnosis {
   summary: { step_time?: Record<string, number> };
-  findings: { mode: string; when: { steps: [number, number][] } }[];
+  findings: { title: string; mode: string; where: { ranks: number[] }; when: { steps: [number, number][] } }[];
 }
 
 /** A number of a sweep with its interval over the seeds. */

@@ -1,13 +1,17 @@
-"""Rank × step made small enough to draw: the step-time curve, the heat map, means per rank.
+"""Rank × step made small enough to draw: the step-time curve, the map, means per rank.
 
-All of it is computed from the table of `diagnose.measure.step_table`: one row per rank and
+All of it is computed from the table of `diagnose.measure.overview.step_table`: one row per rank and
 step with `start_ns`, `end_ns`, `wait_ns` (NaN unknown), `lateness_ns` and `phase_…_ns`.
+
+A large map is coded, a byte a cell on a logarithmic scale: it reads back within two percent over
+four orders of magnitude. 0 is unknown, 1 is nothing or below the scale.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +21,12 @@ from evenstep.trace.columns import Columns
 Array = npt.NDArray[Any]
 
 CURVE_POINTS = 2000
-RANK_BINS = 128
-STEP_BINS = 1000
+MOST_CELLS = 2_500_000
+MOST_STEPS = 4096
+MOST_RANKS = 4096
+EXACT_CELLS = 128_000  # of more, each is coded
+RANGE = 1e4  # highest over lowest value told apart
+UNKNOWN, NOTHING, LOWEST, HIGHEST = 0, 1, 2, 255
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,15 +50,50 @@ class Bins:
         return -(-(self.last_step - self.first_step + 1) // self.steps_per_bin)
 
 
-def bins(
-    steps: Columns, world: int, *, rows: int = RANK_BINS, columns: int = STEP_BINS
-) -> Bins | None:
+class Map(NamedTuple):
+    """`cells` of each metric, row by row; `scales` their lowest and highest value (µs) where coded.
+
+    Row r holds the ranks order[r * ranks_per_bin : (r + 1) * ranks_per_bin].
+    """
+
+    shape: Bins
+    cells: Columns
+    scales: dict[str, tuple[float, float]]
+    order: list[int]
+
+
+def bins(steps: Columns, world: int) -> Bins | None:
     """The finest grid within the limits that holds every step; None without steps."""
     if not len(steps):
         return None
     first, last = int(steps.step.min()), int(steps.step.max())
     ranks = max(world, int(steps.rank.max()) + 1)
+    rows = min(ranks, MOST_RANKS)
+    columns = min(MOST_STEPS, MOST_CELLS // rows)
     return Bins(first, last, -(-(last - first + 1) // columns), ranks, -(-ranks // rows))
+
+
+def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Map | None:
+    """The map as the page has it; None without steps.
+
+    A row is a rank where there is room; else ranks that are about as late share one, after those
+    `named` in a finding.
+    """
+    shape = bins(steps, world)
+    if shape is None:
+        return None
+    order = np.arange(shape.ranks)
+    if shape.ranks_per_bin > 1:
+        late = np.nan_to_num(_cell_means(steps.lateness_ns, steps.rank, shape.ranks), nan=-1.0)
+        late[[rank for rank in named if rank < shape.ranks]] = np.inf
+        order = np.argsort(-late, kind="stable")
+    values = grid(steps, shape, order)
+    if shape.rows * shape.columns <= EXACT_CELLS:
+        return Map(shape, values, {}, order.tolist())
+    coded = {name: encoded(values[name]) for name in values}
+    scales = {name: scale for name, (_, scale) in coded.items()}
+    return Map(shape, Columns({name: code for name, (code, _) in coded.items()}), scales,
+               order.tolist())  # fmt: skip
 
 
 def curve(steps: Columns, *, points: int = CURVE_POINTS) -> Columns:
@@ -78,16 +121,18 @@ def curve(steps: Columns, *, points: int = CURVE_POINTS) -> Columns:
 CURVE_COLUMNS = ("step", "shortest_us", "median_us", "longest_us")
 
 
-def grid(steps: Columns, shape: Bins) -> Columns:
+def grid(steps: Columns, shape: Bins, order: Array) -> Columns:
     """Every cell's least wait, greatest lateness and longest step (µs); NaN where none is known.
 
     Extremes, not means: one late rank among many in a cell must not vanish. Waits are means over
     the steps of a cell, of which the rank that waited least counts: the awaited one.
     """
+    place = np.empty(shape.ranks, np.int64)
+    place[order] = np.arange(shape.ranks)
     column = (steps.step.astype(np.int64) - shape.first_step) // shape.steps_per_bin
-    own = steps.rank.astype(np.int64) * shape.columns + column
+    own = place[steps.rank] * shape.columns + column
     waits = _cell_means(steps.wait_ns, own, shape.ranks * shape.columns)
-    row = steps.rank.astype(np.int64) // shape.ranks_per_bin
+    row = place[steps.rank] // shape.ranks_per_bin
     cell, size = row * shape.columns + column, shape.rows * shape.columns
     return Columns(
         {
@@ -143,3 +188,24 @@ def _rank_means(values_ns: Array, place: Array, size: int) -> Array:
 
 def _known(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def encoded(values: Array) -> tuple[Array, tuple[float, float]]:
+    """Codes of the values, and the scale they are on."""
+    known = np.isfinite(values)
+    positive = values[known & (values > 0)]
+    if not positive.size:
+        return np.where(known, NOTHING, UNKNOWN).astype(np.uint8), (1.0, 1.0)
+    high = float(positive.max())
+    low = max(float(positive.min()), high / RANGE)
+    shown = known & (values >= low)
+    place = np.log(np.where(shown, values, low) / low) / max(np.log(high / low), 1e-9)
+    code = LOWEST + np.rint(np.clip(place, 0, 1) * (HIGHEST - LOWEST))
+    return np.where(shown, code, np.where(known, NOTHING, UNKNOWN)).astype(np.uint8), (low, high)
+
+
+def decoded(codes: Array, scale: tuple[float, float]) -> Array:
+    """The values again, to within half a step of the scale; as the page reads them."""
+    low, high = scale
+    value = low * (high / low) ** ((codes.astype(float) - LOWEST) / (HIGHEST - LOWEST))
+    return np.where(codes == UNKNOWN, np.nan, np.where(codes == NOTHING, 0.0, value))
