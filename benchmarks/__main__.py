@@ -24,6 +24,7 @@ NAMES = (
     "waits",
     "deaths",
     "stacks",
+    "beside",
     "seams",
     "gpu",
     "step_time",

@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from evenstep.cli.main import main
+from evenstep.diagnose.engine import diagnose
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spool.spool import Spool
@@ -202,3 +203,17 @@ def test_a_large_run_is_stored_for_its_question(run, capsys, monkeypatch):
     shown = capsys.readouterr()
     assert shown.out == f"n\n{RANKS * STEPS}\n"
     assert "--store DIR" in shown.err
+
+
+@pytest.mark.parametrize("source", ["run", "store"])
+def test_findings_are_a_table_as_diagnosed(ask, request, source):
+    query = "select title, severity, ranks from findings order by severity desc limit 1"
+    (row,) = ask(query, request.getfixturevalue(source))
+    worst = diagnose(load(request.getfixturevalue("run"))).findings[0]
+    assert (row["title"], row["ranks"]) == (worst.title, [3])
+    assert row["severity"] == pytest.approx(worst.severity)
+
+
+def test_an_answer_without_rows_says_so(run, capsys):
+    assert main(["sql", "select rank, step from steps where rank > 99", str(run)]) == 0
+    assert capsys.readouterr().out == "rank  step\n0 rows\n"

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import math
+import re
 import shutil
 import sys
 import tempfile
@@ -60,7 +61,10 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"the question comes first: evenstep sql QUERY {args.query}")
     from evenstep.trace.store import query as store_query
 
-    with _source(args.run) as source, store_query.opened(source) as connection:
+    with (
+        _source(args.run) as source,
+        store_query.opened(source, _findings(args, source)) as connection,
+    ):
         answer = store_query.ask(connection, args.query)
         if args.json:
             _print_json(answer)
@@ -94,6 +98,16 @@ def _source(path: Path) -> Iterator[Path | Trace]:
             f"`evenstep export {path} --store DIR` keeps the store"
         )
         yield write_store(trace, Path(folder) / "store").path
+
+
+def _findings(args: argparse.Namespace, source: Path | Trace) -> list[dict[str, Any]]:
+    """What the diagnosis found, where the question is about it."""
+    if not re.search(r"\bfindings\b", args.query, re.IGNORECASE):
+        return []
+    from evenstep.diagnose.engine import diagnose
+    from evenstep.importers.opening import load
+
+    return diagnose(load(args.run) if isinstance(source, Path) else source).rows()
 
 
 # -- forms -----------------------------------------------------------------------------------------
@@ -132,7 +146,7 @@ def _print_table(answer: QueryResult) -> None:
     lines = list(_side_by_side(names, shown))
     if max(map(len, lines)) > shutil.get_terminal_size().columns:
         lines = list(_one_below_another(names, shown))
-    print("\n".join(lines))
+    print("\n".join(lines) if shown else f"{'  '.join(names)}\n0 rows")
     if next(rows, None) is not None:
         print(f"these are the first {MOST_ROWS} rows; --csv or --json for all", file=sys.stderr)
 

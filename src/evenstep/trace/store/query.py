@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from evenstep.errors import UsageError
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.layout import RANKS, SUMMARIES, read_manifest
-from evenstep.trace.store.tables import EVENTS, OF_KINDS, WORDS, view, words
+from evenstep.trace.store.tables import EVENTS, FINDINGS, OF_KINDS, WORDS, view, words
 from evenstep.trace.store.writing import rank_arrays, record_arrays, summary_arrays
 
 if TYPE_CHECKING:
@@ -45,9 +45,11 @@ class QueryResult:
 
 
 @contextmanager
-def opened(source: Path | Trace) -> Iterator[duckdb.DuckDBPyConnection]:
+def opened(
+    source: Path | Trace, findings: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """The tables of a store's folder or of a trace, within bounded memory; no question asked of
-    them reaches another file, the network or an extension."""
+    them reaches another file, the network or an extension. `findings` are a diagnosis' rows."""
     with (
         tempfile.TemporaryDirectory(prefix="evenstep-sql-") as scratch,
         store_database.connect() as connection,
@@ -59,6 +61,7 @@ def opened(source: Path | Trace) -> Iterator[duckdb.DuckDBPyConnection]:
             files = _of_store(connection, source)
         else:
             of_trace(connection, source)
+        _of_findings(connection, findings)
         store_database.lock(connection, files)
         yield connection
 
@@ -95,6 +98,19 @@ def of_trace(connection: duckdb.DuckDBPyConnection, trace: Trace) -> None:
     connection.register("summaries", summary_arrays(trace))
     nodes = {rank: info.node for rank, info in trace.ranks.items()}
     _views(connection, nodes, trace.names, trace.groups)
+
+
+def _of_findings(
+    connection: duckdb.DuckDBPyConnection, findings: Sequence[Mapping[str, Any]]
+) -> None:
+    connection.execute(
+        "create table findings (title varchar, mode varchar, layer varchar, severity double,"
+        " confidence double, ranks integer[], nodes varchar[], cause varchar, action varchar)"
+    )
+    names = [column.name for column in FINDINGS.columns]
+    marks = ", ".join("?" for _ in names)
+    for row in findings:
+        connection.execute(f"insert into findings values ({marks})", [row[name] for name in names])
 
 
 def _of_store(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:

@@ -301,7 +301,23 @@ OF_RANKS = (
     ),
 )
 
-TABLES = (EVENTS, *OF_KINDS, *OF_RANKS)
+FINDINGS = StoreTable(
+    "findings",
+    "what `evenstep diagnose` finds, worst first; worked out where a question names it",
+    (
+        Column("title", "the cause in a few words"),
+        Column("mode", "failure mode"),
+        Column("layer", "model, framework, runtime, node, fabric or coupling"),
+        Column("severity", "share of step time that its best remedy gives back, 0 to 1"),
+        Column("confidence", "0 to 1"),
+        Column("ranks", "culprits, a list"),
+        Column("nodes", "their nodes, a list"),
+        Column("cause", "the cause as a sentence"),
+        Column("action", "the first remedy"),
+    ),
+)
+
+TABLES = (EVENTS, *OF_KINDS, *OF_RANKS, FINDINGS)
 
 
 def view(table: StoreTable) -> str:
