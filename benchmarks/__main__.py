@@ -21,6 +21,7 @@ NAMES = (
     "gloo_cost",
     "mpi_cost",
     "memory",
+    "sharing_scale",
     "waits",
     "deaths",
     "stacks",

@@ -33,7 +33,7 @@ def background():
     config = SimpleNamespace(
         share=True, pace_sharing=False, pace_threshold=0.1, sample_period_s=1.0
     )  # fmt: skip
-    identity = SimpleNamespace(run_id="r", attempt=0, rank=0, local_rank=0, world=2)
+    identity = SimpleNamespace(run_id="r", attempt=0, rank=0, local_rank=0, node=0, world=2)
     facts = {}
     spool = SimpleNamespace(add_fact=facts.__setitem__, flush=lambda: None)
     recorder = SimpleNamespace(
@@ -68,7 +68,7 @@ def test_ranks_that_meet_again_share_in_the_store_of_now(background):
     background._exchange(SimpleNamespace(exchange=gone))  # of an earlier meeting: late news
     assert background.work.sharing is not None
     background.connect(lambda: second, 2)
-    assert background.work.sharing._store is second
+    assert background._store._store is second
     assert background._control.told == ["connect", "reconnect"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +13,11 @@ from evenstep.agent.alarm import Alarm
 from evenstep.agent.config import Config
 from evenstep.agent.control import Control
 from evenstep.agent.live import LiveView
+from evenstep.agent.node_store import SpokenFor, Spokesman, place_of
 from evenstep.agent.notes import LONGEST, Notes
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.sampler import Sampler
-from evenstep.agent.sharing import Sharing
+from evenstep.agent.sharing import Sharing, gathers_by_node
 from evenstep.agent.stacks import Hooks
 from evenstep.agent.step_work import FIRST_STEP_NS, StepWork
 from evenstep.agent.vigil import Standstill
@@ -62,6 +64,8 @@ class Background:
             standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
         )
         self._give_up = give_up
+        self._store: Spokesman | SpokenFor | None = None
+        self._local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
         self._meeting: int | None = None  # of the ranks, whose store is in use
         self._absent: dict[str, str] = {}
         self._nccl = ""  # what NCCL last said
@@ -95,7 +99,7 @@ class Background:
         if not self._config.share or self._identity.world < 2 or meeting == self._meeting:
             return
         try:
-            store = make_store()
+            store = self._store_of(make_store, meeting)
         except Exception as error:  # a store of another kind: everything works without sharing
             self._spool.add_fact(
                 "sharing", f"local only: the store cannot be cloned ({error})"[:LONGEST]
@@ -107,6 +111,9 @@ class Background:
             self._control.connect(store, prefix, world=identity.world, together=together)
         else:
             self._control.reconnect(store, together=together)
+        before, self._store = self._store, store
+        if before is not None:
+            before.close()
         self._meeting = meeting
         self._alarm.store = store
         self._work.sharing = Sharing(
@@ -115,12 +122,32 @@ class Background:
             rank=identity.rank,
             world=identity.world,
             local_rank=identity.local_rank,
-            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1),
+            local_world=self._local_world,
             threshold=self._config.pace_threshold,
             period_s=self._exchange_s,
             on_window=self._on_window,
             on_orders=self._hear if together else None,
         )
+
+    def close(self) -> None:
+        """Let go of the store; also in a forked child, where the thread does not exist."""
+        if self._store is not None:
+            self._store.close()
+
+    def _store_of(self, make_store: Callable[[], Any], meeting: int) -> Spokesman | SpokenFor:
+        """The store as this rank uses it: the first of a node speaks for the others."""
+        identity, environ = self._identity, os.environ
+        master = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+        name = place_of(self._prefix, *master, str(meeting), str(identity.node))
+        if identity.local_rank and self._local_world > 1:
+            return SpokenFor(name, make_store)
+        by_node = gathers_by_node(identity.world, self._local_world)
+        windows = re.compile(re.escape(self._prefix) + r"/\d+/r\d+")
+
+        def inner(key: str) -> bool:
+            return by_node and windows.fullmatch(key) is not None
+
+        return Spokesman(make_store(), name, inner)
 
     # -- on the thread ---------------------------------------------------------------------------
 
@@ -153,11 +180,26 @@ class Background:
 
     def _listen(self) -> float:
         """Between two rounds: seconds until somebody may have something to say."""
+        self._pump()
         pause_s = self._ask_for_change() / 1e9 if self._control.listens else math.inf
         if self._work.sharing is not None:
             self._exchange(self._work.sharing)
             pause_s = min(pause_s, self._exchange_s)
         return pause_s
+
+    def _pump(self) -> None:
+        """Let the ranks of this node hear each other."""
+        store = self._store
+        try:
+            if store is not None:
+                store.pump()
+        except Exception as error:  # the rank that spoke for this one has gone, or its store
+            if store is None or store is not self._store:  # the ranks have met again
+                return
+            store.close()
+            self._store = self._alarm.store = self._work.sharing = None
+            self._control.disconnect()
+            self._spool.add_fact("sharing", f"ended: {type(error).__name__}: {error}"[:LONGEST])
 
     def _ask_for_change(self) -> int:
         try:

@@ -196,6 +196,7 @@ class Agent:
             ("actions", self._conductor.stop),
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
+            ("store", self._background.close),
             ("last steps", self._work.through),
             ("scheduler", self._work.meter.close),
             ("control", self._control.close),
@@ -220,6 +221,7 @@ class Agent:
             hooks.disarm()
         self._pauses.disarm()
         self._background.sampler.disarm()
+        self._background.close()
         self._heartbeat.disarm()
         self._pace.pacer.kill()
         self._conductor.stop()

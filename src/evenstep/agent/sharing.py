@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from evenstep.agent.node_store import JobStore
 from evenstep.agent.orders import Orders, floor_of, slowest_of
 from evenstep.agent.windows import Late, WindowReport, latest_rank, window_stride
 from evenstep.pacing import Plan
@@ -20,6 +20,11 @@ from evenstep.pacing import Plan
 DIRECT_RANKS = 64
 KEEP_WINDOWS = 2
 PATIENCE = 8  # windows that are asked for before the oldest is given up
+
+
+def gathers_by_node(world: int, local_world: int) -> bool:
+    """Whether the first rank of each node reads its node's messages and passes on two of them."""
+    return world > DIRECT_RANKS and local_world > 1 and world % local_world == 0
 
 
 class Sharing:
@@ -31,7 +36,7 @@ class Sharing:
 
     def __init__(
         self,
-        store: Any,
+        store: JobStore,
         *,
         prefix: str,
         rank: int,
@@ -60,7 +65,7 @@ class Sharing:
         self._written: deque[str] = deque()
         self._node_windows: deque[int] = deque(maxlen=PATIENCE)  # not read from the node yet
         self._root_windows: deque[int] = deque(maxlen=PATIENCE)  # not judged yet
-        self._by_node = world > DIRECT_RANKS and local_world > 1 and world % local_world == 0
+        self._by_node = gathers_by_node(world, local_world)
 
     def post(self, report: WindowReport) -> None:
         """Hand a finished window over; called on the training thread, never blocks.

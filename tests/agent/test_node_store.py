@@ -1,0 +1,94 @@
+"""Ranks of a node that share one client of the job's store."""
+
+import os
+
+import pytest
+
+from evenstep.agent.node_store import ALONE_AFTER_S, SpokenFor, Spokesman, packed, unpacked
+from tests.agent.test_sharing import FakeStore
+
+
+@pytest.fixture
+def store():
+    return FakeStore()
+
+
+@pytest.fixture
+def name(tmp_path):
+    return f"evenstep-test-{os.getpid()}-{tmp_path.name}"
+
+
+@pytest.fixture
+def node(store, name):
+    """The rank that speaks, and two it speaks for; what begins with "inner" stays on the node."""
+    first = Spokesman(store, name, lambda key: key.startswith("inner"))
+    others = [SpokenFor(name, refuse) for _ in range(2)]
+    yield first, *others
+    for each in (first, *others):
+        each.close()
+
+
+def refuse():
+    raise AssertionError("a second connection")
+
+
+def pump(*ranks):
+    for _ in range(2):
+        for rank in ranks:
+            rank.pump()
+
+
+def test_what_another_rank_writes_is_in_the_store_and_goes_when_it_is_deleted(node, store):
+    first, one, _ = node
+    one.set("late", b"rank 1")
+    pump(*node)
+    assert bytes(store.multi_get(["late"])[0]) == b"rank 1"
+    assert first.check(["late"])
+    one.delete_key("late")
+    pump(*node)
+    assert not store.check(["late"])
+
+
+def test_what_only_the_node_reads_does_not_leave_it(node, store):
+    first, one, _ = node
+    one.set("inner/1", b"17")
+    pump(*node)
+    assert (first.check(["inner/1"]), store.check(["inner/1"])) == (True, False)
+    assert first.multi_get(["inner/1"]) == [b"17"]
+
+
+def test_what_is_asked_for_is_heard_by_all_who_ask_each_time_it_changes(node, store):
+    _, one, other = node
+    assert not one.check(["orders"])
+    assert not other.check(["orders"])
+    for said in (b"first", b"second"):
+        store.set("orders", said)
+        pump(*node)
+        assert one.check(["orders"])
+        assert [bytes(each.multi_get(["orders"])[0]) for each in (one, other)] == [said, said]
+
+
+def test_who_hears_that_nobody_speaks_any_more_says_so(node):
+    first, one, _ = node
+    one.set("late", b"1")
+    pump(*node)
+    first.close()
+    with pytest.raises(OSError, match=r"has gone|Broken pipe"):
+        one.pump()
+
+
+def test_who_finds_nobody_has_a_client_of_its_own_and_loses_nothing(store, name):
+    now = [0.0]
+    one = SpokenFor(name, lambda: store, clock=lambda: now[0])
+    one.set("late", b"1")
+    assert not store.check(["late"])
+    now[0] = ALONE_AFTER_S + 1
+    one.pump()
+    assert one.check(["late"])
+    assert bytes(one.multi_get(["late"])[0]) == b"1"
+
+
+def test_a_message_comes_back_whole_and_what_is_none_is_refused():
+    assert unpacked(packed(0, "key", b"value")) == (0, "key", b"value")
+    with pytest.raises(ValueError, match="not a message"):
+        unpacked(packed(0, "key")[:-1])
