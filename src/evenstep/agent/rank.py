@@ -205,6 +205,7 @@ class Agent:
             try:
                 end()
             except Exception as error:  # the other parts must still go
+                self.spool.keep_mapped()  # what is left in place may yet write
                 log.warning("evenstep: removing the %s: %s", part, error)
         try:
             self._background.say_absent()

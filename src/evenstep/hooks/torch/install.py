@@ -103,8 +103,8 @@ class TorchHooks:
 
     def remove(self) -> None:
         """Restore everything that was replaced."""
-        self.disarm()
         self._undo.append(self._phases.remove)
+        self._undo.append(self.disarm)
         undo(self._undo)
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
