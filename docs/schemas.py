@@ -1,10 +1,18 @@
-"""Writes `schemas.md` from the published JSON schemas: `python docs/schemas.py`."""
+"""Writes schemas from the types of results, and `schemas.md`: `python docs/schemas.py`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
-from evenstep.report.schema import published, schema
+from evenstep.diagnose.compare.history import History
+from evenstep.diagnose.finding import Finding
+from evenstep.doctor.examination import Examination
+from evenstep.documents import schema_of
+from evenstep.probe.findings import ProbeFinding
+from evenstep.report.schema import FOLDER, published, schema
+from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -36,6 +44,38 @@ not known is null.
 """
 
 
+#: Where in a schema a type of ours stands, by name and place; "" is the whole document.
+FROM_TYPES: dict[str, dict[str, Any]] = {
+    "alert-1": {"properties/finding": Finding},
+    "diagnosis-1": {"$defs/finding": Finding},
+    "doctor-1": {"": Examination},
+    "history-1": {"": History},
+    "lab.comparison-1": {"$defs/finding": Finding},
+    "probe-1": {"properties/findings/items": ProbeFinding},
+    "simulation-1": {
+        "properties/step_time": StepTime,
+        "properties/shares": Shares,
+        "properties/collectives/items": CollectiveUse,
+        "properties/links/items": LinkUse,
+    },
+}
+HEADING = ("$schema", "$id", "title", "description")  # of a document, which no type says
+
+
+def renewed(name: str) -> dict[str, Any]:
+    """A published schema with what our types say put in its places."""
+    whole = schema(name)
+    for place, kind in FROM_TYPES.get(name, {}).items():
+        part: Any = whole
+        for key in place.split("/")[:-1]:
+            part = part[key]
+        if place:
+            part[place.split("/")[-1]] = schema_of(kind)
+        else:
+            whole = {key: whole[key] for key in HEADING} | schema_of(kind)
+    return whole
+
+
 def page() -> str:
     """The whole page."""
     return HEAD + "".join(map(row, published()))
@@ -48,5 +88,8 @@ def row(name: str) -> str:
 
 
 if __name__ == "__main__":
+    for each in FROM_TYPES:
+        text = json.dumps(renewed(each), indent=2, ensure_ascii=False)
+        (FOLDER / f"{each}.json").write_text(text + "\n", "utf-8")
     PAGE.write_text(page())
     print(f"Wrote {PAGE}")

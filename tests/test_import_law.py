@@ -15,6 +15,7 @@ ROOT = Path(evenstep.__file__).parent
 #: docs/design.md, "Packages and the direction of imports". A package may always import itself.
 MAY_IMPORT = {
     "errors": set(),
+    "documents": set(),
     "version": set(),
     "compiled": {"errors"},
     "lateness": set(),
@@ -30,9 +31,10 @@ MAY_IMPORT = {
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
     "importers": {"errors", "trace"},
-    "diagnose": {"errors", "words", "statistics", "trace"},
+    "diagnose": {"errors", "documents", "words", "statistics", "trace"},
     "simulate": {
         "compiled",
+        "documents",
         "errors",
         "words",
         "statistics",
@@ -44,7 +46,7 @@ MAY_IMPORT = {
     },
     "report": {"errors", "words", "statistics", "trace", "diagnose", "simulate", "reproduce"},
     "export": {"errors", "words", "trace", "diagnose", "report"},
-    "watch": {"errors", "lateness", "words", "trace", "diagnose", "report", "export"},
+    "watch": {"errors", "documents", "lateness", "words", "trace", "diagnose", "report", "export"},
     "explain": {"errors", "words", "simulate", "scenario", "reproduce"},
     "reproduce": {
         "errors",
@@ -56,8 +58,18 @@ MAY_IMPORT = {
         "simulate",
         "explain",
     },
-    "doctor": {"errors", "compiled", "trace", "agent", "host", "importers", "report", "words"},
-    "probe": {"errors", "words", "trace", "host", "simulate", "scenario"},
+    "doctor": {
+        "errors",
+        "documents",
+        "compiled",
+        "trace",
+        "agent",
+        "host",
+        "importers",
+        "report",
+        "words",
+    },
+    "probe": {"errors", "documents", "words", "trace", "host", "simulate", "scenario"},
 }
 #: These sit on top of everything.
 TOP = {"cli", "__init__", "__main__", "run"}

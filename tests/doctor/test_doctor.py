@@ -27,7 +27,7 @@ def examined(host):
 def test_a_healthy_machine_is_fine_throughout(host):
     found = examine(host())
     wrong = [check for check in found.checks if check.why]
-    assert (wrong, found.worst) == ([], Severity.OK)
+    assert (wrong, found.severity) == ([], Severity.OK)
 
 
 def test_what_is_wrong_says_why_and_how_to_mend_it(examined):

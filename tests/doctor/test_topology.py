@@ -77,8 +77,8 @@ def test_a_matrix_gives_levels_names_and_numa_nodes():
     assert (found.gpus, found.nics) == (("GPU0", "GPU1"), ("mlx5_0", "mlx5_1"))
     assert found.gpu_nic["GPU0", "mlx5_1"] == "SYS"
     assert found.gpu_gpu["GPU0", "GPU1"] == "NV18"
-    assert found.nearest("GPU1") == ("PIX", ["mlx5_1"])
-    assert (found.numa["GPU1"], found.nodes) == (1, 2)
+    assert found.nearest["GPU1"] == ("PIX", ["mlx5_1"])
+    assert (found.numa["GPU1"], found.numa_nodes) == (1, 2)
 
 
 def test_every_gpu_with_a_near_adapter_is_fine():
@@ -108,7 +108,7 @@ def test_lstopo_gives_the_levels_of_its_tree(written, place, first, second):
     assert found.nics == ("mlx5_0",)
     assert found.gpu_nic["0000:03:00.0", "mlx5_0"] == first
     assert found.gpu_nic["0000:83:00.0", "mlx5_0"] == second
-    assert (found.numa["0000:83:00.0"], found.nodes) == (1, 2)
+    assert (found.numa["0000:83:00.0"], found.numa_nodes) == (1, 2)
 
 
 def test_a_slower_link_than_others_of_its_kind_is_a_warning(written):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from docs import schemas
 from evenstep.diagnose.compare.account import account
 from evenstep.diagnose.compare.comparison import compare
 from evenstep.diagnose.compare.result import normalised_json
@@ -41,6 +42,11 @@ def fits(document, name):
 def test_each_schema_is_one(name):
     jsonschema.Draft202012Validator.check_schema(schema(name))
     assert schema(name)["properties"]["schema"]["const"] == f"evenstep.{name.replace('-', '/')}"
+
+
+@pytest.mark.parametrize("name", schemas.FROM_TYPES)
+def test_what_types_say_is_what_is_published(name):
+    assert schemas.renewed(name) == schema(name), "renew it: python docs/schemas.py"
 
 
 def objects(part):

@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
         from evenstep.doctor.page import render
 
         print(render(found, every=args.all), end="")
-    return int(found.worst == Severity.PROBLEM)
+    return int(found.severity == Severity.PROBLEM)
 
 
 def _recorder() -> Iterator[Check]:

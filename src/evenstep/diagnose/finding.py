@@ -7,11 +7,12 @@ Every finding answers four questions in this order: what is seen (`observation`)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from evenstep import words
+from evenstep.documents import Document, Meta, Natural, Portion, Positive
 
 SCHEMA = "evenstep.diagnosis/1"
 SHOWN = 8  # findings in a notebook
@@ -25,7 +26,7 @@ PATTERNS = ("chronic", "transient", "bursty", "rotating", "oscillating")
 class Where:
     """The culprits, largest share first; never the victims."""
 
-    ranks: Sequence[int] = ()
+    ranks: Sequence[Natural] = ()
     nodes: Sequence[str] = ()
     links: Sequence[str] = ()
     groups: Sequence[str] = ()
@@ -35,15 +36,15 @@ class Where:
 class When:
     """Steps concerned as closed ranges, and how they recur (one of `PATTERNS`, None unknown)."""
 
-    steps: Sequence[tuple[int, int]] = ()
-    pattern: str | None = None
+    steps: Sequence[tuple[Natural, Natural]] = ()
+    pattern: Annotated[str | None, Meta(enum=(*PATTERNS, None))] = None
 
 
 @dataclass(slots=True, frozen=True)
 class Projection:
     """Share of step time lost at another number of ranks, with its interval."""
 
-    ranks: int
+    ranks: Positive
     share: float
     low: float
     high: float
@@ -53,7 +54,7 @@ class Projection:
 class Effect:
     """Share of step time lost now, and projected."""
 
-    now: float
+    now: Portion
     projected: Sequence[Projection] = ()
 
 
@@ -84,39 +85,54 @@ class CallStack:
     """What a rank's training thread was in when it was late: innermost frame first."""
 
     rank: int
-    share: float  # of the looks at this rank
+    share: Portion  # of the looks at this rank
     frames: Sequence[str] = ()  # "file:line function"
 
 
 @dataclass(slots=True, frozen=True)
-class Finding:
+class Finding(Document):
     """One failure mode at work. `severity` is the recoverable share of total step time, 0 to 1."""
 
-    mode: str
-    layer: str
-    severity: float
-    confidence: float
-    observation: str
-    cause: str
-    where: Where
-    when: When
-    effect: Effect
-    options: Sequence[Option] = ()
+    mode: Annotated[
+        str,
+        Meta(
+            "The failure mode; `evenstep explain MODE` says what it means.",
+            pattern="^[a-z][a-z_]*$",
+        ),
+    ]
+    layer: Annotated[str, Meta(enum=LAYERS)]
+    severity: Annotated[
+        Portion,
+        Meta("Recoverable share of the total step time; those of a diagnosis sum to at most 1."),
+    ]
+    confidence: Portion
+    observation: Annotated[str, Meta("What is seen.")]
+    cause: Annotated[str, Meta("What causes it.")]
+    where: Annotated[
+        Where, Meta("The culprits, largest share first; victims stand in the evidence.")
+    ]
+    when: Annotated[When, Meta("Closed ranges of steps, and how they recur.")]
+    effect: Annotated[Effect, Meta("Share of step time lost now, and at other numbers of ranks.")]
+    options: Annotated[
+        Sequence[Option],
+        Meta("Remedies: what they give back, what they cost, how that was predicted."),
+    ] = ()
     evidence: Sequence[Evidence] = ()
-    title: str = ""  # the cause in about five words: "Garbage collection on rank 1"
-    stacks: Sequence[CallStack] = ()  # where they were taken
+    title: Annotated[
+        str, Meta('The cause in about five words: "Garbage collection on rank 1".')
+    ] = ""
+    stacks: Annotated[
+        Sequence[CallStack],
+        Meta("What a rank's training thread was in when it was late, where that was looked at."),
+    ] = ()
     change: Any = field(default=None, compare=False, repr=False)  # a graph's `Change`: without it
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, with exactly the keys of the contract."""
-        plain = asdict(replace(self, change=None))
-        del plain["change"]
-        return plain
 
 
 @dataclass(slots=True)
-class Diagnosis:
+class Diagnosis(Document):
     """Findings worst first, the summary they rest on, and what the trace cannot tell."""
+
+    schema: ClassVar[str] = SCHEMA
 
     run: Mapping[str, Any]
     summary: dict[str, Any]
@@ -127,16 +143,6 @@ class Diagnosis:
     def verdict(self) -> str:
         """The whole diagnosis in one sentence: who, how much, why, what to do."""
         return str(self.summary["verdict"])
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `evenstep diagnose --json` prints."""
-        return {
-            "schema": SCHEMA,
-            "run": dict(self.run),
-            "summary": self.summary,
-            "findings": [finding.to_json() for finding in self.findings],
-            "limits": list(self.limits),
-        }
 
     def rows(self) -> list[dict[str, Any]]:
         """Findings as flat rows, worst first: for a table of any kind."""

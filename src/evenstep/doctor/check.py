@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Annotated
+
+from evenstep.documents import Document, Meta
 
 
 class Severity(IntEnum):
@@ -24,20 +26,15 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """What one look found."""
+class Check(Document):
+    """What one look found. Invariant: `why` and `mend` are given from advice upwards."""
 
-    name: str  # subject and question: "network.mtu"
+    name: Annotated[str, Meta("Subject and question: network.mtu.")]
     severity: Severity
-    found: str  # of a skipped one: the reason
-    why: str = ""  # it matters; invariant: given from advice upwards, like `mend`
-    mend: str = ""
-    source: str = ""  # who says so
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; the severity as a word, what is not known as null."""
-        plain = {key: value or None for key, value in asdict(self).items()}
-        return plain | {"severity": self.severity.word}
+    found: Annotated[str, Meta("Of a skipped one: the reason.")]
+    why: Annotated[str | None, Meta("It matters; from advice upwards.")] = None
+    mend: str | None = None
+    source: Annotated[str | None, Meta("Who says so.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class Subject:
     """Checks of one name, before their severity is known."""
 
     name: str
-    source: str = ""
+    source: str | None = None
 
     def ok(self, found: str) -> Check:
         """As it should be."""
@@ -67,7 +64,7 @@ class Subject:
         """Costs time or fails."""
         return self.of(Severity.PROBLEM, found, why, mend)
 
-    def of(self, severity: Severity, found: str, why: str, mend: str) -> Check:
+    def of(self, severity: Severity, found: str, why: str, mend: str | None) -> Check:
         """With a severity that was found out."""
         return Check(
             name=self.name, severity=severity, found=found, why=why, mend=mend, source=self.source

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from evenstep.doctor import (
     contradictions,
@@ -25,6 +25,7 @@ from evenstep.doctor import (
 )
 from evenstep.doctor.check import Check, Severity, Subject
 from evenstep.doctor.host import Host
+from evenstep.documents import Document, Meta, Natural
 from evenstep.host.locality import locality
 from evenstep.host.sources.nvml_library import NvmlError
 
@@ -51,29 +52,26 @@ class ForeignFiles(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class Examination(Document):
     """What was found on a host and in what was given beside it."""
+
+    schema: ClassVar[str] = SCHEMA
+    computed: ClassVar[tuple[str, ...]] = ("severity", "counts")
 
     host: str
     checks: tuple[Check, ...]
     topologies: tuple[topology.Topology, ...]
 
     @property
-    def worst(self) -> Severity:
-        """The severity of the worst check."""
+    def severity(self) -> Annotated[Severity, Meta("Of the worst check.")]:
+        """That of the worst check."""
         return max((check.severity for check in self.checks), default=Severity.OK)
 
-    def to_json(self) -> dict[str, Any]:
-        """The document of `evenstep doctor --json`."""
+    @property
+    def counts(self) -> Annotated[dict[str, Natural], Meta("Checks of each severity.")]:
+        """How many checks are of each severity, the worst first."""
         counts = Counter(check.severity for check in self.checks)
-        return {
-            "schema": SCHEMA,
-            "host": self.host,
-            "severity": self.worst.word,
-            "counts": {severity.word: counts[severity] for severity in reversed(Severity)},
-            "checks": [check.to_json() for check in self.checks],
-            "topologies": [one.to_json() for one in self.topologies],
-        }
+        return {severity.word: counts[severity] for severity in reversed(Severity)}
 
 
 def examine(

@@ -150,7 +150,7 @@ def topology(tree: Tree, place: str) -> Topology:
         gpu_gpu={(a.address, b.address): level(a, b, one_node=single)
                  for a in gpus for b in gpus if a is not b},
         numa={one.address if one in gpus else one.name: one.numa for one in (*gpus, *nics)},
-        nodes=tree.numa_nodes,
+        numa_nodes=tree.numa_nodes,
     )  # fmt: skip
 
 

@@ -63,10 +63,9 @@ class _Page:
         first, *rest = self.wrap(f"{check.name}: {check.found}", _INDENT)
         yield self.paint(f"{check.severity.word:<8}", _COLORS[check.severity]) + first[8:]
         yield from rest
-        yield from self.labelled("why", check.why)
-        yield from self.labelled("mend", check.mend)
-        if check.source:
-            yield from self.labelled("from", check.source)
+        for label, text in (("why", check.why), ("mend", check.mend), ("from", check.source)):
+            if text:
+                yield from self.labelled(label, text)
 
     def labelled(self, label: str, text: str) -> Iterator[str]:
         wrapped = self.wrap(text, f"{_INDENT}      ")

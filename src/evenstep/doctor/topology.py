@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from evenstep.doctor.check import Check, Subject, listed
+from evenstep.documents import Document, Meta, Positive
 
 _SOURCE = "nvidia-smi topo -m, legend; NCCL user guide, NCCL_NET_GDR_LEVEL"
 _NICS = Subject("topology.gpu_nic", _SOURCE)
@@ -19,30 +20,32 @@ _FAR = ("PHB", "NODE", "SYS")  # through a processor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Document):
     """Devices of one host and the ways between them."""
 
-    place: str  # who tells it: "this host" or a file
+    computed: ClassVar[tuple[str, ...]] = ("nearest",)
+
+    place: Annotated[str, Meta("Who tells it: this host, or a file.")]
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
-    gpu_nic: Mapping[tuple[str, str], str]  # level of each pair
-    gpu_gpu: Mapping[tuple[str, str], str]
-    numa: Mapping[str, int | None] = field(default_factory=dict)  # of GPUs and adapters
-    nodes: int = 1  # NUMA nodes
+    gpu_nic: Mapping[tuple[str, str], str] = field(repr=False)  # level of each pair
+    gpu_gpu: Mapping[tuple[str, str], str] = field(repr=False)
+    numa: Annotated[Mapping[str, int | None], Meta("Node of each GPU and adapter.")] = field(
+        default_factory=dict
+    )
+    numa_nodes: Positive = 1
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "place": self.place,
-            "gpus": list(self.gpus),
-            "nics": list(self.nics),
-            "nearest": {gpu: list(self.nearest(gpu)) for gpu in self.gpus},
-            "numa": dict(self.numa),
-            "numa_nodes": self.nodes,
-        }
+    @property
+    def nearest(
+        self,
+    ) -> Annotated[
+        dict[str, tuple[str | None, list[str]]],
+        Meta("Of each GPU: how near its nearest adapters are, and which."),
+    ]:
+        """Of each GPU the shortest way to any adapter, and the adapters at that distance."""
+        return {gpu: self._nearest(gpu) for gpu in self.gpus}
 
-    def nearest(self, gpu: str) -> tuple[str | None, list[str]]:
-        """The shortest way from a GPU to any adapter, and the adapters at that distance."""
+    def _nearest(self, gpu: str) -> tuple[str | None, list[str]]:
         levels = {nic: self.gpu_nic[gpu, nic] for nic in self.nics if (gpu, nic) in self.gpu_nic}
         if not levels:
             return None, []
@@ -80,7 +83,7 @@ def of_host(facts: Mapping[str, Any]) -> Topology:
         gpu_gpu=gpu_gpu,
         numa={d.get("name") or d["pci"]: d["numa_node"] for d in nics.values()}
         | {gpu["pci"]: gpu["numa_node"] for gpu in facts["gpus"]},
-        nodes=max(len(facts["numa"]), 1),
+        numa_nodes=max(len(facts["numa"]), 1),
     )
 
 
@@ -96,7 +99,7 @@ def checks(topology: Topology) -> Iterator[Check]:
 
 
 def _adapters(topology: Topology, where: str) -> Iterator[Check]:
-    nearest = {gpu: topology.nearest(gpu) for gpu in topology.gpus}
+    nearest = topology.nearest
     known = {gpu: (level, nics) for gpu, (level, nics) in nearest.items() if level}
     if not known:
         reason = "no network adapter" if not topology.nics else "no distance to an adapter is known"
@@ -160,7 +163,7 @@ def _peers(topology: Topology, where: str) -> Check:
 def _numa(topology: Topology, where: str) -> Check:
     devices = [*topology.gpus, *topology.nics]
     unknown = [name for name in devices if topology.numa.get(name) is None]
-    if topology.nodes > 1 and unknown:
+    if topology.numa_nodes > 1 and unknown:
         return _NUMA.advice(
             f"the NUMA node of {listed(unknown)} is not told{where}",
             "ranks cannot be placed on the processors next to their GPU",
@@ -168,11 +171,13 @@ def _numa(topology: Topology, where: str) -> Check:
         )
     gpu_nodes = {topology.numa[gpu] for gpu in topology.gpus if gpu in topology.numa}
     nic_nodes = {topology.numa[nic] for nic in topology.nics if nic in topology.numa}
-    if topology.nics and gpu_nodes - nic_nodes and topology.nodes > 1:
+    if topology.nics and gpu_nodes - nic_nodes and topology.numa_nodes > 1:
         nodes = listed(sorted(str(n) for n in gpu_nodes - nic_nodes))
         return _NUMA.advice(
             f"NUMA node {nodes} has GPUs and no adapter{where}",
             "their traffic crosses between processors",
             "bind each rank to its GPU's node: numactl --cpunodebind=N --membind=N",
         )
-    return _NUMA.ok(f"{topology.nodes} NUMA node{'s' if topology.nodes > 1 else ''}{where}")
+    return _NUMA.ok(
+        f"{topology.numa_nodes} NUMA node{'s' if topology.numa_nodes > 1 else ''}{where}"
+    )

@@ -58,7 +58,7 @@ def parse(text: str, place: str) -> Topology | None:
         gpu_nic={(g, names.get(o, o)): level for (g, o), level in levels.items() if o in nics},
         gpu_gpu={pair: level for pair, level in levels.items() if pair[1] in gpus},
         numa=numa,
-        nodes=len({node for node in numa.values() if node is not None}) or 1,
+        numa_nodes=len({node for node in numa.values() if node is not None}) or 1,
     )
 
 

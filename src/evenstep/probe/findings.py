@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
+from evenstep.documents import Document, Meta, Natural
 from evenstep.probe.ends import Edge, SlowEnd, common_ends, suspected
 from evenstep.probe.outcome import ProbeResult
 from evenstep.probe.samples import Outliers, standing
 
+KINDS = (
+    "missing_rank", "slow_node", "slow_rank", "slow_memory", "slow_adapter", "slow_link",
+)  # fmt: skip
+METRICS = ("compute", "memory", "transfer", "latency")
 LEAST_RANK, LEAST_LINK, LEAST_LATENCY = 0.15, 0.25, 0.5  # slower by less is not named
 _QUARTILE = 0.25  # the usual link: with few nodes, a slow one has a part in more than half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeFinding:
+class ProbeFinding(Document):
     """Somebody who is slow, or did not come."""
 
-    kind: str  # missing_rank, slow_node, slow_rank, slow_memory, slow_adapter, slow_link
+    kind: Annotated[str, Meta(enum=KINDS)]
     observation: str
     mend: str
-    ranks: tuple[int, ...]
-    metric: str | None = None  # compute, memory, transfer, latency
+    ranks: tuple[Natural, ...]
+    metric: Annotated[str | None, Meta(enum=(*METRICS, None))] = None
     nodes: tuple[str, ...] = ()
-    links: tuple[Edge, ...] = ()  # from, to
-    factor: float | None = None  # times the usual
-    limit: float | None = None  # from what factor on it would be named
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+    links: Annotated[tuple[Edge, ...], Meta("From, to.")] = ()
+    factor: Annotated[float | None, Meta("Times the usual.")] = None
+    limit: Annotated[float | None, Meta("From what factor on it would be named.")] = None
 
 
 class Judgement(NamedTuple):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.documents import Document
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
@@ -21,7 +22,6 @@ Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.simulation/1"
 MOST_LINKS = 8
-NOT_SAID = ("step_ns", "loads", "placement")  # by the JSON of a result
 SPARING = ("backup_workers", "partial_reduce")  # strategies that leave the latest ranks out
 
 
@@ -74,8 +74,11 @@ class LinkUse:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Document):
     """A simulated run. `steps` counts the finished ones behind the warm-up."""
+
+    schema: ClassVar[str] = SCHEMA
+    computed: ClassVar[tuple[str, ...]] = ("fabric",)
 
     name: str
     mode: str  # messages, or coflows: those of a collective keep pace
@@ -102,20 +105,10 @@ class Result:
         """The fabric with the load of every link, to be drawn."""
         return fabric_map(self.loads.network, self.placement, self.loads)
 
-    def to_json(self) -> dict[str, Any]:
-        """One object; unknown is null."""
-        found: dict[str, Any] = {"schema": SCHEMA}
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            if name in NOT_SAID:
-                continue
-            if isinstance(value, tuple):
-                found[name] = [asdict(item) for item in value]
-            elif name in ("step_time", "shares"):
-                found[name] = asdict(value)
-            else:
-                found[name] = value
-        return {**found, "fabric": self.fabric_map().summary()}
+    @property
+    def fabric(self) -> list[dict[str, Any]]:
+        """Its links by kind, in numbers."""
+        return self.fabric_map().summary()
 
 
 def summed_up(

@@ -7,15 +7,15 @@ was blocked on communication is transfer; where waits cannot be told, all of it 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep import lateness
+from evenstep.documents import Document
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
@@ -59,8 +59,10 @@ class LiveFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Document):
     """The whole picture."""
+
+    schema: ClassVar[str] = SCHEMA
 
     run: str
     state: str  # "waiting" for a first rank, "starting", "running", "silent" or "ended"
@@ -78,11 +80,6 @@ class Frame:
     rows: Sequence[RankRow]  # those who say most first, at most MOST_ROWS
     findings: Sequence[LiveFinding]
     pacing: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON knows it, with its schema."""
-        found: dict[str, Any] = _plain({"schema": SCHEMA, **asdict(self)})
-        return found
 
 
 def shares_of(window: RankWindow) -> Array:
@@ -238,14 +235,3 @@ def _verdict(
     if run.world > 1 and not window.sync_ns.any():
         return "No host is seen to wait; what devices wait for, evenstep diagnose can tell"
     return "Nobody is late, nothing stands out in the latest steps"
-
-
-def _plain(value: Any) -> Any:
-    """Values as JSON has them: what is not finite is unknown."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

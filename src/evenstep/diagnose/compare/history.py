@@ -7,10 +7,10 @@ lost and done again counts as time, energy and cost, but not as progress.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from evenstep.diagnose.measure.attempts import RANKS_READ, WARM_UP, Attempt, rea
 from evenstep.diagnose.measure.goodput import of_attempts
 from evenstep.diagnose.measure.restarts import account
 from evenstep.diagnose.sizes.workload import script
+from evenstep.documents import Document, Meta, Natural, Positive
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import student
 from evenstep.trace.reader import open_spool
@@ -49,13 +50,13 @@ class PastRun:
 
     name: str
     script: str
-    ranks: int
+    ranks: Natural
     started_s: float
     elapsed_s: float
-    attempts: int
-    steps: int  # that count
-    steps_again: int
-    unit: str  # of progress: sample or step
+    attempts: Positive
+    steps: Natural  # that count
+    steps_again: Natural
+    unit: Annotated[str, Meta("Of progress.", enum=("sample", "step"))]
     progress: float
     step_ns: float
     cv: float | None
@@ -69,7 +70,7 @@ class PastRun:
 class MetricTrend:
     """How a number develops from run to run: relative change a run, with its 95 % interval."""
 
-    metric: str
+    metric: Annotated[str, Meta(enum=tuple(TRENDS))]
     change_per_run: float
     low: float
     high: float
@@ -81,25 +82,23 @@ class Workload:
     """Re-runs of one script with as many ranks. `spread` is the CV over runs of each number."""
 
     script: str
-    ranks: int
+    ranks: Natural
     runs: Sequence[str]
-    restarts: int
-    spread: dict[str, float | None]
+    restarts: Natural
+    spread: Annotated[Mapping[str, float | None], Meta("CV from run to run.")]
     trends: Sequence[MetricTrend]
     sentence: str
 
 
 @dataclass(slots=True, frozen=True)
-class History:
+class History(Document):
     """All runs in order of their start, and what they tell together."""
+
+    schema: ClassVar[str] = SCHEMA
 
     runs: Sequence[PastRun]
     workloads: Sequence[Workload]
     limits: Sequence[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"schema": SCHEMA, **asdict(self)}
 
 
 def history(folder: Path, *, price_per_rank_hour: float | None = None) -> History:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.diagnose.compare.findings import Changed
+from evenstep.documents import Document
 
 SCHEMA = "evenstep.comparison/1"
 BETTER, WORSE, NO_EVIDENCE = "better", "worse", "no evidence"
@@ -45,7 +46,7 @@ class StepTimePart:
 
 
 @dataclass(slots=True, frozen=True)
-class Comparison:
+class Comparison(Document):
     """One run beside the baseline. The parts' differences add up to `difference_ns`."""
 
     name: str
@@ -60,10 +61,6 @@ class Comparison:
     def change(self, metric: str) -> MetricChange | None:
         """The change of one number, if both runs have it."""
         return next((item for item in self.changes if item.metric == metric), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def normalised_json(found: Comparison) -> dict[str, Any]:
