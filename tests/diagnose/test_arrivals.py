@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.measure.arrivals import arrivals
+from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -29,12 +30,12 @@ def recorded(*, blocked=True, root_leaves_ms=None):
 
 def waits_ms(trace):
     """What each rank waits in a broadcast."""
-    rows = open_case(trace).grid.arrivals.rows
+    rows = arrivals(trace, align(trace))
     return [float(np.median(rows.wait_ns[rows["rank"] == rank])) / MS for rank in range(4)]
 
 
-def test_a_root_that_is_seen_to_wait_for_the_others_waits():
-    assert waits_ms(recorded()) == pytest.approx([30, 0, 0, 0], abs=0.01)
+def test_where_a_root_is_seen_to_wait_for_the_others_all_leave_with_the_last():
+    assert waits_ms(recorded()) == pytest.approx([30, 0, 30, 30], abs=0.01)
 
 
 @pytest.mark.parametrize("how", [{"blocked": False}, {"root_leaves_ms": 1}])

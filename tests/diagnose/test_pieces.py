@@ -66,7 +66,7 @@ def test_the_sample_lies_all_over_the_run(in_pieces):
     known = np.flatnonzero(parts.sampled)
     assert known[0] == 0
     assert known[-1] == len(parts.steps) - 1
-    assert set(parts.arrivals.rows.step) == set(parts.steps[known])
+    assert set(parts.graph.operations.step) == set(parts.steps[known])
 
 
 def test_a_value_of_sampled_steps_is_carried_to_the_nearest_others():

@@ -15,6 +15,7 @@ import pytest
 
 import evenstep
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.arrivals import arrivals
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.trace.spool.layout import Kind
@@ -60,7 +61,7 @@ class Ran(NamedTuple):
     def longest_wait_ms(self, rank: int, members: tuple[int, ...] | None = None) -> float:
         """The longest that a rank waits in one collective (of a group) in a step, median step."""
         grid = step_grid(self.trace)
-        rows = grid.arrivals.rows
+        rows = arrivals(self.trace, grid.clocks)
         mine = (rows["rank"] == rank) & np.isin(rows.step, grid.steps)
         if members is not None:
             groups = [at for at, group in enumerate(self.trace.groups) if group.ranks == members]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from evenstep.diagnose.measure.grid import StepGrid
     from evenstep.simulate.calibrate.calibrate import Calibration, Observed
     from evenstep.simulate.calibrate.links import ObservedCollectives
-    from evenstep.trace.columns import Columns
     from evenstep.trace.trace import Trace
 
 HELP = """Fit a scenario to a measured run, simulate it, and show both step times.
@@ -159,30 +158,28 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
 
     from evenstep.diagnose.measure.transfer import transfers
     from evenstep.simulate.calibrate.links import ObservedCollectives
-    from evenstep.trace.spool.layout import Flag, Op
+    from evenstep.trace.spool.layout import Flag, Kind, Op
 
     found = transfers(grid)
     rows, kinds = found.rows, found.kinds
     steps = max(len(np.unique(rows.step)), 1) if len(rows) else 1
     place = {int(rank): index for index, rank in enumerate(grid.ranks)}
-    calls = grid.arrivals.rows
-    first = {
-        int(i): at
-        for at, i in zip(*np.unique(calls.instance, return_index=True)[::-1], strict=True)
-    }
-    later = _later(calls)
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    later = _later(grid)
     seen = []
     for number in range(len(kinds)):
         mine = rows.select(rows.kind == number)
-        flags = int(calls.flags[first[int(mine.instance[0])]])
-        members = trace.groups[int(kinds.group[number])].ranks
+        group = int(kinds.group[number])
+        alike = (calls.group == group) & (calls.op == kinds.op[number])
+        flags = int(calls.flags[alike][0])
+        members = trace.groups[group].ranks
         seen.append(
             ObservedCollectives(
                 operation=Op(int(kinds.op[number])).name.lower(),
                 members=tuple(place[rank] for rank in members if rank in place),
                 bytes=float(kinds.size_bytes[number]),
                 per_step=len(mine) / steps,
-                transfer_ns=float(np.mean(mine.transfer_ns + later[mine.instance])),
+                transfer_ns=float(np.mean(mine.transfer_ns + later[mine.operation])),
                 floor_ns=float(kinds.floor_ns[number]),
                 blocking=not flags & int(Flag.ASYNC | Flag.ON_DEVICE),
             )
@@ -190,17 +187,17 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
     return tuple(seen)
 
 
-def _later(calls: Columns) -> Any:
-    """By how much ranks leave a collective behind the first to leave it, on average."""
+def _later(grid: StepGrid) -> Any:
+    """By how much ranks go on from an operation behind its end, on average."""
     import numpy as np
 
-    left = calls.leave_ns > 0
-    instance, leave = calls.instance[left], calls.leave_ns[left].astype(float)
-    size = int(calls.instance.max()) + 1 if len(calls) else 0
-    first = np.full(size, np.inf)
-    np.minimum.at(first, instance, leave)
-    members = np.maximum(np.bincount(instance, minlength=size), 1)
-    return np.bincount(instance, weights=leave - first[instance], minlength=size) / members
+    assert grid.graph is not None
+    rows, operations = grid.graph.rows, grid.graph.operations
+    waiting = np.flatnonzero(rows.wait >= 0)
+    number = rows.wait[waiting]
+    since = np.maximum(operations.over_ns[number], rows.at_ns[waiting])
+    behind = np.bincount(number, np.maximum(rows.until_ns[waiting] - since, 0), len(operations))
+    return behind / np.maximum(operations.members, 1)
 
 
 def _overlapped(trace: Trace, grid: StepGrid) -> bool:

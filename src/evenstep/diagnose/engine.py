@@ -145,12 +145,22 @@ def _limits(case: Case) -> list[str]:
             "collectives ran on a device: what its compute waits for is taken from how one follows "
             "another"
         )
-    if grid.arrivals.incomplete:
+    limits += _unmatched(trace, grid)
+    return limits
+
+
+def _unmatched(trace: Trace, grid: StepGrid) -> list[str]:
+    """Collectives that do not tell of all who took part."""
+    if grid.graph is None or not len(grid.steps):
+        return []
+    seen = grid.graph.operations
+    seen = seen.select(~seen.message & (seen.group >= 0))
+    limits = []
+    if partial := np.count_nonzero(~seen.whole):
         limits.append(
-            "collectives that are not recorded on every member and were left out: "
-            f"{grid.arrivals.incomplete}"
+            f"collectives that are not recorded on every member and were left out: {partial}"
         )
-    if steps and not grid.arrivals.rows["rank"].size and len(trace.ranks) > 1:
+    if len(trace.ranks) > 1 and not (seen.whole & (seen.members > 1)).any():
         limits.append("no collective that all traced ranks took part in was recorded")
     return limits
 

@@ -130,7 +130,7 @@ def _mean(grid: StepGrid, *cells: Array) -> Array:
 
 def _above_floor(trace: Trace, grid: StepGrid) -> Array | None:
     """Of each step's transfers, how much lies above the floor: what they take in quiet steps."""
-    if trace.missing_ranks or not len(grid.arrivals.rows):
+    if trace.missing_ranks:
         return None
     rows = transfers(grid).rows
     if not len(rows):

@@ -16,8 +16,8 @@ from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entries
 from evenstep.diagnose.graph.lanes import LaneExtent, rows_of
 from evenstep.diagnose.graph.segments import segments
+from evenstep.diagnose.graph.streams import device_clock_is_hosts
 from evenstep.diagnose.graph.structure import Graph
-from evenstep.diagnose.measure.arrivals import device_clock_is_hosts
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace

@@ -37,8 +37,8 @@ class Entries(NamedTuple):
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before it),
     waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the
     call), on_device, seq (of the record), issued_ns (by its host).
-    `operations`, in order of queue and sequence: queue, sequence, group (-1 none), op, size_bytes,
-    members, root, message.
+    `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
+    size_bytes, members, whole (all traced members of its group take part), root, message.
     """
 
     rows: Columns
@@ -47,7 +47,7 @@ class Entries(NamedTuple):
 
 def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every operation that any of these ranks took part in."""
-    tables = [_collectives(trace, clocks, ranks), _messages(trace, clocks, ranks)]
+    tables = [collectives(trace, clocks, ranks), _messages(trace, clocks, ranks)]
     after = len(tables[0].operations)
     queues = int(tables[0].operations.queue.max(initial=-1)) + 1
     shifted = tables[1].rows.with_column("operation", tables[1].rows.operation + after)
@@ -61,7 +61,8 @@ def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     )
 
 
-def _collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
+def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
+    """Every collective that any of these ranks took part in."""
     events = trace.of_kind(Kind.COLLECTIVE)
     events = _known(events, ranks, events.group >= 0)
     events = _in_order(events)
@@ -86,14 +87,19 @@ def _collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     table = _rows(events, ranks, number, (enter, leave, issued), (decides, waits, nobody))
     lane = np.searchsorted(ranks, heads["rank"])
     queue = np.unique(np.where(single[first], -1 - lane, heads.group), return_inverse=True)
+    members = np.diff(np.append(first, len(events)))
+    traced = np.array([sum(rank in trace.ranks for rank in group.ranks) for group in trace.groups])
     operations = Columns(
         {
             "queue": queue[1].reshape(-1).astype(np.int64),
             "sequence": heads.group_seq.astype(np.int64),
+            "step": heads.step.astype(np.int64),
             "group": heads.group.astype(np.int64),
             "op": heads.op.astype(np.int64),
+            "dtype": heads.dtype.astype(np.int64),
             "size_bytes": _sizes(events, first),
-            "members": np.diff(np.append(first, len(events))),
+            "members": members,
+            "whole": members == traced[heads.group] if len(heads) else np.zeros(0, bool),
             "root": heads.peer_or_root.astype(np.int64),
             "message": np.zeros(len(heads), bool),
         }
@@ -291,10 +297,13 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
         {
             "queue": channel[first].astype(np.int64),
             "sequence": heads.group_seq.astype(np.int64),
+            "step": heads.step.astype(np.int64),
             "group": heads.group.astype(np.int64),
             "op": np.full(len(first), int(Op.SEND)),
+            "dtype": heads.dtype.astype(np.int64),
             "size_bytes": np.maximum(heads.bytes_in, heads.bytes_out).astype(np.int64),
             "members": np.diff(np.append(first, len(events))),
+            "whole": np.diff(np.append(first, len(events))) == 2,
             "root": np.where(sending[first], heads["rank"], heads.peer_or_root).astype(np.int64),
             "message": np.ones(len(first), bool),
         }

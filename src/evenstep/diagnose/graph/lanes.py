@@ -94,12 +94,13 @@ def _unknown_operations(waits: Columns, operations: Columns) -> Columns:
     columns |= {
         "queue": int(operations.queue.max(initial=-1)) + 1 + waits.lane,
         "sequence": np.arange(len(waits)),
+        "step": waits.step,
         "group": nothing - 1,
         "members": nothing + 1,
         "last_ns": waits.enter_ns,
         "over_ns": waits.leave_ns,
     }
-    columns["message"] = columns["queues"] = np.zeros(len(waits), bool)
+    columns["whole"] = columns["message"] = columns["queues"] = np.zeros(len(waits), bool)
     return Columns({name: columns[name] for name in operations})
 
 

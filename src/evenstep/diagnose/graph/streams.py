@@ -17,6 +17,7 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.hashing import mixed
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
+from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
@@ -33,6 +34,11 @@ CLEARLY = 4.0  # times the variance between lanes, if it were not so
 PACED = 0.8  # correlation with the pace of others, from which a lane goes by it
 FAR = 4.0  # mean deviations, beyond which a value counts as so far
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
+
+
+def device_clock_is_hosts(trace: Trace) -> list[int]:
+    """Ranks whose device stamps are on the clock of their host."""
+    return [rank for rank, info in trace.ranks.items() if info.facts.get("device_clock") == "host"]
 
 
 def together(rows: Columns, lanes: int) -> Columns:

@@ -100,3 +100,13 @@ def summed(graph: Graph, values: Array) -> Array:
     cell = graph.rows["index"] * shape[1] + graph.rows.lane
     total = np.bincount(cell, values, minlength=shape[0] * shape[1])
     return np.rint(total).astype(np.int64).reshape(shape)
+
+
+def last_lanes(graph: Graph) -> Array:
+    """Lane of the last entry that each operation needs; -1 where it has none. (operations,)."""
+    entering = np.flatnonzero(graph.rows.enter >= 0)
+    number = graph.rows.enter[entering]
+    last = entering[graph.rows.at_ns[entering] == graph.operations.last_ns[number]]
+    found = np.full(len(graph.operations), -1)
+    found[graph.rows.enter[last][::-1]] = graph.rows.lane[last][::-1]
+    return found

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.entries import TO_ROOT
+from evenstep.diagnose.graph.times import last_lanes
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.measure.arrivals import FROM_ROOT
 from evenstep.diagnose.measure.grid import StepGrid
 
 Array = npt.NDArray[Any]
@@ -66,19 +67,24 @@ class Blame(NamedTuple):
 
 def blame(grid: StepGrid) -> Blame:
     """Trace every wait back to the rank that was waited for; of a large run, in sampled steps."""
-    rows = grid.arrivals.rows
-    cell, inside = grid.cell(rows)
-    waiting = np.flatnonzero(inside & (rows.wait_ns > 0))
-    cell, waits = cell[waiting], rows.wait_ns[waiting].astype(float)
-    from_root = np.isin(rows.op, [int(op) for op in FROM_ROOT]) & ~rows.waits_for_last
-    from_root = from_root[waiting]
-    last = grid.arrivals.last_rank[rows.instance[waiting]]
-    who = np.where(from_root, rows.peer_or_root[waiting], last)
-    column = np.minimum(np.searchsorted(grid.ranks, who), max(len(grid.ranks) - 1, 0))
-    seen = np.bincount(cell, weights=waits, minlength=grid.start_ns.size)
-    real = grid.wait_ns.reshape(-1) / np.where(seen > 0, seen, 1)
-    ranks = max(len(grid.ranks), 1)
-    return Blame(cell // ranks, cell % ranks, column, waits * real[cell], grid.shape)
+    graph = grid.graph
+    if graph is None:
+        nothing = np.zeros(0, np.int64)
+        return Blame(nothing, nothing, nothing, np.zeros(0), grid.shape)
+    table = graph.operations
+    met = np.append(table.whole & (table.members > 1) & ~table.message, False)
+    rows = graph.rows.select(met[graph.rows.enter])
+    mine = table.select(rows.enter)
+    gives = np.isin(mine.op, TO_ROOT) & (graph.ranks[rows.lane] != mine.root)
+    wait = np.where(gives, 0, np.maximum(mine.last_ns - rows.at_ns, 0)).astype(float)
+    step = np.searchsorted(grid.steps, graph.steps[rows["index"]])
+    seen = np.zeros(grid.shape)
+    np.add.at(seen, (step, rows.lane), wait)
+    real = grid.wait_ns / np.where(seen > 0, seen, 1)
+    culprit = last_lanes(graph)[rows.enter]
+    kept = (wait > 0) & (culprit >= 0)
+    lost = (wait * real[step, rows.lane])[kept]
+    return Blame(step[kept], rows.lane[kept], culprit[kept], lost, grid.shape)
 
 
 def by_node(matrix: Array, nodes: Array) -> Array:

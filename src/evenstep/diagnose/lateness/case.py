@@ -31,7 +31,7 @@ from evenstep.diagnose.measure.grid import StepGrid, during, step_grid
 from evenstep.diagnose.measure.samples import Contention, contention
 from evenstep.diagnose.measure.standstill import Stuck
 from evenstep.diagnose.measure.stuck import stuck
-from evenstep.diagnose.measure.transfer import Transfers, operations_of, transfers
+from evenstep.diagnose.measure.transfer import Transfers, transfers
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
@@ -112,8 +112,7 @@ class Case:
         assert self.costs is not None
         table = self.costs.graph.operations
         took = table.took_ns.copy()
-        at = operations_of(self.costs.graph, self.transfers)
-        took[at[at >= 0]] -= shorter_ns[at >= 0]
+        took[self.transfers.rows.operation] -= shorter_ns
         chosen = np.flatnonzero(took != table.took_ns)
         return Change.of_transfers(chosen, took[chosen])
 

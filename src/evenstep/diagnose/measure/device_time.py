@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.arrivals import device_clock_is_hosts
+from evenstep.diagnose.graph.streams import device_clock_is_hosts
 from evenstep.diagnose.measure.intervals import Intervals, overlap_length, union_length
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind

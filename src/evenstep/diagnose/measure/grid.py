@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.build import graph
+from evenstep.diagnose.graph.streams import device_clock_is_hosts
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.graph.times import overlap, summed, times
 from evenstep.diagnose.measure import stretches
-from evenstep.diagnose.measure.arrivals import Arrivals, arrivals, device_clock_is_hosts
 from evenstep.diagnose.measure.device_time import COMPUTE
 from evenstep.diagnose.measure.intervals import Intervals, union_length
 from evenstep.trace.clocks.clocks import Clocks, align
@@ -58,7 +58,6 @@ class StepGrid:
     samples: Array
     collectives: Array
     device_ns: Array  # its device computed, where that was recorded
-    arrivals: Arrivals
     clocks: Clocks
     graph: Graph | None = None  # of the `sampled` steps; None without a step
     limits: list[str] = field(default_factory=list)
@@ -148,21 +147,12 @@ class _Dense(NamedTuple):
 def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> _Dense:
     """The cells of some of the steps of a large run."""
     piece = stretches.around(trace, numbers)
-    grid = grid_of(piece, whole.clocks, numbers, whole.ranks, whole.arrivals)
+    grid = grid_of(piece, whole.clocks, numbers, whole.ranks)
     return _Dense({name: getattr(grid, name) for name in _CELLS}, grid.phase_ns)
 
 
-def grid_of(
-    trace: Trace,
-    clocks: Clocks,
-    numbers: Array,
-    ranks: Array,
-    matched: Arrivals | None = None,
-) -> StepGrid:
-    """The grid of these steps and ranks, from a trace that has all of them at hand.
-
-    `matched`: its collectives where they are not to be matched again.
-    """
+def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
+    """The grid of these steps and ranks, from a trace that has all of them at hand."""
     steps = trace.of_kind(Kind.STEP)
     shape = (len(numbers), len(ranks))
     cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
@@ -170,7 +160,6 @@ def grid_of(
         steps=numbers,
         ranks=ranks,
         phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
-        arrivals=matched or arrivals(trace, clocks),
         clocks=clocks,
         sampled=np.ones(len(numbers), bool),
         **cells,

@@ -53,7 +53,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
         "rank_hours_wasted": float(grid.wait_ns.sum()) / 3.6e12,
         "device": device_time.shares(device_time.device_times(trace)),
-        "all_to_all": tokens(grid),
+        "all_to_all": tokens(trace, grid),
         "ports": ports(trace) or None,
         "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
@@ -196,15 +196,12 @@ def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
 
 def lateness(grid: StepGrid) -> Array:
     """Arrival at the step's first shared collective after the earliest rank's. (steps, ranks)."""
-    rows = grid.arrivals.rows
-    cell, inside = grid.cell(rows)
-    arrival = np.full(grid.start_ns.size, np.inf)
-    np.minimum.at(arrival, cell[inside], rows.arrival_ns[inside].astype(float))
-    arrival = grid.shaped(arrival)
-    arrival[~np.isfinite(arrival)] = np.nan
-    if not arrival.size:
+    arrival = np.full(grid.shape, np.nan)
+    if grid.graph is None:
         return arrival
-    known = np.isfinite(arrival).any(axis=1)
-    first = np.full(len(arrival), np.nan)
-    first[known] = np.nanmin(arrival[known], axis=1)
-    return np.asarray(arrival - first[:, None])
+    table, rows = grid.graph.operations, grid.graph.rows
+    shared = table.whole & (table.members > 1) & ~table.message
+    rows = rows.select(np.append(shared, False)[rows.enter])
+    step = np.searchsorted(grid.steps, grid.graph.steps[rows["index"]])
+    np.fmin.at(arrival, (step, rows.lane), rows.at_ns.astype(float))
+    return np.asarray(arrival - np.fmin.reduce(arrival, axis=1, keepdims=True))

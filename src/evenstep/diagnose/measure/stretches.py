@@ -29,12 +29,20 @@ NEEDED: dict[Kind, tuple[str, ...]] = {
     Kind.PHASE: ("seq", "step", "op", "enter_ns", "exit_ns", "group_seq"),
     Kind.PAUSE: ("step", "enter_ns", "exit_ns"),
     Kind.COLLECTIVE: (
-        *("seq", "step", "op", "flags", "thread", "group", "group_seq", "bytes_in", "bytes_out"),
-        *("peer_or_root", "enter_ns", "exit_ns"),
+        *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq"),
+        *("bytes_in", "bytes_out", "peer_or_root", "enter_ns", "exit_ns"),
     ),
     Kind.POINT_TO_POINT: (
-        *("seq", "step", "op", "flags", "thread", "group", "group_seq", "payload", "peer_or_root"),
-        *("bytes_in", "bytes_out", "enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"),
+        *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq", "payload"),
+        *(
+            "peer_or_root",
+            "bytes_in",
+            "bytes_out",
+            "enter_ns",
+            "exit_ns",
+            "device_enter_ns",
+            "device_exit_ns",
+        ),
     ),
     Kind.SPAN: (
         *("step", "name", "flags", "device", "enter_ns", "exit_ns"),

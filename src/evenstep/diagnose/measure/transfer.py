@@ -1,8 +1,8 @@
 """How long data moved: each collective from its last entry to its end, beside what is usual.
 
 A collective begins to move when its last member has entered and its group's one before is over; it
-ends when the first member leaves, since every seen exit is an upper bound. Bandwidths are those of
-nccl-tests (doc/PERFORMANCE.md): size over time, times what the operation sends over a link.
+ends when the first who waited leaves, since every seen exit is an upper bound. Bandwidths are those
+of nccl-tests (doc/PERFORMANCE.md): size over time, times what the operation sends over a link.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.structure import Graph
-from evenstep.diagnose.measure.arrivals import FROM_ROOT, TO_ROOT
+from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Op
+from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
+from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
@@ -31,10 +31,10 @@ _HALVES = frozenset({Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.GATHER,
 class Transfers(NamedTuple):
     """Collectives of the grid's steps that moved data, in order of group and sequence.
 
-    `rows`: instance (of the arrivals), step (index), group, op, size_bytes, members, root, dtype,
-    begin_ns and end_ns on the common time, transfer_ns, bounded (every exit seen is only an upper
-    bound), kind. `kinds`: group, op, size_bytes, members, count, floor_ns (low quantile), quiet_ns
-    (middle of the undisturbed ones), noise_ns (their deviation; nan where too few).
+    `rows`: operation (of the graph), step (index), group, op, size_bytes, members, root, dtype,
+    begin_ns and end_ns on the graph's time, transfer_ns, kind. `kinds`: group, op, size_bytes,
+    members, count, floor_ns (low quantile), quiet_ns (middle of the undisturbed ones), noise_ns
+    (their deviation; nan where too few).
     """
 
     rows: Columns
@@ -58,121 +58,34 @@ def busbw_gBps(op: int, members: int, size_bytes: float, time_ns: float) -> floa
 
 
 def transfers(grid: StepGrid) -> Transfers:
-    """Measure every complete collective of the grid's steps."""
-    rows = _instances(grid)
-    rows = _numbered(rows)
+    """Every collective of the grid's steps that all traced members of its group took part in."""
+    rows = _numbered(_moved(grid))
     if len(rows):
         rows = rows.with_column("transfer_ns", _undisturbed(rows, grid))
     return Transfers(rows, _kinds(rows))
 
 
-def operations_of(graph: Graph, measured: Transfers) -> Array:
-    """The graph's operation of each transfer; -1 where it has none."""
-    table = graph.operations
-    width = int(max(table.sequence.max(initial=0), measured.rows.seq.max(initial=0))) + 1
-    key = np.where(table.message, -1, table.group * width + table.sequence)
-    order = np.argsort(key, kind="stable")
-    wanted = measured.rows.group.astype(np.int64) * width + measured.rows.seq.astype(np.int64)
-    at = np.minimum(np.searchsorted(key[order], wanted), max(len(key) - 1, 0))
-    if not len(key):
-        return np.full(len(wanted), -1)
-    return np.where(key[order[at]] == wanted, order[at], -1)
+_FROM_GRAPH = ("group", "op", "size_bytes", "members", "root", "dtype")
+_OPS = list(map(int, (*SYNCHRONIZING_OPS, *FROM_ROOT, *TO_ROOT)))
 
 
-def _instances(grid: StepGrid) -> Columns:
-    """One row per instance, before kinds are known."""
-    rows = grid.arrivals.rows
-    first = np.flatnonzero(np.diff(rows.instance, prepend=-1))
-    heads = rows.select(first)
-    cell, inside = grid.cell(heads)
-    end, known = _ends(rows, first)
-    members = np.diff(np.append(first, len(rows)))
-    table = Columns(
-        {
-            "instance": heads.instance,
-            "step": cell // max(len(grid.ranks), 1),
-            "group": heads.group,
-            "op": heads.op,
-            "size_bytes": _sizes(rows, first, members),
-            "members": members,
-            "root": heads.peer_or_root,
-            "dtype": heads.dtype,
-            "last_ns": grid.arrivals.last_ns[heads.instance],
-            "end_ns": end,
-            "bounded": _all_bounded(rows, first),
-            "relative": heads.relative,
-            "seq": heads.group_seq,
-        }
-    )
-    begin = _begins(table)
-    table = table.with_column("begin_ns", begin)
-    table = table.with_column("transfer_ns", np.maximum(end - begin, 0))
-    return table.select(inside & known & np.isin(heads.op, list(map(int, _MEASURED))))
+def _moved(grid: StepGrid) -> Columns:
+    """One row per collective, before kinds are known."""
+    if grid.graph is None:
+        nothing = np.zeros(0, np.int64)
+        return Columns(dict.fromkeys((*_FROM_GRAPH, *_ADDED), nothing))
+    table = grid.graph.operations
+    moved = np.flatnonzero(table.whole & (table.members > 1) & np.isin(table.op, _OPS))
+    moved = moved[np.lexsort([table.sequence[moved], table.group[moved]])]
+    rows = table.select(moved)
+    step = np.minimum(np.searchsorted(grid.steps, rows.step), len(grid.steps) - 1)
+    took = np.rint(rows.took_ns).astype(np.int64)
+    added = dict(zip(_ADDED, (moved, step, rows.over_ns - took, rows.over_ns, took), strict=True))
+    found = Columns({**{name: rows[name] for name in _FROM_GRAPH}, **added})
+    return found.select(grid.steps[step] == rows.step)
 
 
-_MEASURED = SYNCHRONIZING_OPS | FROM_ROOT | TO_ROOT
-
-
-def _ends(rows: Columns, first: Array) -> tuple[Array, Array]:
-    """End of each instance and whether it is known.
-
-    Who waits for all leaves with all: the earliest exit is the tightest. In an all-to-all each has
-    its own share to receive: the middle one. Rooted ones end where the data arrives.
-    """
-    if not len(first):
-        return np.zeros(0, np.int64), np.zeros(0, bool)
-    op = rows.op[first]
-    left = rows.leave_ns > 0
-    soonest = np.minimum.reduceat(np.where(left, rows.leave_ns, 2**62), first)
-    latest = np.maximum.reduceat(np.where(left, rows.leave_ns, 0), first)
-    is_root = rows["rank"] == rows.peer_or_root
-    at_root = np.maximum.reduceat(np.where(left & is_root, rows.leave_ns, 0), first)
-    end = np.where(np.isin(op, list(map(int, FROM_ROOT))), latest, soonest)
-    to_root = np.isin(op, list(map(int, TO_ROOT)))
-    end = np.where(to_root, np.where(at_root > 0, at_root, latest), end)
-    mixed = op == int(Op.ALL_TO_ALL)
-    end[mixed] = _middles(rows, first)[mixed] if mixed.any() else end[mixed]
-    known = (np.add.reduceat(left, first) > 0) & (end < 2**62)
-    return end, known
-
-
-def _middles(rows: Columns, first: Array) -> Array:
-    """Median exit of each instance; neighbouring rows belong to one."""
-    order = np.lexsort([rows.leave_ns, rows.instance])
-    size = np.diff(np.append(first, len(rows)))
-    return np.asarray(rows.leave_ns[order][first + size // 2])
-
-
-def _sizes(rows: Columns, first: Array, members: Array) -> Array:
-    """Size as nccl-tests counts it: the whole buffer where ranks hold parts of it."""
-    if not len(first):
-        return np.zeros(0, np.int64)
-    op = rows.op[first]
-    sent = np.maximum.reduceat(rows.bytes_in, first).astype(np.int64)
-    received = np.maximum.reduceat(rows.bytes_out, first).astype(np.int64)
-    parts_in = np.isin(op, [int(Op.ALL_GATHER), int(Op.GATHER)])
-    parts_out = np.isin(op, [int(Op.REDUCE_SCATTER), int(Op.SCATTER)])
-    size = np.where(parts_in, np.where(received > sent, received, sent * members), sent)
-    return np.asarray(np.where(parts_out & (sent <= received), received * members, size))
-
-
-def _all_bounded(rows: Columns, first: Array) -> Array:
-    if not len(first):
-        return np.zeros(0, bool)
-    exact = (rows.flags & int(Flag.EXIT_UPPER_BOUND)) == 0
-    return np.asarray(np.add.reduceat(exact, first) == 0)
-
-
-def _begins(table: Columns) -> Array:
-    """When data could move: all have entered, and the group's one before is over.
-
-    Rows are in order of group and sequence. Ends that only compare within their instance do not
-    queue.
-    """
-    before = np.roll(table.end_ns, 1)
-    follows = (np.diff(table.group, prepend=-2) == 0) & ~table.relative
-    follows &= ~np.roll(table.relative, 1) & (before < table.end_ns)
-    return np.asarray(np.where(follows, np.maximum(table.last_ns, before), table.last_ns))
+_ADDED = ("operation", "step", "begin_ns", "end_ns", "transfer_ns")
 
 
 def _numbered(rows: Columns) -> Columns:
@@ -222,20 +135,21 @@ def _kinds(rows: Columns) -> Columns:
 EVEN = 1.01  # fullest rank over the mean: sizes are the same but for rounding
 
 
-def tokens(grid: StepGrid) -> dict[str, Any] | None:
+def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     """What ranks receive in all-to-alls: tokens, where experts are on the ranks.
 
     `imbalance` is the mean, over calls, of the fullest rank's bytes over the members' mean (experts
     on it have so much more to compute, and the others wait); `fullest` the ranks that were it, with
     their share of the calls. None where sizes are not recorded or all alike.
     """
-    rows = grid.arrivals.rows
-    rows = rows.select((rows.op == int(Op.ALL_TO_ALL)) & (rows.bytes_out > 0))
-    if not len(rows):
+    if grid.graph is None or int(Op.ALL_TO_ALL) not in grid.graph.operations.op:
         return None
-    calls, place, members = np.unique(rows.instance, return_inverse=True, return_counts=True)
-    received = rows.bytes_out.astype(float)
-    most = np.zeros(len(calls))
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    rows = rows.select((rows.op == int(Op.ALL_TO_ALL)) & (rows.bytes_out > 0) & (rows.group >= 0))
+    call = np.stack([rows.group.astype(np.int64), rows.group_seq.astype(np.int64)])
+    calls, place, members = np.unique(call, axis=1, return_inverse=True, return_counts=True)
+    place, received = place.reshape(-1), rows.bytes_out.astype(float)
+    most = np.zeros(calls.shape[1])
     np.maximum.at(most, place, received)
     ratio = most / (np.bincount(place, received) / members)
     ratio = ratio[members > 1]

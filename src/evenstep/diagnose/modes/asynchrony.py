@@ -74,7 +74,7 @@ def _uncoupled(trace: Trace, grid: StepGrid) -> bool:
     if len(grid.steps):
         rare = float((grid.collectives > 0).any(axis=1).mean()) <= ALONG
     else:
-        rare = not len(grid.arrivals.rows)
+        rare = not len(trace.of_kind(Kind.COLLECTIVE))
     return rare and bool(len(trace.of_kind(Kind.POINT_TO_POINT)))
 
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log2
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.diagnose.measure.curve import line_through
 from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.diagnose.measure.transfer import transfers
 
-Array = npt.NDArray[Any]
-
-FLOOR = 0.05  # quantile of the transfers of one size: undisturbed
-APART = 2.0  # sizes this far apart tell latency from bandwidth
 FEWEST = 5  # transfers of a size
 
 
@@ -93,35 +90,13 @@ class Growth(NamedTuple):
 
 
 def growth(grid: StepGrid) -> Growth:
-    """Fit α + S/B to the floors of the run's collectives by size."""
-    size, floor = floors(grid)
-    ranks = len(grid.ranks)
-    if len(size) < 2 or size[-1] < APART * size[0]:
+    """The line through the floors of the run's collectives by size."""
+    kinds = transfers(grid).kinds
+    kinds = kinds.select((kinds["count"] >= FEWEST) & (kinds.floor_ns > 0))
+    ranks, size = len(grid.ranks), kinds.size_bytes.astype(float)
+    line = line_through(size, kinds.floor_ns, kinds["count"]) if len(kinds) else None
+    if line is None:
         return Growth(ranks, None, None, None)
-    weight = 1 / np.maximum(floor, 1.0)
-    table = np.stack([np.ones(len(size)), size], axis=1)
-    latency, per_byte = np.linalg.lstsq(table * weight[:, None], floor * weight, rcond=None)[0]
-    latency, per_byte = max(float(latency), 0.0), max(float(per_byte), 0.0)
-    total = float((latency + per_byte * size).sum())
-    share = latency * len(size) / total if total > 0 else 0.0
-    return Growth(ranks, latency, 1 / per_byte if per_byte > 0 else None, share)
-
-
-def floors(grid: StepGrid) -> tuple[Array, Array]:
-    """Message sizes, ascending, and the undisturbed transfer of each, in ns."""
-    rows = grid.arrivals.rows
-    if not len(rows):
-        return np.zeros(0), np.zeros(0)
-    instance = rows.instance
-    soonest = np.full(int(instance.max()) + 1, np.iinfo(np.int64).max)
-    left = rows.leave_ns > 0
-    np.minimum.at(soonest, instance[left], rows.leave_ns[left])
-    first = np.unique(instance, return_index=True)[1]
-    transfer = soonest[instance[first]] - grid.arrivals.last_ns[instance[first]]
-    known = (soonest[instance[first]] < np.iinfo(np.int64).max) & (transfer > 0)
-    size = rows.bytes_in[first][known].astype(np.int64)
-    transfer = transfer[known]
-    sizes, counts = np.unique(size, return_counts=True)
-    sizes = sizes[counts >= FEWEST]
-    floor = [float(np.quantile(transfer[size == one], FLOOR)) for one in sizes]
-    return sizes.astype(float), np.array(floor)
+    weight = kinds["count"] / kinds["count"].sum()
+    share = line.alpha_ns / float((weight * line.time_ns(size)).sum())
+    return Growth(ranks, line.alpha_ns, line.gBps, share)

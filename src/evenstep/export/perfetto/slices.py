@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.arrivals import FROM_ROOT, arrivals
+from evenstep.diagnose.measure.arrivals import arrivals
 from evenstep.export.perfetto.flows import Flows, arrows
 from evenstep.export.perfetto.tracks import lanes, levels, side_by_side
 from evenstep.trace.clocks.clocks import Clocks
@@ -231,24 +231,19 @@ def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
     with the others begins where diagnosis sees it, device or host.
     """
     size = np.maximum(rows.bytes_in, rows.bytes_out).astype(np.int64)
-    rows = rows.with_column("row", np.arange(len(rows))).with_column("size", size)
-    found = arrivals(replace(trace, events=rows), clocks)
-    table = found.rows
+    rows = rows.with_column("seq", np.arange(len(rows))).with_column("size", size)
+    table = arrivals(replace(trace, events=rows), clocks)
     wait, instance = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
     awaited = np.zeros(len(rows), bool)
     start, end = rows.start_ns.copy(), rows.end_ns.copy()
     if len(table):
-        at = table.row
+        at = table.seq
         whole = np.array([all(rank in trace.ranks for rank in one.ranks) for one in trace.groups])
         wait[at] = np.where(whole[table.group], table.wait_ns, -1)
         comparable = ~table.relative & whole[table.group]
-        instance[at] = np.where(comparable, table.instance, -1)
-        last = found.last_rank[table.instance] == table["rank"]
-        rooted = np.isin(table.op, [int(op) for op in FROM_ROOT])
-        awaited[at] = np.where(rooted, table["rank"] == table.peer_or_root, last)
-        start[at] = table.here_ns
-        took = np.maximum(table.leave_ns - table.arrival_ns, 1)
-        end[at] = np.where(table.leave_ns > 0, table.here_ns + took, 0)
+        instance[at] = np.where(comparable, table.operation, -1)
+        awaited[at] = table.awaited
+        start[at], end[at] = table.here_ns, table.here_ns + np.maximum(table.took_ns, 1)
     added = {"wait_ns": wait, "instance": instance, "awaited": awaited}
     for name, values in {**added, "start_ns": start, "end_ns": end}.items():
         rows = rows.with_column(name, values)

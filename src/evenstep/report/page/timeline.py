@@ -137,12 +137,12 @@ def _on_common_time(records: Columns, clocks: Clocks) -> Columns:
 
 def _with_waits(records: Columns, trace: Trace, clocks: Clocks) -> Columns:
     """The wait of every collective; NaN where a member of its group left no trace."""
-    numbered = records.with_column("row", np.arange(len(records)))
-    rows = arrivals(replace(trace, events=numbered), clocks).rows
+    numbered = records.with_column("seq", np.arange(len(records)))
+    rows = arrivals(replace(trace, events=numbered), clocks)
     wait = np.full(len(records), np.nan)
     traced = [all(rank in trace.ranks for rank in group.ranks) for group in trace.groups]
     known = rows.select(np.isin(rows.group, np.flatnonzero(traced)))
-    wait[known.row] = known.wait_ns
+    wait[known.seq] = known.wait_ns
     return records.with_column("wait_ns", wait)
 
 
