@@ -27,7 +27,7 @@ GAIN, SHARED_START = 0.08, 0.035
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--only", metavar="NAME,…", default="", help="of these scenarios")
-    parser.add_argument("--arms", default="auto,auto+sharing", help="beside the baseline")
+    parser.add_argument("--arms", default="token,token+unguarded", help="beside the baseline")
     parser.add_argument("--runs", type=int, default=1, help="of each scenario")
     parser.add_argument("--set", action="append", default=[], help="change one field")
 

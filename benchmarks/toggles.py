@@ -1,4 +1,4 @@
-"""Pacing switched a thousand times under load: after how many steps every rank has followed."""
+"""Actions switched a thousand times under load: after how many steps every rank has followed."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ WARM_UP_STEPS = 64
 PATIENCE_S = 60.0  # without a step: a deadlock
 RUN_ID = "toggles"
 MODES = ("on", "off", "observe")
+ACTS = ("gc,token,cores,pace,power", "off", "gc,cores", "token", "gc", "pace,token")
+ALONE, TOGETHER, ACTING = "deciding each alone", "deciding together", "all actions"
 _ASKED = re.compile(r"asked to: (\w+)")
 
 
@@ -39,41 +41,45 @@ class Toggled(NamedTuple):
     steps: np.ndarray  # [rank, change]: the first step decided by it
     held: int  # steps in which a rank was held
     total: int
+    left: bool  # something of a process was not as before
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--toggles", type=int, default=1000)
     parser.add_argument("--ranks", type=int, default=4)
+    kinds = (ALONE, TOGETHER, ACTING)
+    parser.add_argument("--only", choices=kinds, nargs="+", default=list(kinds))
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """One job whose ranks decide alone, one whose ranks pace together."""
-    return [_row(args, together=together) for together in (False, True)]
+    """A job whose ranks decide alone, one whose ranks pace together, and one of all actions."""
+    return [_row(args, how) for how in args.only]
 
 
-def _row(args: argparse.Namespace, *, together: bool) -> Row:
+def _row(args: argparse.Namespace, how: str) -> Row:
     with tempfile.TemporaryDirectory(prefix="toggles-") as name:
-        found = _toggled(Path(name), args.ranks, args.toggles, together=together)
+        found = _toggled(Path(name), args.ranks, args.toggles, how)
     after = found.steps - np.asarray(found.asked)
     slowest = after.max(axis=0)
     apart = int((np.ptp(found.steps, axis=0) > 0).sum())
-    how = "together" if together else "each alone"
     measured = (
         f"in force on all ranks after {np.median(slowest):.0f} steps (longest {slowest.max()}), "
         f"no deadlock; {apart} times not in the same step on all; "
-        f"{found.held:,} of {found.total:,} steps held"
+        f"{found.held:,} of {found.total:,} steps held; "
+        f"{'SOMETHING LEFT CHANGED' if found.left else 'nothing left changed'}"
     )
-    what = f"{args.toggles:,} changes of pacing, {args.ranks} gloo ranks, deciding {how}"
-    return Row(what, f"<= {BAR_STEPS} steps", measured, bool(slowest.max() <= BAR_STEPS), COMMAND)
+    what = f"{args.toggles:,} changes of pacing, {args.ranks} gloo ranks, {how}"
+    met = bool(slowest.max() <= BAR_STEPS) and not found.left
+    return Row(what, f"<= {BAR_STEPS} steps", measured, met, COMMAND)
 
 
-def _toggled(folder: Path, world: int, toggles: int, *, together: bool) -> Toggled:
+def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
     """Start the ranks, change their pacing again and again, and read what they recorded."""
     out, counter, stop = folder / "run", folder / "counter", folder / "stop"
     counter.write_bytes(struct.pack("q", 0))
     command = [sys.executable, "-m", "benchmarks.jobs.toggled", "--out", str(out)]
-    command += ["--counter", str(counter), "--stop", str(stop), *["--together"] * together]
+    command += ["--counter", str(counter), "--stop", str(stop), *["--together"] * (how == TOGETHER)]
     port, outputs = free_port(), [folder / f"rank-{rank}" for rank in range(world)]
     ranks = []
     for rank, output in enumerate(outputs):
@@ -83,7 +89,7 @@ def _toggled(folder: Path, world: int, toggles: int, *, together: bool) -> Toggl
                 subprocess.Popen(command, env=environ, stdout=file, stderr=subprocess.STDOUT)
             )
     try:
-        asked = list(_changes(out, counter, toggles, ranks))
+        asked = list(_changes(out, counter, toggles, ranks, how))
         stop.touch()
         codes = [rank.wait(PATIENCE_S) for rank in ranks]
     finally:
@@ -93,11 +99,11 @@ def _toggled(folder: Path, world: int, toggles: int, *, together: bool) -> Toggl
     ends = [last_object(output.read_text()) for output in outputs]
     if any(codes) or any(end["failure"] for end in ends):
         raise JobError(f"ranks ended with {codes}: {ends}")
-    return _read(out, asked, world)
+    return _read(out, asked, world)._replace(left=any(end["left"] for end in ends))
 
 
 def _changes(
-    out: Path, counter: Path, toggles: int, ranks: list[subprocess.Popen[bytes]]
+    out: Path, counter: Path, toggles: int, ranks: list[subprocess.Popen[bytes]], how: str
 ) -> Iterator[int]:
     """Ask for one change after the other; the steps that had ended before each."""
     with counter.open("r+b") as file:
@@ -105,7 +111,10 @@ def _changes(
         due = WARM_UP_STEPS
         for number in range(1, toggles + 1):
             _until(shared, due, ranks)
-            change = request.SettingsChange(number, MODES[number % len(MODES)], 0.01, 0.2)
+            if how == ACTING:
+                change = request.SettingsChange(number, None, act=ACTS[number % len(ACTS)])
+            else:
+                change = request.SettingsChange(number, MODES[number % len(MODES)], 0.01, 0.2)
             before = int(struct.unpack_from("q", shared)[0])
             request.write(out, change, RUN_ID)
             yield before
@@ -135,4 +144,4 @@ def _read(out: Path, asked: list[int], world: int) -> Toggled:
     held = trace.of_kind(Kind.PACING)
     applied = int(((held.flags & int(Flag.APPLIED)) != 0).sum())
     total = int(trace.summaries["count"].sum())
-    return Toggled(asked, np.array(steps), applied, total)
+    return Toggled(asked, np.array(steps), applied, total, left=False)

@@ -1,4 +1,4 @@
-"""Ranks that train until they are told to stop, while somebody else changes how they are paced.
+"""Ranks that train until they are told to stop, while somebody else changes how they act.
 
 Rank 0 counts the steps that have ended in COUNTER; all stop together when STOP exists.
 """
@@ -6,6 +6,7 @@ Rank 0 counts the steps that have ended in COUNTER; all stop together when STOP 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import mmap
 import os
@@ -33,15 +34,24 @@ def main() -> None:
     parser.add_argument("--stop", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    before = state()
     evenstep.attach(out=args.out, pace_mode="observe", pace_sharing=args.together, verdict=False)
     dist.init_process_group("gloo")
     attached = agent.current()
     steps = _train(args.stop, args.counter, dist.get_rank())
     failure = attached.failure if attached is not None else "not attached"
     evenstep.detach()
+    left = state() != before
     dist.barrier()
     dist.destroy_process_group()
-    print(json.dumps({"steps": steps, "failure": failure}), flush=True)
+    print(json.dumps({"steps": steps, "failure": failure, "left": left}), flush=True)
+
+
+def state() -> tuple[object, ...]:
+    """What of a process an action changes: its collector, and where its threads may run."""
+    threads = os.listdir("/proc/self/task")  # noqa: PTH208
+    masks = {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in threads}
+    return gc.isenabled(), gc.get_freeze_count(), gc.get_threshold(), sorted(masks)
 
 
 def _train(stop: Path, counter: Path, rank: int) -> int:

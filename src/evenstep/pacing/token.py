@@ -1,11 +1,12 @@
 """The token of a shared link: a job's exchange waits until those ahead of it have left.
 
 Every job on the link posts what it does: when it asked, when it entered, how long its exchange
-takes alone. A job waits for another only if that one will leave within the job's own exchange: by
-processor sharing it would end no sooner, and the other later (with r < m left of theirs and m of
-ours, either way we end at r + m; they at r, or at 2 r). So the wait costs a job nothing, helps the
-other, and parts jobs of nearly equal periods for good. Nobody grants anything: a job that is gone
-is seen to stay longer than it can, and is not waited for.
+takes alone. With r left of another's exchange and m of ours, and a share η of the link's goodput
+kept when two are on it, we end at r + m if we wait and else at 2 m / η, they at r and else later:
+the wait costs us nothing up to r = (2 / η - 1) m, and both together nothing up to (4 / η - 2) m. So
+a job waits for those who will leave within `WORTH` of its own exchange. Jobs of nearly equal
+periods part for good. Nobody grants anything: a job that is gone is seen to stay longer than it
+can, and is not waited for.
 
 Whether it pays only all jobs of the link together can tell, so all act in the same blocks of the
 clock. The first of them leads: it judges by everybody's gains, and the others follow; a job that
@@ -25,6 +26,7 @@ TOKEN = "token"
 MOST_WAIT = 0.25  # of a step
 WINDOW, QUICK = 256, 0.1  # exchanges, and the quantile that is one alone
 FEWEST_EXCHANGES = 8
+WORTH = 1.5  # exchanges of ours; by what it costs us for η = .8, and both for any η below 1
 OVERDUE = 3.0  # exchanges alone after which somebody on the link counts as gone
 POLL_SHARE = 1 / 64  # of our exchange: looked at again at least so often, and …
 SHORTEST_POLL_NS = 50_000
@@ -145,7 +147,7 @@ class Token:
 
 
 def _ahead_ns(own: Post, now_ns: int, others: Sequence[Post]) -> int:
-    """How long those ahead that will leave within our own exchange are still there."""
+    """How long those ahead that are worth a wait are still there."""
     found = 0
     for other in others:
         if not other.alone_ns:
@@ -159,6 +161,6 @@ def _ahead_ns(own: Post, now_ns: int, others: Sequence[Post]) -> int:
             left_ns = other.alone_ns
         else:
             continue
-        if left_ns <= own.alone_ns:
+        if left_ns <= WORTH * own.alone_ns:
             found = max(found, left_ns)
     return found
