@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent.actions.board import LEASE_NS, SIZE, SLOTS, LinkBoard
+from evenstep.agent.actions.board import LEASE_STEPS, SHORTEST_LEASE_NS, SIZE, SLOTS, LinkBoard
 from evenstep.errors import EvenstepError
 from evenstep.pacing.token import Post
 
@@ -38,8 +38,25 @@ def test_others_read_what_a_job_says(tmp_path_factory, post):
 def test_who_has_been_silent_for_long_is_not_there(path):
     one, other = LinkBoard(path), LinkBoard(path)
     one.say(Post(step_ns=1), NOW)
-    assert other.posts(NOW + LEASE_NS - 1) != []
-    assert other.posts(NOW + LEASE_NS) == []
+    assert other.posts(NOW + SHORTEST_LEASE_NS - 1) != []
+    assert other.posts(NOW + SHORTEST_LEASE_NS) == []
+
+
+def test_long_steps_are_believed_for_longer(path):
+    one, other = LinkBoard(path), LinkBoard(path)
+    one.say(Post(step_ns=SHORTEST_LEASE_NS), NOW)
+    assert other.posts(NOW + LEASE_STEPS * SHORTEST_LEASE_NS - 1) != []
+    assert other.posts(NOW + LEASE_STEPS * SHORTEST_LEASE_NS) == []
+
+
+def test_a_slot_that_was_taken_for_empty_is_given_up(path):
+    one, other = LinkBoard(path), LinkBoard(path)
+    one.say(Post(), NOW)
+    other._process += 1  # another process
+    later = NOW + SHORTEST_LEASE_NS
+    other.say(Post(step_ns=2), later)
+    one.say(Post(step_ns=1), later)
+    assert sorted(post.step_ns for _, post in other.posts(later)) == [1, 2]
 
 
 def test_all_see_the_same_order(path):

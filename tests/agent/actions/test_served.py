@@ -11,7 +11,7 @@ from hashlib import blake2b
 import pytest
 
 from evenstep.agent.actions import served
-from evenstep.agent.actions.board import LEASE_NS, SLOTS
+from evenstep.agent.actions.board import SHORTEST_LEASE_NS, SLOTS
 from evenstep.agent.actions.served import DRIFT, JUMP_NS, LinkServer, ServedBoard
 from evenstep.errors import EvenstepError
 from evenstep.pacing import TrialBudget
@@ -204,7 +204,7 @@ def test_a_server_that_is_gone_makes_no_call_wait():
     board = ServedBoard("team@127.0.0.1:9", "link")
     begin = time.process_time_ns()
     for number in range(1000):
-        board.say(Post(step_ns=number), number * LEASE_NS)
+        board.say(Post(step_ns=number), number * SHORTEST_LEASE_NS)
         assert board.posts(number) == []
         board.settle()
     assert time.process_time_ns() - begin < 5e9  # of work, not of waiting

@@ -1,8 +1,8 @@
 """Where the jobs of a link say what they do: a small file in shared memory.
 
 Each job writes its own slot and nobody else's, and reads all of them: there is no lock that
-somebody who is gone could hold. A slot counts as empty when nothing was written to it for
-`LEASE_NS`; times are of the host's monotonic clock, which all its processes share.
+somebody who is gone could hold. A slot counts as empty when nothing was written to it for longer
+than its `lease_ns`; times are of the host's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -19,12 +19,20 @@ from evenstep.errors import EvenstepError
 from evenstep.pacing.token import Post
 
 SLOTS = 32
-LEASE_NS = 10_000_000_000
+SHORTEST_LEASE_NS, LONGEST_LEASE_NS = 10_000_000_000, 3_600_000_000_000
+LEASE_STEPS = 4
 _SLOT = struct.Struct("<QqQ10q")  # counter (odd while written), process, written, the post
 _HEAD = struct.Struct("<8sI4x")
 _MAGIC = b"EVLINK1\0"
 SIZE = _HEAD.size + SLOTS * _SLOT.size
+_COUNTER, _STRIDE = _HEAD.size // 8, _SLOT.size // 8  # in words
+_PROCESS = _COUNTER + 1
 FOLDER = Path("/dev/shm")  # opened without following links
+
+
+def lease_ns(step_ns: int) -> int:
+    """For how long a post is believed of a job whose steps take so long."""
+    return min(max(SHORTEST_LEASE_NS, LEASE_STEPS * step_ns), LONGEST_LEASE_NS)
 
 
 class LinkBoard:
@@ -35,6 +43,7 @@ class LinkBoard:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._map = _mapped(path)
+        self._words = memoryview(self._map).cast("Q")
         self._slot = -1
         self._counter = 0
         self._process = os.getpid()
@@ -47,8 +56,8 @@ class LinkBoard:
         return [(slot == self._slot, post) for slot, post in self._slots(now_ns)]
 
     def say(self, post: Post, now_ns: int) -> None:
-        """Write our slot; the first time, take one that is empty."""
-        if self._slot < 0:
+        """Write our slot; the first time, or where ours was taken for empty, take an empty one."""
+        if self._slot < 0 or self._words[_PROCESS + self._slot * _STRIDE] != self._process:
             self._slot = self._free(now_ns)
             if self._slot < 0:
                 return  # a full board: nobody hears of us, and we hear of them
@@ -63,17 +72,19 @@ class LinkBoard:
         if self._slot >= 0 and self._process == os.getpid():
             _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
             self._slot = -1
+        self._words.release()
         self._map.close()
 
     def _slots(self, now_ns: int) -> list[tuple[int, Post]]:
         found = []
-        for slot in range(SLOTS):
-            offset = _offset(slot)
-            counter, process, written_ns, *values = _SLOT.unpack_from(self._map, offset)
-            fresh = process and 0 <= now_ns - written_ns < LEASE_NS
-            (again,) = struct.unpack_from("<Q", self._map, offset)
-            if fresh and counter % 2 == 0 and counter == again:
-                found.append((slot, Post(*values)))
+        for slot, process in enumerate(self._words[_PROCESS::_STRIDE].tolist()):
+            if not process:
+                continue
+            counter, _, written_ns, *values = _SLOT.unpack_from(self._map, _offset(slot))
+            whole = counter % 2 == 0 and counter == self._words[_COUNTER + slot * _STRIDE]
+            post = Post(*values)
+            if whole and 0 <= now_ns - written_ns < lease_ns(post.step_ns):
+                found.append((slot, post))
         return found
 
     def _free(self, now_ns: int) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from evenstep.agent.actions.board import LEASE_NS, SLOTS
+from evenstep.agent.actions.board import SHORTEST_LEASE_NS, SLOTS, lease_ns
 from evenstep.errors import EvenstepError
 from evenstep.pacing.token import Post
 
@@ -104,8 +104,8 @@ class ServedBoard:
                 (who == self._who, Post(*values))
                 for who, *values in _SLOT.iter_unpack(newest[_HEARD.size :])
             ]
-        fresh = self._known and abs(now_ns - self._told_ns) < LEASE_NS
-        return self._heard if fresh else []
+        age_ns = abs(now_ns - self._told_ns)
+        return [each for each in self._heard if self._known and age_ns < lease_ns(each[1].step_ns)]
 
     def _received(self) -> bytes:
         """The next of what the server has sent; empty: there is no more, or none from it."""
@@ -140,7 +140,7 @@ class ServedBoard:
         """Send our post, if it has changed or would soon be forgotten."""
         if not self._known:
             post = Post()  # by a clock that nobody shares
-        if post == self._said and 0 <= now_ns - self._said_ns < LEASE_NS // 4:
+        if post == self._said and 0 <= now_ns - self._said_ns < SHORTEST_LEASE_NS // 4:
             return
         self._said, self._said_ns = post, now_ns
         self._send(_SAID.pack(_SAYS, self._topic, self._who, *post))
@@ -159,15 +159,15 @@ class ServedBoard:
 class LinkServer:
     """The server of one link group. Raises `EvenstepError` where it cannot listen.
 
-    It keeps the last post of each job until it leaves or has been silent for `LEASE_NS`, and
-    judges nothing.
+    It keeps the last post of each job until it leaves or has been silent for longer than its lease,
+    and judges nothing.
     """
 
     def __init__(self, group: str) -> None:
         host, port, self._key = _place(group)
         self._socket = _socket(host, port, lambda made, place: made.bind(place))
-        self._socket.settimeout(LEASE_NS / 4e9)
-        #: Of (topic, who): its place, when it was last heard, its slot.
+        self._socket.settimeout(SHORTEST_LEASE_NS / 4e9)
+        #: Of (topic, who): its place, until when it is believed, its slot.
         self._members: dict[tuple[bytes, int], tuple[Any, int, bytes]] = {}
 
     @property
@@ -189,17 +189,19 @@ class LinkServer:
         except OSError:  # somebody we told is gone
             return
         now_ns = time.monotonic_ns()
-        self._members = {
-            who: kept for who, kept in self._members.items() if now_ns - kept[1] < LEASE_NS
-        }
+        self._members = {who: kept for who, kept in self._members.items() if now_ns < kept[1]}
         whole = _opened(data, self._key)
         if len(whole) != _SAID.size:
             return
-        magic, topic, who = _SAID.unpack_from(whole)[:3]
+        magic, topic, who, *post = _SAID.unpack_from(whole)
         if magic == _LEAVES:
             self._members.pop((topic, who), None)
         elif magic == _SAYS and ((topic, who) in self._members or len(self._members) < MOST):
-            self._members[topic, who] = place, now_ns, whole[-_SLOT.size :]
+            self._members[topic, who] = (
+                place,
+                now_ns + lease_ns(Post(*post).step_ns),
+                whole[-_SLOT.size :],
+            )
         those = [kept for (about, _), kept in self._members.items() if about == topic]
         told = _HEARD.pack(_HEARS, now_ns) + b"".join(slot for _, _, slot in those[:SLOTS])
         told = _sealed(told, self._key)
