@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing import Floor, FloorTable
-from evenstep.pacing.floor import EPOCH, fit_line
+from evenstep.pacing.floor import EPOCH, Floor, FloorTable, fit_line
 
 GROUP, ALL_REDUCE = 0, 1
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from evenstep.pacing.account import CREDIT, SHARE, TrialBudget
 from evenstep.pacing.evidence import ALPHA, interval
-from evenstep.pacing.random_trial import BLOCK_STEPS, LEARNING_STEPS, RandomTrial, left_out
+from evenstep.pacing.random_trial import (
+    BLOCK_STEPS,
+    LEARNING_STEPS,
+    OUTLIER,
+    RARE,
+    RandomTrial,
+    left_out,
+)
 
 BLOCKS = st.integers(0, 2**40)
 SPANS = st.sampled_from([2, 4, 8, 16])
@@ -197,3 +204,20 @@ def test_part_of_a_step_is_compared_as_a_share_of_all_of_it() -> None:
         exchange = 0.2 if acted else 0.3
         trial.learn(step // BLOCK_STEPS, 1 + draw.gauss(0, 0.3), acted, exchange)
     assert trial.verdict.gain == pytest.approx(0.1, rel=0.1)  # (.3 - .2) of a step of 1
+
+
+@pytest.mark.parametrize(("outlier", "word"), [(RARE, "pays"), (OUTLIER, None)])
+def test_pauses_that_are_rare_and_long_count_where_the_action_is_against_them(outlier, word):
+    # A pause of 20 steps every 40; acting, one of 2 in each block of 32.
+    account, draw = TrialBudget(), random.Random(5)
+    trial = RandomTrial(account, seed="gc", scale=2, outlier=outlier)
+    since, gains = 0, []
+    for step in range(3000):
+        account.steps += 1
+        acted = trial.acts(step // BLOCK_STEPS)
+        since = 0 if acted or since == 40 else since + 1
+        took = draw.gauss(1, 0.05) + (2 * (step % 32 == 31) if acted else 20 * (since == 40))
+        trial.learn(step // BLOCK_STEPS, took, acted)
+        gains.append(trial.verdict.gain if trial.word == "pays" else 0)
+    assert word is None or trial.word == word
+    assert (max(gains) > 0.1) == (word == "pays")

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing import StepWait, WaitEstimator
-from evenstep.pacing.waits import FIRST_ONLY, NO_COLLECTIVE, PAUSED, Collective
+from evenstep.pacing import WaitEstimator
+from evenstep.pacing.waits import FIRST_ONLY, NO_COLLECTIVE, PAUSED, Collective, StepWait
 
 MS, US = 1_000_000, 1_000
 DP, ALL_REDUCE, MB = 0, 1, 10**6

@@ -3,7 +3,7 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing import RollingWindow
+from evenstep.pacing.window import RollingWindow
 
 VALUES = st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=80)
 

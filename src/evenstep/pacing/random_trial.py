@@ -37,7 +37,8 @@ ALARM = 0.05  # of ending wrongly, from any pair on, what pays
 LEARNING_STEPS = 64  # before the first trial
 FIRST_REST_STEPS, LONGEST_REST_STEPS = 300, 4000  # after a trial that failed; doubled each time
 MOST_PAIRS = 256  # of a trial that becomes certain of nothing
-OUTLIER = 3.0  # a step longer than so many mean ones is something else, and counts as that long
+OUTLIER = 3.0  # a step longer than so many mean ones is something else, and counts as that long …
+RARE = 30.0  # … but where rare long steps are what the action is against
 FEWEST_LEFT, LEFT_SURE = 3, 2.5  # blocks that show what is left behind, and standard errors
 LONGEST_SCALE = 4  # doublings of a block
 OWN = 2.0  # times its allowance that a job may lose for the gain of all
@@ -96,7 +97,7 @@ class RandomTrial:
     A step's `loss` is the part of it that the action can change, all of it where nothing else is
     told. `objective` is what must improve: the mean loss ("throughput") or its steadiness
     ("stability"). The stop-loss is of throughput always: `share` of it may go where the objective
-    is another. Blocks begin `scale` times doubled.
+    is another. Blocks begin `scale` times doubled. No step counts for more than `outlier` ones.
     """
 
     def __init__(
@@ -107,11 +108,13 @@ class RandomTrial:
         objective: str = "throughput",
         share: float = SHARE,
         scale: int = 0,
+        outlier: float = OUTLIER,
     ) -> None:
         self.account = account
         self.objective = objective
         self._seed = seed
         self._scale = scale  # at first
+        self._outlier = outlier
         self._grace = share - SHARE  # of every step, what the objective may cost beside
         self.leads = True  # decides; else it does as it is told, unless that surely costs
         self.told: tuple[int, float, float] = (0, 0.0, 0.0)  # pairs, gain and cost of the last one
@@ -169,7 +172,7 @@ class RandomTrial:
             now = self._block = _Block(block >> self.scale, acted=acted)
         if acted is not now.acted:
             return
-        loss = min((step if loss is None else loss) / self.mean_ns, OUTLIER)
+        loss = min((step if loss is None else loss) / self.mean_ns, self._outlier)
         now.count += 1
         now.total += loss
         if now.count <= self.turn:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from evenstep.pacing.random_trial import OUTLIER
+
 ACTIONS = ("gc", "token", "pace", "cores", "power")
 AUTO, OFF = "auto", "off"
 
@@ -30,6 +32,7 @@ class Action:
 
     name: str
     scale = 0  # blocks of its trial are so often doubled at first
+    outlier = OUTLIER  # mean steps that one can count for at most in its trial
     note = ""  # why it must not act any more
 
     def applies(self, facts: Facts) -> str:

@@ -99,7 +99,8 @@ class Conductor:
     def _made(self, name: str) -> TriedAction:
         action = self._makers[name]()
         seed = f"{self._seed}/{name}"
-        return TriedAction(action, RandomTrial(self.account, seed=seed, scale=action.scale))
+        trial = RandomTrial(self.account, seed=seed, scale=action.scale, outlier=action.outlier)
+        return TriedAction(action, trial)
 
     def end_step(self, closed: ClosedStep, waited_ns: int = 0) -> None:
         """A step is over; what is done in the next one begins here."""

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from evenstep.agent.actions.action import Action, Facts
+from evenstep.pacing.random_trial import RARE
 
 WORTH = 0.003  # of the step, paused
 LONG = 0.05  # ... or one pause of this share of a step
@@ -32,6 +33,7 @@ class Garbage(Action):
 
     name = "gc"
     scale = 2  # a block ends with a collection, which a short one could not bear
+    outlier = RARE
 
     def __init__(self) -> None:
         self.every = 1  # steps between two collections
