@@ -1,7 +1,8 @@
 """Actions on real ranks: gloo ranks that allocate, or share cores, with an action and without.
 
-The same job twice. Steps from the second quarter on count; within the acting job the trial compares
-blocks in random order, so its interval is undisturbed by what else the machine does.
+The same job twice. Steps of the second half count, in most of which an action that pays acts;
+within the acting job the trial compares blocks in random order, so its interval is undisturbed by
+what else the machine does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> list[Row]:
 def _rows(name: str, steps: int) -> list[Row]:
     act, loop, world, threads = JOBS[name]
     free, acting = (_job(each, loop, world, threads, steps) for each in ("off", act))
-    before, after = (np.array(found["times_ns"])[steps // 4 :] / 1e6 for found in (free, acting))
+    before, after = (np.array(found["times_ns"])[steps // 2 :] / 1e6 for found in (free, acting))
     tails = [float(np.percentile(times, 99)) for times in (before, after)]
     (told,) = acting["told"]
     low, high = told["low"], told["high"]

@@ -26,8 +26,8 @@ from evenstep.agent.actions.garbage import resident_bytes
 from evenstep.attachment import agent
 
 KEPT = 200_000  # objects that stay: modules, data sets, configurations
-MADE = 1_500  # cycles of a step …
-LASTING = 40  # … which are gone so many steps later, as what is cached is
+MADE = 3_000  # cycles of a step …
+LASTING = 20  # … which are gone so many steps later, as what is cached is
 ROWS, WIDTH = 16, 128
 
 

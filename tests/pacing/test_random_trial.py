@@ -185,7 +185,7 @@ def test_steadiness_may_cost_throughput_where_it_is_the_objective() -> None:
         account = TrialBudget()
         trial = RandomTrial(account, seed="s", objective=objective, share=0.006)
         draw = random.Random(4)
-        for step in range(3000):
+        for step in range(6000):
             account.steps += 1
             acted = trial.acts(step // BLOCK_STEPS)
             took = 1.002 + 0.01 * draw.random() if acted else 1 + 0.2 * draw.random() - 0.1
@@ -208,15 +208,15 @@ def test_part_of_a_step_is_compared_as_a_share_of_all_of_it() -> None:
 
 @pytest.mark.parametrize(("outlier", "word"), [(RARE, "pays"), (OUTLIER, None)])
 def test_pauses_that_are_rare_and_long_count_where_the_action_is_against_them(outlier, word):
-    # A pause of 20 steps every 40; acting, one of 2 in each block of 32.
+    # A pause of 20 steps every 40, put off by acting, which pauses for 2 steps in each 128.
     account, draw = TrialBudget(), random.Random(5)
-    trial = RandomTrial(account, seed="gc", scale=2, outlier=outlier)
+    trial = RandomTrial(account, seed="gc", scale=4, outlier=outlier, leaves=True)
     since, gains = 0, []
-    for step in range(3000):
+    for step in range(6000):
         account.steps += 1
         acted = trial.acts(step // BLOCK_STEPS)
         since = 0 if acted or since == 40 else since + 1
-        took = draw.gauss(1, 0.05) + (2 * (step % 32 == 31) if acted else 20 * (since == 40))
+        took = draw.gauss(1, 0.05) + (2 * (step % 128 == 127) if acted else 20 * (since == 40))
         trial.learn(step // BLOCK_STEPS, took, acted)
         gains.append(trial.verdict.gain if trial.word == "pays" else 0)
     assert word is None or trial.word == word

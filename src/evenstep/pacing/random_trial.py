@@ -40,7 +40,7 @@ MOST_PAIRS = 256  # of a trial that becomes certain of nothing
 OUTLIER = 3.0  # a step longer than so many mean ones is something else, and counts as that long …
 RARE = 30.0  # … but where rare long steps are what the action is against
 FEWEST_LEFT, LEFT_SURE = 3, 2.5  # blocks that show what is left behind, and standard errors
-LONGEST_SCALE = 4  # doublings of a block
+LENGTHENED, LONGEST_SCALE = 4, 8  # doublings of a block: those found necessary, and any
 OWN = 2.0  # times its allowance that a job may lose for the gain of all
 
 
@@ -98,6 +98,7 @@ class RandomTrial:
     told. `objective` is what must improve: the mean loss ("throughput") or its steadiness
     ("stability"). The stop-loss is of throughput always: `share` of it may go where the objective
     is another. Blocks begin `scale` times doubled. No step counts for more than `outlier` ones.
+    `leaves`: acting is known to leave something behind, for half a block at most.
     """
 
     def __init__(
@@ -109,11 +110,13 @@ class RandomTrial:
         share: float = SHARE,
         scale: int = 0,
         outlier: float = OUTLIER,
+        leaves: bool = False,
     ) -> None:
         self.account = account
         self.objective = objective
         self._seed = seed
-        self._scale = scale  # at first
+        self.first_scale = scale
+        self._leaves = leaves
         self._outlier = outlier
         self._grace = share - SHARE  # of every step, what the objective may cost beside
         self.leads = True  # decides; else it does as it is told, unless that surely costs
@@ -128,7 +131,7 @@ class RandomTrial:
         self.word = "untested"
         self.span = 0  # 0: not acting; else all but one block of so many
         self.mean_ns = 0.0  # of a step, outside trials
-        self.scale = self._scale  # blocks are so often doubled
+        self.scale = self.first_scale  # blocks are so often doubled
         self._learned = 0
         self._trials = 0
         self._rest, self._wake = FIRST_REST_STEPS, self.account.steps + LEARNING_STEPS
@@ -152,7 +155,8 @@ class RandomTrial:
     @property
     def turn(self) -> int:
         """Steps of a block that do not count: all of a longer one that may be left behind."""
-        return BLOCK_STEPS << self.scale - 1 if self.scale > self._scale else 1
+        half = BLOCK_STEPS << self.scale >> 1
+        return half if self._leaves or self.scale > self.first_scale else 1
 
     def acts(self, block: int) -> bool:
         """Whether a step of this block (a step's number over `BLOCK_STEPS`) is to be acted in."""
@@ -192,6 +196,7 @@ class RandomTrial:
             account.holder = self
             self._trials += 1
             self.word, self.span = "on trial", PAIR
+            self.scale = max(self.scale, self.first_scale)
             self._begin()
 
     def follow(self, span: int, scale: int) -> None:
@@ -287,7 +292,7 @@ class RandomTrial:
             self._stop("undecided")
 
     def _lengthen(self, scale: int) -> None:
-        if self.scale < scale <= LONGEST_SCALE:
+        if self.scale < scale <= LENGTHENED:
             self.scale = scale
             self._leaves_anew()
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.agent.actions import garbage
 from evenstep.agent.actions.action import Facts
 from evenstep.agent.actions.cores import Cores, share
-from evenstep.agent.actions.garbage import Garbage
+from evenstep.agent.actions.garbage import LONG_SCALE, SHORT_SCALE, Garbage
 from evenstep.agent.actions.power import Power
 
 MS = 1_000_000
@@ -129,3 +130,13 @@ def test_every_rank_has_a_core_and_none_is_wasted(cores, ranks):
     assert all(shares)
     if ranks <= cores:
         assert sorted(core for each in shares for core in each) == list(range(cores))
+
+
+@pytest.mark.parametrize(("every", "scale"), [(1, SHORT_SCALE), (20, LONG_SCALE)])
+def test_half_a_block_holds_a_full_collection_of_the_collectors_own(monkeypatch, every, scale):
+    counts = iter(range(1000))
+    monkeypatch.setattr(garbage, "full_collections", lambda: next(counts) // every)
+    action = Garbage()
+    for _ in range(8):
+        action.applies(PLAIN)
+    assert action.scale == scale

@@ -119,7 +119,7 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr(board, "FOLDER", tmp_path)
     # A collection of all that pytest holds takes long, and is what it is.
     quick = {name: getattr(gc, name) for name in ("freeze", "unfreeze", "enable", "disable")}
-    quick |= {"isenabled": gc.isenabled, "get_freeze_count": gc.get_freeze_count}
+    quick |= {name: getattr(gc, name) for name in ("isenabled", "get_freeze_count", "get_stats")}
     monkeypatch.setattr(garbage, "gc", SimpleNamespace(collect=lambda: 0, **quick))
     made = Job(tmp_path, clock)
     yield made

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from evenstep.pacing.random_trial import OUTLIER
 
+FACTS_STEPS = 64  # steady steps that facts are of
 ACTIONS = ("gc", "token", "pace", "cores", "power")
 AUTO, OFF = "auto", "off"
 
@@ -32,6 +33,7 @@ class Action:
 
     name: str
     scale = 0  # blocks of its trial are so often doubled at first
+    leaves = False  # something behind, for half of such a block at most
     outlier = OUTLIER  # mean steps that one can count for at most in its trial
     note = ""  # why it must not act any more
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from evenstep.agent.actions.action import OFF, Action, Facts
+from evenstep.agent.actions.action import FACTS_STEPS, OFF, Action, Facts
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.steps import ClosedStep
 from evenstep.errors import EvenstepError
@@ -20,7 +20,6 @@ from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
 
-FACTS_STEPS = 64  # steps that the facts are of
 CALM_STEPS = 2  # steady ones in a row after an unsteady one, before anything is acted on
 
 
@@ -99,7 +98,10 @@ class Conductor:
     def _made(self, name: str) -> TriedAction:
         action = self._makers[name]()
         seed = f"{self._seed}/{name}"
-        trial = RandomTrial(self.account, seed=seed, scale=action.scale, outlier=action.outlier)
+        trial = RandomTrial(
+            self.account, seed=seed, scale=action.scale, outlier=action.outlier,
+            leaves=action.leaves,
+        )  # fmt: skip
         return TriedAction(action, trial)
 
     def end_step(self, closed: ClosedStep, waited_ns: int = 0) -> None:
@@ -144,6 +146,7 @@ class Conductor:
             if part.trial.span:
                 continue
             part.reason = part.action.applies(facts)
+            part.trial.first_scale = part.action.scale
             part.trial.wanted = bool(part.reason) and not part.action.note
 
     def _turn(self, part: TriedAction, step: int, *, calm: bool) -> None:

@@ -4,6 +4,10 @@ What exists when it begins is frozen, so a collection looks at what has come sin
 for 266,000 objects, 1 ms after freezing). Where ranks wait for each other, the pauses of all then
 cost one pause. Frozen again and again, cycles of before would stay: they are given back at each
 `end`, and while it lasts resident memory is watched.
+
+Python collects everything once in so many steps, and collecting by hand puts that off: steps after
+acting are as good as those within, until the next one is due. So half of a block of the trial has
+to be longer than that. There are two lengths only, by which ranks that differ a little still agree.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ import os
 import time
 from pathlib import Path
 
-from evenstep.agent.actions.action import Action, Facts
-from evenstep.pacing.random_trial import RARE
+from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
+from evenstep.pacing.random_trial import BLOCK_STEPS, RARE
 
 WORTH = 0.003  # of the step, paused
 LONG = 0.05  # ... or one pause of this share of a step
@@ -23,6 +27,7 @@ MOST_STEPS = 1024  # between two; a power of two, so that ranks that differ stil
 LOOK_STEPS = 16
 GROWTH = 1.05  # of resident memory; then it is collected, and twice as often
 MOST_GROWN = 2  # times, then it is given up
+SHORT_SCALE, LONG_SCALE = 4, 8  # doublings of a block
 MEMORY = 0.25  # weight of the newest cost
 
 _PAGES = Path("/proc/self/statm")
@@ -32,11 +37,14 @@ class Garbage(Action):
     """Collects at fixed steps while it acts."""
 
     name = "gc"
-    scale = 2  # a block ends with a collection, which a short one could not bear
+    leaves = True
     outlier = RARE
 
     def __init__(self) -> None:
         self.every = 1  # steps between two collections
+        self.scale = SHORT_SCALE  # half a block of which holds a full collection of Python's own
+        self._full = full_collections()
+        self._seen_steps = 0
         self.note = ""
         self._step_ns = 0
         self._cost_ns = 0.0
@@ -48,6 +56,10 @@ class Garbage(Action):
     def applies(self, facts: Facts) -> str:
         """Where the collector takes time, or has long pauses, of a job of several ranks."""
         self._step_ns = facts.step_ns
+        self._seen_steps += FACTS_STEPS
+        full = full_collections() - self._full
+        often = full * (BLOCK_STEPS << SHORT_SCALE >> 1) >= self._seen_steps
+        self.scale = SHORT_SCALE if often else LONG_SCALE
         if facts.world < 2 or not gc.isenabled():
             return ""
         paused = facts.paused_ns / max(1, facts.step_ns)
@@ -113,3 +125,8 @@ def resident_bytes() -> int:
         return int(_PAGES.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def full_collections() -> int:
+    """How often Python has collected everything so far."""
+    return int(gc.get_stats()[-1]["collections"])
