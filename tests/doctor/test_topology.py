@@ -119,7 +119,8 @@ def test_a_slower_link_than_others_of_its_kind_is_a_warning(written):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("no XML", "is not XML"), ("<svg/>", "XML of <svg>"),
+    [("no XML", "is not XML"), ('<?xml version="1.0" encoding="UTD-8"?><topology/>', "is not XML"),
+     ("<svg/>", "XML of <svg>"),
      ('<!DOCTYPE t [<!ENTITY a "b">]><topology/>', "defines XML entities")],
 )  # fmt: skip
 def test_what_is_no_topology_is_refused(written, text, says):

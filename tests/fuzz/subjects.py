@@ -1,5 +1,6 @@
 """What is fuzzed: everything that reads what others may have written, with seeds of its own."""
 
+import gzip
 import json
 import pickle
 import tempfile
@@ -109,6 +110,67 @@ def _steps() -> list[bytes]:
     return [table.encode(), "\n".join(lines).encode()]
 
 
+def _timeline() -> list[bytes]:
+    from tests.importers.test_horovod import events
+
+    return [("[\n" + ",\n".join(json.dumps(event) for event in events())).encode()]
+
+
+def _durations() -> list[bytes]:
+    rows = [f"{rank},dp,{call},{'all_reduce'},{100 + rank}" for call in range(12)
+            for rank in range(3)]  # fmt: skip
+    return ["\n".join(["rank,group,seq,op,duration_us", *rows]).encode()]
+
+
+def recorded(*names: str) -> Callable[[], list[bytes]]:
+    """Files that other tools wrote, unpacked."""
+
+    @cache
+    def seeds() -> list[bytes]:
+        place = ROOT / "tests" / "importers" / "recorded"
+        return [gzip.decompress((place / name).read_bytes()) for name in names]
+
+    return seeds
+
+
+def _units() -> tuple:
+    from evenstep.simulate.study.sweep import SweepRun
+
+    return tuple(SweepRun(n, n, 0, (), {"n": n}) for n in range(4))
+
+
+def _sweep() -> list[bytes]:
+    rows = [{"number": unit.number, "key": unit.key, "step_ms": 1.5, "error": None}
+            for unit in _units()]  # fmt: skip
+    return ["".join(json.dumps(row) + "\n" for row in rows).encode()]
+
+
+def _rings_of_mpi() -> list[bytes]:
+    from evenstep.hooks.mpi.pmpi.collect import CALL
+    from evenstep.trace.spool.layout import Op
+
+    kinds = [(1, int(Op.ALL_REDUCE)), (1, int(Op.BROADCAST)), (2, int(Op.SEND)), (3, 0)] * 8
+    rows = [(n + 1, n * 1_000 + 1, n * 1_000 + 500, 64, 64, n, 0, 0, 1, *kind, 0, 1, 0, 0)
+            for n, kind in enumerate(kinds)]  # fmt: skip
+    return [b"".join(CALL.pack(*row) for row in rows)]
+
+
+def _described_by_mpi() -> list[bytes]:
+    first = {
+        **{"rank": 0, "world": 2, "local_rank": 0, "pid": 7, "hostname": "a", "boot_id": "b"},
+        **{"anchor_monotonic_ns": 5, "anchor_realtime_ns": 9, "library": "MPI"},
+    }
+    world = {"communicator": 1, "parent": 0, "by": "", "name": "MPI_COMM_WORLD", "ranks": [0, 1]}
+    split = {"communicator": 2, "parent": 1, "by": "split", "name": "", "ranks": [0]}
+    return ["\n".join(map(json.dumps, (first, world, split, {"closed_ns": 99_000}))).encode()]
+
+
+def _topologies() -> list[bytes]:
+    from tests.doctor.test_topology import xml
+
+    return [xml().encode(), xml(nic_place="root").encode()]
+
+
 def _store(folder: Path) -> None:
     from evenstep.trace.store.writing import write_store
     from tests.trace.small_run import write_run
@@ -159,6 +221,55 @@ def _in_store(path: Path) -> object:
         _store(path.parent)
     (place / "store.json").write_bytes(path.read_bytes())
     return opened(place)
+
+
+def _in_table(name: str) -> Callable[[Path], object]:
+    """A store of which one table is the input."""
+
+    def read(path: Path) -> object:
+        place = path.parent / "store"
+        if not place.exists():
+            _store(path.parent)
+        found = next(place.rglob(name))
+        found.write_bytes(path.read_bytes())
+        return opened(place)
+
+    return read
+
+
+def _collected(path: Path) -> object:
+    """A rank of an MPI program, one of whose two files is the input."""
+    from evenstep.hooks.mpi.pmpi.collect import collect
+
+    place = path.parent / "run" / "attempt-000"
+    place.mkdir(parents=True, exist_ok=True)
+    for suffix, seeds in ((".calls", _rings_of_mpi), (".ranks", _described_by_mpi)):
+        data = path.read_bytes() if path.suffix == suffix else seeds()[0]
+        (place / f"rank-00000{suffix}").write_bytes(data)
+    try:
+        collect(path.parent / "run", run_id="r")
+        return diagnosed(path.parent / "run")
+    finally:
+        (place / "rank-00000.spool").unlink(missing_ok=True)
+
+
+def _resumed(path: Path) -> object:
+    """A sweep that goes on with such a journal, and its results as a table."""
+    from evenstep.simulate.study.sweep import SweepPlan
+    from evenstep.simulate.study.sweep_folder import SweepFolder
+
+    place = path.parent / "sweep"
+    folder, plan = SweepFolder(place), SweepPlan((), 1, _units())
+    folder.begin(plan, force=False)
+    (place / path.name).write_bytes(path.read_bytes())
+    rows = folder.begin(plan, force=False)
+    return folder.write_results(rows) if rows else None
+
+
+def _topology(path: Path) -> object:
+    from evenstep.doctor import lstopo
+
+    return lstopo.load(path)
 
 
 def _run_of(path: Path) -> object:
@@ -252,7 +363,7 @@ def _heard(path: Path) -> object:
 
 
 SUBJECTS = (
-    Subject("profile", "trace.json", _kineto, opened, weight=60),
+    Subject("profile", "trace.json", _kineto, opened, weight=20),
     Subject("flight recorder", "nccl_trace_rank_0", _rings, opened, weight=150),
     Subject("inspector", "inspector.log", _inspector, opened, weight=100),
     Subject("NCCL's log", "nccl.log", texts("test_nccl_debug", "LOG"), opened, weight=100),
@@ -265,8 +376,21 @@ SUBJECTS = (
     Subject("nsys", "a.sqlite", written("a.sqlite", _nsys), opened, weight=50),
     Subject("operations", "operations.csv", _operations, opened, weight=3),
     Subject("store", "manifest", written("store.json", _store), _in_store, weight=1),
+    Subject("store's ranks", "ranks", written("ranks.parquet", _store),
+            _in_table("ranks.parquet"), weight=1),
+    Subject("store's records", "records", written("nodes-", _store),
+            _in_table("nodes-*"), weight=1),
+    Subject("XPlane", "host.xplane.pb", recorded("jax-rank0.xplane.pb.gz"), opened, weight=30),
+    Subject("event file", "events.out.tfevents.1.host", recorded("tensorboardx.tfevents.gz"),
+            opened, weight=80),
+    Subject("timeline", "timeline.json", _timeline, opened, weight=10),
+    Subject("durations", "durations.csv", _durations, opened, weight=3),
+    Subject("calls of MPI", "rank-00000.calls", _rings_of_mpi, _collected, weight=6),
+    Subject("MPI's description", "rank-00000.ranks", _described_by_mpi, _collected, weight=6),
+    Subject("sweep's journal", "journal.jsonl", _sweep, _resumed, weight=3),
+    Subject("lstopo", "topology.xml", _topologies, _topology),
     Subject("pack", "node-a.pack", written("node-a.pack", _pack), opened, weight=15),
-    Subject("spool", "rank-00001.spool", written("rank-00001", _spools), _run_of, weight=60),
+    Subject("spool", "rank-00001.spool", written("rank-00001", _spools), _run_of, weight=30),
     Subject("watched spool", "spool", written("rank-00001", _spools), _watched, weight=30),
     Subject("news of a node", "node-a.bin", written("node-a.bin", _news), _heard, weight=40),
     Subject("run.json", "run.json", _run_facts, _facts),

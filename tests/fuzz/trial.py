@@ -56,7 +56,9 @@ class Watch:
             event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
         )
         place = str(args[0]) if args else ""
-        inside = place.startswith((self.folder, "/dev/null", tempfile.gettempdir()))
+        inside = (args and isinstance(args[0], int)) or place.startswith(
+            (self.folder, "/dev/null", tempfile.gettempdir())
+        )
         if event in FORBIDDEN + CONNECTING or (
             writes and not inside and "__pycache__" not in place
         ):

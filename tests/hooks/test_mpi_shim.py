@@ -164,6 +164,16 @@ def test_a_rank_that_has_a_spool_keeps_it(tmp_path):
     assert [file.name for file in spool.parent.iterdir()] == [spool.name]
 
 
+@pytest.mark.parametrize("line", ['{"communicator": 2}', '{"communicator": [], "ranks": 5}'])
+def test_of_a_description_that_makes_no_sense_no_spool_is_made(tmp_path, line):
+    put_rank(tmp_path, [call(1, 100, 200)])
+    text = (tmp_path / "attempt-000/rank-00000.ranks").read_text()
+    (tmp_path / "attempt-000/rank-00000.ranks").write_text(f"{text.splitlines()[0]}\n{line}\n")
+    assert collect.collect(tmp_path, run_id="r") == 0
+    assert not list((tmp_path / "attempt-000").glob("*.spool"))
+    assert not list((tmp_path / "attempt-000").glob("*.making"))
+
+
 def test_communicators_made_alike_are_numbered_in_their_order():
     made = [{"communicator": n, "parent": 1, "by": "Split", "name": "", "ranks": ranks}
             for n, ranks in ((2, [0, 1]), (3, [2, 3]), (4, [0, 1]))]  # fmt: skip

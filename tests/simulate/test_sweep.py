@@ -104,6 +104,15 @@ def test_what_was_finished_is_not_done_again(plan, rows, tmp_path):
     assert folder.begin(plan, force=False) == [rows[0], rows[5], rows[1]]
 
 
+def test_a_line_of_another_shape_is_no_row(plan, rows, tmp_path):
+    folder = SweepFolder(tmp_path)
+    folder.begin(plan, force=False)
+    wrong = [{"number": {}}, {**rows[0], "step_ms": [1]}, {**rows[0], "more": 1 << 80}, [], "{" * 9]
+    text = "".join(json.dumps(row) + "\n" for row in [*wrong, rows[1]])
+    (tmp_path / "journal.jsonl").write_text(text)
+    assert [row["number"] for row in folder.begin(plan, force=False)] == [rows[1]["number"]]
+
+
 def test_another_sweep_is_not_mixed_in(plan, rows, tmp_path):
     folder = SweepFolder(tmp_path)
     folder.begin(plan, force=False)

@@ -194,6 +194,29 @@ def test_a_group_of_what_are_no_ranks_is_damage(folder, tmp_path, ranks):
         load(copied)
 
 
+@pytest.mark.parametrize(("key", "value"), [("file", "x" * 5_000), ("counts", {"1": 1 << 80})])
+def test_a_part_with_a_name_or_a_count_that_none_has_is_damage(folder, tmp_path, key, value):
+    copied = tmp_path / "store"
+    shutil.copytree(folder, copied)
+    document = json.loads((copied / MANIFEST).read_text())
+    document["parts"][0][key] = value
+    (copied / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(TraceError, match="is damaged; store the run again"):
+        load(copied)
+
+
+@pytest.mark.parametrize("name", ["ranks.parquet", "nodes-*"])
+def test_a_damaged_table_is_a_sentence(folder, tmp_path, name):
+    copied = tmp_path / "store"
+    shutil.copytree(folder, copied)
+    table = next(copied.rglob(name))
+    data = table.read_bytes()
+    for noise in (b"\xee" * 400, b"\0" * 400):  # over the end, where the columns are described
+        table.write_bytes(data[:-420] + noise + data[-20:])
+        with pytest.raises(TraceError, match="cannot be read"):
+            load(copied).of_kind(Kind.STEP)
+
+
 @pytest.mark.parametrize("place", ["{other}", "../{name}", "link.parquet"])
 def test_a_manifest_that_names_a_file_elsewhere_is_not_followed(folder, tmp_path, place):
     copied = tmp_path / "store"

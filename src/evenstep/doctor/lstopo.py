@@ -58,7 +58,7 @@ def read(path: Path) -> Tree:
         raise UsageError(f"{path} defines XML entities, which no lstopo writes; export it again")
     try:
         root = Xml.fromstring(content)
-    except Xml.ParseError as error:
+    except (Xml.ParseError, LookupError) as error:  # the latter: an encoding nobody knows
         raise UsageError(f"{path} is not XML: {error}; write it with: lstopo --of xml") from None
     if root.tag != "topology":
         raise UsageError(

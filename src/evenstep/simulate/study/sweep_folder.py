@@ -53,7 +53,7 @@ class SweepFolder:
 
     def _finished(self, plan: SweepPlan) -> list[Row]:
         """Rows of the journal that belong to the plan; a line that was cut short is left out."""
-        wanted = {(unit.number, unit.key) for unit in plan.units}
+        wanted = {unit.number: unit.key for unit in plan.units}
         try:
             lines = self._journal.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
@@ -63,9 +63,12 @@ class SweepFolder:
             write_whole(self._journal, b"".join(lines))
         rows: dict[int, Row] = {}
         for line in lines:
-            row = _parsed(line)
-            if row is not None and (row.get("number"), row.get("key")) in wanted:
-                rows[row["number"]] = row
+            row = _parsed(line) or {}
+            number = row.get("number")
+            if not isinstance(number, int) or row.get("key") != wanted.get(number, ""):
+                continue
+            if all(map(_is_plain, row.values())):
+                rows[number] = row
         return list(rows.values())
 
     def add(self, row: Row) -> None:
@@ -99,7 +102,8 @@ class SweepFolder:
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
     """Names and types of the table's columns."""
     found: dict[str, str] = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
+    names = {name.lower(): name for row in reversed(rows) for name in reversed(row)}
+    for name in reversed(names.values()):  # the first of those that SQL takes for one
         values = [row[name] for row in rows if row.get(name) is not None]
         if all(isinstance(value, int) for value in values) and values:
             found[name] = "BIGINT"
@@ -108,6 +112,13 @@ def _columns(rows: Sequence[Row]) -> dict[str, str]:
         else:
             found[name] = "DOUBLE"
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a table can hold it."""
+    return (
+        abs(value) < 1 << 63 if type(value) is int else isinstance(value, bool | str | float | None)
+    )
 
 
 def _quoted(text: str) -> str:
@@ -125,12 +136,13 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def _named(held: Mapping[str, Any]) -> str:
-    varied = held.get("vary", {})
-    parts = (f"{name}={','.join(values)}" for name, values in varied.items())
+    varied = held.get("vary")
+    known = varied.items() if isinstance(varied, dict) else ()
+    parts = (f"{name}={','.join(map(str, v))}" for name, v in known if isinstance(v, list))
     return " ".join(parts) or "of another kind"

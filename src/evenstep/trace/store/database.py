@@ -49,7 +49,7 @@ def read(query: str, files: Sequence[Path]) -> dict[str, Array]:
 
         try:
             found = connection.execute(query, [[str(file) for file in files]]).fetchnumpy()
-        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+        except (duckdb.Error, UnicodeDecodeError) as error:
             reason = str(error).partition("\n")[0]
             raise TraceError(f"a file of the store cannot be read: {reason}") from error
     return {name: np.asarray(values) for name, values in found.items()}

@@ -34,13 +34,13 @@ ROW_GROUP = 122_880  # records that a reader takes or skips together; a multiple
 class StoredPart:
     """One file of records: some steps of the ranks of some nodes."""
 
-    file: str  # from the store's folder
+    file: Annotated[str, msgspec.Meta(pattern="^[ -~]{1,250}$")]  # from the store's folder
     first_step: int
     last_step: int
     first_rank: int  # of the lowest and the highest of its ranks
     last_rank: int
     block: int  # files of the same nodes have the same number
-    counts: Mapping[int, Annotated[int, msgspec.Meta(ge=0)]]  # records of each kind
+    counts: Mapping[int, Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]]  # records of each kind
     alike: Mapping[int, Mapping[str, int]]  # of each kind: columns in which all have one value
 
     def has(self, first: int, last: int) -> bool:

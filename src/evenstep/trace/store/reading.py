@@ -71,7 +71,9 @@ def groups_of(manifest: Manifest) -> tuple[Group, ...]:
 
 def _ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
     """The ranks, and the step of the first record of each that has some."""
-    found = store_database.read("select * from read_parquet(?) order by rank", [folder / RANKS])
+    columns = "rank, identity, facts, closed, dropped, oldest_step"
+    query = f"select {columns} from read_parquet(?) order by rank"
+    found = store_database.read(query, [folder / RANKS])
     ranks, oldest = {}, {}
     for index, rank in enumerate(found["rank"].tolist()):
         identity, facts = (_table(found[name][index], folder) for name in ("identity", "facts"))

@@ -10,9 +10,11 @@ import json
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evenstep.errors import EvenstepError
 from evenstep.hooks.mpi.cycle import MESSAGE, Cycle
 from evenstep.hooks.mpi.pmpi.communicators import Communicator, communicators
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
@@ -28,6 +30,10 @@ LIMIT = (
     "seen by the MPI shim: collectives, messages and waits; nothing of what happens between them, "
     "and neither persistent requests, one-sided operations, files nor neighbourhood collectives"
 )
+
+
+#: What reading files that others have changed since can end in.
+_DAMAGE = (struct.error, LookupError, TypeError, ValueError, AttributeError, EvenstepError)
 
 
 class RingCall(NamedTuple):
@@ -53,13 +59,15 @@ class RingCall(NamedTuple):
 def collect(folder: Path, *, run_id: str) -> int:
     """Make a spool of every rank's calls; how many were made.
 
-    A rank that has one was observed from inside Python as well, which sees more: that one stays.
+    A rank that has one was observed from inside Python as well, which sees more: that one stays. Of
+    files that are damaged no spool is made.
     """
     made = 0
     for calls in sorted(folder.glob("attempt-*/rank-*.calls")):
         spool = calls.with_suffix(".spool")
         if not spool.exists():
-            made += _converted(calls, spool, run_id)
+            with suppress(*_DAMAGE):
+                made += _converted(calls, spool, run_id)
         if spool.exists():
             calls.unlink()
             calls.with_suffix(".ranks").unlink(missing_ok=True)
@@ -72,7 +80,13 @@ def _converted(calls: Path, spool: Path, run_id: str) -> bool:
         return False
     known = sorted(read(calls))
     attempt = int(calls.parent.name.removeprefix("attempt-") or 0)
-    _write(spool, _identity(lines[0], run_id, attempt), lines, known)
+    scratch = spool.with_suffix(".making")
+    scratch.unlink(missing_ok=True)
+    try:
+        _write(scratch, _identity(lines[0], run_id, attempt), lines, known)
+        scratch.replace(spool)
+    finally:
+        scratch.unlink(missing_ok=True)
     return True
 
 
@@ -154,10 +168,8 @@ def _write(
 ) -> None:
     groups = communicators(lines)
     ends, how = step_ends(calls, groups)
-    scratch = path.with_suffix(".making")
-    scratch.unlink(missing_ok=True)
     spool = Spool.create(
-        scratch, identity, ring_bytes=112 * (2 * len(calls) + 64),
+        path, identity, ring_bytes=112 * (2 * len(calls) + 64),
         summary_bytes=512 * (2 * len(ends) + 256),
     )  # fmt: skip
     numbers = {number: spool.add_group(one.described()) for number, one in groups.items()}
@@ -171,7 +183,6 @@ def _write(
     if closed is not None:
         spool.add_fact("closed", {"monotonic_ns": closed, "reason": "MPI_Finalize"})
     spool.shut()
-    scratch.replace(path)
 
 
 def _put_calls(
