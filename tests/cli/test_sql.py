@@ -181,7 +181,7 @@ def test_query_and_run_in_the_wrong_order_are_recognised(run, capsys):
 
 def test_tables_are_documented(capsys):
     assert main(["sql", "--tables"]) == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert all(f"{table.name}: {table.meaning}" in text for table in TABLES)
     assert main(["sql", "--tables", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["tables"]) == {table.name for table in TABLES}

@@ -1,0 +1,34 @@
+"""How many modules of ours something passes through: what a reader has to know to follow it."""
+
+import sys
+from pathlib import Path
+
+import evenstep
+from evenstep.scenario.scenario import load
+from evenstep.simulate.simulation import simulate_trace
+
+ROOT = Path(evenstep.__file__).parent
+EXAMPLE = ROOT.parents[1] / "examples" / "scenarios" / "straggler.toml"
+
+
+def passed(run):
+    """Modules whose functions are called meanwhile, in order; docs/design.md has the list."""
+    found = {}
+
+    def called(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and ROOT in path.parents and frame.f_code.co_name != "<module>":
+            found[str(path.relative_to(ROOT))] = None
+
+    sys.setprofile(called)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return list(found)
+
+
+def test_a_scenario_becomes_a_trace_through_no_more_modules_than_before():
+    scenario = load(EXAMPLE, ["run.steps=3"])
+    simulate_trace(scenario)  # what is looked up once is looked up
+    assert len(passed(lambda: simulate_trace(scenario))) <= 30
