@@ -1,4 +1,4 @@
-# make demo | test | test-stacks | test-gpu | check | check-js | docs | dist | fuzz | fuzz-importers | corpus | bench
+# make demo | test | test-stacks | test-gpu | mutants | check | check-js | docs | dist | fuzz | fuzz-importers | corpus
 # make test-torch-versions | clean
 # PYTHON=python3.12 make test   uses another interpreter for a new environment
 
@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
-TOOLS := pytest hypothesis mypy ruff playwright \
+TOOLS := pytest hypothesis coverage mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto \
 	mkdocs-material "mkdocstrings[python]" promql-parser grafana-foundation-sdk \
 	kubernetes-validate kubeflow-trainer-api
@@ -15,7 +15,7 @@ RANKS := mpi4py mpich jax
 STACKS := lightning transformers accelerate deepspeed "ray[default,train]"
 VERSIONED := .venv-torch
 
-.PHONY: demo test test-stacks test-gpu check check-js docs dist fuzz fuzz-importers corpus bench test-torch-versions clean
+.PHONY: demo test test-stacks test-gpu mutants check check-js docs dist fuzz fuzz-importers corpus bench test-torch-versions clean
 
 demo: $(VENV)/.ready
 	$(BIN)/evenstep demo
@@ -52,6 +52,11 @@ dist: $(VENV)/.ready
 # The property tests on a thousand new cases each: minutes, and in no CI.
 fuzz: $(VENV)/.ready
 	EVENSTEP_FUZZ=1 $(BIN)/python -m pytest tests/pacing tests/trace tests/diagnose tests/importers tests/simulate
+
+# How many small changes of the code a test notices: half an hour on two cores.
+SAMPLE ?= 40
+mutants: $(VENV)/.ready
+	$(BIN)/python -m tests.mutants --sample $(SAMPLE)
 
 # Everything that reads what others wrote: numbered inputs under limits, then coverage-guided ones.
 # A night on two cores: make fuzz-importers INPUTS=1000000 SECONDS=28800

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from evenstep.doctor.check import Check, Severity, Subject, or_ok
 from evenstep.doctor.host import Host
-from evenstep.doctor.variable_names import FOREIGN, KNOWN, RENAMED
 from evenstep.trace.spool.facts import recorded_environment
+from evenstep.trace.spool.toml import read_toml
 
 NCCL_GUIDE = "NCCL user guide, Environment Variables"
 _NEAR = 0.85  # similarity of names from which one is the other, misspelt
 _CONF_FILES = ("etc/nccl.conf",)
-_OURS = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_")
+_TOLD: dict[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
+#: Names known, by the prefix that makes a variable one of its library's.
+KNOWN: Mapping[str, frozenset[str]] = {
+    prefix: frozenset(prefix + word for word in words.split())
+    for prefix, words in _TOLD["names"].items()
+}
+FOREIGN: tuple[str, ...] = tuple(_TOLD["foreign"]["prefixes"])
+RENAMED: Mapping[str, tuple[str, str]] = _TOLD["outdated"]
 
 
 class VariableSetting(NamedTuple):
@@ -62,7 +70,7 @@ def checks(host: Host) -> Iterator[Check]:
 
 def names(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     """Variables that nothing reads."""
-    ours = sorted(name for name in given if name.startswith(_OURS))
+    ours = sorted(name for name in given if name.startswith(tuple(KNOWN)))
     subject = Subject("variables.names", NCCL_GUIDE)
     wrong = [check for name in ours if (check := _name(name, given[name])) is not None]
     fine = f"{len(ours)} set, all of them known" if ours else "none is set"
@@ -105,134 +113,65 @@ def _renamed(name: str, setting: VariableSetting) -> Check:
 
 
 class Rule(NamedTuple):
-    """A value that does harm."""
+    """Values of a variable that do harm; the first words of `bad` say how its rest is read."""
 
     variable: str
-    bad: Callable[[str], bool]
-    severity: Severity
+    bad: str
+    severity: str
     why: str
-    source: str = NCCL_GUIDE
+    source: str = ""
     mend: str = ""  # "": take it away
 
-
-def _on(value: str) -> bool:
-    return value.strip().lower() in ("1", "true", "y", "yes")
-
-
-def _off(value: str) -> bool:
-    return value.strip() == "0"
-
-
-def _outside(low: int, high: int) -> Callable[[str], bool]:
-    return lambda value: not (value.strip().lstrip("-").isdecimal() and low <= int(value) <= high)
-
-
-def _none_of(*words: str) -> Callable[[str], bool]:
-    return lambda value: value.strip().upper() not in words
-
-
-def _names_other_than(*words: str) -> Callable[[str], bool]:
-    """Of "^a,b;allreduce:c": whether a word is none of these."""
-
-    def bad(value: str) -> bool:
-        parts = (part.rpartition(":")[2].lstrip("^") for part in value.lower().split(";"))
-        named = (word.strip() for part in parts for word in part.split(","))
-        return any(word and word not in words for word in named)
-
-    return bad
+    def harms(self, value: str) -> bool:
+        """Whether a value is one of them."""
+        kind, words = _read(self.bad)
+        plain = value.strip()
+        match kind:
+            case "on" | "off":
+                return plain.lower() in (_ON if kind == "on" else ("0",))
+            case "one of":
+                return plain.upper() in words
+            case "none of":
+                return plain.upper() not in ["" if word == "-" else word for word in words]
+            case "outside":
+                low, high = map(int, words)
+                return not (plain.lstrip("-").isdecimal() and low <= int(plain) <= high)
+            case "begins":
+                return plain.upper().startswith(words[0])
+            case "names":
+                return words[0] in value.lower() and "^" not in value
+            case "names other than":
+                return any(name not in words for name in _named(value))
+            case "no power of two":
+                return not value.isdecimal() or int(value).bit_count() != 1
+        return bool(value)  # it is set
 
 
-def _no_power_of_two(value: str) -> bool:
-    return not value.isdecimal() or int(value) < 1 or int(value) & (int(value) - 1) != 0
+_ON = ("1", "true", "y", "yes")
+_KINDS = ("one of", "none of", "outside", "begins", "names other than", "names")
 
 
-def _always(value: str) -> bool:
-    return bool(value)
+def _read(condition: str) -> tuple[str, list[str]]:
+    kind = next((kind for kind in _KINDS if condition.startswith(f"{kind} ")), condition)
+    return kind, condition.removeprefix(kind).split()
 
 
-_LEVELS = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
-_ALGORITHMS = (
-    "ring", "tree", "collnet", "collnetchain", "collnetdirect", "nvls", "nvlstree", "pat",
-)  # fmt: skip
-_LOGGING = "TORCH_DISTRIBUTED_DEBUG, torch.distributed documentation"
-_CUDA = "CUDA C++ Programming Guide, Environment Variables"
-_TORCH_NCCL = "torch, ProcessGroupNCCL.hpp"
+def _named(value: str) -> list[str]:
+    """The words of "^a,b;allreduce:c"."""
+    parts = [part.rpartition(":")[2].lstrip("^") for part in value.lower().split(";")]
+    return [word.strip() for part in parts for word in part.split(",") if word.strip()]
 
-RULES = (
-    Rule("NCCL_P2P_DISABLE", _on, Severity.WARNING,
-         "GPUs of a node exchange through host memory instead of NVLink or PCIe"),
-    Rule("NCCL_P2P_LEVEL", lambda v: v.strip().upper() in ("LOC", "0"), Severity.WARNING,
-         "GPUs of a node never reach each other's memory directly"),
-    Rule("NCCL_P2P_LEVEL", _none_of(*_LEVELS), Severity.PROBLEM,
-         "the level is none of LOC, NVL, PIX, PXB, PHB, SYS"),
-    Rule("NCCL_SHM_DISABLE", _on, Severity.WARNING,
-         "GPUs that cannot reach each other directly go through the network card"),
-    Rule("NCCL_NET_GDR_LEVEL", lambda v: v.strip().upper() in ("LOC", "0"), Severity.WARNING,
-         "the network never reads GPU memory by itself: every byte passes through the host"),
-    Rule("NCCL_NET_GDR_LEVEL", _none_of(*_LEVELS), Severity.PROBLEM,
-         "the level is none of LOC, PIX, PXB, PHB, SYS"),
-    Rule("NCCL_DMABUF_ENABLE", _off, Severity.ADVICE,
-         "without nvidia-peermem the network then cannot reach GPU memory by itself"),
-    Rule("NCCL_NTHREADS", _none_of("64", "128", "256", "512"), Severity.PROBLEM,
-         "only 64, 128, 256 and 512 are allowed"),
-    Rule("NCCL_SOCKET_NTHREADS", _outside(1, 16), Severity.PROBLEM, "it must be 1 to 16"),
-    Rule("NCCL_IB_TIMEOUT", _outside(0, 31), Severity.PROBLEM,
-         "it must be 0 to 31; anything else never times out, so a lost link hangs the job"),
-    Rule("NCCL_IB_TIMEOUT", lambda v: v.strip() == "0", Severity.WARNING,
-         "0 never times out: a lost link hangs the job instead of ending it"),
-    Rule("NCCL_IB_RETRY_CNT", _outside(0, 7), Severity.PROBLEM, "it must be 0 to 7"),
-    Rule("NCCL_IB_QPS_PER_CONNECTION", _outside(1, 128), Severity.PROBLEM,
-         "it must be 1 to 128"),
-    Rule("NCCL_MAX_CTAS", _outside(1, 64), Severity.PROBLEM, "it must be 1 to 64"),
-    Rule("NCCL_MIN_CTAS", _outside(1, 64), Severity.PROBLEM, "it must be 1 to 64"),
-    Rule("NCCL_CROSS_NIC", _none_of("0", "1", "2"), Severity.PROBLEM, "it must be 0, 1 or 2"),
-    Rule("NCCL_NVLS_ENABLE", _off, Severity.ADVICE,
-         "NVSwitches of the fourth generation could reduce, and are not let to"),
-    Rule("NCCL_BUFFSIZE", _no_power_of_two, Severity.ADVICE,
-         "sizes that are powers of two are recommended; 4194304 is the default"),
-    Rule("NCCL_ALGO", _names_other_than(*_ALGORITHMS), Severity.PROBLEM,
-         "it names an algorithm there is none of; from NCCL 2.24 the job fails on it"),
-    Rule("NCCL_ALGO", _always, Severity.ADVICE,
-         "NCCL no longer chooses by size and topology; it is meant for experiments"),
-    Rule("NCCL_PROTO", _names_other_than("ll", "ll128", "simple"), Severity.PROBLEM,
-         "it names a protocol there is none of"),
-    Rule("NCCL_PROTO", lambda v: "ll128" in v.lower() and "^" not in v, Severity.WARNING,
-         "LL128 forced on a platform that does not support it can corrupt data"),
-    Rule("NCCL_PROTO", _always, Severity.ADVICE,
-         "NCCL no longer chooses by size; it is meant for experiments"),
-    Rule("NCCL_DEBUG", _none_of("VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE", ""),
-         Severity.WARNING, "the level is none of VERSION, WARN, INFO, TRACE: nothing is logged"),
-    Rule("NCCL_DEBUG", lambda v: v.strip().upper() == "TRACE", Severity.WARNING,
-         "every call of every rank writes a line", mend="export NCCL_DEBUG=WARN"),
-    Rule("NCCL_LAUNCH_MODE", lambda v: v.strip().upper() == "GROUP", Severity.WARNING,
-         "cooperative launch is deprecated since 2.9 and serialises kernels"),
-    Rule("NCCL_CHECK_MODE", lambda v: v.strip().upper().startswith("DEBUG"), Severity.ADVICE,
-         "arguments are checked on each call, which adds latency"),
-    Rule("NCCL_RAS_ENABLE", _off, Severity.ADVICE,
-         "a job that hangs can then not be asked which rank is missing"),
-    Rule("CUDA_LAUNCH_BLOCKING", _on, Severity.PROBLEM,
-         "the host waits for every kernel: nothing overlaps, collectives neither", _CUDA),
-    Rule("TORCH_DISTRIBUTED_DEBUG", lambda v: v.strip().upper() == "DETAIL", Severity.WARNING,
-         "each collective is preceded by one that compares it on all ranks", _LOGGING),
-    Rule("TORCH_NCCL_BLOCKING_WAIT", _on, Severity.WARNING,
-         "wait() blocks the host until the collective has ended: launches no longer run ahead",
-         _TORCH_NCCL),
-    Rule("TORCH_NCCL_ASYNC_ERROR_HANDLING", _off, Severity.WARNING,
-         "when one rank fails the others wait for ever", _TORCH_NCCL),
-    Rule("TORCH_NCCL_ENABLE_MONITORING", _off, Severity.ADVICE,
-         "a stuck watchdog is not noticed, and holds the job's nodes", _TORCH_NCCL),
-    Rule("TORCH_NCCL_NAN_CHECK", _on, Severity.ADVICE,
-         "every buffer is read once more before it is sent", _TORCH_NCCL),
-)  # fmt: skip
+
+RULES = tuple(Rule(*row) for row in _TOLD["harm"]["rules"])
 
 
 def values(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     """Values that do harm; of a variable, the worst thing that can be said."""
     worst: dict[str, Rule] = {}
     for rule in RULES:
-        if rule.variable in given and rule.bad(given[rule.variable].value):
+        if rule.variable in given and rule.harms(given[rule.variable].value):
             known = worst.get(rule.variable)
-            if known is None or rule.severity > known.severity:
+            if known is None or Severity[rule.severity.upper()] > Severity[known.severity.upper()]:
                 worst[rule.variable] = rule
     found = [_harm(rule, given[name]) for name, rule in worst.items()]
     yield from or_ok(found, Subject("variables.values", NCCL_GUIDE).ok("none does harm"))
@@ -240,8 +179,8 @@ def values(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
 
 def _harm(rule: Rule, setting: VariableSetting) -> Check:
     where = "" if setting.place == "the environment" else f" in {setting.place}"
-    return Subject("variables.values", rule.source).of(
-        rule.severity,
+    return Subject("variables.values", rule.source or NCCL_GUIDE).of(
+        Severity[rule.severity.upper()],
         f"{rule.variable}={setting.value}{where}",
         rule.why,
         rule.mend or setting.unset(rule.variable),
