@@ -10,11 +10,15 @@ import os
 import runpy
 import signal
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import evenstep
+from evenstep.agent.actions.link import LinkToken
 from evenstep.agent.rank import Agent
 from evenstep.attachment import agent as agents
+from evenstep.pacing import TrialBudget
 from evenstep.trace.spool.layout import RECORD_BYTES
 from lab.board import Board
 from lab.fair.rank import records
@@ -34,9 +38,10 @@ def main(argv: list[str]) -> None:
     trial = Trial.read(Path(argv[0]))
     number, rank = int(argv[1]), int(os.environ["RANK"])
     agent = attached(trial, number)
-    pacer = turns(trial, number, rank)
+    tokens = tokens_of(agent, trial, number, rank)
+    pacer = turns(agent, trial, number, rank, tokens)
     agent._pace.pacer = pacer
-    signal.signal(signal.SIGTERM, lambda *_: _leave(agent, pacer))
+    signal.signal(signal.SIGTERM, lambda *_: _leave(agent, pacer, tokens))
     if trial.scenario.real_time:
         precise()  # also for the threads of gloo, which are not there yet
     sys.argv[:] = [str(TRAINING), str(path_of(trial.folder, number))]
@@ -60,8 +65,25 @@ def attached(trial: Trial, number: int) -> Agent:
     return agent
 
 
-def turns(trial: Trial, number: int, rank: int) -> TurnPacer:
-    """A pacer that follows the board."""
+def tokens_of(agent: Agent, trial: Trial, number: int, rank: int) -> list[LinkToken | None]:
+    """The token of each arm in which this rank asks for its job."""
+
+    def nobody(gate: Callable[[], None] | None) -> None:
+        del gate  # it is the arm's turn that decides
+
+    return [
+        None
+        if link is None or rank
+        else LinkToken(agent.recorder, TrialBudget(), group=link[0], gate_by=nobody,
+                       held=agent._pace.held, guarded=link[1])
+        for link in trial.links(number)
+    ]  # fmt: skip
+
+
+def turns(
+    agent: Agent, trial: Trial, number: int, rank: int, tokens: Sequence[LinkToken | None]
+) -> TurnPacer:
+    """A pacer that follows the board, and with it the token of the arm whose turn it is."""
     job, arms = trial.scenario.jobs[number], trial.schedule.arms
     common = {
         **trial.arm_settings(), "rank": rank, "world": job.ranks, "exchange_ns": int(PERIOD_S * 1e9)
@@ -73,15 +95,27 @@ def turns(trial: Trial, number: int, rank: int) -> TurnPacer:
     def arm_now(step: int) -> int:
         if rank == 0:
             pulse.beat(step)
-        return trial.schedule.arm_at(board.block)
+        arm = trial.schedule.arm_at(board.block)
+        token = tokens[arm]
+        if agent._conductor.turns != [token] * (token is not None):
+            for other in agent._conductor.turns:
+                other.turns[0].leave(time.monotonic_ns())
+            agent._conductor.turns = [] if token is None else [token]
+            agent.gate_by(None if token is None else token.before_collective)
+        return arm
 
     return TurnPacer(settings_of(settings), arm_now)
 
 
-def _leave(agent: Agent, pacer: TurnPacer) -> None:
+def _leave(agent: Agent, pacer: TurnPacer, tokens: Sequence[LinkToken | None]) -> None:
     """Close the trace; nothing of torch is taken down, since the other ranks may be gone."""
     try:
-        agent.spool.add_fact(ACCOUNTS, pacer.told())
+        told = pacer.told()
+        for account, token in zip(told, tokens, strict=True):
+            if token is not None:
+                account["verdict"] = token.turn.token.trial.word
+                token.turn.remove()
+        agent.spool.add_fact(ACCOUNTS, told)
         evenstep.detach()
     finally:
         os._exit(0)

@@ -31,9 +31,9 @@ privileged = pytest.mark.skipif(bool(LACKING), reason=LACKING or "nothing is lac
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    """The folder of a run of two arms."""
+    """The folder of a run of three arms."""
     made = tmp_path_factory.mktemp("tcp")
-    arms = run.arms_for(["paper+sharing"], again=False)
+    arms = run.arms_for(["paper+sharing", "token+unguarded"], again=False)
     run.carry_out(SCENARIO, Schedule(arms, 1, 0, seed=0), made)
     return made
 
