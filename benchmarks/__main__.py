@@ -26,6 +26,7 @@ NAMES = (
     "deaths",
     "stacks",
     "beside",
+    "one_host",
     "seams",
     "gpu",
     "step_time",

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.verdict import NAMED, Verdict, best, sureness, verdict
 from evenstep.report.terminal.style import Style
-from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
-from evenstep.words import capital, duration, is_known, percent, plural, printable
+from evenstep.report.terminal.terminal import bar, legend, scaling
+from evenstep.words import capital, duration, is_known, number, percent, plural, printable
 
 OTHERS = 3  # findings beside the first that get a line each
 LINES = 2  # of a reason or an advice
+SPOKEN = 0.01  # of a step: a smaller share is drawn, and not in the legend
 GREEN, BOLD, DIM = "32", "1", "2"
 
 
@@ -69,24 +70,34 @@ def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     known = {key: value for key, value in shares.items() if is_known(value)}
     if known:
         yield bar(known, style)
-        yield from legend(known, style)
+        yield from legend({key: value for key, value in known.items() if value >= SPOKEN}, style)
     if diagnosis.summary.get("steps"):
-        yield from style.wrap(step_time(diagnosis))
+        yield from style.wrap(_step_time(diagnosis))
+
+
+def _step_time(diagnosis: Diagnosis) -> str:
+    summary = diagnosis.summary
+    time, throughput = summary.get("step_time") or {}, summary.get("throughput") or {}
+    parts = [f"step {duration(time.get('mean_ns'))} mean, {duration(time.get('p99_ns'))} p99"]
+    if is_known(throughput.get("value")):
+        parts.append(number(throughput["value"], printable(throughput.get("unit") or "")))
+    parts.append(f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}")
+    return " · ".join(parts)
 
 
 def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     rest = diagnosis.findings[1:]
-    for number, finding in enumerate(rest[:OTHERS], start=2):
+    for place, finding in enumerate(rest[:OTHERS], start=2):
         text = f"{finding.title}: {percent(finding.severity)}, {sureness(finding.confidence)}"
-        yield from style.wrap(printable(text), first=f"{number}. ", indent=3)
+        yield from style.wrap(printable(text), first=f"{place}. ", indent=3)
     if len(rest) > OTHERS:
         yield f"   and {plural(len(rest) - OTHERS, 'smaller finding')}"
 
 
 def _more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    number = len(diagnosis.limits)
+    unknown = len(diagnosis.limits)
     if notice := diagnosis.run.get("preempted"):
         told = f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']})"
         yield from style.wrap(capital(printable(told)))
-    limits = f"{plural(number, 'thing')} this trace cannot tell; " if number else ""
+    limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""
     yield from style.wrap(f"{limits}--verbose says all, --html FILE draws it", code=DIM)

@@ -78,7 +78,9 @@ def bar(shares: dict[str, float], style: Style) -> str:
 
 def legend(shares: dict[str, float], style: Style) -> Iterator[str]:
     parts = [
-        (f"{_GLYPHS[name]} {label} {percent(shares.get(name))}", name) for name, label in SHARES
+        (f"{_GLYPHS[name]} {label} {percent(shares[name])}", name)
+        for name, label in SHARES
+        if name in shares
     ]
     line, used = "", 0
     for text, name in parts:
