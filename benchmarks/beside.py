@@ -132,7 +132,8 @@ def _hta(python: str, fault: str, folder: Path) -> Told:
     done = _done([python, "-c", HTA, *files], wrong=(0, 1))
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it failed"])[-1]
-        return Told(f"no result: {last}", len(done.stderr.splitlines()), 2, 8)
+        why = f"no result without kernels of a GPU in the profile: {last}"
+        return Told(why, len(done.stderr.splitlines()), 2, 8)
     return Told(done.stdout, len(done.stdout.splitlines()), 2, 8)
 
 

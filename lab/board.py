@@ -11,7 +11,10 @@ import mmap
 import struct
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _WORD = struct.Struct("<q")
 BEFORE, OVER = -1, -2  # nothing counts yet; the run is over

@@ -5,9 +5,12 @@ from __future__ import annotations
 import mmap
 import struct
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING
 
 from lab.scenario import MOST_RANKS
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _WORD = struct.Struct("<q")
 _BYTES = _WORD.size * (1 + MOST_RANKS)

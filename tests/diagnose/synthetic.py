@@ -82,7 +82,10 @@ class World:
     nodes: tuple[int, ...] | None = None  # of every rank; None: packed
 
     def node(self, rank: int) -> int:
-        return self.nodes[rank] if self.nodes else rank // self.ranks_per_node
+        if self.nodes:
+            return self.nodes[rank]
+        hosts_share = self.ranks // 2 if self.fabric else self.ranks  # one host has no fabric
+        return rank // max(min(self.ranks_per_node, hosts_share), 1)
 
     def partitions(self) -> dict[str, list[list[int]]]:
         """Groups by what they are for; those of a name are disjoint and cover all ranks."""

@@ -9,10 +9,13 @@ import os
 from collections.abc import Mapping
 from time import monotonic_ns
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from evenstep.attachment import agent
 from evenstep.trace.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Span:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,9 +43,8 @@ class Said(NamedTuple):
 
 def carried_out(task: DiagnosisTask) -> Said:
     """Read and diagnose one trace, quietly."""
-    with chdir(task.folder):
-        given = sort_out(list(task.paths))
-        return said(opened(given, given.bundles[task.number], task), task)
+    given = sort_out([task.folder / path for path in task.paths])
+    return said(opened(given, given.bundles[task.number], task), task)
 
 
 def said(opened: Opened, task: DiagnosisTask) -> Said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError
@@ -38,7 +38,7 @@ def _mark(folder: RunFolder, name: str, first: int) -> None:
     path = folder.preemption_path(attempt)
     if attempt < first or path.exists():
         return
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     facts = {"schema": SCHEMA, "signal": name, "at": at, "hostname": hostname()}
     write_whole(path, json.dumps(facts, indent=2) + "\n")
     say(f"attempt {attempt} is preempted ({name}); passing it on")

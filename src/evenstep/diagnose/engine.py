@@ -215,8 +215,13 @@ def _facts(trace: Trace) -> list[str]:
             missing = ", ".join(hooks["unseen"])
             lines.setdefault(f"operations this torch does not show: {missing}", []).append(rank)
         if facts.get("absent"):
-            listed = "; ".join(f"{name}: {why}" for name, why in facts["absent"].items())
-            lines.setdefault(f"not sampled: {listed}", []).append(rank)
+            listed = "; ".join(
+                f"{name}: {why}"
+                for name, why in facts["absent"].items()
+                if name != "infiniband" or len(trace.nodes) > 1  # one host needs none
+            )
+            if listed:
+                lines.setdefault(f"not sampled: {listed}", []).append(rank)
         if info.dropped:
             lines.setdefault("the ring has overwritten the oldest records", []).append(rank)
     everywhere = len(trace.ranks)

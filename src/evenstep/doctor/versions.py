@@ -11,8 +11,8 @@ from evenstep.doctor.check import Check, Subject
 from evenstep.doctor.host import Host
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
-OLDEST_PYTHON = (3, 11)
-TESTED_PYTHON = ((3, 11), (3, 13))
+OLDEST_PYTHON = (3, 10)
+TESTED_PYTHON = ((3, 10), (3, 13))
 TESTED_TORCH = ((2, 13), (2, 14))
 OLDEST_NCCL_RAS = (2, 24)
 _OUR_TESTS = "evenstep's own tests"
@@ -52,12 +52,12 @@ def _python(host: Host) -> Check:
     if parts(version) < OLDEST_PYTHON:
         return subject.problem(
             f"Python {version}",
-            "evenstep needs 3.11 inside the training process",
-            "use an environment with Python 3.11 or newer",
+            "evenstep needs 3.10 inside the training process",
+            "use an environment with Python 3.10 or newer",
         )
     if parts(version) > TESTED_PYTHON[1]:
         return subject.advice(
-            f"Python {version}", "evenstep was tested with 3.11 to 3.13", "nothing, unless it fails"
+            f"Python {version}", "evenstep was tested with 3.10 to 3.13", "nothing, unless it fails"
         )
     return subject.ok(f"Python {version}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from enum import StrEnum
+from enum import Enum
 from typing import NamedTuple
 
 from evenstep.pacing.random_trial import LONGEST_SCALE, SPANS
@@ -79,8 +79,10 @@ class Plan(NamedTuple):
         return cls(first, last, attempt, world, span, scale) if known and first <= last else None
 
 
-class Reason(StrEnum):
+class Reason(str, Enum):
     """Why a step is held, or is not."""
+
+    __str__ = str.__str__  # the words, in a text, too
 
     OFF = "pacing is off"
     KILLED = "stopped by the kill switch"

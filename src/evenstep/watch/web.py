@@ -19,10 +19,13 @@ from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from evenstep.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 PAGE = Path(__file__).parent / "assets"
 ADDRESS = "127.0.0.1"

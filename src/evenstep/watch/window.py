@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.spool.layout import Phase
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Array = npt.NDArray[Any]
 

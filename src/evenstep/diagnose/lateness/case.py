@@ -345,8 +345,10 @@ def found(
 ) -> Finding:
     """A finding of what this share of the step time is lost to.
 
-    `confidence` is that of the share unless the evidence is of another kind.
+    `confidence` is that of the share unless the evidence is of another kind. Of the options those
+    that give nothing back are left out, and those that change the mathematics stand last.
     """
+    useful = [option for option in options if option.gain is None or option.gain > 0]
     return Finding(
         mode=mode,
         layer=layer,
@@ -357,7 +359,7 @@ def found(
         where=where,
         when=when,
         effect=Effect(round(share.value, 4), projected),
-        options=options,
+        options=sorted(useful, key=lambda option: "convergence" in option.cost),
         evidence=evidence,
         change=change,
     )

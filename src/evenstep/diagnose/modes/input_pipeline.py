@@ -6,14 +6,16 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.verdict import NAMED
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Phase
 
+LATE = 2.0  # times the usual: a batch that was not ready
 COMMON = 0.25  # of the longest: where every rank waits so much for input, it is everybody's
 
 
@@ -50,9 +52,7 @@ def _late_ranks(case: Case) -> Finding | None:
         where=case.where(ranks),
         when=recurrence,
         projected=projection.constant(share, len(case.grid.ranks)),
-        options=_options(
-            share, "replay of the trace with these ranks' input as fast as the others'"
-        ),
+        options=_of_ranks(case, share, ranks),
         evidence=[*case.wait_evidence(cells), _input_evidence(case, ranks)],
         change=case.relieved(cells, Cause.INPUT),
     )
@@ -76,7 +76,7 @@ def _everybody(case: Case) -> Finding | None:
         return None
     change = case.taken(values, Cause.INPUT)
     share = case.share(case.saved(change))
-    if share.value < SMALLEST_SHARE:
+    if share.value < (SMALLEST_SHARE if _late_batches(values) else NAMED):
         return None
     steps = case.grid.steps
     return found(
@@ -91,13 +91,41 @@ def _everybody(case: Case) -> Finding | None:
         where=Where(),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
         projected=projection.constant(share, len(case.grid.ranks)),
-        options=_options(share, "replay of the trace with batches always ready"),
+        options=_of_everybody(share, "replay of the trace with batches always ready"),
         evidence=[Evidence("input_per_step", round(float(np.median(values))), 0, "ns")],
         change=change,
     )
 
 
-def _options(share: Share, method: str) -> list[Option]:
+def _late_batches(values: Array) -> bool:
+    """Whether batches are late now and then: handing one over takes time, too, always the same."""
+    return bool(np.quantile(values, 0.95) > LATE * max(float(np.median(values)), 1.0))
+
+
+def _of_ranks(case: Case, share: Share, ranks: list[int]) -> list[Option]:
+    """Others have the same loader and the same settings: what differs is the host, or the data."""
+    gain = share.rounded()
+    hosts = words.some(case.where(ranks).nodes) or "its host"
+    whose = words.ranks(ranks)
+    method = "replay of the trace with these ranks' input as fast as the others'"
+    return [
+        Option(
+            f"find what the loader of {whose} waits for that others' do not: its part of the data, "
+            f"or storage and free cores of {hosts}",
+            *gain,
+            "looking at one loader; no change of the job",
+            method,
+        ),
+        Option(
+            f"if it moves with the host: copy the data to disks of {hosts}, or take another host",
+            *gain,
+            "a copy, or one restart and a spare host",
+            method,
+        ),
+    ]
+
+
+def _of_everybody(share: Share, method: str) -> list[Option]:
     gain = share.rounded()
     return [
         Option(

@@ -69,13 +69,20 @@ def find(case: Case) -> list[Finding]:
             projected=projection.by_noise(share, ranks),
             options=[
                 Option(
+                    "give data workers and helpers cores of their own, and keep daemons and the "
+                    "collector out of the steps",
+                    *share.rounded(),
+                    "what they take elsewhere",
+                    "replay with every rank's own work even: the most there is",
+                ),
+                Option(
                     f"synchronize every {ROUND_STEPS} steps (local SGD, DiLoCo)",
                     round(gain, 4),
                     round(max(0.0, gain - (share.value - share.low)), 4),
                     round(min(1.0, gain + (share.high - share.value)), 4),
                     "another algorithm: convergence must be checked",
                     "independent noise per step falls like 1/sqrt(steps per round)",
-                )
+                ),
             ],
             evidence=[
                 Evidence("amplification", round(factor, 3), 0.0, "factor"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -136,7 +136,7 @@ def _clock_s(text: str) -> float:
     if found is None:
         return np.nan
     try:
-        at = datetime.fromisoformat(f"{found[1]} {found[2]}").replace(tzinfo=UTC)
+        at = datetime.fromisoformat(f"{found[1]} {found[2]}").replace(tzinfo=timezone.utc)
     except ValueError:
         return np.nan
     return at.timestamp() + float(f"0.{found[3] or 0}")

@@ -113,7 +113,9 @@ def render(
     mapped = {"links": link_map.bundles} if link_map is not None else {}
     packed = pack({**shown.tables, **mapped})
     drawn = scaling(diagnosis, projection)
-    loads = fabric.simulated(links) if links else fabric.loads(trace)
+    loads = fabric.simulated(links) if links else []
+    if not links and len(trace.nodes) > 1:
+        loads = fabric.loads(trace)
     script = sheet.script(SCRIPTS)
     text: str = template.render(
         diagnosis=diagnosis,

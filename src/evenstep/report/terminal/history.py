@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from evenstep.diagnose.compare.history import History, PastRun, Workload
 from evenstep.words import duration, number, percent, plural, printable
@@ -32,7 +32,7 @@ def _lines(found: History) -> Iterator[str]:
 
 
 def _row(run: PastRun) -> str:
-    started = datetime.fromtimestamp(run.started_s, UTC).strftime("%y%m%d-%H%M%S")
+    started = datetime.fromtimestamp(run.started_s, timezone.utc).strftime("%y%m%d-%H%M%S")
     energy = "" if run.joules_per_unit is None else number(run.joules_per_unit)
     cv = "" if run.cv is None else percent(run.cv)
     hours = run.rank_hours_per_unit if run.cost_per_unit is None else run.cost_per_unit

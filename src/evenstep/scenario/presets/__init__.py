@@ -7,13 +7,13 @@ from.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from evenstep.errors import ConfigError
 from evenstep.scenario import schema, spelling
+from evenstep.trace.spool.toml import parse_toml
 
 
 def names() -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def merged(data: Mapping[str, Any]) -> dict[str, Any]:
         raise schema.refused("preset", "a name or a list of names", named)
     found: dict[str, Any] = {}
     for name in named:
-        found = _over(found, merged(tomllib.loads(text(name))))
+        found = _over(found, merged(parse_toml(text(name))))
     return _over(found, own)
 
 

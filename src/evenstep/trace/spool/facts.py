@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def run_facts(
     """What `run.json` says of this process's run. None stands for what its writer cannot know."""
     return {
         "run_id": run_id,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": recorded_command(command),
         "cwd": str(Path.cwd()),
         "hostname": hostname(),

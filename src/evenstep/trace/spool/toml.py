@@ -30,7 +30,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a text. Raises ValueError, or RecursionError where brackets nest too deep."""
-    import tomllib
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
 
     if _DEEP.search(text):
         raise ValueError("a name has too many parts")
