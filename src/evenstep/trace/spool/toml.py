@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a text. Raises ValueError, or RecursionError where brackets nest too deep."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
-
+    reader: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     if _DEEP.search(text):
         raise ValueError("a name has too many parts")
-    return tomllib.loads(text)
+    found: dict[str, Any] = reader.loads(text)
+    return found
