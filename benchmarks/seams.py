@@ -20,7 +20,7 @@ COMMAND = "python -m benchmarks seams"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--every", type=int, default=1, help="only every n-th case …")
-    parser.add_argument("--first", type=int, default=0, help="… from this one on")
+    parser.add_argument("--first", type=int, default=0, help="none before this one")
     parser.add_argument("--at", nargs="*", default=["1", "2", "100"], help="calls that fail")
     parser.add_argument("--only", default="", help="functions whose name has this in it")
     parser.add_argument("--timeout", type=float, default=3600.0)

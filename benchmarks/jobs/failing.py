@@ -37,8 +37,13 @@ PACKAGES = (
 STEPS = 8
 NEARLY = 1.5
 LEFT_OUT = ("evenstep.agent.bootstrap",)
-#: What the script itself calls: only what is behind them may not fail into it.
-CALLED = ("evenstep.attachment.agent.attach", "evenstep.attachment.agent.detach")
+#: What the script and torch call themselves: what is behind them may not fail into these.
+CALLED = (
+    "evenstep.attachment.agent.attach",
+    "evenstep.attachment.agent.detach",
+    "evenstep.hooks.torch.phases.PhaseHooks._optimizer_in",
+    "evenstep.hooks.torch.phases.PhaseHooks._optimizer_out",
+)
 
 
 class Seam(NamedTuple):
@@ -192,7 +197,7 @@ def main() -> None:
         ]
         found |= {"seams": len(chosen), "called": sum(map(bool, calls)), "cases": len(cases)}
         for number, (seam, at) in enumerate(cases):
-            if number % args.every != args.first:
+            if number % args.every or number < args.first:
                 continue
             (args.progress / f"rank-{dist.get_rank()}").write_text(f"{number} {seam.label} {at}")
             losses, hit = [], False

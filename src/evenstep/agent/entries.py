@@ -41,8 +41,13 @@ class GroupState:
         self.index = index  # in the spool's table
         self.uid = uid
         self.ranks = ranks
-        self.sequence = sequence  # collectives so far, from the group's own counter
-        self.take: Callable[[], int] = count(sequence).__next__  # the next one's number
+        self.take: Callable[[], int]  # the next one's number
+        self.count_from(sequence)
+
+    def count_from(self, sequence: int) -> None:
+        """There have been so many collectives, by the group's own counter."""
+        self.sequence = sequence
+        self.take = count(sequence).__next__
 
     def global_rank(self, group_rank: int) -> int:
         """The global rank of a member; the number itself where the group is not known."""

@@ -68,6 +68,8 @@ class Agent:
         start = Stance(config, whereabouts(identity, os.environ))
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
+        begins = (getattr(hooks, "begins_step", None) for hooks in self._hooks.values())
+        self._stepped = [each for each in begins if each is not None]
         self._pauses = PauseWatch(self.recorder.pause)
         account = TrialBudget()  # of all trials of this rank
         self._pace = PaceHost(
@@ -261,6 +263,9 @@ class Agent:
             self._conductor.end_step(closed)
         if self._control.due or self._work.at_once:
             self._steering.look(closed)
+        spared = not (self._conductor.acts or self._work.at_once)
+        for begins in self._stepped:
+            begins(closed.number + 1, spared=spared)
 
     def end_past_step(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
         """Close a step of which it is known only now that it ended then, with record `upto`."""

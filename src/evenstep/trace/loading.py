@@ -25,6 +25,10 @@ from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
 
+WINDOW_STEPS = 16  # in a row that are recorded or left out (`agent.windows`)
+_IN_STEPS = [int(kind) for kind in (
+    layout.Kind.STEP, layout.Kind.PHASE, layout.Kind.COLLECTIVE, layout.Kind.POINT_TO_POINT
+)]  # fmt: skip
 MESH = "mesh_"  # what torch puts before the name of a mesh's dimension
 
 
@@ -41,6 +45,7 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     if is_store(root):
         return load_store(root, attempt=attempt)
     trace = _assemble(read_spools(root, attempt))
+    _keep_recorded(trace)
     if len(trace.of_kind(layout.Kind.STEP)):
         return trace
     trace, inferred = with_steps(trace)
@@ -81,6 +86,21 @@ def _assemble(spools: Spools) -> Trace:
         for rank, shift in shifts.items()
     ]
     return trace
+
+
+def _keep_recorded(trace: Trace) -> None:
+    """Of ranks that recorded collectives in every n-th window of steps, keep those of all ranks."""
+    hooks = [info.facts.get("hooks") for info in trace.ranks.values()]
+    every = max((each.get("every", 1) for each in hooks if isinstance(each, dict)), default=1)
+    if every == 1:
+        return
+    events = trace.events
+    windows = events.step.astype(np.int64) // WINDOW_STEPS
+    trace.events = events.select((windows % every == 0) | ~np.isin(events.kind, _IN_STEPS))
+    trace.limits.append(
+        f"to cost little, collectives were recorded in {WINDOW_STEPS} of every "
+        f"{every * WINDOW_STEPS} steps: what they show is told from those"
+    )
 
 
 def _in_memory(

@@ -32,6 +32,7 @@ class DispatcherHooks:
         self._observer = observer
         self._operations = operations
         self._library: Any = None
+        self._over: Any = None
         self.unseen: list[str] = []  # operations this torch does not have
 
     def install(self) -> None:
@@ -46,8 +47,29 @@ class DispatcherHooks:
             library.impl(operation.name, kernel, "BackendSelect", with_keyset=True)
         self._library = library
 
+    @property
+    def resting(self) -> bool:
+        """Whether the dispatcher passes the kernels by."""
+        return self._over is not None
+
+    def rest(self) -> None:
+        """Have the dispatcher pass the kernels by: they stay registered below."""
+        over = self._over = self._torch.library.Library("c10d", "IMPL")
+        for operation in self._operations:
+            if operation.name not in self.unseen:
+                over.impl(
+                    operation.name, self._torch.library.fallthrough_kernel, "BackendSelect"
+                )  # fmt: skip
+
+    def resume(self) -> None:
+        """Have it call them again."""
+        if self._over is not None:
+            self._over._destroy()
+            self._over = None
+
     def remove(self) -> None:
         """Take the kernels back; calls already inside one finish undisturbed."""
+        self.resume()
         if self._library is not None:
             self._library._destroy()
             self._library = None

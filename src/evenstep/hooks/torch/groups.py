@@ -11,6 +11,9 @@ from evenstep.agent.recorder import LONGEST_NAME
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.spool import Spool
 
+#: Of each group, by name: collectives as we have counted them, and as its backend has.
+Standing = dict[str, tuple[int, int]]
+
 
 class Groups:
     """The groups this rank has issued something on.
@@ -45,6 +48,24 @@ class Groups:
         old = self._known.pop(name, None)
         if old is not None:
             self._ended[old.uid] = old.sequence
+
+    def standing(self) -> Standing:
+        """How many collectives there were."""
+        found: Standing = {}
+        for name, state in tuple(self._known.items()):
+            try:
+                group = self._distributed.distributed_c10d._resolve_process_group(name)
+            except Exception:  # it has been destroyed, or was never torch's own
+                continue
+            found[name] = state.sequence, self._sequence(group)
+        return found
+
+    def skip(self, before: Standing) -> None:
+        """Count on after collectives that nobody saw."""
+        for name, (_, theirs) in self.standing().items():
+            if name in before:
+                ours, then = before[name]
+                self._known[name].count_from(ours + theirs - then)
 
     def _meet(self, group: Any) -> GroupState:
         name = str(group.group_name)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.recorder import Recorder
+from evenstep.agent.windows import WINDOW_STEPS
 from evenstep.hooks.torch import dynamo, mechanism
 from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
@@ -15,6 +16,7 @@ from evenstep.hooks.torch.groups import Groups, watch_groups
 from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.phases import PhaseHooks
+from evenstep.hooks.torch.thrift import BUDGET, Thrift
 from evenstep.hooks.wrapping import undo
 
 DISPATCHER = "dispatcher"
@@ -48,6 +50,7 @@ class TorchHooks:
         self._native: NativeKernels | None = None
         self._kernels = DispatcherHooks(torch, self._observer)
         self._waits = FunctionalWaits(torch, self._observer)
+        self._thrift = Thrift(self._kernels, recorder, groups, self._say)
         if session is not None and isinstance(groups, NativeGroups):
             self._native = NativeKernels(session, recorder, self._observer.give_up)
             session.gate_by(gate)
@@ -94,6 +97,15 @@ class TorchHooks:
         self._undo.append(self._waits.remove)
         self._waits.install()
 
+    def begins_step(self, step: int, *, spared: bool) -> None:
+        """A step begins, on the training thread; `spared`: nothing needs every collective."""
+        if self._native is None and self._observer.armed:
+            spared = spared and self._observer.gate is None and not self._observer.messages
+            self._thrift.begins(step, spared=spared)
+
+    def _say(self) -> None:
+        self._recorder.spool.add_fact("hooks", self.describe())
+
     def disarm(self) -> None:
         """Pass every call through from now on; cheap, and safe from anywhere."""
         self._observer.armed = False
@@ -138,8 +150,13 @@ class TorchHooks:
         """How collectives are seen, and which operations are not, for the trace."""
         if self._native is not None:
             return {"mechanism": COMPILED, "unseen": self._native.unseen}
+        every, instead = self._thrift.most, self._instead
+        if every > 1:
+            instead += (
+                f"; to keep to {BUDGET:.1%} they see {WINDOW_STEPS} of {every * WINDOW_STEPS} steps"
+            )
         unseen = list(self._kernels.unseen)
-        return {"mechanism": DISPATCHER, "instead": self._instead, "unseen": unseen}
+        return {"mechanism": DISPATCHER, "instead": instead, "unseen": unseen, "every": every}
 
     def _group_made(self, name: str) -> None:
         try:

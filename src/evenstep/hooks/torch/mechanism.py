@@ -40,9 +40,8 @@ class Measurement:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             bare, seen = _operations(self._torch)
-            tensor = self._torch.empty(1)
             prices = [
-                self._more(bare, seen, tensor, calls, pause_s)
+                self._more(bare, seen, calls, pause_s)
                 for calls, pause_s in ((HOT_CALLS, 0.0), (COLD_CALLS, PAUSE_S))
             ]
         except Exception:  # without it our cost is told without the mechanism's
@@ -50,27 +49,32 @@ class Measurement:
         if not self._stopped.is_set():
             self._told(prices[0], prices[1])
 
-    def _more(self, bare: Any, seen: Any, tensor: Any, calls: int, pause_s: float) -> float:
+    def _more(self, bare: Any, seen: Any, calls: int, pause_s: float) -> float:
         spent = {bare: 0, seen: 0}
         for _ in range(calls):
             for operation in (bare, seen):
                 if self._stopped.wait(pause_s) if pause_s else self._stopped.is_set():
                     return 0.0
                 start = time.thread_time_ns()
-                operation(tensor, True, -1)
+                operation()
                 spent[operation] += time.thread_time_ns() - start
         return max((spent[seen] - spent[bare]) / calls, 0.0)
 
 
-def _operations(torch: Any) -> tuple[Any, Any]:
+def _operations(torch: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A call like that of `c10d::allreduce_`, and the same with an empty kernel on the way."""
     global _library
-    space = "evenstep_python_cost"
+    space, of = "evenstep_python_cost", "__torch__.torch.classes.c10d.Work"
+    work = torch._C._distributed_c10d.FakeWork().boxed()
     if _library is None:
         made = torch.library.Library(space, "DEF")
         below = torch._C.DispatchKey.BackendSelect
         for name in ("bare", "seen"):
-            made.define(f"{name}(Tensor tensor, bool async_op, int timeout) -> Tensor")
-            made.impl(name, lambda tensor, *_: tensor, "CPU")
+            made.define(
+                f"{name}(Tensor[] tensors, {of} group, {of} reduction, Tensor? indices, "
+                f"bool async_op=True, int timeout=-1) -> (Tensor[], {of})"
+            )
+            made.impl(name, lambda tensors, *_: (tensors, work), "CPU")
         seen = getattr(torch.ops, space).seen.default
 
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -78,5 +82,9 @@ def _operations(torch: Any) -> tuple[Any, Any]:
 
         made.impl("seen", kernel, "BackendSelect", with_keyset=True)
         _library = made
-    operations = getattr(torch.ops, space)
-    return operations.bare.default, operations.seen.default
+    operations, tensor = getattr(torch.ops, space), torch.empty(1)
+
+    def calling(operation: Any) -> Callable[[], Any]:
+        return lambda: operation([tensor], work, work, None, True, -1)
+
+    return calling(operations.bare.default), calling(operations.seen.default)

@@ -20,6 +20,11 @@ class MessageOrders:
         self._limit = limit
         self._orders: OrderedDict[Like, Callable[[], int]] = OrderedDict()
 
+    @property
+    def counted(self) -> bool:
+        """Whether there were any."""
+        return bool(self._orders)
+
     def next(self, kind: Like) -> int:
         """Number of messages of this kind before this one."""
         orders = self._orders

@@ -64,6 +64,11 @@ class Observer:
         self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
         self._marks: dict[int, Any] = {}  # record -> the device's mark, until `end` or `failed`
 
+    @property
+    def messages(self) -> bool:
+        """Whether there were any."""
+        return self._orders.counted
+
     # -- around the call -------------------------------------------------------------------------
 
     def begin(

@@ -1,0 +1,69 @@
+"""Python's own kernels within a budget: recorded in some windows, counted through the others."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from evenstep.agent.windows import WINDOW_STEPS
+from evenstep.hooks.torch import thrift
+from evenstep.hooks.torch.groups import Groups
+from evenstep.hooks.torch.install import TorchHooks
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import Kind
+
+
+@pytest.fixture
+def hooks(alone, recorder, monkeypatch):
+    monkeypatch.setattr(thrift, "BUDGET", 1e-9)
+    monkeypatch.setattr(thrift, "MOST_EVERY", 2)
+    made = TorchHooks(torch, recorder, Groups(recorder.spool, dist), print, print)
+    made.install()
+    recorder.cost.add(1000)
+    yield made
+    made.remove()
+
+
+def train(hooks, recorder, windows, *, spared=True):
+    """Windows of steps with one collective each."""
+    for _ in range(windows * WINDOW_STEPS):
+        dist.all_reduce(torch.ones(1))
+        closed = recorder.clock.end_step(time.monotonic_ns())
+        hooks.begins_step(closed.number + 1, spared=spared)
+
+
+def recorded(recorder):
+    found = read_spool(recorder.spool.path).records
+    return found[found["kind"] == Kind.COLLECTIVE]
+
+
+def test_every_second_window_is_recorded_and_identities_go_on_as_if_all_were(hooks, recorder):
+    train(hooks, recorder, 6)
+    seen = recorded(recorder)
+    windows = set((seen["step"] // WINDOW_STEPS).tolist())
+    assert windows == {0, 1, 2, 4}
+    assert seen["group_seq"].tolist() == seen["step"].tolist()
+    assert hooks.describe()["every"] == 2
+
+
+def test_what_needs_every_collective_gets_it_at_once(hooks, recorder):
+    train(hooks, recorder, 3)
+    assert hooks._kernels.resting
+    hooks.begins_step(3 * WINDOW_STEPS + 1, spared=False)
+    dist.all_reduce(torch.ones(1))
+    assert not hooks._kernels.resting
+    assert recorded(recorder)["group_seq"][-1] == 3 * WINDOW_STEPS
+
+
+def test_a_backend_that_counts_otherwise_is_recorded_always(hooks, recorder, monkeypatch):
+    monkeypatch.setattr(Groups, "_sequence", staticmethod(lambda group: 0))
+    train(hooks, recorder, 5)
+    assert len(recorded(recorder)) == 5 * WINDOW_STEPS
+
+
+def test_nothing_is_left_over_the_kernels_when_hooks_are_removed(hooks, recorder):
+    train(hooks, recorder, 3)
+    hooks.remove()
+    assert not hooks._kernels.resting
+    dist.all_reduce(torch.ones(1))
