@@ -15,8 +15,7 @@ from evenstep.diagnose.compare.account import (
 )
 from evenstep.diagnose.compare.comparison import compare, judged
 from evenstep.diagnose.compare.conditions import met, parse
-from evenstep.diagnose.compare.findings import changed
-from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, WORSE
+from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, WORSE, changed
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import student
@@ -149,10 +148,10 @@ def test_a_new_finding_is_named_and_worse(calm, slowed):
     found = compare(calm, slowed)
     straggler = next(item for item in found.findings if item.mode == "straggler")
     assert (straggler.change, straggler.verdict, straggler.ranks) == ("new", WORSE, (2,))
-    assert "straggler" in found.sentence
+    assert straggler.title in found.sentence
 
 
-def test_findings_are_matched_by_their_culprits(slowed):
+def test_findings_are_matched_by_their_cause_wherever_it_is(slowed):
     other = run_of("other", CALM.slow(1, Phase.BACKWARD, 8 * MS))
     assert {item.change for item in changed(slowed.diagnosis, slowed.diagnosis)} == {"kept"}
     moved = changed(slowed.diagnosis, other.diagnosis)

@@ -57,10 +57,10 @@ def title_of(finding: Finding) -> str:
         name = next((said for place, said in LATE.items() if place in finding.cause), "late entry")
     else:
         name = TITLES.get(finding.mode, finding.mode.replace("_", " "))
-    return words.capital(name) + _place(finding)
+    return words.capital(name) + place_of(finding)
 
 
-def _place(finding: Finding) -> str:
+def place_of(finding: Finding) -> str:
     """Where, as the end of a title; nothing where nobody in particular is to blame."""
     ranks, nodes = list(finding.where.ranks), list(finding.where.nodes)
     if finding.when.pattern == "rotating":

@@ -75,7 +75,7 @@ def _finding(condition: Condition, comparison: Comparison) -> str | None:
     for item in comparison.findings:
         if item.verdict == WORSE and item.difference > condition.limit:
             return (
-                f"{condition.text}: {item.mode} of {comparison.name} weighs "
+                f"{condition.text}: {item.title} of {comparison.name} weighs "
                 f"{100 * item.difference:.3g} % of step time more"
             )
     return None

@@ -209,8 +209,7 @@ def _leaves_with_root(
 def times(events: Columns, clocks: Clocks) -> tuple[Array, Array, Array]:
     """Begin and end of records on the host's common time, of those on a device on the device's; and
     when the host issued them."""
-    enter = clocks.common(events["rank"], events.enter_ns)
-    leave = np.where(events.exit_ns > 0, clocks.common(events["rank"], events.exit_ns), 0)
+    enter, leave = clocks.placed(events)
     device = on_device(events)
     if not device.any():
         return enter, leave, enter

@@ -44,12 +44,13 @@ class LaneExtent(NamedTuple):
         """Records of these steps and of the hosts among these ranks, on the common time."""
         mine = np.isin(rows.step, self.steps) & np.isin(rows["rank"], self.ranks)
         rows = rows.select(mine & (rows.exit_ns > 0))
+        enter, leave = self.clocks.placed(rows)
         table = Columns(
             {
                 "lane": np.searchsorted(self.ranks, rows["rank"]),
                 "step": rows.step.astype(np.int64),
-                "enter_ns": self.clocks.common(rows["rank"], rows.enter_ns),
-                "leave_ns": self.clocks.common(rows["rank"], rows.exit_ns),
+                "enter_ns": enter,
+                "leave_ns": leave,
                 "seq": rows.seq.astype(np.int64),
             }
         )

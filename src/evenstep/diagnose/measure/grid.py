@@ -183,9 +183,8 @@ def _fill_devices(grid: StepGrid, trace: Trace) -> None:
     cell, inside = grid.cell(spans)
     spans, cell = spans.select(inside), cell[inside]
     base = grid.start_ns.reshape(-1)[cell]
-    start = grid.clocks.common(spans["rank"], spans.enter_ns) - base
-    end = grid.clocks.common(spans["rank"], spans.exit_ns) - base
-    length = union_length(Intervals(cell, start, end), grid.start_ns.size)
+    start, end = grid.clocks.placed(spans)
+    length = union_length(Intervals(cell, start - base, end - base), grid.start_ns.size)
     grid.device_ns = grid.shaped(length)
 
 
@@ -234,8 +233,7 @@ def during(grid: StepGrid, rows: Columns) -> Array:
     rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(grid.ranks, rows["rank"])
     ahead = grid.graph.host_ahead_ns[lane]
-    start = grid.clocks.common(rows["rank"], rows.enter_ns) - ahead
-    end = grid.clocks.common(rows["rank"], rows.exit_ns) - ahead
+    start, end = (times - ahead for times in grid.clocks.placed(rows))
     return overlap(grid.graph, lane, start, end)
 
 
@@ -261,9 +259,10 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
 def _fill_steps(grid: StepGrid, steps: Columns) -> None:
     cell, inside = grid.cell(steps)
     rows, cell = steps.select(inside), cell[inside]
+    start, end = grid.clocks.placed(rows)
     columns = {
-        "start_ns": grid.clocks.common(rows["rank"], rows.enter_ns),
-        "end_ns": grid.clocks.common(rows["rank"], rows.exit_ns),
+        "start_ns": start,
+        "end_ns": end,
         "held_ns": rows.held_ns,
         "cpu_ns": rows.group_seq,
         "switches": rows.peer_or_root,

@@ -83,8 +83,7 @@ def slices(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]
 
 def _placed(rows: Columns, clocks: Clocks) -> Columns:
     """With start_ns and end_ns on the common time; an open end stays 0."""
-    start = clocks.common(rows["rank"], rows.enter_ns)
-    end = np.where(rows.exit_ns > 0, clocks.common(rows["rank"], rows.exit_ns), 0)
+    start, end = clocks.placed(rows)
     end = np.where(rows.exit_ns > 0, np.maximum(end, start + 1), 0)
     return rows.with_column("start_ns", start).with_column("end_ns", end)
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from evenstep.diagnose.compare.findings import Changed
-from evenstep.diagnose.compare.result import NO_EVIDENCE, Comparison, MetricChange, StepTimePart
-from evenstep.diagnose.compare.words import signed
+from evenstep.diagnose.compare.comparison import signed
+from evenstep.diagnose.compare.result import (
+    NO_EVIDENCE,
+    Changed,
+    Comparison,
+    MetricChange,
+    StepTimePart,
+)
 from evenstep.report.terminal.style import wants_color
 from evenstep.words import UNKNOWN, duration, number, percent, printable
 
@@ -146,7 +151,7 @@ def span(item: StepTimePart) -> str:
 
 
 def _finding(item: Changed, *, color: bool, normalised: bool) -> str:
-    name = textwrap.shorten(item.mode.replace("_", " "), 30, placeholder="…")
+    name = textwrap.shorten(item.title, 30, placeholder="…")
     if normalised:
         ratio = number(item.value / item.baseline) if item.baseline else item.change
         numbers = f"{ratio:>18}"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from evenstep.trace.clocks.bounds import OffsetLine, line
 from evenstep.trace.clocks.crossings import Crossings, crossings
+from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -60,6 +61,11 @@ class Clocks(NamedTuple):
                 rows = slice(begin, end) if ascending else order[begin:end]
                 moved[rows] = offset.shift(moved[rows])
         return moved
+
+    def placed(self, rows: Columns) -> tuple[Array, Array]:
+        """When records began and ended, on the reference; an open end stays 0."""
+        end = np.where(rows.exit_ns > 0, self.common(rows["rank"], rows.exit_ns), 0)
+        return self.common(rows["rank"], rows.enter_ns), end
 
     @property
     def unplaced(self) -> tuple[int, ...]:
