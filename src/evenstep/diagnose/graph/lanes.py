@@ -157,7 +157,41 @@ def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Colu
     ends = span.table(span.trace.of_kind(Kind.STEP))
     ends = ends.select(~span.device[ends.lane])
     ends = ends.with_column("enter_ns", ends.leave_ns)
+    parts += _sent(span, rows, phases, over)
     return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
+
+
+def _sent(span: Span, rows: Columns, phases: Columns, over: Array) -> list[Columns]:
+    """Waits for what was sent, of which there is no record: a thread whose next doing mostly
+    follows at once on the end of a message that it had handed over has waited for it.
+
+    Of every channel the last message of a step is waited for.
+    """
+    sends = rows.select(rows.sends & ~rows.waits & (rows.leave_ns > rows.enter_ns))
+    if not len(sends):
+        return []
+    calls = rows.select(rows.calls)
+    phases = span.table(phases)
+    times = [rows.enter_ns, calls.leave_ns, phases.enter_ns, phases.leave_ns]
+    lanes = [rows.lane, calls.lane, phases.lane, phases.lane]
+    lane, done = np.concatenate(lanes), np.concatenate(times)
+    order = np.lexsort([done, lane])
+    line, done = _Line(lane[order], done[order]), done[order]
+    following = line.before(sends.lane, sends.leave_ns - 1)
+    next_lane = np.append(lane[order], NONE)[following]
+    gap = np.append(done, 0)[following] - sends.leave_ns
+    at_once = (next_lane == sends.lane) & (gap <= TELLING_NS)
+    often = np.bincount(sends.lane, at_once) >= MOST * np.bincount(sends.lane)
+    sends = sends.select(often[sends.lane]).sorted_by("lane", "step", "leave_ns")
+    ended = over[sends.operation]
+    before = line.before(sends.lane, np.minimum(ended, sends.leave_ns) - 1) - 1
+    blocked = ended >= sends.leave_ns - BETWEEN_NS
+    since = np.where(blocked, np.maximum(done[np.maximum(before, 0)], sends.enter_ns), 2**62)
+    since = np.minimum(since, sends.leave_ns)
+    last = np.diff(sends.lane, append=-1) != 0
+    last |= np.diff(sends.step, append=-1) != 0
+    sends = sends.with_column("enter_ns", since).select(last)
+    return [_table(sends, None, sends.operation, WAIT)]
 
 
 def _after_calls(waits: Columns, rows: Columns) -> Columns:

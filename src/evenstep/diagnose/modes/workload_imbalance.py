@@ -137,12 +137,12 @@ def _of_phases(case: Case) -> list[Finding]:
         return []
     # unlike other lateness, long batches are work that has to be done: by all alike
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
-    others = case.all_relieved(case.delays.any)
-    if late.any(axis=0).mean() >= TURNS:
-        case.claims.cells(late)
-        others = case.all_relieved(case.delays.any, but=late)
+    theirs = bool(late.any(axis=0).mean() >= TURNS)
+    others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, case.evened(others)])
     found_ = _sequences(case, even - saved, told.correlation, told.deviation)
+    if found_ and theirs:
+        case.claims.cells(late)
     return [replace(finding, change=AMOUNTS) for finding in found_]
 
 
