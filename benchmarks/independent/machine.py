@@ -161,6 +161,9 @@ class Machine:
         """
         members = comm.members
         ranks = comm.ranks
+        issued = self.host[ranks].copy()
+        if self.on_device:
+            self._issued(ranks)
         clock = self.device if self.on_device else self.host
         start = np.maximum(clock[members].max(axis=1), comm.free)
         comm.free = start + seconds
@@ -171,13 +174,16 @@ class Machine:
         row = self.note(
             ranks, COLLECTIVE, op=op, comm=comm.number, group_seq=comm.sequence,
             bytes_in=nbytes, bytes_out=nbytes if bytes_out is None else bytes_out,
-            enter=self.host[ranks].copy(), dtype=1, reduce_op=1 if op in (1, 5) else 0,
+            enter=issued, dtype=1, reduce_op=1 if op in (1, 5) else 0,
         )  # fmt: skip
         entered = clock[ranks].copy()
-        if self.on_device:
-            self._issued(ranks, entered, leaves, row)
-            if blocking:
-                self.device[ranks] = np.maximum(self.device[ranks], leaves)
+        if row is not None and self.on_device:
+            row.update(
+                device_enter=entered, device_exit=leaves,
+                flags=ON_DEVICE | ASYNC, device=0, exit=leaves, polled=True,
+            )  # fmt: skip
+        if self.on_device and blocking:
+            self.device[ranks] = np.maximum(self.device[ranks], leaves)
         elif blocking:
             self.host[ranks] = leaves
             self.waited(ranks, entered, leaves, record=False)
@@ -186,14 +192,10 @@ class Machine:
             row["exit"] = leaves if blocking else None
         return Pending(ranks, entered, leaves, row)
 
-    def _issued(self, ranks: Array, entered: Array, leaves: Array, row: dict | None) -> None:
+    def _issued(self, ranks: Array) -> None:
+        """The hosts hand something to their devices, which cannot begin it earlier."""
         self.host[ranks] += ISSUE_S
         self.device[ranks] = np.maximum(self.device[ranks], self.host[ranks])
-        if row is not None:
-            row.update(
-                device_enter=np.maximum(entered, row["enter"]), device_exit=leaves,
-                flags=ON_DEVICE | ASYNC, device=0, exit=leaves, polled=True,
-            )  # fmt: skip
 
     def wait(self, pending: list[Pending], seen: Array, *, ddp: bool = False) -> None:
         """Go on when these have ended; `seen` (ranks): how late a callback sees an end.

@@ -290,13 +290,15 @@ class _Run:
             group[members] = index[tuple(members)]
             root[members] = members[0] if op in ROOTED else -1
         fields: dict[str, Any] = {}
+        issued_ns = 0
         if world.on_device:  # the host only issues; the device's own clock begins elsewhere
             flags |= Flag.ON_DEVICE | Flag.ASYNC
+            issued_ns = self.lags.integers(MS, 3 * MS, world.ranks)  # ahead of it
             origin = BOOT_NS - 10**9 * (1 + np.arange(world.ranks))
             fields = {"device_enter_ns": enter - origin, "device_exit_ns": done - origin}
         self._record(
             kind=Kind.COLLECTIVE, op=op, group=group, group_seq=self.sequence[name],
-            bytes_in=size, peer_or_root=root, enter_ns=enter,
+            bytes_in=size, peer_or_root=root, enter_ns=enter - issued_ns,
             flags=int(flags | Flag.EXIT_UPPER_BOUND), exit_ns=np.where(held_up, ends, seen),
             **fields,
         )  # fmt: skip

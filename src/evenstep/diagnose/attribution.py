@@ -2,7 +2,8 @@
 
 The share of a finding is its Shapley value: what its change saves on average over all orders in
 which the changes could be made. All together they save what all changes at once save, and no order
-of asking has any meaning. Of very many findings the smallest are made last, in order of size.
+of asking has any meaning. Of very many findings the smallest are made last, in order of size. What
+only says of the rest of the work that it should be otherwise comes after all that is definite.
 """
 
 from __future__ import annotations
@@ -23,16 +24,13 @@ from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
 Array = npt.NDArray[Any]
 
 MOST = 4  # findings of which all orders are replayed
-#: Changes that come after all others, in this order: every cell with its rank's usual amount of
-#: work, then every place of it with its usual length.
-AMOUNTS, EVEN = "amounts", "even"
 
 
 def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """The findings, the costliest first, each with its own part of what all of them cost."""
     ranked = sorted(findings, key=lambda finding: -finding.severity)
     changing = [one for one in ranked if isinstance(one.change, Change)]
-    last = [one for name in (AMOUNTS, EVEN) for one in ranked if one.change == name]
+    last = [one for one in findings if callable(one.change)]
     if case.costs is None or not (changing or last):
         return ranked
     changes = [one.change for one in changing]
@@ -44,12 +42,11 @@ def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _left(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> list[Array]:
-    """What evening work saves once everything else has been changed."""
+    """What those save that change whatever is left once everything else has been changed."""
     assert case.costs is not None
     steps = [case.costs.together(changes)]
     for finding in last:
-        even = case.costs.even if finding.change == EVEN else case.costs.usual_amounts
-        steps.append(even(steps[-1]))
+        steps.append(finding.change(steps[-1]))
     return list(np.diff(np.stack(case.all_saved(steps)), axis=0))
 
 

@@ -125,7 +125,8 @@ class Finding(Document):
         Sequence[CallStack],
         Meta("What a rank's training thread was in when it was late, where that was looked at."),
     ] = ()
-    change: Any = field(default=None, compare=False, repr=False)  # a graph's `Change`: without it
+    #: A graph's `Change` to be without it, or what makes one of all other changes together.
+    change: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
+NO_HOST = -1  # of slack: what a host does itself it issues to nobody
 SERIAL = 0.9  # of a group's operations end in order: then they queue
 QUIET_MESSAGE = 0.10  # quantile of messages somebody waited for: one nobody did took no longer
 
@@ -90,14 +91,18 @@ def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:
     }
     first = lines[min(lines)]
     ahead = np.zeros(lanes, np.int64)
+    slack = np.full(len(rows), NO_HOST, np.int64)
     for one, line in lines.items():
+        mine = number == one
+        begun = moved.enter_ns[mine] + np.rint(line.at(moved.enter_ns[mine])).astype(np.int64)
+        slack[chosen[mine]] = begun - moved.issued_ns[mine]
         middle = float(moved.enter_ns[number == one].mean())
         ahead[clock == one] = int(line.at(np.array(middle)) - first.at(np.array(middle)))
     for name in ("enter_ns", "leave_ns"):
         column = rows[name].copy()
         column[chosen] = moved[name] + np.rint(first.at(moved[name])).astype(np.int64)
         rows = rows.with_column(name, column)
-    return rows, ahead
+    return rows.with_column("slack_ns", slack), ahead
 
 
 def _clocks_read(trace: Trace, clocks: Clocks, ranks: Array) -> Array:

@@ -118,6 +118,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "enter": nothing if enter is None else enter,
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
+            "slack_ns": rows.slack_ns if "slack_ns" in rows and enter is not None else nothing,
         }
     )
 
@@ -161,7 +162,7 @@ def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Colu
     return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
 
 
-def _sent(span: Span, rows: Columns, phases: Columns, over: Array) -> list[Columns]:
+def _sent(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list[Columns]:
     """Waits for what was sent, of which there is no record: a thread whose next doing mostly
     follows at once on the end of a message that it had handed over has waited for it.
 

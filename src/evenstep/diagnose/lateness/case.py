@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -136,10 +136,13 @@ class Case:
         ]
         return self.together(parts)
 
-    def less(self, less_ns: Array) -> Change:
-        """The change that makes all work of each step so much less on every rank. (steps,)"""
+    def less(self, share: Array) -> Change:
+        """The change that takes this share of all work from every rank of each step. (steps,)"""
         assert self.costs is not None
-        return self.costs.less(less_ns[self.grid.sampled])
+        graph = self.costs.graph
+        less = graph.own_ns * share[self.grid.sampled][graph.rows["index"]]
+        rows = np.flatnonzero(less > 0)
+        return Change.of_work(rows, graph.own_ns[rows] - less[rows])
 
     def taken(self, cells_ns: Array, cause: Cause) -> Change:
         """The change that takes so much (steps × ranks) of what is on record for a cause."""
@@ -341,7 +344,7 @@ def found(
     projected: Sequence[Projection] = (),
     options: Sequence[Option] = (),
     evidence: Sequence[Evidence] = (),
-    change: Change | str | None = None,
+    change: Change | Callable[[Change], Change] | None = None,
 ) -> Finding:
     """A finding of what this share of the step time is lost to.
 

@@ -143,16 +143,6 @@ class Costs:
             own[part.rows] = np.maximum(here - more[:, :, None] * slope, 0.0)
         return self._own(own, base)
 
-    def less(self, less_ns: Array) -> Change:
-        """All work of each step in proportion, so much less on every lane. (steps,)"""
-        own = self.graph.own_ns.copy()
-        for part in self.parts:
-            here = own[part.rows]
-            amount = np.maximum(here.sum(axis=2, keepdims=True), 1.0)
-            share = np.minimum(less_ns[part.segments][:, None, None] / amount, 1.0)
-            own[part.rows] = here * (1 - share)
-        return self._own(own)
-
     def _own(self, own_ns: Array, base: Change = NONE) -> Change:
         """The change to this own work of all rows, and of transfers as in another."""
         rows = np.flatnonzero(own_ns != self.graph.own_ns)

@@ -19,14 +19,15 @@ from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import Contention
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.allocator import retrying
+from evenstep.diagnose.modes.launch import late_issue
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Kind
 
 
 def find(case: Case) -> list[Finding]:
-    """Garbage collection first, then competition for cores, then the allocator."""
-    findings = [_collector(case), _cores(case), retrying(case)]
+    """The collector, competition for cores, the allocator, and devices that wait for hosts."""
+    findings = [_collector(case), _cores(case), retrying(case), late_issue(case)]
     return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.attribution import EVEN
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.modes import projection
@@ -89,7 +88,7 @@ def find(case: Case) -> list[Finding]:
                 Evidence("spread_of_own_work", round(spread), 0, "ns"),
                 Evidence("wait_share", round(_wait_share(case), 4), 0.0, "share"),
             ],
-            change=None if case.trace.operations is not None else EVEN,
+            change=case.costs.even if case.costs and case.trace.operations is None else None,
         )
     ]
 

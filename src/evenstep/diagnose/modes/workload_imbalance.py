@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.attribution import AMOUNTS
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
@@ -143,7 +142,7 @@ def _of_phases(case: Case) -> list[Finding]:
     found_ = _sequences(case, even - saved, told.correlation, told.deviation)
     if found_ and theirs:
         case.claims.cells(late)
-    return [replace(finding, change=AMOUNTS) for finding in found_]
+    return [replace(finding, change=case.evened) for finding in found_]
 
 
 class Varied(NamedTuple):

@@ -1,0 +1,71 @@
+"""Devices that stand idle because their hosts issue work too late: never called compute.
+
+What a stream enters as soon as its host has issued it, it entered idle: all that its device had
+before was done. For how long it had been idle no record of a collective tells.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.lateness.case import Case, found
+from evenstep.diagnose.modes import projection
+
+AT_ONCE_NS = 50_000  # after a host has issued it: a device that is idle needs less
+MOSTLY = 0.3  # of the own time of streams ends so: of what hosts are ahead of, hardly any does
+COMPUTING = 0.8  # of that time is taken to be compute: nothing shows it, and the cause says so
+
+
+def late_issue(case: Case) -> Finding | None:
+    """Devices most of whose time ends with what their hosts have just issued."""
+    costs = case.costs
+    if costs is None or not costs.graph.device.any():
+        return None
+    graph = costs.graph
+    own, slack = graph.own_ns, graph.rows.slack_ns
+    bound = (slack >= 0) & (slack <= AT_ONCE_NS)
+    count = len(graph.ranks)
+    whole = np.bincount(graph.rows.lane, own, count)
+    idle = np.bincount(graph.rows.lane, own * bound, count) / np.maximum(whole, 1)
+    lanes = idle >= MOSTLY
+    if not lanes.any() or np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
+        return None
+    rows = np.flatnonzero(bound & lanes[graph.rows.lane])
+    change = Change.of_work(rows, own[rows] * COMPUTING)
+    share = case.share(case.saved(change))
+    steps = case.grid.steps
+    where = Where() if lanes.all() else case.where(graph.ranks[lanes].tolist())
+    return found(
+        "runtime_jitter",
+        "runtime",
+        share,
+        confidence=0.5,
+        observation=(
+            f"devices begin what their hosts have issued within {words.duration(AT_ONCE_NS)} at "
+            f"the end of {words.percent(float(np.median(idle[lanes])))} of their time: they were "
+            "idle by then"
+        ),
+        cause=(
+            "launch-bound: hosts issue work more slowly than devices do it; how much less it could "
+            "take was not recorded, and is a guess"
+        ),
+        where=where,
+        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        projected=projection.constant(share, count),
+        options=[
+            Option(
+                "fewer and larger launches: CUDA graphs, torch.compile(mode='reduce-overhead'), "
+                "fused optimizers, no .item() or synchronization in the step",
+                *share.rounded(),
+                "a change of the script; shapes that stay the same",
+                "a guess: no record of a collective shows how long devices were idle",
+            )
+        ],
+        evidence=[
+            Evidence("time_before_late_issue", round(float(idle[lanes].mean()), 4), 0.0, "share")
+        ],
+        change=lambda base: case.together([base, change]),
+    )
