@@ -31,13 +31,12 @@ def late_issue(case: Case) -> Finding | None:
     whole = np.bincount(graph.rows.lane, own, count)
     idle = np.bincount(graph.rows.lane, own * bound, count) / np.maximum(whole, 1)
     lanes = idle >= MOSTLY
-    if not lanes.any() or np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
-        return None
-    rows = np.flatnonzero(bound & lanes[graph.rows.lane])
+    if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
+        return None  # one that is late with it is a straggler
+    rows = np.flatnonzero(bound)
     change = Change.of_work(rows, own[rows] * COMPUTING)
     share = case.share(case.saved(change))
     steps = case.grid.steps
-    where = Where() if lanes.all() else case.where(graph.ranks[lanes].tolist())
     return found(
         "runtime_jitter",
         "runtime",
@@ -52,7 +51,7 @@ def late_issue(case: Case) -> Finding | None:
             "launch-bound: hosts issue work more slowly than devices do it; how much less it could "
             "take was not recorded, and is a guess"
         ),
-        where=where,
+        where=Where(),
         when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
         projected=projection.constant(share, count),
         options=[

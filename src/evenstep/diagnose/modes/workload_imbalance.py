@@ -9,13 +9,17 @@ is long with them, it is not the data: the machine is slower then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.graph.batches import Batches, micro_batches
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import FEWEST
@@ -129,20 +133,40 @@ def _of_phases(case: Case) -> list[Finding]:
     rank in each step."""
     if case.contended or len(case.grid.steps) < FEWEST or case.grid.shape[1] < 2:
         return []
-    told = _forward_and_backward(case) or _stretches(case)
-    if told is None or not rotating(told.spent) or told.deviation < VARYING:
-        return []
-    if told.correlation < TOGETHER_OF_PHASES:
-        return []
+    batches = micro_batches(case.costs.graph) if case.costs is not None else None
+    if batches is not None and _varies(batches.together, batches.deviation):
+        correlation, deviation = batches.together, batches.deviation
+        evened: Callable[[Change], Change] = partial(_without_lengths, case, batches)
+    else:
+        told, evened = _forward_and_backward(case) or _stretches(case), case.evened
+        if told is None or not rotating(told.spent):
+            return []
+        correlation, deviation = told.correlation, told.deviation
+        if not _varies(correlation, deviation):
+            return []
     # unlike other lateness, long batches are work that has to be done: by all alike
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
     theirs = bool(late.any(axis=0).mean() >= TURNS)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
-    saved, even = case.all_saved([others, case.evened(others)])
-    found_ = _sequences(case, even - saved, told.correlation, told.deviation)
+    saved, even = case.all_saved([others, evened(others)])
+    found_ = _sequences(case, even - saved, correlation, deviation)
     if found_ and theirs:
         case.claims.cells(late)
-    return [replace(finding, change=case.evened) for finding in found_]
+    return [replace(finding, change=evened) for finding in found_]
+
+
+def _varies(correlation: float, deviation: float) -> bool:
+    return deviation >= VARYING and correlation >= TOGETHER_OF_PHASES
+
+
+def _without_lengths(case: Case, batches: Batches, base: Change) -> Change:
+    """Every micro-batch as long as the mean one, beside another change."""
+    assert case.costs is not None
+    own = case.costs.graph.own_ns.copy()
+    own[base.rows] = base.own_ns
+    own[batches.rows] /= batches.common
+    changed = np.flatnonzero(own != case.costs.graph.own_ns)
+    return base._replace(rows=changed, own_ns=own[changed])
 
 
 class Varied(NamedTuple):
