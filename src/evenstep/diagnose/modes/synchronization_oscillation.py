@@ -24,6 +24,7 @@ from evenstep.trace.spool.layout import Phase
 
 EXPLAINED = 0.4  # of the variance at least is in the period
 MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one has to be
+PASSED_ON = 0.5  # of the swing of the work shows in the steps: else it hides behind waiting
 BINS = 8  # of a long period; a short one has a bin per step
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
 FEWEST_SLOW, MOST_SLOW = 0.25, 0.75  # share of slow steps: less is an exception, more the rule
@@ -78,6 +79,8 @@ def _common(case: Case) -> Finding | None:
     seen = swing(work)
     if seen is None:
         return None
+    if _apart(case.step_ns, seen.slow) < PASSED_ON * _apart(work, seen.slow):
+        return None
     change = case.less(np.clip(seen.lost_ns / np.maximum(work, 1.0), 0.0, 1.0))
     share = case.share(case.saved(change))
     if share.value < SMALLEST_SHARE or share.low <= 0:
@@ -102,6 +105,11 @@ def _own(case: Case) -> Array:
     grid = case.grid
     others = [grid.phase_ns[phase] for phase in (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)]
     return np.asarray(np.maximum(grid.work_ns - sum(others) - grid.pause_ns, 0))
+
+
+def _apart(series: Array, slow: Array) -> float:
+    """How much higher a series is in the slow steps."""
+    return float(np.median(series[slow]) - np.median(series[~slow]))
 
 
 def _alternating(case: Case) -> Finding | None:
