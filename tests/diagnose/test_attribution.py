@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.lateness.claims import Claims
+from evenstep.diagnose.lateness.case import Claims
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.overview import NAMES, regimes
 from evenstep.diagnose.modes.catalog import MODES, by_name

@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.lateness.others import above_others
+from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 

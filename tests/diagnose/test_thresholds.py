@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.lateness.others import above_others
-from evenstep.diagnose.lateness.thresholds import event_of, usual
+from evenstep.diagnose.lateness.thresholds import above_others, event_of, usual
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 

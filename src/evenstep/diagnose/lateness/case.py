@@ -21,7 +21,6 @@ from evenstep.diagnose.finding import (
     Where,
 )
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.claims import Claims
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
 from evenstep.diagnose.measure import attempts, restarts
@@ -47,6 +46,41 @@ _PHASES = {
 LONG = 0.99  # quantile of the steps that a hang is compared with
 WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
 USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
+
+
+class Claims:
+    """What of the lateness has a name already, so that each late cell is named once.
+
+    Who has evidence of his own is asked before who only sees lateness; what each is worth beside
+    the others no order decides (see `evenstep.diagnose.attribution`). Late cells (steps × ranks)
+    that have been named; what slow transfers are known to have cost,
+    and what waiting without a culprit has not been explained, per step."""
+
+    def __init__(self, shape: tuple[int, int], rest_ns: Array) -> None:
+        self._taken = np.zeros(shape, bool)
+        self.rest_ns: Array = rest_ns.astype(float)  # of single steps it may be negative
+        self.slow_ns: Array = np.zeros(shape[0])
+        self.moves: Array | None = None  # transfers (boolean) whose slowness has a name
+
+    @property
+    def taken(self) -> Array:
+        """Late cells that have been claimed. (steps, ranks), boolean."""
+        taken: Array = self._taken.copy()
+        return taken
+
+    def free(self, cells: Array) -> Array:
+        """Of these cells (steps × ranks, boolean), those nobody has claimed."""
+        return np.asarray(cells & ~self._taken)
+
+    def cells(self, cells: Array) -> Array:
+        """Claim late cells: those of them that were free."""
+        mine = self.free(cells)
+        self._taken |= mine
+        return mine
+
+    def rest(self, explained_ns: Array) -> None:
+        """Waiting without a culprit that has been explained."""
+        self.rest_ns = self.rest_ns - np.minimum(explained_ns, self.rest_ns)
 
 
 @dataclass(frozen=True)  # no slots: what only some traces need is worked out when asked for

@@ -14,7 +14,7 @@ from evenstep.diagnose.graph.peers import Alike, alike, programs
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.graph.times import summed
-from evenstep.diagnose.lateness.others import above_others
+from evenstep.diagnose.lateness.thresholds import above_others
 
 Array = npt.NDArray[Any]
 

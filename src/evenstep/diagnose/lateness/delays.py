@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.lateness.cost import Costs
-from evenstep.diagnose.lateness.others import above_others
 from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
     NEAR_STEPS,
+    above_others,
     chronic_ranks,
     event_of,
     noise_of,

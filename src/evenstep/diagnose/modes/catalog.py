@@ -1,7 +1,7 @@
 """Every failure mode there is, in the order in which they are asked.
 
 The order is that of naming: who has evidence of his own comes before who only sees lateness (see
-`evenstep.diagnose.lateness.claims`). What each costs beside the others no order decides: see
+`evenstep.diagnose.lateness.case`). What each costs beside the others no order decides: see
 `evenstep.diagnose.attribution`.
 """
 

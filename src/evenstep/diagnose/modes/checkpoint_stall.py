@@ -8,7 +8,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.lateness.others import middle_of_others
+from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.mode import Mode

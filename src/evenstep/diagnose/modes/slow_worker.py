@@ -16,8 +16,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.lateness.others import above_others
-from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, MAD_SIGMA
+from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, MAD_SIGMA, above_others
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.operations.operations import OperationJob, on_steps, replayed
 from evenstep.statistics.interval import Share
