@@ -21,8 +21,8 @@ COMMAND = "python -m benchmarks acting"
 #: Which action, in what loop, on how many ranks of so many threads.
 JOBS = {
     "gc": ("gc", "own loop", 4, 1),
-    "gc-trainer": ("gc", "Trainer", 4, 1),
-    "gc-lightning": ("gc", "Lightning", 4, 1),
+    "gc-trainer": ("gc", "Trainer", 2, 1),
+    "gc-lightning": ("gc", "Lightning", 2, 1),
     "gc-free": ("gc", "own loop", 2, 1),
     "cores": ("cores", "own loop", 4, 2),
 }

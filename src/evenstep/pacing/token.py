@@ -32,6 +32,7 @@ POLL_SHARE = 1 / 64  # of our exchange: looked at again at least so often, and â
 SHORTEST_POLL_NS = 50_000
 SHORTEST_BLOCK_NS = 1_000_000
 LOOK_STEPS = 64
+LEAST = 0.01  # of a step: less exchange is left alone
 MET = 1 / 32  # of steps that met others: less contention is left alone
 MILLION = 1_000_000
 SEED = "link"  # the order of blocks is the same for all
@@ -66,11 +67,6 @@ class Token:
         self.steps = self._met = 0
         self._block_ns = 0
         self._heard: dict[int, int] = {}  # pairs of each neighbour that were counted
-
-    @property
-    def acts(self) -> bool:
-        """Whether the running step may wait."""
-        return self._acts
 
     def ask(self, now_ns: int, others: Sequence[Post]) -> int:
         """How long to wait before asking again; 0: the exchange begins now."""
@@ -118,7 +114,8 @@ class Token:
         mean_ns += (step_ns - mean_ns) // min(self.steps + 1, LOOK_STEPS)
         self.steps += 1
         if self.steps % LOOK_STEPS == 0:
-            trial.wanted = self._met >= MET * LOOK_STEPS
+            noticed = self.post.alone_ns >= LEAST * mean_ns
+            trial.wanted = noticed and self._met >= MET * LOOK_STEPS
             self._met = 0
         if leader is None:
             self._lead(mean_ns, others)

@@ -19,6 +19,7 @@ import struct
 import time
 from collections.abc import Callable
 from hashlib import blake2b
+from hmac import compare_digest
 from typing import Any
 
 from evenstep.agent.actions.board import SHORTEST_LEASE_NS, SLOTS, lease_ns
@@ -46,7 +47,7 @@ def _sealed(data: bytes, key: bytes) -> bytes:
 def _opened(data: bytes, key: bytes) -> bytes:
     """What was sealed; empty where it was not, by this key."""
     whole = data[:-_MAC_BYTES]
-    return whole if len(data) > _MAC_BYTES and _sealed(whole, key) == data else b""
+    return whole if compare_digest(_sealed(whole, key), data) else b""
 
 
 def _place(group: str) -> tuple[str, int, bytes]:
