@@ -25,7 +25,7 @@ from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.diagnose.titles import titled
 from evenstep.diagnose.verdict import NAMED, verdict
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
 FEW_STEPS = 30
@@ -82,8 +82,9 @@ def _run(trace: Trace) -> dict[str, Any]:
 def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     """Whether the fabric has a part in it: exposed transfer, where it can be told from waits."""
     shares = numbers.get("shares")
-    if not shares or case.stuck:
-        return ""
+    calls = case.trace.of_kind(Kind.COLLECTIVE)
+    if not shares or case.stuck or ((calls.flags & int(Flag.INFERRED)) != 0).all():
+        return ""  # of collectives that nobody saw nothing follows for the fabric
     transfer = shares["exposed_communication"]
     share = words.percent(transfer)
     if not case.waits_known:

@@ -315,6 +315,16 @@ class Case:
         ranks = [int(self.grid.ranks[i]) for i in np.flatnonzero(usual & waiting.any(axis=0))]
         return ranks, float(np.median(waits[waiting])), share
 
+    def waiting(self, cells: Array) -> str:
+        """Who waits for these cells, how long and how often, in words."""
+        ranks, wait_ns, share = self.victims(cells)
+        if not share:
+            return "ranks arrive apart, but compute hides most of it"
+        who = words.ranks(ranks) if ranks else "the other ranks"
+        often = f"{words.percent(share)} of the steps" if len(self.grid.steps) > 1 else "the step"
+        verb = "waits" if len(ranks) == 1 else "wait"
+        return f"{who} {verb} {words.duration(wait_ns)} in {often}"
+
     def wait_evidence(self, cells: Array) -> list[Evidence]:
         """The victims' wait beside the floor, and how long it is expected to be."""
         ranks, wait_ns, share = self.victims(cells)

@@ -45,16 +45,11 @@ def retrying(case: Case) -> Finding | None:
     share = case.share(case.loss(cells))
     ranks = case.culprits(cells)
     verb = "gives" if len(ranks) == 1 else "give"
-    victims, wait_ns, waited = case.victims(cells)
     return found(
         "runtime_jitter",
         "runtime",
         share,
-        observation=(
-            f"{words.ranks(victims) if victims else 'the other ranks'} "
-            f"{'waits' if len(victims) == 1 else 'wait'} {words.duration(wait_ns)} in "
-            f"{words.percent(waited)} of the steps"
-        ),
+        observation=case.waiting(cells),
         cause=(
             f"allocator: {case.named(ranks)} {verb} cached memory back to the driver and tries "
             f"again, {words.duration(case.typical_excess_ns(cells))} each time"

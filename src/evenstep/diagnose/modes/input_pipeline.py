@@ -32,7 +32,6 @@ def _late_ranks(case: Case) -> Finding | None:
     share = case.share(case.loss(cells, Cause.INPUT))
     ranks = case.culprits(cells, Cause.INPUT)
     recurrence = when(cells, case.grid.steps)
-    victims, wait_ns, waited = case.victims(cells)
     more = words.duration(case.typical_excess_ns(cells, Cause.INPUT))
     lead = (
         f"the late rank changes ({words.ranks(ranks)} take turns)"
@@ -43,11 +42,7 @@ def _late_ranks(case: Case) -> Finding | None:
         "input_pipeline",
         "framework",
         share,
-        observation=(
-            f"{words.ranks(victims) if victims else 'the other ranks'} "
-            f"{'waits' if len(victims) == 1 else 'wait'} {words.duration(wait_ns)} in "
-            f"{words.percent(waited)} of the steps"
-        ),
+        observation=case.waiting(cells),
         cause=f"{lead}: its DataLoader hands over the batch {more} later than the others'",
         where=case.where(ranks),
         when=recurrence,

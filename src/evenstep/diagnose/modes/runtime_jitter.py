@@ -45,18 +45,12 @@ def _collector(case: Case) -> Finding | None:
     ranks = case.culprits(cells, Cause.COLLECTOR)
     recurrence = when(cells, case.grid.steps)
     pause = float(np.median(case.grid.pause_ns[cells]))
-    victims, wait_ns, waited = case.victims(cells)
     verb = "collects" if len(ranks) == 1 else "collect"
     return found(
         "runtime_jitter",
         "runtime",
         share,
-        observation=(
-            f"{words.ranks(victims)} {'waits' if len(victims) == 1 else 'wait'} "
-            f"{words.duration(wait_ns)} in {words.percent(waited)} of the steps"
-            if victims
-            else "collector pauses delay single ranks"
-        ),
+        observation=case.waiting(cells),
         cause=(
             f"garbage collection: {case.named(ranks)} {verb} for {words.duration(pause)} "
             f"{_place(case, cells)} while the others are ready"
@@ -244,16 +238,11 @@ def _taken_away(case: Case, cells: Array) -> Finding:
     ranks = case.culprits(cells, Cause.CONTENTION)
     delay = float(np.median(case.grid.run_delay_ns[cells]))
     verb = "is" if len(ranks) == 1 else "are"
-    victims, wait_ns, waited = case.victims(cells)
     return found(
         "runtime_jitter",
         "node",
         share,
-        observation=(
-            f"{words.ranks(victims) if victims else 'the other ranks'} "
-            f"{'waits' if len(victims) == 1 else 'wait'} {words.duration(wait_ns)} in "
-            f"{words.percent(waited)} of the steps"
-        ),
+        observation=case.waiting(cells),
         cause=(
             f"scheduler: {case.named(ranks)} {verb} ready but without a core for "
             f"{words.duration(delay)} in those steps: something else runs there"

@@ -56,7 +56,7 @@ def _finding(case: Case, cells: Array) -> Finding:
         "straggler",
         _layer(case, ranks, phase),
         share,
-        observation=_observation(case, cells),
+        observation=case.waiting(cells),
         cause=_cause(case, cells, ranks, phase, recurrence.pattern),
         where=case.where(ranks),
         when=recurrence,
@@ -80,16 +80,6 @@ def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
         if len(on_it) > 1 and set(on_it) <= set(ranks):
             return "node"
     return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
-
-
-def _observation(case: Case, cells: Array) -> str:
-    victims, wait_ns, share = case.victims(cells)
-    if not victims:
-        return "ranks arrive apart, but compute hides most of it"
-    return (
-        f"{words.ranks(victims)} {_verb(victims, 'wait')} {words.duration(wait_ns)} "
-        f"in {words.percent(share)} of the steps"
-    )
 
 
 def _verb(ranks: list[int], plural: str) -> str:

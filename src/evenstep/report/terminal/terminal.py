@@ -6,7 +6,8 @@ words with and without colour: a file, a pipe and `NO_COLOR` get the plain text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.report.terminal import scaling_table
@@ -33,6 +34,7 @@ from evenstep.words import (
 
 OPTIONS = 3
 EVIDENCE = 4
+LEAST_SHARE = 1e-4  # of step time that is worth a word
 
 
 _GLYPHS = dict(zip((name for name, _ in SHARES), "█▓▒░·", strict=True))
@@ -119,13 +121,19 @@ def _communication(diagnosis: Diagnosis) -> str:
                      f"{percent(device['idle'])}")  # fmt: skip
     if is_known(hidden := device.get("hidden")):
         parts.append(f"{percent(hidden)} of the communication is behind compute")
-    elif is_known(overlapped := summary.get("overlapped_communication")):
+    elif is_known(overlapped := summary.get("overlapped_communication")) and _communicates(summary):
         parts.append(f"communication is behind compute for {percent(overlapped)} of step time")
     if is_known(ratio := summary.get("communication_to_compute")):
         parts.append(f"communication : compute {number(ratio)}")
     if is_known(wasted := summary.get("rank_hours_wasted")):
         parts.append(f"{number(wasted)} rank-hours lost")
     return " · ".join(parts)
+
+
+def _communicates(summary: Mapping[str, Any]) -> bool:
+    """Whether any of the step's time is transfer: a table of step times knows of none."""
+    exposed = (summary.get("shares") or {}).get("exposed_communication") or 0.0
+    return bool(exposed + summary["overlapped_communication"] > LEAST_SHARE)
 
 
 def goodput(diagnosis: Diagnosis) -> str:
