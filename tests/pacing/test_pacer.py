@@ -274,3 +274,16 @@ def test_only_the_leading_rank_publishes() -> None:
     assert other.decide(32).plan is None
     other.leads = True
     assert other.decide(64).plan is not None
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.02, True), (0.3, False)])
+def test_slack_below_the_threshold_is_left_alone(share: float, held: bool) -> None:
+    assert any(drive(pacer(imbalance=share), range(200))) is held  # it waits 8 of 100 ms
+
+
+def test_a_plan_has_as_many_steps_as_two_exchanges_take() -> None:
+    made = pacer(sharing=True, exchange_ns=5_000 * MS)  # two are 100 steps
+    drive(made, range(200))
+    found = [plan for step in range(200, 600) if (plan := made.decide(step).plan) is not None]
+    assert found
+    assert {plan.last_step - plan.first_step + 1 for plan in found} == {128}

@@ -86,3 +86,7 @@ def test_plans_of_quick_steps_last_as_long_as_it_takes_to_pass_them_on(least: in
     assert len(lengths) == 1
     assert max(least, PLAN_STEPS) <= min(lengths) <= 2 * max(least, PLAN_STEPS)
     assert all(plan.first_step - step == 2 * min(lengths) for step, plan in plans)
+
+
+def test_a_book_without_plans_takes_one_for_the_very_next_step() -> None:
+    assert book().adopt(plan(1, 32), asked_step=0)
