@@ -32,7 +32,7 @@ def after_10_s(monkeypatch):
 
 def test_what_is_quick_says_nothing(watched):
     stream = watched()
-    with progress.shown(10**9) as report:
+    with progress.reading_progress(10**9) as report:
         report("rank-0.json", 10**8, 10**9)
     tell = progress.counter()
     for done in range(1, 1001):
@@ -63,7 +63,7 @@ def test_a_terminal_keeps_one_line_and_is_left_clean(monkeypatch, after_10_s):
 
 def test_reading_says_its_share_of_all_files(watched, after_10_s):
     stream = watched()
-    with progress.shown(64_000_000) as report:
+    with progress.reading_progress(64_000_000) as report:
         report("rank-0.json", 32_000_000, 32_000_000)
     assert "reading: 50 % of 64 MB, about" in stream.getvalue()
 

@@ -234,4 +234,4 @@ def test_nothing_to_exchange_has_no_bus_bandwidth():
     ],
 )  # fmt: skip
 def test_numbers_read_with_four_digits(value, unit, expected):
-    assert text.shown(value, unit) == expected
+    assert text.format_quantity(value, unit) == expected

@@ -13,7 +13,7 @@ from typing import Any
 from evenstep.cli import files
 from evenstep.cli.arguments import seconds
 from evenstep.errors import TraceError, UsageError
-from evenstep.trace.pack import Found, look, write_pack
+from evenstep.trace.pack import CollectableSpool, look, write_pack
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _collected(
-    source: RunFolder, target: RunFolder, spools: Mapping[tuple[int, str], list[Found]]
+    source: RunFolder, target: RunFolder, spools: Mapping[tuple[int, str], list[CollectableSpool]]
 ) -> list[dict[str, Any]]:
     """One look: what is new is written; every file there is now, as plain values."""
     if spools and source.facts_path.exists():
@@ -83,10 +83,10 @@ def _collected(
     return packs
 
 
-def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[Found]]]:
+def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[CollectableSpool]]]:
     """What there is of each attempt and node."""
     for attempt in source.attempts():
-        nodes: dict[str, list[Found]] = {}
+        nodes: dict[str, list[CollectableSpool]] = {}
         for path in sorted(source.spool_path(attempt, 0).parent.glob("rank-*.spool")):
             found = look(path)
             if found is not None:
@@ -95,7 +95,7 @@ def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[Found]]]:
             yield (attempt, node), spools
 
 
-def _collect(pack: Path, spools: list[Found]) -> bool:
+def _collect(pack: Path, spools: list[CollectableSpool]) -> bool:
     """Write a node's file, unless it is complete."""
     if pack.exists() and all(spool.closed for spool in spools):
         newest = max(spool.path.stat().st_mtime_ns for spool in spools)

@@ -90,15 +90,17 @@ def main(args: argparse.Namespace) -> int:
         results = sorted(carrier.carried(tasks, diagnosed.carried_out), key=lambda one: one.number)
     else:
         opened = list(diagnosed.opened_with_progress(given, tasks[0]))
-        results = [diagnosed.said(one, task) for one, task in zip(opened, tasks, strict=True)]
+        results = [
+            diagnosed.diagnose_task(one, task) for one, task in zip(opened, tasks, strict=True)
+        ]
         traces = [trace for trace, _ in opened]
     joint = len({one.world for one in results}) > 1
     if joint:
         traces = traces or [trace for trace, _ in diagnosed.opened_with_progress(given, tasks[0])]
         pairs = [(trace, one.diagnosis) for trace, one in zip(traces, results, strict=True)]
-        largest, together = diagnosed.together(pairs)
-        shown = diagnosed.shown(together, largest, tasks[0])
-        results.append(diagnosed.Said(len(results), largest.world, together, shown))
+        largest, together = diagnosed.diagnose_sizes(pairs)
+        shown = diagnosed.render(together, largest, tasks[0])
+        results.append(diagnosed.DiagnosedTrace(len(results), largest.world, together, shown))
         traces.append(largest)
     one_page = len(results) == 1 or joint
     if args.html is not None and one_page:  # before anything is printed: its reader may leave early

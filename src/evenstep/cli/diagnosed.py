@@ -32,7 +32,7 @@ class DiagnosisTask(NamedTuple):
     anonymise: bool
 
 
-class Said(NamedTuple):
+class DiagnosedTrace(NamedTuple):
     """What a trace's diagnosis is and how it is shown. `shown` is an object, or text."""
 
     number: int
@@ -41,13 +41,13 @@ class Said(NamedTuple):
     shown: Any
 
 
-def carried_out(task: DiagnosisTask) -> Said:
+def carried_out(task: DiagnosisTask) -> DiagnosedTrace:
     """Read and diagnose one trace, quietly."""
     given = sort_out([task.folder / path for path in task.paths])
-    return said(opened(given, given.bundles[task.number], task), task)
+    return diagnose_task(open_given(given, given.bundles[task.number], task), task)
 
 
-def said(opened: Opened, task: DiagnosisTask) -> Said:
+def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
     """Diagnose a trace."""
     from evenstep.diagnose.engine import diagnose
 
@@ -57,10 +57,10 @@ def said(opened: Opened, task: DiagnosisTask) -> Said:
         diagnosis = diagnose(trace)
     if scrub is not None:
         diagnosis = scrub.value(diagnosis)
-    return Said(task.number, trace.world, diagnosis, shown(diagnosis, trace, task))
+    return DiagnosedTrace(task.number, trace.world, diagnosis, render(diagnosis, trace, task))
 
 
-def opened(
+def open_given(
     given: InputPaths,
     bundle: Bundle,
     task: DiagnosisTask,
@@ -82,12 +82,12 @@ def opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Ope
     """All given traces, one after the other, with a bar for those that take long."""
     for bundle in given.bundles:
         size = sum(source.path.stat().st_size for source in bundle.sources)
-        with progress.shown(size) as report:
-            found = opened(given, bundle, task, report)
+        with progress.reading_progress(size) as report:
+            found = open_given(given, bundle, task, report)
         yield found
 
 
-def shown(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
+def render(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
     """What is printed of a diagnosis and its what-ifs: an object for JSON, or text."""
     from evenstep.diagnose.what_if.what_if import added, answers
 
@@ -102,7 +102,7 @@ def shown(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
     return "\n\n".join(text.rstrip() for text in parts if text)
 
 
-def together(runs: Sequence[tuple[Trace, Diagnosis]]) -> tuple[Trace, Diagnosis]:
+def diagnose_sizes(runs: Sequence[tuple[Trace, Diagnosis]]) -> tuple[Trace, Diagnosis]:
     """What runs of different sizes say together, with the largest of them."""
     from evenstep.diagnose.modes.several import diagnose_together
 

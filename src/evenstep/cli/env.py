@@ -61,23 +61,23 @@ def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") ->
 
 def main(args: argparse.Namespace) -> int:
     """Print the variables."""
-    settings = config.load(given(args))
+    settings = config.load(parse_settings(args))
     if args.json:
         shown = {
             "schema": SCHEMA,
-            "variables": variables(os.environ, given(args)),
+            "variables": variables(os.environ, parse_settings(args)),
             "settings": config.describe(settings),
             "warnings": list(settings.warnings),
         }
         print(json.dumps(shown, indent=2))
         return 0
-    for name, value in variables({}, given(args)).items():
+    for name, value in variables({}, parse_settings(args)).items():
         after = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" else ""
         print(f"export {name}={shlex.quote(value)}{after}")
     return 0
 
 
-def given(args: argparse.Namespace) -> dict[str, str]:
+def parse_settings(args: argparse.Namespace) -> dict[str, str]:
     """The settings that the arguments of `add_settings` give."""
     names = [
         "out",

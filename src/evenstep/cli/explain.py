@@ -220,7 +220,7 @@ def _list_text(data: Mapping[str, Any]) -> Iterable[str]:
 
 def _columns(rows: Mapping[str, str]) -> Iterable[str]:
     for name, meaning in rows.items():
-        yield from text.beside(f"  {name:<30}", meaning)
+        yield from text.hanging_lines(f"  {name:<30}", meaning)
 
 
 def _mode_text(data: Mapping[str, Any]) -> Iterable[str]:

@@ -159,7 +159,7 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
 
 def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     """Everything that leaves over the network, or through a tracker's own API."""
-    from evenstep.export.posting import shown
+    from evenstep.export.posting import redacted_url
 
     if args.otlp:
         from evenstep.export.otlp import push
@@ -167,12 +167,12 @@ def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
         run = str(diagnosis.run.get("run_id") or "")
         resource = {"service.name": "evenstep", "evenstep.run_id": run}
         push(_families(args, diagnosis), args.otlp, time_ns=time.time_ns(), resource=resource)
-        print(f"Sent metrics to {shown(args.otlp)}", file=sys.stderr)
+        print(f"Sent metrics to {redacted_url(args.otlp)}", file=sys.stderr)
     if args.webhook:
         from evenstep.watch.alerts import webhook
 
         told = webhook(args.webhook, diagnosis, above=args.above)
-        print(f"Sent {len(told)} findings to {shown(args.webhook)}", file=sys.stderr)
+        print(f"Sent {len(told)} findings to {redacted_url(args.webhook)}", file=sys.stderr)
     if args.wandb or args.mlflow or args.tensorboard:
         _tracked(args, trace, diagnosis)
 

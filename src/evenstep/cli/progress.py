@@ -56,7 +56,7 @@ class Line:
             self._drawn, self._next_s = 0, float("inf")
 
 
-def left(done: float, total: float, passed_s: float) -> str:
+def time_left(done: float, total: float, passed_s: float) -> str:
     """How long the rest may take, if it goes on as so far: ", about 40 s left"."""
     if not 0 < done < total:
         return ""
@@ -68,7 +68,7 @@ def counter(words: str = "simulated {} of {}") -> Callable[[int, int], None]:
     line = Line()
 
     def report(done: int, total: int) -> None:
-        line.tell(lambda: words.format(done, total) + left(done, total, line.passed_s))
+        line.tell(lambda: words.format(done, total) + time_left(done, total, line.passed_s))
         if done >= total:
             line.end()
 
@@ -76,7 +76,7 @@ def counter(words: str = "simulated {} of {}") -> Callable[[int, int], None]:
 
 
 @contextmanager
-def shown(total_bytes: int) -> Iterator[Callable[[str, int, int], None]]:
+def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], None]]:
     """What to call with a name, the bytes done and their number, while so much is read."""
     line = Line()
     done_by_name: dict[str, int] = {}
@@ -87,7 +87,7 @@ def shown(total_bytes: int) -> Iterator[Callable[[str, int, int], None]]:
         line.tell(
             lambda: (
                 f"reading: {100 * all_done // max(total_bytes, 1)} % of "
-                f"{total_bytes / 1e6:,.0f} MB{left(all_done, total_bytes, line.passed_s)}"
+                f"{total_bytes / 1e6:,.0f} MB{time_left(all_done, total_bytes, line.passed_s)}"
             )
         )
 

@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     if refused := child.refusal(command):  # before a folder is made for it, or cleared
         say(refused[0])
         return refused[1]
-    asked = env.given(args)
+    asked = env.parse_settings(args)
     settings = config.load(asked)
     if not settings.enabled:
         say(f"the command runs unobserved: enabled is off ({settings.sources['enabled']})")
@@ -149,7 +149,7 @@ def _compile_recorder() -> None:
     from evenstep.hooks.torch import library
 
     torch = library.installed()
-    if torch is None or library.found(torch).path is not None:
+    if torch is None or library.find_recorder(torch).path is not None:
         return
     say("compiling the recorder for this torch (once)")
     reason = library.built(torch).reason

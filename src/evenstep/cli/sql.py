@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
 
     with (
         _source(args.run) as source,
-        store_query.opened(source, _findings(args, source)) as connection,
+        store_query.open_tables(source, _findings(args, source)) as connection,
     ):
         answer = store_query.ask(connection, args.query)
         if args.json:

@@ -53,7 +53,7 @@ def settings(host: Host) -> dict[str, VariableSetting]:
     return found
 
 
-def shown(name: str, setting: VariableSetting) -> str:
+def display(name: str, setting: VariableSetting) -> str:
     """`NAME=value`, without the value of what may be a secret."""
     return f"{name}={setting.value}" if recorded_environment({name: setting.value}) else name
 
@@ -88,12 +88,12 @@ def _name(name: str, setting: VariableSetting) -> Check | None:
     near = get_close_matches(name, everything, n=1, cutoff=_NEAR)
     if near:
         return subject.warning(
-            f"{shown(name, setting)} is set, and nothing reads that name",
+            f"{display(name, setting)} is set, and nothing reads that name",
             f"it looks like {near[0]} misspelt: what it was meant to change stays as it was",
-            f"{setting.unset(name)}; export {shown(near[0], setting)}",
+            f"{setting.unset(name)}; export {display(near[0], setting)}",
         )
     return subject.advice(
-        f"{shown(name, setting)} is not among the variables that are documented",
+        f"{display(name, setting)} is not among the variables that are documented",
         "it may do nothing, or something else in another version",
         f"{setting.unset(name)}, unless a plugin of yours reads it",
     )
@@ -103,7 +103,7 @@ def _renamed(name: str, setting: VariableSetting) -> Check:
     instead, since = RENAMED[name]
     renew = f"; export {instead}=… in its place" if instead else ""
     return Subject("variables.outdated", NCCL_GUIDE).advice(
-        f"{shown(name, setting)} is outdated since {since}",
+        f"{display(name, setting)} is outdated since {since}",
         "new versions ignore it, or will",
         f"{setting.unset(name)}{renew}",
     )

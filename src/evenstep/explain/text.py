@@ -15,7 +15,7 @@ _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
-def shown(value: float | None, unit: str) -> str:
+def format_quantity(value: float | None, unit: str) -> str:
     """A number with its unit: "798.4 ms", "49.66 %", "yes", "unknown"."""
     if value is None:
         return "unknown"
@@ -46,8 +46,8 @@ def answer(data: Mapping[str, Any]) -> Iterator[str]:
     """Lines of a quantity's answer, as `shown.answer` gives it."""
     width = max((len(row["name"]) for row in data["rows"]), default=0)
     for row in data["rows"]:
-        head = f"{row['name']:<{width}}  {shown(row['value'], row['unit']):>14}  "
-        yield from beside(head, row["meaning"])
+        head = f"{row['name']:<{width}}  {format_quantity(row['value'], row['unit']):>14}  "
+        yield from hanging_lines(head, row["meaning"])
     yield ""
     for formula in data["formulas"]:
         yield from wrapped(f"{formula['text']}   [{formula['source']}]")
@@ -64,7 +64,9 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
         yield from wrapped(f"{system['name']}   [{system['source']}]")
         yield from wrapped(system["model"], 2)
         yield from wrapped("from: " + "; ".join(system["inputs"]), 2)
-        numbers = [f"{n['name']} {shown(n['value'], n['unit'])}" for n in system["fitted"]]
+        numbers = [
+            f"{n['name']} {format_quantity(n['value'], n['unit'])}" for n in system["fitted"]
+        ]
         yield from wrapped("fitted: " + ("; ".join(numbers) or "nothing"), 2)
         for row in system["rows"]:
             yield _measured(row)
@@ -77,19 +79,23 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
     yield "Claims with a preset (`evenstep explain TOPIC --preset NAME`):"
     for claim in data["claims"]:
         error = f"{100 * claim['error']:+6.1f} %"
-        yield from beside(f"  {claim['topic']:<12}{claim['name']:<20}{error}  ", claim["says"])
+        yield from hanging_lines(
+            f"  {claim['topic']:<12}{claim['name']:<20}{error}  ", claim["says"]
+        )
 
 
 def _measured(row: Mapping[str, Any]) -> str:
     unit = row["unit"]
     how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
     bound = "more than " if row["bound"] else ""
-    measured = bound + shown(row["measured"], unit)
-    predicted = shown(row["predicted"], unit.partition(" ")[0])  # of what was said beside it
+    measured = bound + format_quantity(row["measured"], unit)
+    predicted = format_quantity(
+        row["predicted"], unit.partition(" ")[0]
+    )  # of what was said beside it
     return f"  {row['what']:<34}{measured:>22}{predicted:>12}{how:>10}"
 
 
-def beside(head: str, text: str) -> list[str]:
+def hanging_lines(head: str, text: str) -> list[str]:
     """Lines of a text that goes on below itself, not below its head."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 

@@ -17,7 +17,7 @@ TIMEOUT_S = 10.0
 
 def post(url: str, document: Any, *, purpose: str) -> None:
     """POST a document. Raises `UsageError` where it did not arrive."""
-    parts, place = checked(url, purpose), shown(url)
+    parts, place = checked(url, purpose), redacted_url(url)
     headers = {"Content-Type": "application/json"}
     if parts.username is not None:  # urllib would take it for a part of the host
         given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -45,12 +45,12 @@ def checked(url: str, purpose: str) -> SplitResult:
     if not sound or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError(
             f"{purpose} needs a URL that begins with http:// or https:// and has no spaces, not "
-            f"{shown(url)!r}"
+            f"{redacted_url(url)!r}"
         )
     return parts
 
 
-def shown(url: str) -> str:
+def redacted_url(url: str) -> str:
     """A URL as messages may show it: without user, password, query and path, which hold secrets."""
     try:
         parts = urlsplit(url)

@@ -47,7 +47,7 @@ def callback(events: type, module: str, base: str) -> type:
 _ABSENT = object()
 
 
-class Told:
+class ObservedMethod:
     """A method of an object that says when it is called and when it has returned.
 
     What it was before can be copied and sent to another process as ever: a copy is told of nobody.
@@ -199,7 +199,7 @@ class Loop:
         original = getattr(owner, name, None)
         if original is None:
             return
-        told = Told(original, before, after)
+        told = ObservedMethod(original, before, after)
         own = getattr(owner, "__dict__", {}).get(name, _ABSENT)
         try:
             setattr(owner, name, told)
@@ -219,7 +219,9 @@ class Loop:
 
     def watches(self, owner: Any) -> bool:
         """Whether methods of an object are replaced already, by this loop or another."""
-        return any(isinstance(each, Told) for each in getattr(owner, "__dict__", {}).values())
+        return any(
+            isinstance(each, ObservedMethod) for each in getattr(owner, "__dict__", {}).values()
+        )
 
     def release(self) -> None:
         """Give the framework's objects their own methods back."""

@@ -53,7 +53,7 @@ class Extent(NamedTuple):
         return self.file / self.name if self.name else self.file
 
 
-class Found(NamedTuple):
+class CollectableSpool(NamedTuple):
     """A spool that may be collected."""
 
     path: Path
@@ -61,7 +61,7 @@ class Found(NamedTuple):
     closed: bool  # its rank has ended its trace
 
 
-def look(path: Path) -> Found | None:
+def look(path: Path) -> CollectableSpool | None:
     """A spool's node and whether it is finished; None for what is no spool, or not yet one."""
     try:
         with path.open("rb", buffering=0) as file:
@@ -72,7 +72,9 @@ def look(path: Path) -> Found | None:
             text = page[HEADER_TEXT_OFFSET : HEADER_TEXT_OFFSET + fields[-1]]
             tables = os.pread(file.fileno(), min(fields[10], MOST_TABLES_BYTES), fields[9])
         identity = json.loads(text)
-        return Found(path, str(identity.get("hostname") or "unnamed"), "closed" in _facts(tables))
+        return CollectableSpool(
+            path, str(identity.get("hostname") or "unnamed"), "closed" in _facts(tables)
+        )
     except (
         OSError,
         OverflowError,

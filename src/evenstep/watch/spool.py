@@ -162,7 +162,7 @@ class SpoolTail:
             self.steps_seen = max(newest - min(KEPT_STEPS, self._slots - 1), before)
         parts = [self.steps]
         while len(rows := self._next_steps(file)):
-            parts.append(kept(rows))
+            parts.append(keep_columns(rows))
             self.steps_seen += len(rows)
         if len(parts) > 1:
             self.steps = np.concatenate(parts)[-KEPT_STEPS:]
@@ -236,7 +236,7 @@ def _without_heartbeat(page: bytes) -> tuple[bytes, int]:
     return page[:at] + bytes(8) + page[end:], int.from_bytes(page[at:end], "little")
 
 
-def kept(rows: Array) -> Array:
+def keep_columns(rows: Array) -> Array:
     """The columns of summaries that the live view keeps."""
     found = np.empty(len(rows), LIVE)
     for name in LIVE_FIELDS:

@@ -29,7 +29,7 @@ def built(torch_folder: Path) -> Library:
     return _with(torch_folder, build)
 
 
-def found(torch_folder: Path) -> Library:
+def find_recorder(torch_folder: Path) -> Library:
     """The recorder for a torch that is imported, where somebody has built it."""
     return _with(torch_folder, find)
 

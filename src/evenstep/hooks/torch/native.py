@@ -125,7 +125,7 @@ class Session:
 
 def new_session(torch: Any, spool: Spool) -> tuple[Session | None, str]:
     """A session for this torch, or why Python's own kernels have to do. Before any record."""
-    where = library.found(Path(torch.__file__).parent)
+    where = library.find_recorder(Path(torch.__file__).parent)
     if where.path is None:
         return None, where.reason
     try:

@@ -34,7 +34,7 @@ Tables = Mapping[str, frozenset[str]]  # columns by table
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
+def open_database(path: Path) -> Iterator[sqlite3.Connection]:
     """The database, never written to; a compressed one is unpacked beside the system's others."""
     with path.open("rb") as file:
         plain = file.read(len(MAGIC)) == MAGIC
@@ -125,14 +125,14 @@ class Names:
         return self._numbers[text]
 
 
-def whole(value: Any) -> int:
+def whole_number(value: Any) -> int:
     """A value that can be a time; -1 for anything else."""
     return value if isinstance(value, int) and 0 <= value < LATEST_NS else -1
 
 
 def stamp(value: Any) -> int:
     """A time that was taken; -1 for anything else. CUPTI leaves 0 where it could take none."""
-    return whole(value) or -1
+    return whole_number(value) or -1
 
 
 def key(value: Any) -> int:

@@ -22,12 +22,12 @@ from evenstep.importers.nsys.database import (
     Names,
     Tables,
     key,
-    opened,
+    open_database,
     pieces,
     stamp,
     table_of,
     tables_of,
-    whole,
+    whole_number,
 )
 from evenstep.trace.columns import Columns
 
@@ -71,7 +71,7 @@ class Export:
 def read_export(path: Path) -> Export:
     """Read a file. Raises `TraceError` where it is no export, or holds no kernel."""
     try:
-        with opened(path) as database:
+        with open_database(path) as database:
             return _read(path, database)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema
         raise TraceError(
@@ -174,7 +174,7 @@ def _range(row: tuple[Any, ...], names: Names, payloads: list[dict[str, Any]]) -
     place = -1
     if "nccl" in names.text(name)[:6] and len(payloads) < MOST_PAYLOADS:
         place = _payload(payloads, names.text(payload_id if payload is None else payload))
-    return [whole(start), whole(end), key(thread), names.number(name), place]
+    return [whole_number(start), whole_number(end), key(thread), names.number(name), place]
 
 
 def _payload(payloads: list[dict[str, Any]], text: str) -> int:
@@ -219,7 +219,7 @@ def _began(database: sqlite3.Connection, tables: Tables) -> int:
     if "utcEpochNs" not in tables.get(SESSION, frozenset()):
         return 0
     rows = next(pieces(database, tables, SESSION, ("utcEpochNs",)), [])
-    began = whole(rows[0][0]) if rows else 0
+    began = whole_number(rows[0][0]) if rows else 0
     return began if 0 <= began < LATEST_BEGIN_NS else 0
 
 

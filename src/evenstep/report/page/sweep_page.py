@@ -52,7 +52,9 @@ def render(document: Document, name: str) -> str:
     combinations = document["combinations"]
     known = [one for one in MEASURES if any(row[one.name] for row in combinations)]
     script = sheet.script(SCRIPTS)
-    template = sheet.template("sweep.html.j2", "the page of a sweep", said=said, short=short)
+    template = sheet.template(
+        "sweep.html.j2", "the page of a sweep", said=format_measure, short=short
+    )
     text: str = template.render(
         name=name,
         document=document,
@@ -76,7 +78,7 @@ def write(document: Document, name: str, path: Path, *, force: bool = False) -> 
     sheet.write_whole(render(document, name), path)
 
 
-def said(measure: Measure, value: float | None) -> str:
+def format_measure(measure: Measure, value: float | None) -> str:
     """A measure's number as people read it."""
     words = {"duration": duration, "share": percent, "number": number}
     return words[measure.kind](value)

@@ -100,13 +100,13 @@ def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple
     """The number in both runs: as it is, or as a ratio to the baseline."""
     if not normalised:
         unit = "1" if item.unit.endswith("/s") and not units else item.unit
-        return shown(item.baseline, unit), shown(item.value, unit)
+        return format_number(item.baseline, unit), format_number(item.value, unit)
     if not item.baseline:
         return "1", UNKNOWN
     return "1", number(item.value / item.baseline)
 
 
-def shown(value: float, unit: str) -> str:
+def format_number(value: float, unit: str) -> str:
     """A number of the comparison in its own unit."""
     if unit == "ns":
         return duration(value)

@@ -45,7 +45,7 @@ class QueryResult:
 
 
 @contextmanager
-def opened(
+def open_tables(
     source: Path | Trace, findings: Sequence[Mapping[str, Any]] = ()
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """The tables of a store's folder or of a trace, within bounded memory; no question asked of
