@@ -86,10 +86,9 @@ def _grown() -> Row:
 # -- what it costs ---------------------------------------------------------------------------------
 
 
-def _simulated(name: str, *sets: str, coflows: bool = False) -> dict[str, Any]:
-    extra = ["--coflows"] if coflows else []
+def _simulated(name: str, *sets: str) -> dict[str, Any]:
     flags = [part for one in sets for part in ("--set", one)]
-    return run_alone(JOB, str(SCENARIOS / f"{name}.toml"), *flags, *extra)
+    return run_alone(JOB, str(SCENARIOS / f"{name}.toml"), *flags)
 
 
 def _row(what: str, bar: float, found: dict[str, Any]) -> Row:
@@ -184,7 +183,7 @@ def _jobs() -> list[Row]:
 
 
 def _large() -> list[Row]:
-    """Too many messages to follow: collectives that share links as one fluid each."""
+    """Jobs of many messages, of which few share links, and many jobs."""
     start = time.process_time()
     from evenstep.scenario import scenario
     from evenstep.simulate.study.decision import Limits, compare
@@ -193,7 +192,7 @@ def _large() -> list[Row]:
     compare(asked, Limits(), axes=())
     strategies = {"cpu": time.process_time() - start, "megabytes": 0.0}
     return [
-        _row("1,000 steps of 1,024 ranks, 25 buckets, two neighbours, as fluids", 5.0,
+        _row("1,000 steps of 1,024 ranks, 25 buckets, two neighbours and noise", 5.0,
              _oversubscribed(1024, 1000)),
         _row("100 steps of 65,536 ranks, the same", 15.0, _oversubscribed(65536, 100)),
         _row("every strategy of a job of 256 ranks", 5.0, strategies),
@@ -203,5 +202,5 @@ def _large() -> list[Row]:
 def _oversubscribed(ranks: int, steps: int) -> dict[str, Any]:
     return _simulated(
         "oversubscribed", f"cluster.nodes={ranks + BESIDE}", f"job.ranks={ranks}",
-        f"run.steps={steps}", coflows=True,
+        f"run.steps={steps}",
     )  # fmt: skip

@@ -17,7 +17,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("scenario", type=Path)
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--coflows", action="store_true")
     parser.add_argument("--trace", action="store_true", help="write the trace as well")
     args = parser.parse_args()
     from evenstep.scenario import scenario
@@ -26,9 +25,9 @@ def main() -> None:
     asked = scenario.load(args.scenario, args.set)
     if args.trace:
         with tempfile.TemporaryDirectory() as folder:
-            result = simulation.simulate_to(Path(folder) / "run", asked, coflows=args.coflows)
+            result = simulation.simulate_to(Path(folder) / "run", asked)
     else:
-        result = simulation.simulate(asked, coflows=args.coflows)
+        result = simulation.simulate(asked)
     print(
         json.dumps(
             {

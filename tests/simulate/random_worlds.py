@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.simulate.wires.world import (
+from evenstep.simulate.wires.told import (
     COLLECTIVE,
     COMPUTE,
     Carriage,
@@ -24,10 +24,12 @@ class Drawn:
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
-        self.sizes = [int(self.random.integers(2, 9)) for _ in range(self.random.integers(1, 3))]
+        self.sizes = self._sizes()
         self.ranks = sum(self.sizes)
         self.place = self.random.permutation(self.ranks)  # node of each rank
         self._draw_links()
+        self.rings: dict[int, int] = {}  # ranks of each ring that is told as one
+        self.common: set[int] = set()  # links that several of them take
         self.collectives: list[Collective] = []
         self.groups: list[list[int]] = []  # of each rank, by collective
         self.programs: list[list[Operation]] = [[] for _ in range(self.ranks)]
@@ -36,6 +38,9 @@ class Drawn:
         for size in self.sizes:
             self._draw_job(range(first, first + size))
             first += size
+
+    def _sizes(self) -> list[int]:
+        return [int(self.random.integers(2, 9)) for _ in range(self.random.integers(1, 3))]
 
     def _draw_links(self) -> None:
         """Cards, then links of leaves up and down, few enough that they are shared."""
@@ -182,7 +187,10 @@ class Drawn:
         found = self.collectives[number]
         group = np.array(self.groups[number])
         stages = []
-        for messages in found.rounds:
+        rounds, repeats, ring = found.rounds, 1, self.rings.get(number, 0)
+        if ring:
+            rounds, repeats = found.rounds[:1], len(found.rounds)
+        for messages in rounds:
             hops = [len(m.links) for m in messages]
             narrow = [min((self.capacity[list(m.links)]), default=np.inf) for m in messages]
             bytes_, latency = (np.array([getattr(m, name) for m in messages])
@@ -194,7 +202,9 @@ class Drawn:
                     bytes_, latency, latency + bytes_ / np.array(narrow),
                     np.concatenate([[0], np.cumsum(hops)]),
                     np.array([link for m in messages for link in m.links], int),
-                    posted=found.posted,
+                    ring, found.posted, repeats,
+                    np.array([self.common.intersection(m.links) != set() for m in messages])
+                    if ring else None,
                 )
             )  # fmt: skip
         return Carriage(np.array(found.rank_of), group, tuple(stages), closed=closed)
@@ -221,6 +231,50 @@ class Drawn:
             for row, operation in enumerate(program):
                 value[row, column] = operation.length
         return plan, value
+
+
+class Spliced(Drawn):
+    """Jobs that exchange around rings, most of whose messages have their links to themselves."""
+
+    def _sizes(self) -> list[int]:
+        return [int(self.random.integers(4, 10)) for _ in range(self.random.integers(1, 4))]
+
+    def _draw_links(self) -> None:
+        """A link of its own behind every rank, then a few that anybody may take."""
+        self.latency = float(self.random.choice([0.0, 1.0, 37.0]))
+        own = self.random.choice([1.0, 2.0, 2.0, 5.0], 3 * self.ranks)
+        self.capacity = np.append(own, self.random.choice([0.7, 1.0, 3.0], 3))
+        if self.random.random() < 0.3:
+            self.capacity *= 0.5 + self.random.random(len(self.capacity))
+
+    def _draw_collective(self, members: list[int]) -> int:
+        """Links of its own for each collective, or those of the job's others."""
+        number, n = len(self.collectives), len(members)
+        size = float(self.random.choice([20.0, 100.0, 1000.0, 5000.0]))
+        order = [int(rank) for rank in self.random.permutation(members)]
+        shared = self.random.random(n) < self.random.choice([0.1, 0.25, 0.6])
+        pool = self.capacity.size - 3
+        messages = []
+        for i, rank in enumerate(order):
+            links = [rank + self.ranks * (number % 3)]
+            if shared[i]:
+                taken = self.random.permutation(3)[: self.random.integers(1, 3)]
+                links += [pool + int(link) for link in taken]
+            messages.append(
+                Message(rank - members[0], order[(i + 1) % n] - members[0], size / n,
+                        tuple(links), self.latency * len(links))
+            )  # fmt: skip
+        group = [-1] * self.ranks
+        for rank in members:
+            group[rank] = 0
+        rounds = int(self.random.choice([n - 1, 2 * (n - 1)]))
+        self.common |= {pool, pool + 1, pool + 2}
+        if number >= 3:  # whose links others have, too
+            self.common |= set(range(pool))
+        self.rings[number] = n
+        self.collectives.append(Collective(members, [messages] * rounds))
+        self.groups.append(group)
+        return number
 
 
 def furthest(found: list[list[float]], expected: list[list[float | None]]) -> float:

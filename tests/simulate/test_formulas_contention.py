@@ -53,12 +53,6 @@ def test_the_moments_of_a_uniform_phase_are_those_drawn():
     assert contention.drifting(1.0, 0.5).variance == pytest.approx(excess.var(), rel=0.02)
 
 
-def test_locking_pays_only_below_the_mean_excess():
-    excess = contention.drifting(1.0, 0.6).mean - 1.6
-    assert contention.locking_pays(1.0, 0.6, gap=0.99 * excess)
-    assert not contention.locking_pays(1.0, 0.6, gap=1.01 * excess)
-
-
 def test_random_rings_cross_racks_as_often_as_drawn_ones():
     random = np.random.Generator(np.random.Philox(key=9))
     orders = np.argsort(random.random((4000, 32)), axis=1) // 8

@@ -8,6 +8,7 @@ from evenstep.scenario import presets
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.simulation import set_up, simulate
 from evenstep.simulate.study.scaling_sizes import resized
+from evenstep.simulate.wires.carriage import alone_ns
 from tests.simulate.worlds import scenario
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.toml"))
@@ -132,7 +133,7 @@ def test_two_dgx_nodes_keep_all_their_cards_busy():
     asked = scenario("preset=dgx-a100", "cluster.nodes=2", "work.gradient_bytes=8GB",
                      "collectives.algorithm=ring")  # fmt: skip
     flow = set_up(asked).flows[0]
-    busbw = flow.bytes / flow.duration_ns * 2 * 15 / 16
+    busbw = flow.bytes / alone_ns(flow) * 2 * 15 / 16
     assert busbw == pytest.approx(8 * 25, rel=0.01)
 
 

@@ -31,7 +31,6 @@ def test_a_job_of_more_nodes_fails_so_much_more_often(nodes, factor):
 
 def test_what_never_fails_runs_for_ever():
     assert reliability.mtbf_ns((), 100) == math.inf
-    assert reliability.hardware_share(()) == 0
 
 
 def test_a_partly_used_node_counts_as_a_node():
@@ -46,7 +45,6 @@ def test_the_published_projections_come_out_of_the_published_rate():
 def test_causes_are_ordered_and_add_up():
     parts = reliability.observed({"a": 1, "b": 3}, nodes=4, days=2, software=("a",))
     assert reliability.by_cause(parts) == pytest.approx({"b": 0.75, "a": 0.25})
-    assert reliability.hardware_share(parts) == pytest.approx(0.75)
 
 
 def test_a_negative_rate_names_its_component():

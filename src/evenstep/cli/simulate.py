@@ -42,11 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html", metavar="FILE", type=Path, help="diagnose it, and write the page to look at"
     )
     parser.add_argument("--force", action="store_true", help="overwrite RUN and FILE")
-    parser.add_argument(
-        "--coflows",
-        action="store_true",
-        help="messages of a collective that share links keep pace with each other: faster",
-    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--fields", action="store_true", help="list what a scenario may say")
     parser.add_argument("--presets", action="store_true", help="list systems and models")
@@ -141,25 +136,23 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
     from evenstep.simulate import simulation
 
-    if not args.coflows:
-        _warn(asked)
+    _warn(asked)
     tell = progress.counter("simulated {} of {} steps")
     if folder is None:
-        return simulation.simulate(asked, coflows=args.coflows, progress=tell)
+        return simulation.simulate(asked, progress=tell)
     _make_room(folder, force=args.force)
-    return simulation.simulate_to(folder, asked, coflows=args.coflows, progress=tell)
+    return simulation.simulate_to(folder, asked, progress=tell)
 
 
 def _warn(asked: Scenario) -> None:
-    """Say before a long run about how long it takes, and what would be faster."""
+    """Say before a long run about how long it takes."""
     from evenstep.simulate import simulation
     from evenstep.words import duration
 
     messages, seconds = simulation.expected(simulation.set_up(asked))
     if seconds > LONG_S:
         print(
-            f"{messages:,} messages to follow: about {duration(seconds * 1e9)}; --coflows takes "
-            "each collective as one fluid and is faster",
+            f"{messages:,} messages to follow: about {duration(seconds * 1e9)}",
             file=sys.stderr,
         )
 

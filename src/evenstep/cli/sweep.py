@@ -42,11 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field for all"
     )
     parser.add_argument("--repeats", metavar="N", type=int, default=1, help="seeds of each (1)")
-    parser.add_argument(
-        "--coflows",
-        action="store_true",
-        help="collectives that share links as one fluid each: faster",
-    )
     parser.add_argument("--out", metavar="DIR", type=Path, help="keep results here, and resume")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at")
     parser.add_argument(
@@ -70,9 +65,7 @@ def main(args: argparse.Namespace) -> int:
     axes = [sweep.axis(text) for text in args.vary]
     data = scenario.read(args.scenario)
     try:
-        plan = sweep.plan(
-            data, axes, repeats=args.repeats, assignments=args.set, coflows=args.coflows
-        )
+        plan = sweep.plan(data, axes, repeats=args.repeats, assignments=args.set)
     except ConfigError as error:
         raise ConfigError(f"{args.scenario}: {error}") from error
     if args.out is not None:

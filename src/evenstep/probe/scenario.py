@@ -15,7 +15,8 @@ from evenstep.probe.findings import Judgement
 from evenstep.probe.outcome import ProbeResult, Reduction
 from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster, Fabric, LinkChange
-from evenstep.scenario.scenario import Collectives, Job, Noise, Run, Scenario, Work
+from evenstep.scenario.parts import Collectives, Job, Noise, Run, Work
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.calibrate.links import FittedLinks, ObservedCollectives, fit_line
 from evenstep.trace.ranks import format_ranks
 

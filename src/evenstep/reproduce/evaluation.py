@@ -108,7 +108,7 @@ def _arm(
 
 def outcome(unit: sweep.SweepRun) -> Row | None:
     """The numbers of one simulation; None where it was interrupted."""
-    result = simulate(schema.read(Scenario, unit.scenario), coflows=True)
+    result = simulate(schema.read(Scenario, unit.scenario))
     if result.partial:
         return None
     return {

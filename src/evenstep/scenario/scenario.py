@@ -1,7 +1,7 @@
 """A scenario: the cluster, its fabric, the job on it, and what disturbs it. One TOML file.
 
-Every field says what it means in its metadata; `schema.checks` lists them. What one field alone
-cannot show wrong, such as more ranks than GPUs, is checked by `Scenario` when it is made.
+What one field alone cannot show wrong, such as more ranks than GPUs, is checked by `Scenario` when
+it is made.
 """
 
 # ruff: noqa: RUF009 - the fields of a settings class are made by functions of `schema`
@@ -14,234 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigError
-from evenstep.pacing import CONTROLLERS, OBJECTIVES
 from evenstep.scenario import schema
-from evenstep.scenario.hardware import Cluster, Fabric
-from evenstep.scenario.schema import choice, count, flag, number, numbers, size, table, tables, text
-from evenstep.trace.ranks import parse_ranks
+from evenstep.scenario.hardware import Cluster, Fabric, NodeKind
+from evenstep.scenario.parts import (
+    Collectives,
+    Energy,
+    Job,
+    Neighbour,
+    Noise,
+    Reliability,
+    Run,
+    Strategy,
+    Work,
+    nodes_in,
+)
+from evenstep.scenario.schema import table, tables, text
 from evenstep.trace.spool.toml import read_toml
 
-ALGORITHMS = (
-    "auto",
-    "ring",
-    "tree",
-    "halving_doubling",
-    "hierarchical",
-    "direct",
-    "server",
-    "nvls",
-)
-SCHEDULES = ("1f1b", "gpipe", "zero_bubble")
-WORKS = ("ddp", "fsdp", "collective", "tensor", "experts", "pipeline")
-OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
-PHASES = ("compute", "model", "input", "forward", "backward", "optimizer")
-NOISES = (
-    *("normal", "lognormal", "pareto", "hits", "daemon", "drift", "thermal"),
-    *("slow", "rotating", "collector", "recorded"),
-)
-STRATEGIES = (
-    *("synchronous", "paced", "local_sgd", "diloco", "stale_synchronous", "asynchronous"),
-    *("backup_workers", "partial_reduce", "priority"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The ranks and where they are."""
-
-    ranks: int = count(0, "ranks, one per GPU; 0: all GPUs no neighbour has")
-    placement: str = choice(
-        "packed",
-        "nodes in order, dealt out over the leaves, at random, or those given",
-        ("packed", "scattered", "random", "given"),
-    )
-    nodes: str = text("", 'the nodes of placement "given", in order: "0-3,8"')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One training step."""
-
-    kind: str = choice("ddp", "what a step consists of", WORKS)
-    input_ms: float = number(0.0, "loading a batch")
-    input_bytes: int = size(0, "read by each rank from storage that all share")
-    forward_ms: float = number(0.0, "forward")
-    backward_ms: float = number(0.0, "backward")
-    optimizer_ms: float = number(0.0, "optimizer")
-    gradient_bytes: int = size(0, "gradients (of fsdp: parameters) exchanged in a step")
-    buckets: int = count(
-        1, "parts they are exchanged in; of fsdp and tensor: layers", least=1, most=100_000
-    )
-    overlap: bool = flag(True, "exchange while backward goes on; else after it")
-    overlap_slowdown: float = number(
-        0.0, "how much longer compute takes while a collective is in flight"
-    )
-    operation: str = choice("all_reduce", 'of kind "collective"', OPERATIONS)
-    message_bytes: int = size(0, "of tensor and experts: one collective; of pipeline: activations")
-    shard_ranks: int = count(0, "of fsdp: ranks that shard the parameters; 0: all, else replicas")
-    tensor_parallel: int = count(1, "ranks that share a layer", least=1)
-    context_parallel: int = count(1, "of pipeline: ranks that share a sequence", least=1)
-    key_share: float = number(
-        0.25, "of context parallel: bytes of keys and values over those of activations"
-    )
-    expert_parallel: int = count(
-        1, "of pipeline: replicas that share the experts of a layer", least=1
-    )
-    expert_imbalance: float = number(
-        0.0, "of experts: how much more than the others the busiest of them gets, as a share"
-    )
-    pipeline_parallel: int = count(1, "stages", least=1)
-    schedule: str = choice("1f1b", "in what order stages take micro-batches", SCHEDULES)
-    layers: int = count(
-        0, "of the model, for tensor parallel collectives of a pipeline; 0: not known, none"
-    )
-    micro_batches: int = count(
-        1, "of a step: of a pipeline, or whose gradients are accumulated", least=1, most=100_000
-    )
-    interleaved: int = count(
-        1,
-        "chunks of layers of a stage; above 1, micro-batches come in multiples of stages",
-        least=1,
-    )
-    batch_spread: float = number(
-        0.0, "standard deviation of a rank's share of the work, as sequence lengths cause it"
-    )
-    sequence_lengths: tuple[float, ...] = numbers(
-        "lengths that samples have, each as often; every rank draws its samples anew in each step"
-    )
-    attention_share: float = number(
-        0.0, "share of forward and backward that grows with the square of the length", high=1.0
-    )
-    samples_per_rank: int = count(0, "samples a rank works through in a step; 0: not known")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collectives:
-    """How collectives are carried out."""
-
-    algorithm: str = choice("auto", "auto: the fastest on this fabric at this size", ALGORITHMS)
-    channels: int = count(0, "rings side by side; 0: one for each card of a node")
-    order: str = choice("rank", "of a ring: by rank, or by place", ("rank", "topology"))
-    launch_us: float = number(0.0, "to start one, before its first byte")
-    servers: int = count(1, 'of algorithm "server": ranks that hold the parameters', least=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """One thing that makes steps differ. Delays add up, factors multiply."""
-
-    kind: str = choice("normal", "where the time goes", NOISES)
-    phase: str = choice("compute", "what it makes longer; model: forward and backward", PHASES)
-    scope: str = choice("rank", "who has it in common", ("rank", "node", "rack"))
-    sigma: float = number(0.02, "of normal, lognormal and drift: relative standard deviation")
-    alpha: float = number(2.5, "of pareto: tail index", low=1.0, above=True)
-    scale: float = number(0.01, "of pareto: mean excess, as a share")
-    probability: float = number(0.001, "of hits: in a step", high=1.0)
-    delay_ms: float = number(10.0, "of hits, daemon and collector: one pause")
-    period_ms: float = number(1000.0, "of daemon: between two runs", above=True)
-    every: int = count(100, "of rotating and collector: steps between two", least=1)
-    aligned: bool = flag(False, "of collector: all ranks pause in the same steps")
-    ranks: str = text("", 'who is concerned, as in "3,8-11"; empty: all, and of slow: rank 0')
-    factor: float = number(1.2, "of slow, rotating and thermal: how much longer", above=True)
-    steps: float = number(200.0, "of drift and thermal: steps it takes to change", above=True)
-    first_step: int = count(0, "begins here")
-    last_step: int = count(0, "ends after this step; 0: never")
-    values: tuple[float, ...] = numbers("of recorded: factors, drawn in any order")
-    draws: int = count(1, "of recorded: factors drawn in a step; their mean counts", least=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """Another job on the same fabric."""
-
-    name: str = text("", "what it is called")
-    kind: str = choice(
-        "periodic", "computes, then exchanges; or comes and goes", ("periodic", "bursty")
-    )
-    nodes: str = text("", 'its nodes, as in "8-15"; these may be the job\'s own')
-    node_count: int = count(0, "or: how many nodes, drawn from those free")
-    compute_ms: float = number(100.0, "of periodic: between two exchanges; of bursty: mean pause")
-    message_bytes: int = size(
-        100_000_000, "of periodic: all-reduced at a time; of bursty: mean of a burst"
-    )
-    responsive: bool = flag(True, "shares links fairly; else it takes its rate whatever others do")
-    rate_gBps: float = number(  # noqa: N815
-        0.0, "what it takes of each of its links when not responsive; 0: all of a card", low=0.0
-    )
-    jitter: float = number(0.01, "standard deviation of its compute time, as a share")
-    offset_ms: float = number(0.0, "when it begins")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
-    """How ranks keep together."""
-
-    kind: str = choice("synchronous", "when ranks wait for one another", STRATEGIES)
-    controller: str = choice("slack", "of paced: the rule", CONTROLLERS)
-    objective: str = choice("throughput", "of paced: what the guard weighs", OBJECTIVES)
-    max_delay: float = number(0.10, "of paced: longest delay, as a share of the step", high=0.5)
-    imbalance: float = number(0.03, "of paced: slack below this is left alone", high=1.0)
-    sharing: bool = flag(False, "of paced: the slowest rank's work is shared")
-    guarded: bool = flag(True, "of paced: the guard may switch it off")
-    every: int = count(1, "of local_sgd and diloco: steps between two averages", least=1)
-    island_ranks: int = count(
-        0, "of diloco: ranks that hold different parts of one replica, and average apart"
-    )
-    outer_ms: float = number(0.0, "of diloco: the outer optimizer")
-    bound: int = count(0, "of stale_synchronous: steps a rank may be ahead")
-    backups: int = count(0, "of backup_workers and partial_reduce: ranks not waited for")
-    compression: float = number(1.0, "bytes sent over bytes of the gradients", high=1.0, above=True)
-    encode_ms: float = number(0.0, "time to compress and expand again, per step")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
-    """What a GPU draws by what it does, and what it costs; 0 W in all states: not accounted."""
-
-    compute_watts: float = number(0.0, "while it computes, loads input or is held")
-    communicate_watts: float = number(0.0, "while it waits for a transfer")
-    spin_wait_watts: float = number(0.0, "while it waits for other ranks")
-    node_share_watts: float = number(0.0, "its part of processors, fans and network, at all times")
-    pue: float = number(1.0, "all of it is multiplied by this, for cooling and supply", low=1.0)
-    price_per_hour: float = number(0.0, "of one GPU")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A kind of part that fails."""
-
-    name: str = text("", "what it is called")
-    failures_per_million_hours: float = number(0.0, "of one of them")
-    per_node: float = number(1.0, "how many a node has; below 1 for what nodes share")
-    hardware: bool = flag(True, "its failure takes the node out until it is repaired")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reliability:
-    """Failures and what is done about them; 0 failures: not accounted."""
-
-    failures_per_1000_node_days: float = number(0.0, "interruptions of the job by its nodes")
-    parts: tuple[Part, ...] = tables(Part, "what fails, beside or instead of whole nodes")
-    checkpoint_every_s: float = number(0.0, "between two checkpoints; 0: the best interval")
-    write_s: float = number(60.0, "to write one, while the job waits", above=True)
-    detect_s: float = number(60.0, "until a failure is noticed")
-    restart_s: float = number(300.0, "until the job is back")
-    restore_s: float = number(0.0, "and until its checkpoint is loaded")
-    node_share: float = number(1.0, "of the failures of nodes take one out", high=1.0)
-    repair_h: float = number(24.0, "until such a node is back")
-    spares: int = count(8, "nodes that can take its place")
-    slow_nodes_per_1000_node_days: float = number(0.0, "nodes that turn slow and stay so")
-    slow_factor: float = number(1.3, "how much longer a step is with one", low=1.0)
-    notice_s: float = number(3600.0, "until it is noticed and replaced")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """How long, and from which seed."""
-
-    steps: int = count(100, "steps", least=1, most=10_000_000)
-    seed: int = count(0, "of everything random", most=2**63 - 1)
-    warm_up: int = count(0, "steps left out of the numbers")
+MOST_NUMA_NODES = 64  # of a machine
+MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,9 +53,13 @@ class Scenario:
     run: Run = table(Run, "how long, and from which seed")
 
     def __post_init__(self) -> None:
-        from evenstep.scenario import consistency
-
-        consistency.check(self)
+        _check_cluster(self.cluster)
+        _check_fabric(self)
+        _check_job(self)
+        _check_work(self)
+        _check_noise(self)
+        _check_neighbours(self)
+        _check_parts(self)
 
     @property
     def ranks(self) -> int:
@@ -307,9 +102,167 @@ def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:
     return schema.read(Scenario, presets.merged(data))
 
 
-def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
-    """Numbers in text such as "0-3,8", in the order given; negative and reversed are refused."""
-    try:
-        return tuple(dict.fromkeys(parse_ranks(ranges.replace(" ", ""))))
-    except ValueError:
-        raise schema.refused(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
+# -- what contradicts itself; each raises `ConfigError` naming the field and its mend --------------
+
+
+def _check_cluster(cluster: Cluster) -> None:
+    gpus = cluster.nodes * cluster.gpus_per_node
+    if gpus > MOST_GPUS or cluster.nodes * cluster.nics_per_node > MOST_GPUS:
+        raise ConfigError(
+            f"cluster.nodes is {cluster.nodes} with {cluster.gpus_per_node} GPUs and "
+            f"{cluster.nics_per_node} cards each; a cluster may have {MOST_GPUS:,} of either"
+        )
+    _check_layout(cluster, cluster, "cluster")
+    for index, kind in enumerate(cluster.kinds):
+        place = f"cluster.kinds[{index}]"
+        if not _within(kind.nodes, cluster.nodes, f"{place}.nodes", "nodes"):
+            raise ConfigError(f'{place}.nodes names no node; say which differ, as in "4-7"')
+        if kind.numa_gBps and not cluster.numa_gBps:
+            raise ConfigError(
+                f"{place}.numa_gBps needs cluster.numa_gBps: what the others have there"
+            )
+        _check_layout(kind, cluster, place)
+    _within(cluster.slow_nodes, cluster.nodes, "cluster.slow_nodes", "nodes")
+
+
+def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> None:
+    """A list of a layout has an entry for each part, and names only what there is."""
+    gpus, cards = cluster.gpus_per_node, cluster.nics_per_node
+    for name, parts, what, limit in (
+        ("gpu_nics", gpus, "GPUs", cards),
+        ("gpu_numa", gpus, "GPUs", MOST_NUMA_NODES),
+        ("nic_numa", cards, "cards", MOST_NUMA_NODES),
+        ("core_numa", gpus, "GPUs", MOST_NUMA_NODES),
+    ):
+        given = getattr(layout, name)
+        if given and len(given) != parts:
+            raise ConfigError(
+                f"{place}.{name} has {len(given)} entries for {parts} {what} of a node; give one "
+                "for each"
+            )
+        if any(not 0 <= entry < limit or entry != int(entry) for entry in given):
+            allowed = f"whole numbers from 0 to {limit - 1}"
+            raise schema.refused(f"{place}.{name}", allowed, list(given))
+
+
+def _within(ranges: str, limit: int, place: str, what: str) -> tuple[int, ...]:
+    found = nodes_in(ranges, place)
+    if found and max(found) >= limit:
+        raise ConfigError(f"{place} names {max(found)}, but {what} are 0 to {limit - 1}")
+    return found
+
+
+def _check_fabric(scenario: Scenario) -> None:
+    fabric, nodes = scenario.fabric, scenario.cluster.nodes
+    if fabric.kind == "torus":
+        product = 1
+        for length in fabric.shape:
+            product *= int(length)
+        whole = all(length >= 1 and length == int(length) for length in fabric.shape)
+        if len(fabric.shape) not in (2, 3) or product != nodes or not whole:
+            raise ConfigError(
+                f"fabric.shape must be two or three lengths whose product is cluster.nodes "
+                f"({nodes}), found {list(fabric.shape)}"
+            )
+
+
+def _check_job(scenario: Scenario) -> None:
+    cluster, job = scenario.cluster, scenario.job
+    gpus = cluster.nodes * cluster.gpus_per_node
+    if job.placement == "given" and not job.nodes:
+        raise ConfigError(
+            'job.placement "given" needs job.nodes: which nodes, in order, as in "0-3,8"'
+        )
+    if scenario.ranks > gpus:
+        raise ConfigError(
+            f"job.ranks is {scenario.ranks}, but the cluster has {gpus} GPUs "
+            f"({cluster.nodes} nodes × {cluster.gpus_per_node}); ask for fewer or add nodes"
+        )
+    if scenario.ranks < 1:
+        raise ConfigError("job.ranks: neighbours have all the nodes; add nodes to the cluster")
+    given = _within(job.nodes, cluster.nodes, "job.nodes", "nodes")
+    if job.placement == "given" and len(given) * cluster.gpus_per_node < scenario.ranks:
+        raise ConfigError(
+            f"job.nodes gives {len(given) * cluster.gpus_per_node} GPUs for {scenario.ranks} ranks"
+        )
+
+
+def _check_work(scenario: Scenario) -> None:
+    work = scenario.work
+    split = work.tensor_parallel * work.context_parallel * work.pipeline_parallel
+    if scenario.ranks % split:
+        raise ConfigError(
+            f"work.tensor_parallel × work.context_parallel × work.pipeline_parallel is {split}, "
+            f"which does not divide {scenario.ranks} ranks"
+        )
+    if (scenario.ranks // split) % work.expert_parallel:
+        raise ConfigError(
+            f"work.expert_parallel is {work.expert_parallel}, which does not divide "
+            f"{scenario.ranks // split} replicas"
+        )
+    if scenario.ranks % (work.shard_ranks or 1):
+        raise ConfigError(
+            f"work.shard_ranks is {work.shard_ranks}, which does not divide {scenario.ranks} ranks"
+        )
+    if work.schedule == "zero_bubble" and work.interleaved > 1:
+        raise ConfigError('work.schedule "zero_bubble" has one chunk a stage: work.interleaved 1')
+    if scenario.ranks % (scenario.strategy.island_ranks or 1):
+        raise ConfigError(
+            f"strategy.island_ranks is {scenario.strategy.island_ranks}, which does not divide "
+            f"{scenario.ranks} ranks"
+        )
+    if work.sequence_lengths and min(work.sequence_lengths) <= 0:
+        raise schema.refused(
+            "work.sequence_lengths", "lengths above 0", list(work.sequence_lengths)
+        )
+    if work.interleaved > 1 and work.micro_batches % work.pipeline_parallel:
+        raise ConfigError(
+            f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "
+            f"multiple of the {work.pipeline_parallel} stages, found {work.micro_batches}"
+        )
+    if scenario.strategy.kind == "priority" and (
+        work.kind != "ddp" or not work.overlap or work.overlap_slowdown
+    ):
+        raise ConfigError(
+            'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
+            '"ddp" with work.overlap, and work.overlap_slowdown 0'
+        )
+    if scenario.strategy.backups >= scenario.ranks:
+        raise ConfigError(
+            f"strategy.backups is {scenario.strategy.backups}; it must be below the "
+            f"{scenario.ranks} ranks"
+        )
+    if scenario.run.warm_up >= scenario.run.steps:
+        raise ConfigError(
+            f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
+            f"{scenario.run.steps}"
+        )
+
+
+def _check_noise(scenario: Scenario) -> None:
+    for index, noise in enumerate(scenario.noise):
+        place = f"noise[{index}]"
+        _within(noise.ranks, scenario.ranks, f"{place}.ranks", "ranks")
+        if noise.kind == "recorded" and (not noise.values or min(noise.values) <= 0):
+            raise ConfigError(f"{place}.values must be factors above 0, for kind recorded")
+
+
+def _check_neighbours(scenario: Scenario) -> None:
+    for index, other in enumerate(scenario.neighbours):
+        place = f"neighbours[{index}]"
+        nodes = _within(other.nodes, scenario.cluster.nodes, f"{place}.nodes", "nodes")
+        if len(nodes) < 2 and other.node_count < 2:
+            raise ConfigError(
+                f"{place} needs nodes or node_count: at least two nodes that exchange data"
+            )
+        if not other.message_bytes:
+            raise ConfigError(f"{place}.message_bytes must be above 0: it would never be over")
+
+
+def _check_parts(scenario: Scenario) -> None:
+    names = [part.name for part in scenario.reliability.parts]
+    for index, name in enumerate(names):
+        if name == "node" or (name and name in names[:index]):
+            raise ConfigError(
+                f"reliability.parts[{index}].name {name!r} is taken; give every part its own name"
+            )

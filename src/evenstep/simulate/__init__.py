@@ -26,9 +26,8 @@ source is in the round; where ranks fold into halving-doubling, its target, too.
 latencies of its links plus its bytes over its rate; rates are max-min fair over the links, and
 everything that is on them at a moment shares them: all collectives of the job, its messages between
 stages, other jobs. There is no other model. A collective that shares no link with anything has its
-ends worked out at once, which is the same. `coflows` takes each collective that does share links as
-one fluid that begins when its last rank is there: some hundred times as fast for large ones, for
-many runs that are compared.
+ends worked out at once, and of a ring of which few messages can meet others only those are
+followed; both are the same.
 
 A calm job, one without noise and neighbours, begins as it comes out of its own steps, so all steps
 are alike; where it never settles, its ranks begin each step together. Neighbours that can touch

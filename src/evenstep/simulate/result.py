@@ -17,6 +17,7 @@ from evenstep.simulate.job.account import StepSums
 from evenstep.simulate.job.fabric_map import FabricMap, fabric_map
 from evenstep.simulate.job.link_loads import LinkLoads
 from evenstep.simulate.job.staleness import StalenessDistribution, convergence
+from evenstep.simulate.wires.carriage import alone_ns
 
 Array = npt.NDArray[Any]
 
@@ -81,7 +82,6 @@ class Result(Document):
     computed: ClassVar[tuple[str, ...]] = ("fabric",)
 
     name: str
-    mode: str  # messages, or coflows: those of a collective keep pace
     ranks: int
     nodes: int
     steps: int
@@ -121,7 +121,6 @@ def summed_up(
     compute_ns: float,
     pacing: dict[str, Any] | None,
     staleness: StalenessDistribution | None,
-    coflows: bool,
 ) -> Result:
     """The result of what was added up. Links are counted over all steps."""
     step = account.step_ns[account.counted]
@@ -130,7 +129,6 @@ def summed_up(
     mean = float(step.mean()) if len(step) else 0.0
     return Result(
         name=scenario.name,
-        mode="coflows" if coflows else "messages",
         ranks=scenario.ranks,
         nodes=-(-scenario.ranks // scenario.cluster.gpus_per_node),
         steps=len(step),
@@ -207,7 +205,7 @@ def _use(flow: Flow) -> CollectiveUse:
         flow.bytes,
         groups,
         size,
-        flow.duration_ns,
+        alone_ns(flow),
         _busbw(flow, size),
     )
 
@@ -215,9 +213,9 @@ def _use(flow: Flow) -> CollectiveUse:
 def _busbw(flow: Flow, size: int) -> float | None:
     """nccl-tests, PERFORMANCE.md: what each rank's link would carry in a ring."""
     factor = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-    if flow.operation not in factor or not flow.duration_ns:
+    if flow.operation not in factor or not alone_ns(flow):
         return None
-    return flow.bytes / flow.duration_ns * factor[flow.operation] * (size - 1) / size
+    return flow.bytes / alone_ns(flow) * factor[flow.operation] * (size - 1) / size
 
 
 def _links(loads: LinkLoads) -> tuple[LinkUse, ...]:

@@ -27,8 +27,9 @@ from evenstep.simulate.job.recording import Extra, Keeper, SimulatedRecorder
 from evenstep.simulate.job.rows import Scribe, pauses
 from evenstep.simulate.job.strategies import Pace
 from evenstep.simulate.result import Result, summed_up
-from evenstep.simulate.wires.carriage import Used, carriage, closed, coflow, most_hops, shared_links
-from evenstep.simulate.wires.world import STUCK, make_world
+from evenstep.simulate.wires.carriage import Used, carriage, closed, most_hops, shared_links
+from evenstep.simulate.wires.told import STUCK
+from evenstep.simulate.wires.world import make_world
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
@@ -46,10 +47,7 @@ MESSAGE_S, OPERATION_S = 1.5e-6, 1e-7
 
 @dataclass(frozen=True)
 class Setup:
-    """A scenario made ready: everything that does not change from step to step.
-
-    With `coflows`, the messages of a collective that shares links keep pace with each other.
-    """
+    """A scenario made ready: everything that does not change from step to step."""
 
     scenario: Scenario
     network: Network
@@ -58,7 +56,6 @@ class Setup:
     graph: JobGraph
     between: JobGraph  # of the steps between two averages of parameters; the same, without any
     cast: Cast
-    coflows: bool = False
 
     def graph_of(self, number: int) -> JobGraph:
         """The graph of a step."""
@@ -71,7 +68,7 @@ class Setup:
         return carried(self.graph)
 
 
-def set_up(scenario: Scenario, *, coflows: bool = False) -> Setup:
+def set_up(scenario: Scenario) -> Setup:
     """Build network, placement and graph. Raises `ConfigError` for what does not fit."""
     network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
     placement = place(scenario, network)
@@ -81,14 +78,12 @@ def set_up(scenario: Scenario, *, coflows: bool = False) -> Setup:
         between = program.build(scenario, library, exchanges=False)
     names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
     cast = Cast(scenario, placement, graph.partitions, names)
-    return Setup(scenario, network, placement, library, graph, between, cast, coflows)
+    return Setup(scenario, network, placement, library, graph, between, cast)
 
 
-def simulate(
-    scenario: Scenario, *, coflows: bool = False, progress: Progress | None = None
-) -> Result:
+def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
     """Run a scenario without keeping a trace."""
-    return simulate_set_up(set_up(scenario, coflows=coflows), progress=progress)
+    return simulate_set_up(set_up(scenario), progress=progress)
 
 
 def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result:
@@ -97,23 +92,21 @@ def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result
     return _Run(setup, None).result(progress)
 
 
-def simulate_trace(scenario: Scenario, *, coflows: bool = False) -> tuple[Result, Trace]:
+def simulate_trace(scenario: Scenario) -> tuple[Result, Trace]:
     """Run a scenario and keep its trace in memory."""
-    setup = set_up(scenario, coflows=coflows)
+    setup = set_up(scenario)
     archive = MemoryArchive()
     run = _Run(setup, archive)
     result = run.result(None)
     return result, archive.trace(setup.cast, run.extras)
 
 
-def simulate_to(
-    folder: Path, scenario: Scenario, *, coflows: bool = False, progress: Progress | None = None
-) -> Result:
+def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None = None) -> Result:
     """Run a scenario and write its trace as a run folder, block by block.
 
     Interrupted, it leaves the steps that were finished, and the result says that it is partial.
     """
-    setup = set_up(scenario, coflows=coflows)
+    setup = set_up(scenario)
     _check_takes_time(setup)
     singles = len(scenario.noise) + 1  # pauses, and a decision of pacing
     widest = max(len(role.operations) for role in setup.graph.roles)
@@ -197,7 +190,6 @@ class _Run:
             compute_ns=setup.graph.compute_ns,
             pacing=self._pace.summary(),
             staleness=self._pace.staleness(),
-            coflows=setup.coflows,
         )
 
     def messages(self, graph: JobGraph) -> int:
@@ -288,9 +280,9 @@ class _Jobs:
         shared = shared_links(uses, len(capacity))
         ranks = sum(sizes)
         made = {
-            id(use.flow): coflow(use.flow, shared, first=use.first, ranks=ranks)
-            if setup.coflows and not is_closed
-            else carriage(use.flow, first=use.first, ranks=ranks, is_closed=is_closed)
+            id(use.flow): carriage(
+                use.flow, shared, first=use.first, ranks=ranks, is_closed=is_closed
+            )
             for use, is_closed in zip(uses, closed(uses, shared), strict=True)
         }
         #: messages of each flow that is followed, by its identity

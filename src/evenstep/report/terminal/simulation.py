@@ -21,17 +21,13 @@ _LOSSES = (
 )
 
 
-#: How a result's messages were followed.
-MODES = {"messages": "message by message", "coflows": "collectives as one fluid each"}
-
-
 def render(result: Result) -> str:
     """The result in a few lines."""
     step, shares = result.step_time, result.shares
     title = result.name or "simulation"
     lines = [
-        f"{title}: {result.ranks} ranks on {result.nodes} nodes, {result.steps} steps, "
-        f"{MODES[result.mode]}" + (", interrupted" if result.partial else ""),
+        f"{title}: {result.ranks} ranks on {result.nodes} nodes, {result.steps} steps"
+        + (", interrupted" if result.partial else ""),
         f"  throughput   {result.throughput:.4g} {result.unit}, "
         f"{100 * result.efficiency:.1f} % of compute alone",
         f"  step time    {duration(step.mean_ns)} on average, CV {step.cv:.3f}, "

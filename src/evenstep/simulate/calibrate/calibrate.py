@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.scenario.hardware import Cluster, Fabric
-from evenstep.scenario.scenario import Collectives, Job, Noise, Run, Scenario, Work
+from evenstep.scenario.parts import Collectives, Job, Noise, Run, Work
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.calibrate.links import ObservedCollectives, fit_links, work_of
 from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
 

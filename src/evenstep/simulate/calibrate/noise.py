@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.scenario.scenario import Noise
+from evenstep.scenario.parts import Noise
 
 Array = npt.NDArray[Any]
 

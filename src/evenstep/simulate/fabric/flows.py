@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.scenario.scenario import Collectives
+from evenstep.scenario.parts import Collectives
 from evenstep.simulate.fabric import collectives
 from evenstep.simulate.fabric.collectives import Pattern, Request, Round
 from evenstep.simulate.fabric.network import Network, Routes
@@ -53,19 +53,8 @@ class Flow:
     steady: float = 0.0  # GB/s that each message takes whatever others do; 0: its fair share
     apart: bool = False  # nobody waits for anybody: each takes as long as if all came at once
     joined: bool = False  # nobody begins before the last of the group is there
+    alone_ns: float | None = None  # how long it takes by itself, once that is worked out
     variants: dict[str, Flow] = field(default_factory=dict, repr=False, compare=False)
-
-    @cached_property
-    def duration_ns(self) -> float:
-        """From the last entry to the end, where all enter together and nobody else is there."""
-        from evenstep.simulate.wires.carriage import alone_ns
-
-        return alone_ns(self)
-
-    @property
-    def messages(self) -> int:
-        """Of one such collective."""
-        return sum(len(stage.round.source) * stage.round.repeats for stage in self.stages)
 
     @cached_property
     def link_bytes(self) -> Array:

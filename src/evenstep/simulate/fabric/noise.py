@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.scenario.scenario import Noise, Scenario, Work, nodes_in
+from evenstep.scenario.parts import Noise, Work, nodes_in
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.trace.spool.layout import Phase

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigError
-from evenstep.scenario.scenario import Neighbour, Scenario, nodes_in
+from evenstep.scenario.parts import Neighbour, nodes_in
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.network import Network
 
 Array = npt.NDArray[Any]

@@ -37,11 +37,6 @@ def drifting(compute: float, transfer: float, *, jobs: int = 2) -> ContentionDri
     return ContentionDrift(mean, max(variance, 0.0), math.sqrt(max(variance, 0.0)) / mean)
 
 
-def locking_pays(compute: float, transfer: float, *, gap: float) -> bool:
-    """Whether the faster job gains by taking the slower one's period: gap < m²/T."""
-    return gap < transfer**2 / drifting(compute, transfer).mean
-
-
 def crossings(n: int, per_rack: int, *, ordered: bool) -> float:
     """Hops of a ring of n ranks that leave a rack of r: n(n−r)/(n−1) on average in random order.
 

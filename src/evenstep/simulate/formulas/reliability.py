@@ -88,13 +88,6 @@ def mttf_ns(per_1000_node_days: float, *, gpus: int, gpus_per_node: int = 8) -> 
     return interval_ns(per_1000_node_days / 1000 * math.ceil(gpus / gpus_per_node))
 
 
-def hardware_share(components: Sequence[Component]) -> float:
-    """Share of interruptions that take a node out until it is repaired."""
-    total = failures_per_day(components, 1)
-    broken = failures_per_day([part for part in components if part.hardware], 1)
-    return broken / total if total else 0.0
-
-
 def by_cause(components: Sequence[Component]) -> dict[str, float]:
     """Share of interruptions by component, largest first."""
     total = failures_per_day(components, 1) or 1.0

@@ -18,7 +18,8 @@ from evenstep.simulate.fabric.noise import Disturbance, Weather
 from evenstep.simulate.job.account import StepShares
 from evenstep.simulate.job.graph import MAIN, JobGraph, Operation, RankProgram
 from evenstep.simulate.job.strategies import Pace, StepSignals
-from evenstep.simulate.wires.world import COLLECTIVE, COMPUTE, SLOWED, World
+from evenstep.simulate.wires.carriage import alone_ns
+from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, SLOWED, World
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
@@ -162,7 +163,7 @@ def seen_of(done: Done) -> StepSignals | None:
     first, last = numbers[0], numbers[-1]
     return StepSignals(
         done.entries(first), done.last_entry(first), done.ends(first),
-        done.graph.flows[first].duration_ns, done.ends(last),
+        alone_ns(done.graph.flows[first]), done.ends(last),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.wires.world import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
+from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]

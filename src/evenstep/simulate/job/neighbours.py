@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.scenario.scenario import Neighbour, Scenario
+from evenstep.scenario.parts import Neighbour
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.collectives import Request
 from evenstep.simulate.fabric.flows import Flow, lay_on
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import generator
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.graph import JobGraph, RankProgram
-from evenstep.simulate.wires.world import World
+from evenstep.simulate.wires.told import World
 
 Array = npt.NDArray[Any]
 

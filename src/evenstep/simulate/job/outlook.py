@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from evenstep.scenario.scenario import Reliability, Scenario
+from evenstep.scenario.parts import Reliability
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas import checkpoints
 from evenstep.simulate.formulas.goodput import OperatingConditions, expected
 from evenstep.simulate.formulas.reliability import (

@@ -11,7 +11,7 @@ from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.job.engine import Done
 from evenstep.simulate.job.graph import MAIN, Operation, RankProgram
 from evenstep.simulate.job.recording import Extra, RecordRow, collective_row, message_row, phase_row
-from evenstep.simulate.wires.world import COMPUTE, SLOWED
+from evenstep.simulate.wires.told import COMPUTE, SLOWED
 from evenstep.trace.spool.layout import Kind, Phase
 
 Array = npt.NDArray[Any]

@@ -1,8 +1,8 @@
 """Which strategy, algorithm and layout to use on a cluster: every one of them run on it.
 
-All options are run with the same noise and the same neighbours, collectives as coflows. The
-recommendation is the most throughput within the limits given; its reason says what was refused and
-what it costs.
+All options are run with the same noise and the same neighbours. The recommendation is the most
+throughput within the limits given among those that leave the mathematics as it is; its reason says
+what was refused and what it costs.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ class DecisionRow(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What is recommended and why. `same_training` is the best that leaves the optimisation as it
-    is, where that is another one."""
+    """What is recommended and why; never what changes the mathematics. `other_training` is the best
+    that does so, where it is faster."""
 
     row: DecisionRow
     within: bool  # the limits are kept; if none keeps them, the one nearest to it
     reason: str
-    same_training: DecisionRow | None
+    other_training: DecisionRow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class DecisionTable:
     def to_json(self) -> dict[str, Any]:
         """One object; unknown is null."""
         first, choice = self.rows[0], self.choice
-        other = choice.same_training
+        other = choice.other_training
         return {
             "schema": SCHEMA,
             "name": self.scenario.name,
@@ -143,7 +143,7 @@ class DecisionTable:
                 "applied_by": choice.row.option.by,
                 "within_limits": choice.within,
                 "reason": choice.reason,
-                "same_training": None if other is None else other.option.name,
+                "other_training": None if other is None else other.option.name,
             },
             "notes": list(self.notes),
         }
@@ -162,9 +162,7 @@ def compare(
         limits = Limits(cv=CV)
     data = neutral(scenario)
     wanted, notes = options(scenario)
-    simulate(
-        changed(data, ("run.steps=1", "run.warm_up=0")), coflows=True
-    )  # what is wrong is said at once
+    simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # what is wrong is said at once
     units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
     found = _carried_out(units, workers, progress)
     rows = [one for one in found if isinstance(one, DecisionRow)]
@@ -202,7 +200,7 @@ def run(unit: OptionRun) -> DecisionRow | str:
     """One option, run; a sentence where it cannot be on this cluster."""
     try:
         scenario = changed(unit.data, unit.option.sets)
-        result = simulate(scenario, coflows=True)
+        result = simulate(scenario)
         if result.partial:
             raise KeyboardInterrupt
         return _row(unit.option, result, margins.margins(scenario, unit.edges, unit.axes))
@@ -235,14 +233,16 @@ def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> De
 
 def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
     """The most throughput within the limits; among equals the first, which is the simpler."""
-    allowed = [row for row in rows if not limits.broken(row)]
+    same = [row for row in rows if not row.option.training]
+    allowed = [row for row in same if not limits.broken(row)]
     if not allowed:
-        nearest = min(rows, key=lambda row: (_excess(row, limits), -row.throughput))
+        nearest = min(same, key=lambda row: (_excess(row, limits), -row.throughput))
         return Choice(nearest, False, _nothing_fits(nearest, limits), None)
     best = most(allowed)
-    same = [row for row in allowed if not row.option.training]
-    other = most(same) if best.option.training and same else None
-    return Choice(best, True, _because(best, rows, limits, other), other)
+    looser = [row for row in rows if row.option.training and not limits.broken(row)]
+    other = most([best, *looser])
+    found = None if other is best else other
+    return Choice(best, True, _because(best, rows, limits, found), found)
 
 
 def most(rows: Iterable[DecisionRow]) -> DecisionRow:
@@ -274,14 +274,17 @@ def _because(
         text = f"nothing else within {_named(limits)} brings more than {100 * EQUAL:g} % over it"
     else:
         text += f": {_gain(best, first)} over waiting for everybody, CV {best.cv:.3g}"
-    faster = [r for r in rows if limits.broken(r) and r.throughput > best.throughput]
+    faster = [
+        row for row in rows
+        if limits.broken(row) and row.throughput > best.throughput and not row.option.training
+    ]  # fmt: skip
     if faster:
         top = max(faster, key=lambda row: row.throughput)
         broken = " and ".join(limits.broken(top))
         text += f"; {top.option.name} is faster ({_gain(top, best)}) but breaks {broken}"
-    if best.option.training:
-        instead = "nothing else fits" if other is None else f"else {other.option.name}"
-        text += f"; it changes what is trained: if that may not be, {instead}"
+    if other is not None:
+        name, gain = other.option.name, _gain(other, best)
+        text += f"; {name} is faster ({gain}) but changes what is trained"
     return text
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from evenstep.pacing import CONTROLLERS
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
+from evenstep.scenario.parts import nodes_in
 from evenstep.scenario.scenario import Scenario
 
 LOCAL_STEPS = (4, 16)
@@ -23,7 +24,7 @@ RATIO = 0.25  # 8 bits of 32
 #: 500 GB/s, a third of an A100's memory bandwidth (1,555 GB/s, data sheet).
 ENCODE_BYTES, ENCODE_GBPS = 2.5, 500.0
 
-AGENT, LAUNCH, CODE = "the agent", "the launch", "the training code"
+AGENT, LAUNCH, CODE, OPERATORS = "the agent", "the launch", "the training code", "the operators"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class DecisionOption:
     strategy; `training` says whether the optimisation is another one."""
 
     name: str
-    family: str  # strategy, collective or layout
+    family: str  # repair, strategy, collective or layout
     sets: tuple[str, ...]
     training: bool
     by: str  # who applies it
@@ -56,12 +57,36 @@ def changed(data: dict[str, Any], sets: tuple[str, ...]) -> Scenario:
 def options(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
     """All options, waiting for everybody first, and what could not be compared and why."""
     found = [DecisionOption("synchronous", "strategy", (), False, LAUNCH)]
+    found += _repairs(scenario)
     found += _as_written(scenario)
     found += _paced(scenario)
     found += _looser(scenario)
     found += _collectives(scenario)
     layouts, missing = _layouts(scenario)
     return found + layouts, _left_out(scenario) + missing
+
+
+def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
+    """What is slow for good replaced, left out, or mended, where the scenario has such parts."""
+    plain = schema.plain(scenario)
+    noises = plain.get("noise", [])
+    slow = [noise for noise in scenario.noise if noise.kind == "slow"]
+    kept = [given for given, noise in zip(noises, scenario.noise, strict=True) if noise not in slow]
+    tables = (", ".join(f"{name}={_literal(value)}" for name, value in one.items()) for one in kept)
+    healthy = f"noise=[{', '.join(f'{{{one}}}' for one in tables)}]"
+    if slow:
+        yield DecisionOption("slow GPU replaced", "repair", (healthy,), False, OPERATORS)
+        gone = {rank for noise in slow for rank in nodes_in(noise.ranks or "0", "noise.ranks")}
+        alone = all(noise.scope == "rank" for noise in slow)
+        if alone and scenario.work.kind == "ddp" and len(gone) < scenario.ranks:
+            fewer = f"job.ranks={scenario.ranks - len(gone)}"
+            yield DecisionOption("slow GPU left out", "repair", (healthy, fewer), False, LAUNCH)
+    if scenario.cluster.slow_nodes:
+        yield DecisionOption(
+            "slow nodes replaced", "repair", ('cluster.slow_nodes=""',), False, OPERATORS
+        )
+    if scenario.fabric.changes:
+        yield DecisionOption("links mended", "repair", ("fabric.changes=[]",), False, OPERATORS)
 
 
 def _as_written(scenario: Scenario) -> Iterator[DecisionOption]:

@@ -101,7 +101,7 @@ def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
 
 
 def _crossed(data: dict[str, Any], edges: Edges) -> str | None:
-    result = simulate(scenarios.parse(data), coflows=True)
+    result = simulate(scenarios.parse(data))
     if result.partial:
         raise KeyboardInterrupt
     return edges.crossed(result.step_time.cv, result.efficiency)

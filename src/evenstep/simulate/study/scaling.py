@@ -80,7 +80,7 @@ def _unit(samples: int, otherwise: str) -> str:
 
 def measured(unit: SweepRun) -> dict[str, Any] | None:
     """A row of `sweep.outcome`, and what the step's communication consists of."""
-    setup = set_up(schema.read(Scenario, unit.scenario), coflows=True)
+    setup = set_up(schema.read(Scenario, unit.scenario))
     row = sweeps.row_of(unit, simulate_set_up(setup))
     if row is not None:
         row.update(parts(setup)._asdict())

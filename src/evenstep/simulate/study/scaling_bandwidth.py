@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster
-from evenstep.scenario.scenario import Scenario, Work
+from evenstep.scenario.parts import Work
+from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.simulation import Setup, step_ns
+from evenstep.simulate.wires.carriage import alone_ns
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +44,7 @@ def parts(setup: Setup) -> Parts:
     flows = [flow for flow in setup.graph.flows if flow.stages]
     moved = sum(wire_ns(flow, setup) for flow in flows)
     latency = sum(_latency_ns(flow) for flow in flows)
-    alone = sum(flow.duration_ns for flow in flows)
+    alone = sum(alone_ns(flow) for flow in flows)
     work, strategy = setup.scenario.work, setup.scenario.strategy
     return Parts(
         moved, latency, max(alone - moved - latency, 0.0),

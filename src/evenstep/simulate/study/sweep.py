@@ -57,12 +57,11 @@ class SweepRun(NamedTuple):
     repeat: int
     varied: tuple[tuple[str, Any], ...]
     scenario: dict[str, Any]
-    coflows: bool = False
 
     @property
     def key(self) -> str:
         """The same for the same simulation, whatever sweep it is part of."""
-        text = json.dumps([VERSION, self.coflows, self.scenario], sort_keys=True)
+        text = json.dumps([VERSION, self.scenario], sort_keys=True)
         return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
@@ -81,7 +80,6 @@ class SweepPlan:
             "schema": f"evenstep.sweep/{VERSION}",
             "vary": {axis.field: list(axis.values) for axis in self.axes},
             "repeats": self.repeats,
-            "coflows": first.coflows,
             "first": first.scenario,
         }
 
@@ -116,7 +114,6 @@ def plan(
     *,
     repeats: int = 1,
     assignments: Sequence[str] = (),
-    coflows: bool = False,
 ) -> SweepPlan:
     """All units of a sweep over a scenario's plain values.
 
@@ -130,7 +127,7 @@ def plan(
         pairs = tuple((axis.field, _shown(value)) for axis, value in zip(axes, chosen, strict=True))
         for repeat in range(repeats):
             plain = seeded(asked, repeat)
-            units.append(SweepRun(len(units), combination, repeat, pairs, plain, coflows))
+            units.append(SweepRun(len(units), combination, repeat, pairs, plain))
     return SweepPlan(tuple(axes), repeats, tuple(units))
 
 
@@ -183,7 +180,7 @@ def outcome(unit: SweepRun) -> dict[str, Any] | None:
     """The row of a unit; None where it was interrupted."""
     from evenstep.simulate.simulation import simulate
 
-    return row_of(unit, simulate(schema.read(Scenario, unit.scenario), coflows=unit.coflows))
+    return row_of(unit, simulate(schema.read(Scenario, unit.scenario)))
 
 
 def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:

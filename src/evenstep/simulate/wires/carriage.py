@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow, FlowRound
-from evenstep.simulate.wires.world import (
+from evenstep.simulate.wires.told import (
     COLLECTIVE,
     STREAMS,
     STUCK,
     Carriage,
     MessageVolley,
     StepPlan,
-    make_world,
 )
+from evenstep.simulate.wires.world import make_world
 
 Array = npt.NDArray[Any]
 
@@ -92,7 +92,7 @@ def _binds(flow: Flow) -> bool:
     return stages[0].round.repeats >= stages[0].round.ring[1] - 1
 
 
-def carriage(flow: Flow, *, first: int, ranks: int, is_closed: bool) -> Carriage:
+def carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: bool) -> Carriage:
     """A flow of a job whose rank 0 is `first` of the world's so many ranks."""
     laid = {id(stage): stage for stage in flow.stages}
     lanes = 1 + max((int(np.max(np.stack(s.round.ends), initial=0)) for s in laid.values()),
@@ -104,13 +104,13 @@ def carriage(flow: Flow, *, first: int, ranks: int, is_closed: bool) -> Carriage
         keys += [stage.round.source * lanes + lane, stage.round.target * lanes + other]
     inside = np.unique(np.concatenate(keys))
     inside = inside[inside >= 0]
-    made = {number: _messages(stage, inside, lanes) for number, stage in laid.items()}
+    made = {number: _messages(stage, inside, lanes, shared) for number, stage in laid.items()}
     group = np.full(ranks, -1)
     group[first + flow.members] = np.arange(len(flow.members))[:, None]
     if flow.apart:
         group[first + members] = np.arange(len(members))
         return Carriage(first + np.sort(members), group, (), closed=True,
-                        launch_ns=flow.duration_ns)  # fmt: skip
+                        launch_ns=alone_ns(flow))  # fmt: skip
     return Carriage(
         first + inside // lanes,
         group,
@@ -123,59 +123,7 @@ def carriage(flow: Flow, *, first: int, ranks: int, is_closed: bool) -> Carriage
     )
 
 
-def coflow(flow: Flow, shared: Array, *, first: int, ranks: int) -> Carriage:
-    """A flow whose messages of a group keep pace with the slowest of them, as one fluid.
-
-    It begins when the last of its group is there. Of links that nobody shares only the narrowest
-    counts.
-    """
-    members = np.sort(flow.members.reshape(-1))
-    place = np.full(ranks, -1)
-    place[members] = np.arange(len(members))
-    group = np.full(ranks, -1)
-    group[first + flow.members] = np.arange(len(flow.members))[:, None]
-    heads, of_rank = place[flow.members[:, 0]], group[first:]
-    stages = [_fluid(stage, flow.capacity, shared, heads, of_rank) for stage in flow.stages]
-    return Carriage(
-        first + members, group, tuple(stages), joined=True, led=True, launch_ns=flow.launch_ns,
-        steady=flow.steady,
-    )  # fmt: skip
-
-
-def _fluid(
-    stage: FlowRound, capacity: Array, shared: Array, heads: Array, of_rank: Array
-) -> MessageVolley:
-    """One message a group: all bytes of the stage, and of each link what its round puts there."""
-    sizes = np.broadcast_to(stage.round.bytes, stage.round.source.shape)
-    largest = float(sizes.max(initial=0.0))
-    group = of_rank[stage.round.source]
-    weights, links = [], []
-    for number in range(len(heads)):
-        mine = (group == number)[stage.routes.message]
-        load = np.bincount(
-            stage.routes.link[mine], sizes[stage.routes.message[mine]], len(capacity)
-        )
-        weight = load / (largest or 1.0)
-        kept = np.flatnonzero((weight > 0) & shared[: len(capacity)])
-        if weight.any():
-            slowest = np.argmax(np.divide(weight, capacity, out=weight * 0, where=weight > 0))
-            kept = np.union1d(kept, slowest)
-        weights.append(weight[kept])
-        links.append(kept)
-    alone = np.array([
-        (weight / capacity[link]).max(initial=0.0) * largest
-        for weight, link in zip(weights, links, strict=True)
-    ])  # fmt: skip
-    repeats, count = stage.round.repeats, len(heads)
-    latency = np.maximum(float(stage.hop_ns.max(initial=0.0)) - alone, 0.0) * repeats
-    return MessageVolley(
-        heads, np.full(count, -1), np.full(count, largest * repeats), latency,
-        latency + alone * repeats, np.concatenate([[0], np.cumsum([len(of) for of in links])]),
-        np.concatenate(links), weight=np.concatenate(weights),
-    )  # fmt: skip
-
-
-def _messages(stage: FlowRound, inside: Array, lanes: int) -> MessageVolley:
+def _messages(stage: FlowRound, inside: Array, lanes: int, shared: Array) -> MessageVolley:
     lane, other = stage.round.ends
     item, rows = stage.round, stage.round.ring
     target = np.searchsorted(inside, item.target * lanes + other)
@@ -189,6 +137,7 @@ def _messages(stage: FlowRound, inside: Array, lanes: int) -> MessageVolley:
         stage.routes.link,
         ring=rows[1] if rows is not None and rows[0] * rows[1] == len(inside) else 0,
         posted=item.posted,
+        shared=np.maximum(stage.routes.worst(shared), 0) > 0,
     )
 
 
@@ -202,13 +151,17 @@ def most_hops(carriages: Iterable[Carriage]) -> int:
 
 def alone_ns(flow: Flow) -> float:
     """How long a collective takes where all enter together and nobody else is there."""
-    if not flow.stages:
-        return flow.launch_ns
-    flow = replace(flow, apart=False)
+    if flow.alone_ns is None:
+        flow.alone_ns = _by_itself(replace(flow, apart=False)) if flow.stages else flow.launch_ns
+    return flow.alone_ns
+
+
+def _by_itself(flow: Flow) -> float:
     ranks = 1 + int(flow.members.max())
     use = Used(flow, 0, 0, 0)
-    is_closed = all(closed([use], shared_links([use], len(flow.capacity))))
-    made = carriage(flow, first=0, ranks=ranks, is_closed=is_closed)
+    shared = shared_links([use], len(flow.capacity))
+    is_closed = all(closed([use], shared))
+    made = carriage(flow, shared, first=0, ranks=ranks, is_closed=is_closed)
     world = make_world(flow.capacity, (ranks,), most_hops([made]))
     number = world.flow(made)
     one, none = np.zeros(1, np.int64), np.zeros(0, np.int64)

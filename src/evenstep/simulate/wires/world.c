@@ -48,6 +48,23 @@ typedef struct { /* entries of item i are entry[start[i]] to entry[start[i + 1] 
     i32 *start, *entry;
 } Lists;
 
+enum { KINDS = 16 };
+enum { ABSENT, STALLED, TRAIN, AWAITING, FLYING, OVER }; /* of a point */
+
+typedef struct { /* hops of rows of a ring, by message */
+    double *hop, *rest, *worst; /* rest: from here to the next point; worst: the longest of these */
+    double *lead, *top;         /* lead: from the point before to here; top: longest until here */
+    i32 *kind;                  /* of worst */
+    i32 kinds;
+    double length[KINDS];
+} Hops;
+
+typedef struct { /* deliveries of rounds from `round` on, a period apart */
+    i32 round;
+    double first, period;
+} Piece;
+
+
 typedef struct { /* messages that are under way together */
     i32 count, ring; /* ring: length of each row, 0 where it is none */
     int posted;
@@ -55,16 +72,17 @@ typedef struct { /* messages that are under way together */
     double *bytes, *latency, *hop, *narrow; /* hop: how long it takes by itself, closed */
     i64 *route;                             /* count + 1 */
     i32 *link, *delay;                      /* delay: number of its latency */
-    double *weight;                         /* what of its rate a message takes of each link */
+    char *shared;                           /* of a ring: whether others may be on its links */
+    i32 points;                             /* how many are */
+    Hops *hops;                             /* of those rings whose points alone are followed */
     Lists by_gate, by_other, by_group;      /* messages; by_group: rows of a ring */
     i32 *need;                              /* of each participant: messages to wait for */
 } Stage;
 
 typedef struct {
     i32 participants, groups, rounds, spared;
-    /* joined: nobody begins before the last of the group is there; led: all are through when those
-       are that have messages */
-    int closed, joined, led;
+    int closed, joined; /* joined: nobody begins before the last of the group is there */
+    int spliced;        /* few messages of its rings share links; -1: not looked at yet */
     i32 *rank, *of_rank;   /* rank of each participant; first participant of each rank, ranks + 1 */
     i32 *group;            /* of each rank, -1: no member */
     Lists members, inside; /* ranks and participants of each group */
@@ -87,6 +105,7 @@ typedef struct {
 /* -- what changes ------------------------------------------------------------------------------- */
 
 typedef struct Step Step;
+typedef struct Point Point;
 
 typedef struct { /* one collective of one step */
     Flow *flow;
@@ -95,6 +114,9 @@ typedef struct { /* one collective of one step */
     double scale;
     double *entry; /* of each participant */
     i32 *operation, *inside, *count, *at, **need, *left;
+    Hops *hops;        /* where only points are followed */
+    Point **point_of, *points; /* the next of each message; all */
+    i32 point_count;
 } Instance;
 
 struct Step {
@@ -114,6 +136,7 @@ typedef struct {
 } Job;
 
 typedef struct { /* a message under way */
+    Point *point, *pair; /* that sends it; a train that it shares links with */
     Instance *of;
     Stage *stage;
     i32 message, round, place, bottleneck;
@@ -124,6 +147,8 @@ typedef struct {
     i32 *active, count, room, stopped; /* stopped: those it is the bottleneck of */
     double capacity, load, steady, peak;
     int dirty, all;
+    Point **point; /* trains on it */
+    i32 points, point_room;
 } Link;
 
 typedef struct {
@@ -172,14 +197,43 @@ typedef struct {
     i32 delay_count;
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
     i64 messages;
+    Point **points, **point_dirty; /* by number; trains whose links somebody came to or left */
+    i32 *spare, spare_count, point_room, point_dirty_count, point_dirty_room;
     /* work space of the solver */
     i32 *member, member_room, *mark, stamp, *seen, *touched, *head, *next, *unfrozen;
-    double *rest, *rate, *level, *top, *asked; /* asked: by those unfrozen, for each of rate */
+    double *rest, *rate, *level, *top;
     i32 *stop, *level_heap;
     /* and of recurrences */
     double *here, *there, *sum;
+    double *scratch;
     i32 *deque, space;
 } World;
+
+struct Point {
+    Instance *of;
+    Point *before, *after;
+    i32 id, message, mode;
+    i32 first, length, row, ring; /* messages since the point before: first of them, how many */
+    i64 due, told;                /* numbers of the timed events that are meant */
+    /* rounds `round` to `round + count - 1` begin at `begin`, a period apart */
+    i32 round, count;
+    double begin, period, on, hop, rate; /* on: of a hop, the time on the wire */
+    double alone;                        /* that, with nobody beside it */
+    double came;                         /* when the round before was delivered */
+    i32 partner;                         /* message that its rate is shared with */
+    double met, beside, apart;           /* since when; the partner's rate beside it, and apart */
+    Piece *piece;
+    i32 pieces, room, known; /* known: rounds that have been delivered, or are sure to be */
+    i32 read;                /* piece of the point before that arrivals are at */
+    double folded;           /* the best of those before it */
+    i32 near, missing, left; /* entries not yet taken in; not there; ends not yet told */
+    double best[KINDS];
+    i32 took, took_kind; /* entry that a look ahead took in, to be given back */
+    double took_best;
+    int waits, is_dirty;
+    double *early; /* of each end: what follows from the segment's own entries */
+};
+
 
 static void lists_free(Lists *lists) { free(lists->start); free(lists->entry); }
 
@@ -220,7 +274,6 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->dirty = some(links, sizeof(i32)), w->mark = some(links, sizeof(i32));
     w->touched = some(links, sizeof(i32)), w->head = some(links, sizeof(i32));
     w->unfrozen = some(links, sizeof(i32)), w->rest = some(links, sizeof(double));
-    w->asked = some(links, sizeof(double));
     w->level = some(links, sizeof(double)), w->top = some(links, sizeof(double));
     w->level_heap = some(links, sizeof(i32));
     return w;
@@ -234,10 +287,11 @@ static i32 delay_number(World *w, double latency) {
 }
 
 i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i32 *group,
-               i64 closed, i64 joined, i64 led, i64 spared, double launch, double steady) {
+               i64 closed, i64 joined, i64 spared, double launch, double steady) {
     Flow *f = some(1, sizeof(Flow));
     f->participants = (i32)participants, f->groups = (i32)groups;
-    f->closed = (int)closed, f->joined = (int)joined, f->led = (int)led, f->spared = (i32)spared, f->launch = launch, f->steady = steady;
+    f->closed = (int)closed, f->joined = (int)joined, f->spliced = -1;
+    f->spared = (i32)spared, f->launch = launch, f->steady = steady;
     f->rank = copied(rank, participants, sizeof(i32));
     f->group = copied(group, w->ranks, sizeof(i32));
     f->of_rank = some(w->ranks + 1, sizeof(i32));
@@ -276,7 +330,7 @@ static void merge(Stage *s) {
 
 void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *other,
                  const double *bytes, const double *latency, const double *hop, const i64 *route,
-                 const i32 *link, const double *weight, i64 ring, i64 posted, i64 repeats) {
+                 const i32 *link, const char *shared, i64 ring, i64 posted, i64 repeats) {
     Flow *f = w->flows[flow];
     Stage *s = some(1, sizeof(Stage));
     s->count = (i32)count, s->ring = (i32)ring, s->posted = (int)posted;
@@ -285,7 +339,8 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     s->latency = copied(latency, count, sizeof(double));
     s->route = copied(route, count + 1, sizeof(i64));
     s->link = copied(link, route[count], sizeof(i32));
-    s->weight = copied(weight, route[count], sizeof(double));
+    s->shared = copied(shared, count, 1);
+    for (i64 m = 0; m < count; m++) s->points += shared[m] != 0;
     s->delay = some(count, sizeof(i32)), s->narrow = some(count, sizeof(double));
     s->need = some(f->participants, sizeof(i32));
     for (i64 m = 0; m < count; m++) {
@@ -293,7 +348,7 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
         if (other[m] >= 0) s->need[other[m]]++;
         s->narrow[m] = INFINITY;
         for (i64 h = route[m]; h < route[m + 1]; h++)
-            s->narrow[m] = fmin(s->narrow[m], w->link[link[h]].capacity / weight[h]);
+            s->narrow[m] = fmin(s->narrow[m], w->link[link[h]].capacity);
         if (!f->closed) s->delay[m] = delay_number(w, latency[m]);
     }
     s->by_gate = lists_of(f->participants, s->count, gate);
@@ -496,10 +551,10 @@ static i32 gather(World *w, i32 count) {
             if (w->mark[l] != stamp) {
                 w->mark[l] = stamp, w->touched[touched++] = l;
                 w->rest[l] = available(w, l) - w->link[l].load;
-                w->unfrozen[l] = 0, w->asked[l] = 0, w->head[l] = -1, w->top[l] = 0;
+                w->unfrozen[l] = 0, w->head[l] = -1, w->top[l] = 0;
             }
-            w->rest[l] += x->rate * x->stage->weight[h];
-            w->unfrozen[l]++, w->asked[l] += x->stage->weight[h];
+            w->rest[l] += x->rate;
+            w->unfrozen[l]++;
             w->next[i * w->hops + (i32)(h - x->stage->route[x->message])] = w->head[l];
             w->head[l] = i * w->hops + (i32)(h - x->stage->route[x->message]);
         }
@@ -512,7 +567,7 @@ static void fill(World *w, i32 touched) {
     i32 *heap = w->level_heap, count = touched;
     for (i32 i = 0; i < touched; i++) {
         i32 l = heap[i] = w->touched[i];
-        w->level[l] = fmax(w->rest[l], 0) / w->asked[l];
+        w->level[l] = fmax(w->rest[l], 0) / w->unfrozen[l];
     }
     for (i32 i = count / 2; i-- > 0;) level_down(w, heap, count, i);
     while (count) {
@@ -522,7 +577,7 @@ static void fill(World *w, i32 touched) {
             if (count) level_down(w, heap, count, 0);
             continue;
         }
-        double level = fmax(w->rest[l], 0) / w->asked[l];
+        double level = fmax(w->rest[l], 0) / w->unfrozen[l];
         if (level > w->level[l]) { /* what was frozen since has left more to each */
             w->level[l] = level;
             level_down(w, heap, count, 0);
@@ -535,8 +590,7 @@ static void fill(World *w, i32 touched) {
             Active *x = &w->active[w->member[i]];
             for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
                 i32 other = x->stage->link[h];
-                w->rest[other] -= level * x->stage->weight[h];
-                w->asked[other] -= x->stage->weight[h], w->unfrozen[other]--;
+                w->rest[other] -= level, w->unfrozen[other]--;
                 if (level > w->top[other]) w->top[other] = level;
             }
         }
@@ -595,7 +649,7 @@ static void settle(World *w, i32 count, i32 touched) {
         double change = w->rate[i] - x->rate;
         if (x->place >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
         for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++)
-            w->link[x->stage->link[h]].load += change * x->stage->weight[h];
+            w->link[x->stage->link[h]].load += change;
         set_rate(w, a, w->rate[i]);
     }
     for (i32 t = 0; t < touched; t++) {
@@ -613,20 +667,23 @@ static int alone(World *w, i32 a) {
     double rate = s->narrow[x->message];
     for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
         Link *link = &w->link[s->link[h]];
-        link->load = rate * s->weight[h], link->peak = fmax(link->peak, link->load);
-        if (x->bottleneck < 0 && link->capacity / s->weight[h] == rate)
+        link->load = rate, link->peak = fmax(link->peak, link->load);
+        if (x->bottleneck < 0 && link->capacity == rate)
             x->bottleneck = s->link[h], link->stopped = 1;
     }
     set_rate(w, a, rate);
     return 1;
 }
 
+static void points_again(World *w);
+
 static void share(World *w) {
     i32 count = 0;
+    points_again(w);
     w->stamp++;
     for (i32 i = 0; i < w->fresh_count; i++) {
         i32 a = w->fresh[i];
-        if (!alone(w, a)) include(w, &count, a);
+        if (!w->active[a].pair && !alone(w, a)) include(w, &count, a);
     }
     for (i32 d = 0; d < w->dirty_count; d++) {
         i32 l = w->dirty[d];
@@ -672,6 +729,8 @@ static void make_room(World *w) {
     for (i32 a = room; a-- > old;) w->free_list[w->free_count++] = a;
 }
 
+static void point_dirty(World *w, Point *p);
+
 static void join(World *w, i32 a, int job) {
     Active *x = &w->active[a];
     Stage *s = x->stage;
@@ -681,10 +740,13 @@ static void join(World *w, i32 a, int job) {
         Link *link = &w->link[l];
         if (link->count == link->room)
             link->active = more(link->active, link->room = 2 * link->room + 4, sizeof(i32));
+        for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
+        for (i32 i = 0; i < link->count; i++)
+            if (w->active[link->active[i]].pair) point_dirty(w, w->active[link->active[i]].pair);
         w->slot[(i64)a * w->hops + (h - s->route[x->message])] = link->count;
         link->active[link->count++] = a;
         if (w->present && w->present[(i64)l * w->jobs + job]++ == 0) soil(w, l, 1);
-        if (steady > 0) link->steady += steady * s->weight[h], soil(w, l, 1);
+        if (steady > 0) link->steady += steady, soil(w, l, 1);
     }
 }
 
@@ -707,10 +769,11 @@ static void part(World *w, i32 a, int job) {
                     break;
                 }
         }
-        double taken = (steady > 0 ? steady : x->rate) * s->weight[h];
+        double taken = steady > 0 ? steady : x->rate;
         if (steady > 0) link->steady = link->count ? link->steady - taken : 0, soil(w, l, 1);
         else link->load -= taken;
         if (x->bottleneck == l) link->stopped--;
+        for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
         if (!link->count) link->load = link->stopped = 0;
         else if (link->stopped) soil(w, l, 0);
         if (w->present && --w->present[(i64)l * w->jobs + job] == 0) soil(w, l, 1);
@@ -740,7 +803,7 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
     }
     if (!w->free_count) make_room(w);
     i32 a = w->free_list[--w->free_count];
-    w->active[a] = (Active){of, s, message, round, -1, -1, bytes, 0, w->now, INFINITY};
+    w->active[a] = (Active){NULL, NULL, of, s, message, round, -1, -1, bytes, 0, w->now, INFINITY};
     join(w, a, of->job);
     if (f->steady > 0) {
         for (i64 h = s->route[message]; h < s->route[message + 1]; h++) {
@@ -752,17 +815,37 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
         w->fresh[w->fresh_count++] = a;
 }
 
+/* A message of a point that is followed by itself, of which a part is sent. */
+static void fly(World *w, Point *p, double part) {
+    Stage *s = p->of->flow->stages[0];
+    if (!w->free_count) make_room(w);
+    i32 a = w->free_list[--w->free_count];
+    double left = s->bytes[p->message] * p->of->scale * (1 - part);
+    w->messages++;
+    w->active[a] = (Active){p, NULL, p->of, s, p->message, p->round, -1, -1, left, 0, w->now, INFINITY};
+    join(w, a, p->of->job);
+    w->fresh[w->fresh_count++] = a;
+}
+
+static void point_sent(World *w, Point *p);
+
 static void sent(World *w, i32 a) {
     Active *x = &w->active[a];
+    Point *point = x->point;
+    if (x->pair) x->pair->partner = -1;
     heap_remove(w, a);
     part(w, a, x->of->job);
     w->free_list[w->free_count++] = a;
-    deliver_later(w, x->of, x->round, x->message);
+    if (point) point_sent(w, point);
+    else deliver_later(w, x->of, x->round, x->message);
 }
 
 /* -- the network: ranks of a collective --------------------------------------------------------- */
 
-static void instance_free(Instance *of) {
+static void points_free(World *w, Instance *of);
+
+static void instance_free(World *w, Instance *of) {
+    if (of->hops) points_free(w, of);
     if (of->need) for (i32 k = 0; k < of->flow->rounds; k++) free(of->need[k]);
     free(of->entry), free(of->operation), free(of->inside), free(of->count), free(of->at);
     free(of->need), free(of->left), free(of);
@@ -794,12 +877,7 @@ static void passed(World *w, Instance *of, i32 p) {
         return;
     }
     of->at[p] = f->rounds;
-    i32 rank = f->rank[p], group = f->group[rank];
-    if (f->led) {
-        for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++)
-            through(w, of, f->members.entry[k], w->now);
-        return;
-    }
+    i32 rank = f->rank[p];
     if (--of->inside[f->of_rank[rank]] == 0) through(w, of, rank, w->now);
 }
 
@@ -844,7 +922,738 @@ static void enter_network(World *w, Instance *of, i32 rank) {
         return;
     }
     for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++)
-        if (!f->led || f->stages[0]->need[p]) begin_round(w, of, p, 0);
+        begin_round(w, of, p, 0);
+}
+
+/* -- rings of which few messages share links ------------------------------------------------------
+
+   A message that nobody else's can meet takes the same time in every round, and so does a chain of
+   them: what leaves a shared message (a point) reaches the next point a constant later, or later by
+   whole rounds spent where the chain is slowest. All that is followed is points. Between two events
+   on their links these go on in trains: rounds that begin a period apart. A train ends where what
+   arrives changes its pace, and is cut where somebody comes or goes on its links. Alone on them, or
+   with one message that meets nobody else, it needs no events; else its messages are followed one
+   by one. */
+
+static void point_start(World *w, Point *p, double begin);
+static void point_cut(World *w, Point *p);
+static void ends_told(World *w, Point *p);
+
+static void heap_set(World *w, i32 a, double finish) {
+    w->active[a].finish = finish;
+    if (w->active[a].place < 0) w->heap[w->heap_count] = a, w->active[a].place = w->heap_count++;
+    heap_up(w, w->active[a].place);
+    heap_down(w, w->active[a].place);
+}
+
+static i32 seat(const Point *p, i32 i) {
+    i32 m = p->first + i;
+    return m < p->row + p->ring ? m : m - p->ring;
+}
+static double entry_of(const Point *p, i32 m) {
+    return p->of->entry[p->of->flow->stages[0]->gate[m]];
+}
+
+static void hops_free(Hops *h) {
+    free(h->hop), free(h->rest), free(h->worst), free(h->lead), free(h->top), free(h->kind);
+    free(h);
+}
+
+/* Chains between points; NULL where hops have too many lengths. */
+static Hops *hops_of(const Stage *s, double scale) {
+    Hops *h = some(1, sizeof(Hops));
+    i32 n = s->count;
+    h->hop = some(n, sizeof(double)), h->rest = some(n, sizeof(double));
+    h->worst = some(n, sizeof(double)), h->lead = some(n, sizeof(double));
+    h->top = some(n, sizeof(double)), h->kind = some(n, sizeof(i32));
+    for (i32 m = 0; m < n; m++) {
+        double hop = s->latency[m] + (s->hop[m] - s->latency[m]) * scale;
+        if (scale == 1) hop = s->hop[m];
+        i32 c = 0;
+        while (c < h->kinds && fabs(hop - h->length[c]) > 1e-13 * hop) c++;
+        if (c == KINDS) {
+            hops_free(h);
+            return NULL;
+        }
+        if (c == h->kinds) h->length[h->kinds++] = hop;
+        h->hop[m] = h->length[c];
+    }
+    for (i32 row = 0; row < n; row += s->ring) {
+        i32 start = 0;
+        while (start < s->ring && !s->shared[row + start]) start++;
+        if (start == s->ring) continue;
+        double sum = 0, most = 0;
+        for (i32 k = 1; k < s->ring; k++) {
+            i32 m = row + (start + k) % s->ring;
+            if (s->shared[m]) { sum = most = 0; continue; }
+            h->lead[m] = sum, sum += h->hop[m];
+            h->top[m] = most = fmax(most, h->hop[m]);
+        }
+        sum = most = 0;
+        for (i32 k = s->ring; k-- > 1;) {
+            i32 m = row + (start + k) % s->ring, c = 0;
+            if (s->shared[m]) { sum = most = 0; continue; }
+            h->rest[m] = sum += h->hop[m];
+            h->worst[m] = most = fmax(most, h->hop[m]);
+            while (h->length[c] != most) c++;
+            h->kind[m] = c;
+        }
+    }
+    return h;
+}
+
+/* Whether a flow is carried so: rings that go all the way around, each a group of its own. */
+static int is_spliced(World *w, Flow *f) {
+    if (f->spliced >= 0) return f->spliced;
+    f->spliced = 0;
+    if (f->closed || f->joined || f->steady > 0 || w->present || f->stage_count != 1) return 0;
+    Stage *s = f->stages[0];
+    if (!s->ring || f->rounds < s->ring - 1 || 4 * s->points > s->count) return 0;
+    for (i32 g = 0; g < f->groups; g++)
+        if (s->by_group.start[g + 1] - s->by_group.start[g] != 1) return 0;
+    for (i32 m = 0; m < s->count; m++)
+        if (s->shared[m] && (s->route[m] == s->route[m + 1] || s->bytes[m] <= 0)) return 0;
+    if (!(s->hops = hops_of(s, 1))) return 0;
+    return f->spliced = 1;
+}
+
+/* -- what arrives at a point */
+
+typedef struct {
+    double time, slope;
+    i32 count;
+} Arrival;
+
+static double piece_at(const Piece *q, i32 round) { return q->first + (round - q->round) * q->period; }
+
+static void overtake(Arrival *found, double time, double slope) {
+    if (time > found->time || (time == found->time && slope > found->slope)) {
+        Arrival other = *found;
+        found->time = time, found->slope = slope;
+        time = other.time, slope = other.slope;
+    }
+    if (slope > found->slope && time > -INFINITY) {
+        double rounds = ceil((found->time - time) / (slope - found->slope));
+        if (rounds < found->count) found->count = rounds < 1 ? 1 : (i32)rounds;
+    }
+}
+
+/* What follows from the entries since the point before; 0 where one is not there. */
+static int entries_arrive(Point *p, i32 round, const Hops *h, Arrival *found) {
+    for (; p->near >= 0; p->near--) {
+        i32 m = seat(p, p->near), moves = p->length - p->near - 1, c = h->kind[m];
+        double entry = entry_of(p, m);
+        if (isnan(entry)) {
+            if (moves <= round) return 0;
+            if (moves - round < found->count) found->count = moves - round;
+            break;
+        }
+        double value = entry + h->rest[m] - moves * h->worst[m];
+        if (value > p->best[c]) {
+            if (moves > round) {
+                if (moves - round < found->count) found->count = moves - round;
+                break;
+            }
+            if (moves == round) p->took = p->near, p->took_best = p->best[c], p->took_kind = c;
+            p->best[c] = value;
+        }
+    }
+    for (i32 c = 0; c < h->kinds; c++)
+        if (p->best[c] > -INFINITY)
+            overtake(found, p->best[c] + round * h->length[c], h->length[c]);
+    return 1;
+}
+
+/* What the point before has sent. */
+static int sent_arrives(Point *p, i32 round, const Hops *h, Arrival *found) {
+    Point *q = p->before;
+    i32 of = round - p->length;
+    if (of < 0) {
+        if (-of < found->count) found->count = -of;
+        return 1;
+    }
+    if (of >= q->known) return 0;
+    if (p->read >= q->pieces) p->read = q->pieces - 1;
+    double worst = p->length ? h->worst[p->first] : 0, sum = p->length ? h->rest[p->first] : 0;
+    while (p->read + 1 < q->pieces && q->piece[p->read + 1].round <= of) {
+        const Piece *past = &q->piece[p->read++];
+        i32 last = q->piece[p->read].round - 1;
+        p->folded = fmax(p->folded, past->first - past->round * worst);
+        p->folded = fmax(p->folded, piece_at(past, last) - last * worst);
+    }
+    const Piece *now = &q->piece[p->read];
+    i32 left = q->known - of;
+    if (p->read + 1 < q->pieces && q->piece[p->read + 1].round - of < left)
+        left = q->piece[p->read + 1].round - of;
+    if (left < found->count) found->count = left;
+    if (!p->length) {
+        overtake(found, piece_at(now, of), now->period);
+        return 1;
+    }
+    double ahead = sum + (round - p->length) * worst;
+    double best = fmax(p->folded, now->first - now->round * worst);
+    overtake(found, best + ahead, worst);
+    if (now->period > worst) overtake(found, piece_at(now, of) + sum, now->period);
+    return 1;
+}
+
+/* When message `round` of the one before a point arrives, for as many rounds as that is a line. */
+static int arrival(Point *p, i32 round, Arrival *found) {
+    const Hops *h = p->of->hops;
+    *found = (Arrival){-INFINITY, 0, p->of->flow->rounds - round};
+    if (found->count < 1) found->count = 1;
+    return entries_arrive(p, round, h, found) && sent_arrives(p, round, h, found);
+}
+
+/* -- on the links */
+
+static void timed_point(World *w, double time, Point *p, i64 *number) {
+    *number = w->timed_number;
+    at_time(w, time, NULL, -1 - p->id);
+}
+
+static void point_dirty(World *w, Point *p) {
+    if (p->is_dirty || p->mode != TRAIN) return;
+    if (w->point_dirty_count == w->point_dirty_room)
+        w->point_dirty = more(w->point_dirty, w->point_dirty_room = 2 * w->point_dirty_room + 64,
+                              sizeof(Point *));
+    p->is_dirty = 1, w->point_dirty[w->point_dirty_count++] = p;
+}
+
+static void on_links(World *w, Point *p) {
+    Stage *s = p->of->flow->stages[0];
+    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
+        Link *link = &w->link[s->link[k]];
+        if (link->points == link->point_room)
+            link->point = more(link->point, link->point_room = 2 * link->point_room + 2, sizeof(Point *));
+        for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
+        link->point[link->points++] = p;
+    }
+}
+static void off_links(World *w, Point *p) {
+    Stage *s = p->of->flow->stages[0];
+    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
+        Link *link = &w->link[s->link[k]];
+        i32 i = 0;
+        while (link->point[i] != p) i++;
+        link->point[i] = link->point[--link->points];
+        for (i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
+    }
+}
+
+/* The partner goes on by itself from here. */
+static void part_with(World *w, Point *p) {
+    if (p->partner < 0) return;
+    Active *x = &w->active[p->partner];
+    double moved = 0, now = w->now;
+    if (now > p->met) {
+        double from = fmax(p->met, p->begin), apart = fmin(now, fmax(p->begin, p->met)) - p->met;
+        double on = 0;
+        if (now > from) {
+            double start = from - p->begin, end = now - p->begin; /* into the train */
+            i32 one = (i32)floor(start / p->period), other = (i32)floor(end / p->period);
+            double into = start - one * p->period, out = end - other * p->period;
+            on = other * p->on + fmin(out, p->on) - one * p->on - fmin(into, p->on);
+            apart += (now - from) - on;
+        }
+        moved = on * p->beside + apart * p->apart;
+    }
+    x->left -= moved, x->since = now, x->pair = NULL;
+    p->partner = -1;
+    x->finish = now + fmax(x->left, 0) / x->rate;
+    heap_set(w, (i32)(x - w->active), x->finish);
+}
+
+/* When the partner is through: it moves slower while a message of the train is on the wire. */
+static void partner_ends(World *w, Point *p) {
+    Active *x = &w->active[p->partner];
+    double left = fmax(x->left, 0), now = p->met, into = 0;
+    if (now < p->begin) {
+        double wait = p->begin - now;
+        if (left <= wait * p->apart) {
+            heap_set(w, p->partner, now + left / p->apart);
+            return;
+        }
+        left -= wait * p->apart, now = p->begin;
+    } else {
+        double rounds = floor((now - p->begin) / p->period);
+        into = now - p->begin - rounds * p->period;
+    }
+    double each = p->on * p->beside + (p->period - p->on) * p->apart;
+    /* through the rest of this period, whole ones, and into the last */
+    double rest = into < p->on ? (p->on - into) * p->beside + (p->period - p->on) * p->apart
+                               : (p->period - into) * p->apart;
+    if (left > rest) {
+        left -= rest, now += p->period - into, into = 0;
+        double whole = floor(left / each);
+        left -= whole * each, now += whole * p->period;
+    }
+    if (into < p->on) {
+        double able = (p->on - into) * p->beside;
+        now += left <= able ? left / p->beside : (p->on - into) + (left - able) / p->apart;
+    } else
+        now += left / p->apart;
+    heap_set(w, p->partner, now);
+}
+
+/* The one other message on a point's links, where it and the point meet nobody else; -1: nobody
+   is there, -2: more are. */
+static i32 company(const World *w, const Point *p) {
+    const Stage *s = p->of->flow->stages[0];
+    i32 found = -1;
+    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
+        const Link *link = &w->link[s->link[k]];
+        if (link->steady > 0) return -2;
+        if (!link->count) continue;
+        if (link->count > 1 || (found >= 0 && link->active[0] != found)) return -2;
+        found = link->active[0];
+    }
+    if (found < 0) return -1;
+    const Active *x = &w->active[found];
+    if (x->pair && x->pair != p) return -2;
+    for (i64 k = x->stage->route[x->message]; k < x->stage->route[x->message + 1]; k++) {
+        const Link *link = &w->link[x->stage->link[k]];
+        if (link->steady > 0 || link->count > 1) return -2;
+        for (i32 i = 0; i < link->points; i++) if (link->point[i] != p) return -2;
+    }
+    return found;
+}
+
+/* Other trains on a train's links: 1 where it gives way to one, whose rounds are shorter; 2 where
+   those there give way to it. */
+static int rivals(const World *w, const Point *p) {
+    const Stage *s = p->of->flow->stages[0];
+    int found = 0;
+    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
+        const Link *link = &w->link[s->link[k]];
+        for (i32 i = 0; i < link->points; i++) {
+            const Point *q = link->point[i];
+            if (q == p) continue;
+            if (q->alone < p->alone || (q->alone == p->alone && q->id < p->id)) return 1;
+            found = 2;
+        }
+    }
+    return found;
+}
+
+/* Two on shared links get half each, or what one's other links leave. */
+static void halves(const World *w, const Point *p, const Active *x, double *mine, double *theirs) {
+    const Stage *s = p->of->flow->stages[0], *t = x->stage;
+    double both = INFINITY, own = INFINITY, other = INFINITY;
+    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
+        const Link *link = &w->link[s->link[k]];
+        double *least = link->count ? &both : &own;
+        *least = fmin(*least, link->capacity);
+    }
+    for (i64 k = t->route[x->message]; k < t->route[x->message + 1]; k++) {
+        const Link *link = &w->link[t->link[k]];
+        if (!link->points) other = fmin(other, link->capacity);
+    }
+    if (own < both / 2) *mine = own, *theirs = fmin(other, both - own);
+    else if (other < both / 2) *theirs = other, *mine = fmin(own, both - other);
+    else *mine = *theirs = both / 2;
+}
+
+/* -- trains */
+
+static void notify(World *w, Point *p, i32 round);
+
+/* Deliveries from `round` on are these. */
+static void delivers(World *w, Point *p, i32 round, double first, double period, i32 known) {
+    i32 limit = p->of->flow->rounds;
+    if (known > limit) known = limit;
+    Piece *last = p->pieces ? &p->piece[p->pieces - 1] : NULL;
+    int same = last && last->period == period && p->known >= round
+               && fabs(piece_at(last, round) - first) <= SAME_NS * 1e-2;
+    if (!same) {
+        while (p->pieces && p->piece[p->pieces - 1].round >= round) p->pieces--;
+        if (p->pieces == p->room) p->piece = more(p->piece, p->room = 2 * p->room + 4, sizeof(Piece));
+        p->piece[p->pieces++] = (Piece){round, first, period};
+    }
+    if (same && known == p->known) return;
+    i32 from = same ? (known < p->known ? known : p->known) : round;
+    p->known = known;
+    notify(w, p->after, from);
+}
+
+/* From `round` on nothing is known of what is sent. */
+static void unsure(World *w, Point *p, i32 round) {
+    if (p->known <= round) return;
+    p->known = round;
+    notify(w, p->after, round);
+}
+
+/* The ends of the chain behind a point are told once they follow from what it has sent. */
+static void tell_when_due(World *w, Point *p) {
+    Point *next = p->after;
+    if (next->waits || !next->length || p->round <= p->of->flow->rounds - next->length) return;
+    next->waits = 1;
+    timed_point(w, w->now + p->of->hops->lead[seat(next, next->length - 1)], next, &next->told);
+}
+
+static void point_over(World *w, Point *p, double end) {
+    p->mode = OVER;
+    through(w, p->of, p->of->flow->rank[p->of->flow->stages[0]->gate[p->message]], end);
+}
+
+/* Its own round is delivered: the next begins when what it waits for is there, too. */
+static void point_next(World *w, Point *p) {
+    Arrival next;
+    i32 rounds = p->of->flow->rounds;
+    p->mode = STALLED;
+    if (!arrival(p, p->round - 1, &next)) {
+        unsure(w, p, p->round);
+        if (p->round == rounds) ends_told(w, p->after);
+        else tell_when_due(w, p);
+        return;
+    }
+    double begin = fmax(p->came, next.time);
+    if (p->round < rounds) {
+        point_start(w, p, begin);
+        tell_when_due(w, p);
+        return;
+    }
+    ends_told(w, p->after);
+    p->mode = AWAITING, p->begin = begin;
+    if (begin > w->now + SAME_NS) timed_point(w, begin, p, &p->due);
+    else point_over(w, p, begin);
+}
+
+/* How many rounds follow each other in the same way. */
+static void train_of(Point *p) {
+    Arrival next;
+    i32 rounds = p->of->flow->rounds, report = rounds - p->after->length + 1 - p->round;
+    i32 read = p->read; /* looking ahead takes in what is not there yet */
+    double folded = p->folded;
+    p->took = -1;
+    p->period = p->hop, p->count = 1;
+    if (p->round + 1 < rounds && arrival(p, p->round, &next)) {
+        double over = p->begin + p->hop;
+        if (over >= next.time) {
+            p->count = next.count + 1;
+            if (next.slope > p->hop) {
+                double most = floor((over - next.time) / (next.slope - p->hop)) + 2;
+                if (most < p->count) p->count = (i32)most;
+            }
+        } else if (next.slope >= p->hop
+                   && fabs(p->begin + next.slope - next.time) <= SAME_NS * 1e-2)
+            p->period = next.slope, p->count = next.count + 1;
+    }
+    p->read = read, p->folded = folded;
+    if (p->took >= 0) p->near = p->took, p->best[p->took_kind] = p->took_best;
+    if (p->round + p->count > rounds) p->count = rounds - p->round;
+    if (report > 0 && p->count > report) p->count = report;
+}
+
+static void point_due(World *w, Point *p) {
+    timed_point(w, p->begin + (p->count - 1) * p->period + p->hop, p, &p->due);
+}
+
+/* Its round begins then, and has all its links to itself or shares them with one. */
+static void train_goes(World *w, Point *p, double rate, i32 partner, double beside) {
+    Stage *s = p->of->flow->stages[0];
+    double bytes = s->bytes[p->message] * p->of->scale;
+    double old = p->on, sent = 0;
+    int midway = p->mode == TRAIN && p->begin < w->now; /* cut while on the wire */
+    if (midway) sent = fmin((w->now - p->begin) / old, 1);
+    p->rate = rate, p->on = bytes / rate, p->hop = p->on + s->latency[p->message];
+    if (midway) p->begin = w->now - sent * p->on;
+    p->mode = TRAIN, p->partner = partner;
+    train_of(p);
+    double peak = rate;
+    if (partner >= 0) {
+        Active *x = &w->active[partner];
+        p->met = w->now, p->beside = beside, p->apart = x->stage->narrow[x->message];
+        x->left -= x->rate * (w->now - x->since), x->since = w->now, x->pair = p;
+        for (i64 k = x->stage->route[x->message]; k < x->stage->route[x->message + 1]; k++) {
+            Link *link = &w->link[x->stage->link[k]];
+            link->load += p->apart - x->rate;
+            if (x->bottleneck < 0 && link->capacity == p->apart)
+                x->bottleneck = x->stage->link[k], link->stopped = 1;
+        }
+        x->rate = p->apart;
+        partner_ends(w, p);
+        peak += beside;
+    }
+    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
+        Link *link = &w->link[s->link[k]];
+        link->peak = fmax(link->peak, link->count ? peak : rate);
+    }
+    point_due(w, p);
+    delivers(w, p, p->round, p->begin + p->hop, p->period, p->of->flow->rounds);
+}
+
+/* A round begins at `begin`, which may be ahead. Of two trains on a link one gives way at once. */
+static void point_start(World *w, Point *p, double begin) {
+    Stage *s = p->of->flow->stages[0];
+    p->alone = s->bytes[p->message] * p->of->scale / s->narrow[p->message];
+    p->begin = begin, p->mode = AWAITING;
+    i32 other = company(w, p);
+    if (other == -2) {
+        unsure(w, p, p->round);
+        timed_point(w, begin, p, &p->due);
+        return;
+    }
+    on_links(w, p);
+    double rate = s->narrow[p->message], beside = 0;
+    int meets = rivals(w, p);
+    if (meets) other = -1;
+    if (other >= 0) halves(w, p, &w->active[other], &rate, &beside);
+    train_goes(w, p, rate, other, beside);
+    if (meets) point_dirty(w, p);
+}
+
+/* Where a train is now: rounds that are delivered or off the wire are done with. */
+static void train_now(World *w, Point *p) {
+    if (p->begin >= w->now) return;
+    i32 k = (i32)floor((w->now - p->begin) / p->period + 1e-9);
+    if (k > p->count - 1) k = p->count - 1;
+    if (k > 0) w->messages += k, p->came = p->begin + (k - 1) * p->period + p->hop;
+    p->round += k, p->begin += k * p->period, p->count -= k;
+}
+
+static int is_sent(const World *w, const Point *p) {
+    return w->now >= p->begin + p->on * (1 - 1e-12) - SAME_NS * 1e-3;
+}
+
+/* The train ends here; its message goes on by itself, if one is on the wire. */
+static void point_cut(World *w, Point *p) {
+    part_with(w, p);
+    train_now(w, p);
+    off_links(w, p);
+    p->due = -1;
+    if (is_sent(w, p)) {
+        p->came = p->begin + p->hop;
+        p->round++, w->messages++;
+        point_next(w, p);
+        return;
+    }
+    p->mode = AWAITING;
+    unsure(w, p, p->round);
+    if (p->begin > w->now + SAME_NS) {
+        timed_point(w, p->begin, p, &p->due);
+        return;
+    }
+    p->mode = FLYING;
+    fly(w, p, fmin(fmax((w->now - p->begin) / p->on, 0), 1));
+}
+
+/* Somebody came or went on the links of a train. */
+static void point_again(World *w, Point *p) {
+    int meets = rivals(w, p);
+    i32 other = company(w, p);
+    if (meets == 2 && other != -2) return; /* the others are cut, and this one is asked again */
+    if (meets || other == -2) {
+        point_cut(w, p);
+        return;
+    }
+    if (other == -1 && p->partner < 0 && p->rate == p->of->flow->stages[0]->narrow[p->message])
+        return;
+    part_with(w, p);
+    train_now(w, p);
+    if (is_sent(w, p)) {
+        p->came = p->begin + p->hop;
+        p->round++, w->messages++;
+        p->due = -1;
+        off_links(w, p);
+        point_next(w, p);
+        return;
+    }
+    double rate = p->of->flow->stages[0]->narrow[p->message], beside = 0;
+    if (other >= 0) halves(w, p, &w->active[other], &rate, &beside);
+    train_goes(w, p, rate, other, beside);
+}
+
+static void points_again(World *w) {
+    while (w->point_dirty_count) {
+        Point *p = w->point_dirty[--w->point_dirty_count];
+        p->is_dirty = 0;
+        if (p->mode == TRAIN) point_again(w, p);
+    }
+}
+
+/* What the point before sends from `round` on has changed. */
+static void notify(World *w, Point *p, i32 round) {
+    if (p->mode == ABSENT || p->mode == OVER || p->mode == FLYING) return;
+    i32 based = p->round - 1 - p->length; /* round of the one before that this one began with */
+    if (p->mode == STALLED) {
+        if (based < p->before->known) point_next(w, p);
+        return;
+    }
+    if (p->round && based >= round && p->begin > w->now) {
+        if (p->mode == TRAIN) part_with(w, p), off_links(w, p);
+        p->due = -1;
+        point_next(w, p);
+        return;
+    }
+    if (p->mode != TRAIN) return;
+    i32 count = round + p->length + 1 - p->round;
+    if (count >= p->count) return;
+    p->count = count < 1 ? 1 : count;
+    point_due(w, p);
+}
+
+/* A train, or what was waited for, is over. */
+static void point_event(World *w, Point *p, i64 number) {
+    if (number == p->told) {
+        ends_told(w, p);
+        return;
+    }
+    if (number != p->due) return;
+    p->due = -1;
+    if (p->mode == AWAITING) {
+        i64 next = w->timed_number;
+        if (p->round == p->of->flow->rounds) {
+            point_over(w, p, p->begin);
+            return;
+        }
+        point_start(w, p, p->begin);
+        if (p->mode != AWAITING || p->due < next) return;
+        p->due = -1, p->mode = FLYING;
+        fly(w, p, 0);
+        return;
+    }
+    part_with(w, p);
+    off_links(w, p);
+    p->came = p->begin + (p->count - 1) * p->period + p->hop;
+    w->messages += p->count, p->round += p->count;
+    point_next(w, p);
+}
+
+/* A message that was followed by itself has left the wire. */
+static void point_sent(World *w, Point *p) {
+    Stage *s = p->of->flow->stages[0];
+    p->came = w->now + s->latency[p->message];
+    p->round++;
+    delivers(w, p, p->round - 1, p->came, 0, p->round);
+    point_next(w, p);
+}
+
+/* -- entries and ends */
+
+static void points_of(World *w, Instance *of) {
+    Flow *f = of->flow;
+    Stage *s = f->stages[0];
+    of->point_of = some(s->count, sizeof(Point *));
+    of->point_count = s->points;
+    Point *all = of->points = some(s->points, sizeof(Point));
+    i32 number = 0;
+    for (i32 row = 0; row < s->count; row += s->ring) {
+        i32 first = number;
+        for (i32 m = row; m < row + s->ring; m++) {
+            if (!s->shared[m]) continue;
+            Point *p = &all[number++];
+            *p = (Point){.of = of, .message = m, .row = row, .ring = s->ring, .due = -1, .told = -1,
+                         .partner = -1, .folded = -INFINITY};
+            if (!w->spare_count) {
+                i32 old = w->point_room;
+                w->point_room = 2 * old + 64;
+                w->points = more(w->points, w->point_room, sizeof(Point *));
+                w->spare = more(w->spare, w->point_room, sizeof(i32));
+                for (i32 i = w->point_room; i-- > old;) w->spare[w->spare_count++] = i;
+            }
+            p->id = w->spare[--w->spare_count], w->points[p->id] = p;
+            for (i32 c = 0; c < KINDS; c++) p->best[c] = -INFINITY;
+        }
+        for (i32 k = first; k < number; k++) {
+            Point *p = &all[k], *q = &all[k > first ? k - 1 : number - 1];
+            p->before = q, q->after = p;
+            p->first = q->message + 1 < row + s->ring ? q->message + 1 : row;
+            p->length = (p->message - q->message - 1 + s->ring) % s->ring;
+            if (p == q) p->length = s->ring - 1;
+            p->near = p->length - 1, p->missing = p->left = p->length;
+            for (i32 i = 0; i < p->length; i++) of->point_of[seat(p, i)] = p;
+            of->point_of[p->message] = p;
+        }
+    }
+}
+
+static void points_free(World *w, Instance *of) {
+    for (i32 k = 0; k < of->point_count; k++) {
+        w->spare[w->spare_count++] = of->points[k].id, w->points[of->points[k].id] = NULL;
+        free(of->points[k].piece), free(of->points[k].early);
+    }
+    if (of->hops != of->flow->stages[0]->hops) hops_free(of->hops);
+    free(of->points), free(of->point_of);
+}
+
+/* A rank enters at `begin`, which may be ahead. */
+static void enter_ring(World *w, Instance *of, i32 participant, double begin) {
+    Stage *s = of->flow->stages[0];
+    i32 m = s->by_gate.entry[s->by_gate.start[participant]];
+    Point *p = of->point_of[m];
+    of->entry[participant] = begin;
+    if (m == p->message) {
+        p->came = begin;
+        point_start(w, p, begin);
+        return;
+    }
+    p->missing--;
+    if (p->mode == STALLED && p->near >= 0 && seat(p, p->near) == m) point_next(w, p);
+    if (!p->missing && p->waits) ends_told(w, p);
+}
+
+/* What the segment's own entries make of its ends. */
+static void early_ends(Point *p) {
+    const Hops *h = p->of->hops;
+    i32 rounds = p->of->flow->rounds;
+    p->early = some(p->length, sizeof(double));
+    for (i32 i = 0; i < p->length; i++) p->early[i] = -INFINITY;
+    for (i32 c = 0; c < h->kinds; c++) {
+        double best = -INFINITY, length = h->length[c], run = -INFINITY;
+        for (i32 i = 0; i < p->length; i++) {
+            i32 m = seat(p, i);
+            run = fmax(run, entry_of(p, m) - h->lead[m] + i * length);
+            if (fabs(h->hop[m] - length) <= 1e-13 * length) best = run;
+            if (best > -INFINITY)
+                p->early[i] = fmax(p->early[i], best + h->lead[m] + (rounds - i) * length);
+        }
+    }
+}
+
+static i32 rounds_known(const World *w, const Point *q) {
+    if (q->mode == OVER) return q->of->flow->rounds;
+    if (q->mode != TRAIN) return q->round;
+    double past = w->now - q->begin - q->hop;
+    if (past < 0) return q->round;
+    i32 k = (i32)floor(past / q->period) + 1;
+    return q->round + (k < q->count ? k : q->count);
+}
+
+/* Ends of the ranks of a point's segment, as far as they follow from what was delivered. */
+static void ends_told(World *w, Point *p) {
+    Flow *f = p->of->flow;
+    const Hops *h = p->of->hops;
+    Point *q = p->before;
+    i32 rounds = f->rounds, known = rounds_known(w, q);
+    p->waits = 1;
+    if (p->missing || !p->left) return;
+    if (!p->early) early_ends(p);
+    double worst = -1, *top = NULL;
+    i32 at = 0;
+    for (; p->left && p->left - 1 >= rounds - known; p->left--) {
+        i32 i = p->left - 1, m = seat(p, i), last = rounds - 1 - i;
+        if (h->top[m] != worst) { /* the best of the pieces before each */
+            worst = h->top[m];
+            top = w->scratch = more(w->scratch, q->pieces + 1, sizeof(double));
+            top[0] = -INFINITY;
+            for (i32 k = 0; k + 1 < q->pieces; k++) {
+                i32 end = q->piece[k + 1].round - 1;
+                top[k + 1] = fmax(top[k], q->piece[k].first - q->piece[k].round * worst);
+                top[k + 1] = fmax(top[k + 1], piece_at(&q->piece[k], end) - end * worst);
+            }
+            at = 0;
+        }
+        while (at + 1 < q->pieces && q->piece[at + 1].round <= last) at++;
+        double sent = fmax(top[at], piece_at(&q->piece[at], last) - last * worst);
+        sent = fmax(sent, q->piece[at].first - q->piece[at].round * worst);
+        double end = fmax(p->early[i], sent + h->lead[m] + last * worst);
+        through(w, p->of, f->rank[f->stages[0]->gate[m]], end);
+    }
+    if (p->left && known < rounds) {
+        double lead = h->lead[seat(p, p->left - 1)];
+        if (lead > 0) timed_point(w, w->now + lead, p, &p->told);
+    }
 }
 
 /* -- collectives that share nothing ------------------------------------------------------------- */
@@ -1024,6 +1833,17 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
         of->count = some(f->groups, sizeof(i32));
     }
     if (f->closed) return of;
+    if (is_spliced(w, f)) {
+        Stage *s = f->stages[0];
+        of->hops = of->scale == 1 ? s->hops : hops_of(s, of->scale);
+    }
+    if (of->hops) {
+        of->entry = some(f->participants, sizeof(double));
+        of->count = some(f->groups, sizeof(i32));
+        for (i32 p = 0; p < f->participants; p++) of->entry[p] = NAN;
+        points_of(w, of);
+        return of;
+    }
     of->inside = some(f->participants, sizeof(i32)), of->at = some(f->participants, sizeof(i32));
     of->need = some(f->rounds, sizeof(i32 *)), of->left = some(f->rounds, sizeof(i32));
     for (i32 p = 0; p < f->participants; p++) of->at[p] = -1;
@@ -1042,15 +1862,19 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
     Flow *f = of->flow;
     i32 first = f->of_rank[rank];
     of->operation[first] = operation;
-    if (!f->closed) of->inside[first] = f->of_rank[rank + 1] - first;
-    if (!f->closed && !f->joined) {
+    if (of->hops && of->point_of[f->stages[0]->by_gate.entry[f->stages[0]->by_gate.start[first]]]) {
+        enter_ring(w, of, first, begin);
+        return;
+    }
+    if (of->inside) of->inside[first] = f->of_rank[rank + 1] - first;
+    if (!f->closed && !f->joined && !of->hops) {
         enter_at(w, of, rank, begin);
         return;
     }
     for (i32 p = first; p < f->of_rank[rank + 1]; p++) of->entry[p] = begin;
     i32 group = f->group[rank], from = f->members.start[group], to = f->members.start[group + 1];
     if (++of->count[group] < to - from) return;
-    if (!f->closed) {
+    if (!f->closed && !of->hops) {
         for (i32 k = from; k < to; k++)
             begin = fmax(begin, of->entry[f->of_rank[f->members.entry[k]]]);
         for (i32 k = from; k < to; k++) enter_at(w, of, f->members.entry[k], begin);
@@ -1185,7 +2009,10 @@ static void pass(World *w, double now) {
         while (w->timed_count && w->timed[0].time <= until) {
             Timed item = timed_pop(w);
             if (item.of) enter_network(w, item.of, item.rank);
-            else wake(w, item.rank);
+            else if (item.rank < 0) {
+                Point *p = w->points[-1 - item.rank];
+                if (p) point_event(w, p, item.number);
+            } else wake(w, item.rank);
             more_now = 1;
         }
         flow_on(w);
@@ -1207,8 +2034,10 @@ static int all_over(const World *w) {
 i64 world_run(World *w, i64 most) {
     i64 last = w->messages + most;
     for (;;) {
-        flow_on(w);
-        if (w->fresh_count || w->dirty_count) share(w);
+        do {
+            flow_on(w);
+            if (w->fresh_count || w->dirty_count || w->point_dirty_count) share(w);
+        } while (w->queue_count);
         double next = upcoming(w);
         double limit = next + SAME_NS + SAME_SHARE * w->now;
         for (i32 j = 0; j < w->jobs; j++) {
@@ -1228,9 +2057,9 @@ i64 world_is_over(World *w, i64 job) {
     return j->taken < j->fed && !j->steps[j->taken]->open;
 }
 
-static void step_free(Step *s) {
+static void step_free(World *w, Step *s) {
     for (i32 k = 0; k < s->graph->instances; k++)
-        if (s->instance[k]) instance_free(s->instance[k]);
+        if (s->instance[k]) instance_free(w, s->instance[k]);
     free(s->instance), free(s->scale), free(s->value), free(s->enter), free(s->end), free(s);
 }
 
@@ -1242,7 +2071,7 @@ void world_take(World *w, i64 job, double *enter, double *end) {
     memcpy(enter, s->enter, (size_t)cells * sizeof(double));
     memcpy(end, s->end, (size_t)cells * sizeof(double));
     i32 old = j->taken++ - j->lag;
-    if (old >= 0) step_free(j->steps[old]), j->steps[old] = NULL;
+    if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
 }
 
 void world_space(World *w, i64 ring, i64 rounds, i64 participants) {
@@ -1263,7 +2092,8 @@ static void flow_free(Flow *f) {
         Stage *s = f->stages[n];
         lists_free(&s->by_gate), lists_free(&s->by_other), lists_free(&s->by_group);
         free(s->gate), free(s->other), free(s->bytes), free(s->latency), free(s->hop);
-        free(s->narrow), free(s->route), free(s->link), free(s->weight), free(s->delay), free(s->need), free(s);
+        if (s->hops) hops_free(s->hops);
+        free(s->narrow), free(s->route), free(s->link), free(s->shared), free(s->delay), free(s->need), free(s);
     }
     lists_free(&f->members), lists_free(&f->inside);
     free(f->rank), free(f->of_rank), free(f->group), free(f->stages), free(f->repeats);
@@ -1273,7 +2103,7 @@ static void flow_free(Flow *f) {
 void world_free(World *w) {
     for (i32 j = 0; j < w->jobs; j++) {
         for (i32 k = 0; k < w->job[j].fed; k++)
-            if (w->job[j].steps[k]) step_free(w->job[j].steps[k]);
+            if (w->job[j].steps[k]) step_free(w, w->job[j].steps[k]);
         free(w->job[j].steps);
     }
     for (i32 k = 0; k < w->flow_count; k++) flow_free(w->flows[k]);
@@ -1283,13 +2113,13 @@ void world_free(World *w) {
         free(g->lane_start), free(g->lane), free(g->need_start), free(g->need), free(g->back);
         free(g->flow), free(g);
     }
-    for (i32 l = 0; l < w->links; l++) free(w->link[l].active);
+    for (i32 l = 0; l < w->links; l++) free(w->link[l].active), free(w->link[l].point);
     for (i32 d = 0; d < w->delay_count; d++) free(w->delays[d].queue);
     void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
         w->until, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
         w->heap, w->timed, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
-        w->head, w->next, w->unfrozen, w->asked, w->rest, w->rate, w->level, w->top, w->stop, w->level_heap,
-        w->here, w->there, w->sum, w->deque};
+        w->head, w->next, w->unfrozen, w->rest, w->rate, w->level, w->top, w->stop, w->level_heap,
+        w->here, w->there, w->sum, w->deque, w->points, w->point_dirty, w->spare, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     free(w);
 }

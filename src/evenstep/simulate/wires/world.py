@@ -10,131 +10,18 @@ from __future__ import annotations
 import ctypes
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.compiled import LibrarySource, build
+from evenstep.simulate.wires.told import STREAMS, Carriage, StepPlan, World
+from evenstep.simulate.wires.world_python import PythonWorld
 
 Array = npt.NDArray[Any]
 
-STUCK, PAUSED = -1, -2  # what `run` says besides the number of a job
-#: Kinds of operations: work; a collective; work that a collective in flight slows; back to when
-#: what it needs was over; a collective that its stream does not wait for, sent when nobody has a
-#: later one to send.
-COMPUTE, COLLECTIVE, SLOWED, DROP, URGENT = range(5)
-STREAMS = 4  # of a rank: compute, and three of communication
 _SOURCE = LibrarySource(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
-
-
-class MessageVolley(NamedTuple):
-    """Messages that are under way together, `repeats` times one after the other.
-
-    `gate` is the participant that sends, `other` one that waits for it too (-1: none). Message m
-    takes `link[route[m]:route[m + 1]]`, of each `weight` times its rate (none given: once).
-    `hop_ns` is how long each takes where no link is shared with anybody else; of a `ring`, rows of
-    that length, message i is sent by position i. Messages of one that is `posted` leave when both
-    ends are there.
-    """
-
-    gate: Array
-    other: Array
-    bytes: Array
-    latency_ns: Array
-    hop_ns: Array
-    route: Array
-    link: Array
-    ring: int = 0
-    posted: bool = False
-    repeats: int = 1
-    weight: Array | None = None
-
-    @property
-    def weights(self) -> Array:
-        """Of each entry of `link`."""
-        return np.ones(len(self.link)) if self.weight is None else self.weight
-
-
-class Carriage(NamedTuple):
-    """A collective of groups of ranks. `rank` of each participant, ascending: a rank may take part
-    several times at once, as with several channels; `group` of each rank of the world, -1: none.
-
-    `closed` says that nobody else can use its links while it does; of one that is `joined` nobody
-    begins before the last of its group is there; of one that is `led` all are through when who has
-    messages is. `spared` ranks of a group are not waited for.
-    Messages take `steady` GB/s whatever others do; 0: their fair share.
-    """
-
-    rank: Array
-    group: Array
-    stages: tuple[MessageVolley, ...]
-    closed: bool = False
-    joined: bool = False
-    led: bool = False
-    spared: int = 0
-    launch_ns: float = 0.0
-    steady: float = 0.0
-
-
-class StepPlan(NamedTuple):
-    """What ranks of a job do in a step. Operations of role i are those from `start[i]` on.
-
-    An operation needs others of its rank, `need[need_start[o]:need_start[o + 1]]` by their place in
-    the role, each of `back` steps before. `flow` is the number of each instance's carriage.
-    """
-
-    role: Array
-    start: Array
-    kind: Array
-    stream: Array
-    instance: Array
-    soft: Array
-    need_start: Array
-    need: Array
-    back: Array
-    flow: Array
-
-    @property
-    def widest(self) -> int:
-        """Most operations of a role."""
-        return int(np.diff(self.start).max(initial=0))
-
-
-class World(Protocol):
-    """Jobs on links."""
-
-    def flow(self, carriage: Carriage) -> int:
-        """Make a collective known; returns its number."""
-
-    def graph(self, plan: StepPlan) -> int:
-        """Make a step known; returns its number."""
-
-    def job(
-        self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
-    ) -> None:
-        """How a job is fed: `eager` as soon as one rank wants it, else when all do. `lag` steps are
-        kept for those that need them; `slowdown` is what a collective in flight costs compute."""
-
-    def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
-        """The next step: what each operation takes, (widest, ranks), and each instance's scale."""
-
-    def final(self, job: int) -> None:
-        """There are no more steps."""
-
-    def run(self, most: int) -> int:
-        """Until a job wants a step (its number), so many messages were sent, or all is over."""
-
-    def take(self, job: int) -> tuple[Array, Array] | None:
-        """(entered, over) of the oldest step's operations, (widest, ranks), once all are over."""
-
-    @property
-    def messages(self) -> int:
-        """Sent so far."""
-
-    @property
-    def peak_gBps(self) -> Array:  # noqa: N802
-        """What each link carried at most."""
 
 
 def make_world(capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0) -> World:
@@ -145,8 +32,6 @@ def make_world(capacity: Array, ranks: tuple[int, ...], hops: int, goodput: floa
     """
     if _library() is not None:
         return CompiledWorld(capacity, ranks, hops, goodput)
-    from evenstep.simulate.wires.world_python import PythonWorld
-
     return PythonWorld(capacity, ranks, goodput)
 
 
@@ -181,8 +66,8 @@ class CompiledWorld:
         number = int(
             self._c.world_flow(
                 self._world, len(carriage.rank), _ints(carriage.rank), groups,
-                _ints(carriage.group), carriage.closed, carriage.joined, carriage.led,
-                carriage.spared, carriage.launch_ns, carriage.steady,
+                _ints(carriage.group), carriage.closed, carriage.joined, carriage.spared,
+                carriage.launch_ns, carriage.steady,
             )
         )  # fmt: skip
         for stage in carriage.stages:
@@ -190,7 +75,8 @@ class CompiledWorld:
                 self._world, number, len(stage.gate), _ints(stage.gate), _ints(stage.other),
                 _doubles(stage.bytes), _doubles(stage.latency_ns), _doubles(stage.hop_ns),
                 _pointer(np.ascontiguousarray(stage.route, np.int64)), _ints(stage.link),
-                _doubles(stage.weights), stage.ring, stage.posted, stage.repeats,
+                _pointer(np.ascontiguousarray(stage.may_meet, np.int8)), stage.ring, stage.posted,
+                stage.repeats,
             )  # fmt: skip
             self._c.world_space(self._world, stage.ring, stage.repeats, len(carriage.rank))
         if not carriage.stages:
@@ -261,7 +147,7 @@ def _library() -> ctypes.CDLL | None:
     whole, real, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     for name, result, arguments in (
         ("new", pointer, (whole, pointer, real, whole, pointer, whole, whole)),
-        ("flow", whole, (pointer, whole, pointer, whole, pointer, *(whole,) * 4, real, real)),
+        ("flow", whole, (pointer, whole, pointer, whole, pointer, *(whole,) * 3, real, real)),
         ("stage", None, (pointer, whole, whole, *(pointer,) * 8, whole, whole, whole)),
         ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
         ("job", None, (pointer, whole, whole, whole, real, pointer)),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate.wires.world import (
+from evenstep.simulate.wires.told import (
     COLLECTIVE,
     COMPUTE,
     DROP,
@@ -86,7 +86,6 @@ class _Flight:
     round: int
     message: int
     links: Array
-    weights: Array  # what of its rate it takes of each
     left: float
     rate: float = 0.0
 
@@ -247,20 +246,19 @@ class PythonWorld:
         rising = [one for one in self._flying if not one.of.flow.steady]
         while rising:
             users = np.bincount(
-                np.concatenate([one.links for one in rising]),
-                np.concatenate([one.weights for one in rising]), minlength=len(left),
+                np.concatenate([one.links for one in rising]), minlength=len(left)
             )  # fmt: skip
             level = np.divide(left, users, out=np.full(len(left), np.inf), where=users > 0)
             lowest = max(float(level.min()), 0.0)
             full = level <= lowest * (1 + 1e-12)
             for one in [one for one in rising if full[one.links].any()]:
                 one.rate = lowest
-                left[one.links] -= lowest * one.weights
+                left[one.links] -= lowest
                 rising.remove(one)
         carried = steady
         for one in self._flying:
             if not one.of.flow.steady:
-                np.add.at(carried, one.links, one.rate * one.weights)
+                np.add.at(carried, one.links, one.rate)
         np.maximum(self._peak, carried, out=self._peak)
 
     def _available(self) -> tuple[Array, Array]:
@@ -274,7 +272,7 @@ class PythonWorld:
         for one in self._flying:
             if one.of.flow.steady:
                 one.rate = one.of.flow.steady
-                np.add.at(steady, one.links, one.rate * one.weights)
+                np.add.at(steady, one.links, one.rate)
         least = np.maximum(capacity - steady, LEAST_SHARE * capacity)
         return np.where(steady > 0, least, capacity), steady
 
@@ -287,7 +285,7 @@ class PythonWorld:
         if size <= 0 or not len(links):
             self._deliver_later(of, number, message)
             return
-        self._flying.append(_Flight(of, number, message, links, stage.weights[mine], size))
+        self._flying.append(_Flight(of, number, message, links, size))
         self._changed = True
 
     def _stage(self, of: _Instance, number: int) -> MessageVolley:
@@ -317,8 +315,7 @@ class PythonWorld:
         for end in inside:
             of.at[end] = -1
         for end in inside:
-            if not of.flow.led or self._needed(of, 0, end):
-                self._begin_round(of, end, 0)
+            self._begin_round(of, end, 0)
         if not inside:
             self._through(of, rank, self._now)
 
@@ -340,10 +337,7 @@ class PythonWorld:
             number += 1
         of.at[end] = rounds
         rank = int(of.flow.rank[end])
-        if of.flow.led:
-            for member in self._members[of.number][int(of.flow.group[rank])].tolist():
-                self._through(of, member, self._now)
-        elif all(of.at[one] == rounds for one in np.flatnonzero(of.flow.rank == rank).tolist()):
+        if all(of.at[one] == rounds for one in np.flatnonzero(of.flow.rank == rank).tolist()):
             self._through(of, rank, self._now)
 
     def _through(self, of: _Instance, rank: int, end: float) -> None:
