@@ -55,6 +55,14 @@ def test_a_model_computes_as_long_as_its_arithmetic(name):
         2 * parameters * tokens / (ranks * peak * 1e12 * share) * 1e3, rel=1e-3
     )
     assert work.backward_ms == pytest.approx(2 * work.forward_ms, rel=1e-4)
+    assert work.teraflop == pytest.approx(6 * parameters * tokens / ranks / 1e12, rel=1e-5)
+
+
+def test_what_a_gpu_reaches_is_its_model_s_arithmetic_over_the_step():
+    """45.5 % of 989 TFLOP/s while it computes, of which the step has `efficiency`."""
+    result = simulate(scenario('preset=["dgx-h100", "llama3-8b"]', "cluster.nodes=2"))
+    assert result.mfu == pytest.approx(0.4552 * result.efficiency, rel=1e-3)
+    assert result.tflops_per_gpu == pytest.approx(989 * result.mfu)
 
 
 @pytest.mark.parametrize("name", presets.names())

@@ -52,6 +52,7 @@ class Cluster:
         25.0, "what a PCIe switch carries to the cards, and back", above=True
     )
     gpu: str = text("", "name of the GPUs")
+    gpu_tflops: float = number(0.0, "peak of a GPU, 10^12 operations a second; 0: not known")
     gpu_numa: tuple[int, ...] = numbers("NUMA node of each GPU; unless given, all on one")
     nic_numa: tuple[int, ...] = numbers("NUMA node of each card; unless given, all on one")
     core_numa: tuple[int, ...] = numbers(

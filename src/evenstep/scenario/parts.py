@@ -104,6 +104,9 @@ class Work:
         0.0, "share of forward and backward that grows with the square of the length", high=1.0
     )
     samples_per_rank: int = count(0, "samples a rank works through in a step; 0: not known")
+    teraflop: float = number(
+        0.0, "10^12 operations of a rank's step that the model asks for; 0: not known"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

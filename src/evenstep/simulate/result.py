@@ -89,6 +89,8 @@ class Result(Document):
     step_time: StepTime
     throughput: float
     unit: str
+    tflops_per_gpu: float | None  # of what the model asks for; None: not known
+    mfu: float | None  # model FLOPs utilisation (Chowdhery et al. 2022): of a GPU's peak
     efficiency: float  # compute without noise over the mean step time
     shares: Shares
     collectives: tuple[CollectiveUse, ...]
@@ -127,6 +129,8 @@ def summed_up(
     amount, unit = _amount(scenario)
     weeks = outlook.operated(scenario)
     mean = float(step.mean()) if len(step) else 0.0
+    reached = scenario.work.teraflop / mean * 1e9 if mean else 0.0
+    peak = scenario.cluster.gpu_tflops
     return Result(
         name=scenario.name,
         ranks=scenario.ranks,
@@ -136,6 +140,8 @@ def summed_up(
         step_time=_step_time(step),
         throughput=amount * account.steps_per_s,
         unit=unit,
+        tflops_per_gpu=reached or None,
+        mfu=reached / peak if reached and peak else None,
         efficiency=compute_ns / mean if mean else 0.0,
         shares=_shares(account),
         collectives=tuple(_use(flow) for flow in flows),

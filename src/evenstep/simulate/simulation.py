@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,16 @@ def expected(setup: Setup) -> tuple[int, float]:
         for number, role in enumerate(setup.graph.roles)
     )
     return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
+
+
+def shortened(setup: Setup, *, messages: int, least: int) -> Setup:
+    """The same over fewer steps, but so many at least, where more messages would be followed."""
+    run = setup.scenario.run
+    each = max(expected(setup)[0] / run.steps, 1.0)
+    steps = run.warm_up + max(least, int(messages / each))
+    if steps >= run.steps:
+        return setup
+    return replace(setup, scenario=replace(setup.scenario, run=replace(run, steps=steps)))
 
 
 def step_ns(setup: Setup) -> float:

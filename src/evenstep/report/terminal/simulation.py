@@ -29,7 +29,7 @@ def render(result: Result) -> str:
         f"{title}: {result.ranks} ranks on {result.nodes} nodes, {result.steps} steps"
         + (", interrupted" if result.partial else ""),
         f"  throughput   {result.throughput:.4g} {result.unit}, "
-        f"{100 * result.efficiency:.1f} % of compute alone",
+        f"{100 * result.efficiency:.1f} % of compute alone{_arithmetic(result)}",
         f"  step time    {duration(step.mean_ns)} on average, CV {step.cv:.3f}, "
         f"median {duration(step.p50_ns)}, 99 % below {duration(step.p99_ns)}",
         f"  time goes to compute {_percent(shares.compute)}, "
@@ -52,6 +52,14 @@ def render(result: Result) -> str:
     if result.pacing is not None:
         lines.append(f"  pacing       {result.pacing['verdict']}")
     return "".join(f"{line}\n" for long in lines for line in _folded(long))
+
+
+def _arithmetic(result: Result) -> str:
+    """What is reached of the GPUs, where the model's arithmetic is known."""
+    if result.tflops_per_gpu is None:
+        return ""
+    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
+    return f", {result.tflops_per_gpu:.4g} TFLOP/s a GPU{share}"
 
 
 def _folded(line: str) -> list[str]:

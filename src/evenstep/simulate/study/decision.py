@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.result import Result
-from evenstep.simulate.simulation import simulate
+from evenstep.simulate.simulation import set_up, shortened, simulate
 from evenstep.simulate.study import margin as margins
 from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
@@ -24,6 +24,7 @@ from evenstep.workers.engines import Local
 SCHEMA = "evenstep.strategies/1"
 EQUAL = 1e-3  # throughput within this share is the same: the simpler option is taken
 CV = 0.10  # the limit where none is given
+LEAST_STEPS, MOST_MESSAGES = 20, 3_000_000  # of an option that would follow more messages than that
 
 #: told the number of finished options and of all
 Progress = Callable[[int, int], None]
@@ -162,6 +163,10 @@ def compare(
         limits = Limits(cv=CV)
     data = neutral(scenario)
     wanted, notes = options(scenario)
+    setup = shortened(set_up(changed(data, ())), messages=MOST_MESSAGES, least=LEAST_STEPS)
+    if (steps := setup.scenario.run.steps) < scenario.run.steps:
+        data["run"] = {**data.get("run", {}), "steps": steps}
+        notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")
     simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # what is wrong is said at once
     units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
     found = _carried_out(units, workers, progress)

@@ -76,11 +76,15 @@ def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
     healthy = f"noise=[{', '.join(f'{{{one}}}' for one in tables)}]"
     if slow:
         yield DecisionOption("slow GPU replaced", "repair", (healthy,), False, OPERATORS)
-        gone = {rank for noise in slow for rank in nodes_in(noise.ranks or "0", "noise.ranks")}
-        alone = all(noise.scope == "rank" for noise in slow)
-        if alone and scenario.work.kind == "ddp" and len(gone) < scenario.ranks:
-            fewer = f"job.ranks={scenario.ranks - len(gone)}"
-            yield DecisionOption("slow GPU left out", "repair", (healthy, fewer), False, LAUNCH)
+        size = scenario.cluster.gpus_per_node
+        gone = {
+            rank // size for noise in slow for rank in nodes_in(noise.ranks or "0", "noise.ranks")
+        }
+        left = scenario.ranks - len(gone) * size
+        packed = all(noise.scope == "rank" for noise in slow) and scenario.ranks % size == 0
+        if packed and scenario.work.kind == "ddp" and left > 0:
+            fewer = f"job.ranks={left}"
+            yield DecisionOption("its node left out", "repair", (healthy, fewer), False, LAUNCH)
     if scenario.cluster.slow_nodes:
         yield DecisionOption(
             "slow nodes replaced", "repair", ('cluster.slow_nodes=""',), False, OPERATORS

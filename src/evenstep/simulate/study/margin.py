@@ -15,12 +15,13 @@ import numpy.typing as npt
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.simulation import set_up, simulate
+from evenstep.simulate.simulation import set_up, shortened, simulate_set_up
 
 Array = npt.NDArray[Any]
 
 MOST_STEPS = 50  # of a run that only looks for an edge
-MOST_RANKS = 2048  # tried, or twice as many as there are
+LEAST_STEPS, MOST_MESSAGES = 10, 1_000_000  # of one that would follow more messages than that
+MOST_RANKS = 512  # tried, or twice as many as there are
 MOST_OVERSUBSCRIPTION = 64.0
 MOST_JITTER = 1.0
 MOST_LOAD = 0.95
@@ -101,7 +102,8 @@ def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
 
 
 def _crossed(data: dict[str, Any], edges: Edges) -> str | None:
-    result = simulate(scenarios.parse(data))
+    setup = set_up(scenarios.parse(data))
+    result = simulate_set_up(shortened(setup, messages=MOST_MESSAGES, least=LEAST_STEPS))
     if result.partial:
         raise KeyboardInterrupt
     return edges.crossed(result.step_time.cv, result.efficiency)

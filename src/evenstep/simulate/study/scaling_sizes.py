@@ -126,6 +126,7 @@ def _shared(work: Work, now: int, ranks: int) -> Work:
         micro_batches=micro_batches,
         message_bytes=message_bytes,
         samples_per_rank=0,
+        teraflop=work.teraflop * share,
     )
 
 
