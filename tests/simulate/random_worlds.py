@@ -226,7 +226,7 @@ class Drawn:
             back=np.zeros(len(needs), int),
             flow=np.array(flows),
         )
-        value = np.zeros((plan.widest, len(programs)))
+        value = np.zeros((int(np.diff(plan.start).max()), len(programs)))
         for column, program in enumerate(programs):
             for row, operation in enumerate(program):
                 value[row, column] = operation.length

@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evenstep.pacing import CONTROLLERS, OBJECTIVES
-from evenstep.scenario import schema
 from evenstep.scenario.schema import choice, count, flag, number, numbers, size, tables, text
-from evenstep.trace.ranks import parse_ranks
 
 ALGORITHMS = (
     "auto",
@@ -236,11 +234,3 @@ class Run:
     steps: int = count(100, "steps", least=1, most=10_000_000)
     seed: int = count(0, "of everything random", most=2**63 - 1)
     warm_up: int = count(0, "steps left out of the numbers")
-
-
-def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
-    """Numbers in text such as "0-3,8", in the order given; negative and reversed are refused."""
-    try:
-        return tuple(dict.fromkeys(parse_ranks(ranges.replace(" ", ""))))
-    except ValueError:
-        raise schema.refused(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None

@@ -26,9 +26,9 @@ from evenstep.scenario.parts import (
     Run,
     Strategy,
     Work,
-    nodes_in,
 )
 from evenstep.scenario.schema import table, tables, text
+from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.toml import read_toml
 
 MOST_NUMA_NODES = 64  # of a machine
@@ -100,6 +100,14 @@ def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:
     for assignment in assignments:
         schema.assign(data, assignment)
     return schema.read(Scenario, presets.merged(data))
+
+
+def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
+    """Numbers in text such as "0-3,8", in the order given; negative and reversed are refused."""
+    try:
+        return tuple(dict.fromkeys(parse_ranks(ranges.replace(" ", ""))))
+    except ValueError:
+        raise schema.refused(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
 
 
 # -- what contradicts itself; each raises `ConfigError` naming the field and its mend --------------

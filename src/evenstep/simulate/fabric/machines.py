@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.scenario.hardware import Cluster, NodeKind
-from evenstep.scenario.parts import nodes_in
+from evenstep.scenario.scenario import nodes_in
 from evenstep.simulate.fabric.core import End, LinkBlock
 
 Array = npt.NDArray[Any]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.scenario.parts import Noise, Work, nodes_in
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.parts import Noise, Work
+from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.trace.spool.layout import Phase

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigError
-from evenstep.scenario.parts import Neighbour, nodes_in
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.parts import Neighbour
+from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.simulate.fabric.network import Network
 
 Array = npt.NDArray[Any]

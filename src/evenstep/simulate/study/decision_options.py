@@ -12,8 +12,7 @@ from typing import Any
 from evenstep.pacing import CONTROLLERS
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
-from evenstep.scenario.parts import nodes_in
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import Scenario, nodes_in
 
 LOCAL_STEPS = (4, 16)
 BOUNDS = (1, 4)

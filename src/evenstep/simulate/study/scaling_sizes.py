@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evenstep.errors import ConfigError
-from evenstep.scenario.parts import Neighbour, Noise, Work, nodes_in
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.parts import Neighbour, Noise, Work
+from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.trace.ranks import format_ranks
 
 SMALLER, LARGER = 5, 2  # doublings around the scenario's own size, unless sizes are given

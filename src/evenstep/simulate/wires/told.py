@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -40,11 +39,6 @@ class MessageVolley(NamedTuple):
     posted: bool = False
     repeats: int = 1
     shared: Array | None = None  # of a ring: whether others may be on a message's links; None: may
-
-    @property
-    def may_meet(self) -> Array:
-        """Of each message, whether others may be on its links."""
-        return np.ones(len(self.gate), bool) if self.shared is None else self.shared
 
 
 class Carriage(NamedTuple):
@@ -83,11 +77,6 @@ class StepPlan(NamedTuple):
     need: Array
     back: Array
     flow: Array
-
-    @property
-    def widest(self) -> int:
-        """Most operations of a role."""
-        return int(np.diff(self.start).max(initial=0))
 
 
 class World(Protocol):

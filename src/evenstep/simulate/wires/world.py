@@ -71,11 +71,12 @@ class CompiledWorld:
             )
         )  # fmt: skip
         for stage in carriage.stages:
+            shared = np.ones(len(stage.gate)) if stage.shared is None else stage.shared
             self._c.world_stage(
                 self._world, number, len(stage.gate), _ints(stage.gate), _ints(stage.other),
                 _doubles(stage.bytes), _doubles(stage.latency_ns), _doubles(stage.hop_ns),
                 _pointer(np.ascontiguousarray(stage.route, np.int64)), _ints(stage.link),
-                _pointer(np.ascontiguousarray(stage.may_meet, np.int8)), stage.ring, stage.posted,
+                _pointer(np.ascontiguousarray(shared, np.int8)), stage.ring, stage.posted,
                 stage.repeats,
             )  # fmt: skip
             self._c.world_space(self._world, stage.ring, stage.repeats, len(carriage.rank))
@@ -103,7 +104,7 @@ class CompiledWorld:
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
         """The next step."""
-        widest = self._plans[graph].widest
+        widest = int(np.diff(self._plans[graph].start).max(initial=0))
         assert value.shape == (widest, self._of_job[job])
         self._widest[job].append(widest)
         self._c.world_feed(self._world, job, graph, _doubles(value), _doubles(scale))
