@@ -122,7 +122,7 @@ def _limits(case: Case) -> list[str]:
             f"the replay misses the run's length by {words.percent(case.unexplained or 0.0)}: "
             "every cost may be off by as much"
         )
-    if brought := _brought_in(grid):
+    if brought := _brought_in(case):
         limits.append(brought)
     if len(trace.ranks) < 2:
         limits.append("one rank alone: nobody waits for anybody")
@@ -166,15 +166,12 @@ def _unmatched(trace: Trace, grid: StepGrid) -> list[str]:
     return limits
 
 
-def _brought_in(grid: StepGrid) -> str:
+def _brought_in(case: Case) -> str:
     """Who came late into the first traced step, where that is a part of all there is."""
-    if grid.graph is None or not len(grid.steps):
+    late = case.late_start_ns
+    if not len(late) or late.max() < NAMED * case.grid.total_ns:
         return ""
-    start = grid.graph.starts_ns[0][: len(grid.ranks)]
-    late = start - np.median(start)
-    if late.max() < NAMED * grid.total_ns:
-        return ""
-    last = int(grid.ranks[int(late.argmax())])
+    last = int(case.grid.ranks[int(late.argmax())])
     return (
         f"rank {last} enters the first traced step {words.duration(float(late.max()))} late: what "
         "the others wait for it there was brought along from before"

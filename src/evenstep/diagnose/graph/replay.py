@@ -53,13 +53,16 @@ class Change(NamedTuple):
 
 
 def together(graph: Graph, changes: Sequence[Change]) -> Change:
-    """All of them at once: what each takes away or adds is summed."""
+    """All of them at once: what each takes away or adds is summed, to no less than nothing or than
+    one of them has it alone."""
     own, took = graph.own_ns.copy(), graph.took_ns.copy()
+    least = np.zeros(len(own))
     for change in changes:
+        least[change.rows] = np.minimum(least[change.rows], change.own_ns)
         own[change.rows] += change.own_ns - graph.own_ns[change.rows]
         took[change.operations] += change.took_ns - graph.took_ns[change.operations]
     rows, operations = np.flatnonzero(own != graph.own_ns), np.flatnonzero(took != graph.took_ns)
-    return Change(rows, np.maximum(own[rows], 0), operations, np.maximum(took[operations], 0))
+    return Change(rows, np.maximum(own, least)[rows], operations, np.maximum(took[operations], 0))
 
 
 class Chunk(NamedTuple):
@@ -222,7 +225,12 @@ def step_lengths(graph: Graph, ends: Array) -> Array:
     one lane has done after it was waited for would not show.
     """
     whole = len(graph.starts_ns) == 1
-    last = np.nanmedian(ends, axis=2) if whole else np.nanmax(ends, axis=2)
+    known = np.asarray(
+        np.isfinite(ends).any(axis=2)
+    )  # of a step that nobody was seen to end nothing is
+    seen = np.where(known[:, :, None], ends, 0.0)
+    last = np.nanmedian(seen, axis=2) if whole else np.nanmax(seen, axis=2)
+    last = np.where(known, last, np.nan)
     lanes = len(graph.ranks)
     stretch = np.asarray(graph.stretch_of[: len(graph.steps)])
     before = np.concatenate([last[:, :1], last[:, :-1]], axis=1)

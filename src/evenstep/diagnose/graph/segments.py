@@ -192,8 +192,8 @@ def _batched(
 
 def _started(carried: Array) -> Array:
     """Lanes that are first heard of later count as free when the others are."""
-    lowest = np.nanmin(np.where(np.isfinite(carried), carried, np.nan), axis=1, keepdims=True)
-    return np.asarray(np.where(np.isnan(carried), lowest, carried))
+    lowest = np.where(np.isfinite(carried), carried, np.inf).min(axis=1, keepdims=True)
+    return np.asarray(np.where(np.isnan(carried), np.where(lowest < np.inf, lowest, 0), carried))
 
 
 def _structure(

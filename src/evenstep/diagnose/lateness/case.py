@@ -116,6 +116,15 @@ class Case:
         return self.grid.spread(steps)
 
     @property
+    def late_start_ns(self) -> Array:
+        """By how much each rank came into the first traced step after most ranks. (ranks,)"""
+        graph = self.grid.graph
+        if graph is None or not len(self.grid.steps):
+            return np.zeros(0)
+        start = graph.starts_ns[0][: len(self.grid.ranks)]
+        return np.asarray(start - np.median(start))
+
+    @property
     def contended(self) -> bool:
         """Whether the scheduler says that there were more runnable tasks than cores."""
         return self.scheduler is not None and self.scheduler.oversubscribed

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, Projection
+from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.lateness.blame import blame
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import pattern_of, when
@@ -17,6 +18,7 @@ from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Phase
 
 MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
+LATE_START = 0.05  # of all the time: a rank that began so much after most ranks was late
 SLOWER = 1.05  # phases longer than the others' by this factor are evidence
 
 
@@ -26,7 +28,54 @@ def find(case: Case) -> list[Finding]:
     chronic = cells & case.delays.chronic[None, :]
     parts = (chronic, *_by_cost(case, cells & ~case.delays.chronic[None, :]))
     findings = [_finding(case, part) for part in parts if part.any()]
-    return [finding for finding in findings if _worth_telling(case, finding)]
+    findings = [finding for finding in findings if _worth_telling(case, finding)]
+    return [*_brought_in(case), *findings]
+
+
+def _brought_in(case: Case) -> list[Finding]:
+    """Ranks that came late into the first traced step, and that the others then waited for."""
+    late = case.late_start_ns
+    waited = blame(case.grid).matrix(0, 1).sum(axis=0) if len(late) else late
+    ranks = np.flatnonzero((late >= LATE_START * case.grid.total_ns) & (waited > 0))
+    ranks = ranks[waited[ranks] >= MINOR * waited.sum()]
+    if not len(ranks) or case.costs is None:
+        return []
+    graph = case.costs.graph
+    first = np.array([int(np.flatnonzero(graph.rows.lane == lane)[0]) for lane in ranks])
+    change = Change.none()._replace(rows=first, own_ns=graph.own_ns[first] - late[ranks])
+    share = case.share(case.saved(change))
+    if share.value < SMALLEST_SHARE:
+        return []
+    ranks = ranks[np.argsort(-late[ranks], kind="stable")]
+    culprits = case.grid.ranks[ranks].tolist()
+    step = int(case.grid.steps[0])
+    more = words.duration(float(late[ranks[0]]))
+    return [
+        found(
+            "straggler",
+            "runtime",
+            share,
+            observation=f"in the first traced step the others wait for {case.named(culprits)}",
+            cause=(
+                f"late entry: {case.named(culprits)} {_verb(culprits, 'begin')} the first traced "
+                f"step {more} after most ranks; what held {'it' if len(ranks) == 1 else 'them'} "
+                "came before the trace"
+            ),
+            where=case.where(culprits),
+            when=When([(step, step)], "transient"),
+            options=[
+                Option(
+                    "look at what these ranks do before the first step: loading, compiling, the "
+                    "first touch of memory",
+                    *share.rounded(),
+                    "a trace that begins earlier",
+                    "replay with these ranks beginning with the others",
+                )
+            ],
+            evidence=[Evidence("late_into_the_first_step", round(float(late[ranks[0]])), 0, "ns")],
+            change=change,
+        )
+    ]
 
 
 def _worth_telling(case: Case, finding: Finding) -> bool:
