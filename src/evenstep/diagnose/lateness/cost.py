@@ -85,7 +85,7 @@ class Costs:
         """Cells (steps × lanes) relieved of what they are late by for this cause: where its records
         lie, if there are any; else where they do more than others. `chronic` (lanes,)."""
         if cause not in self.on_record_ns:
-            return self.without(late_ns, np.broadcast_to(chronic[None, :], late_ns.shape))
+            return self._like_others(late_ns, chronic)
         there = self.on_record_ns[cause]
         rows = self.graph.rows
         part = np.minimum(late_ns / np.maximum(summed(self.graph, there), 1), 1.0)
@@ -93,28 +93,25 @@ class Costs:
         chosen = np.flatnonzero(less > 0)
         return Change.of_work(chosen, self.graph.own_ns[chosen] - less[chosen])
 
-    def without(self, late_ns: Array, lasting: Array, held: Change = NONE) -> Change:
-        """Cells (steps × lanes) relieved of what they are late by, where they do more than others.
-
-        Where it is `lasting`, a rank is relieved in the places in which it usually does more; else
-        where its own work exceeds the others' in that very step. `held`: transfers changed with it.
-        """
+    def _like_others(self, late_ns: Array, chronic: Array) -> Change:
+        """Cells relieved where they do more than others: chronic lanes in the places in which they
+        usually do, the others where their own work exceeds the others' in that very step."""
         rows, taken = [], []
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
                 continue
             own = self.graph.own_ns[part.rows]
-            weight = _excess(own, lasting[part.segments][:, part.lanes])
+            weight = _excess(own, chronic[part.lanes])
             explains = weight.sum(axis=2, keepdims=True) >= EXPLAINED * wanted[:, :, None]
             laid = _laid(wanted, np.where(explains, weight, own), own)
             rows.append(part.rows[wanted > 0].reshape(-1))
             taken.append(laid[wanted > 0].reshape(-1))
         if not rows:
-            return held
-        chosen = np.concatenate(rows)
-        less = _sorted(chosen, self.graph.own_ns[chosen] - np.concatenate(taken))
-        return held._replace(rows=less.rows, own_ns=less.own_ns)
+            return NONE
+        chosen, less = np.concatenate(rows), np.concatenate(taken)
+        order = np.argsort(chosen, kind="stable")
+        return Change.of_work(chosen[order], self.graph.own_ns[chosen[order]] - less[order])
 
     def even(self, base: Change = NONE) -> Change:
         """Every row's own work at the mean of its place, on top of another change; of a lane that
@@ -191,15 +188,10 @@ def _laid(wanted: Array, weight: Array, own: Array) -> Array:
     return np.asarray(laid + room * (rest / np.where(whole > 0, whole, 1.0))[:, :, None])
 
 
-def _excess(own: Array, lasting: Array) -> Array:
-    """Own work (segments, lanes, places) above the peers': what is usual of it, or this step's."""
+def _excess(own: Array, chronic: Array) -> Array:
+    """Own work (segments, lanes, places) above the peers': of chronic lanes what is usual of it."""
     if own.shape[1] < 2:
         return np.asarray(np.maximum(own - np.median(own, axis=0, keepdims=True), 0.0))
     above = np.stack([above_others(own[:, :, place]) for place in range(own.shape[2])], axis=2)
     usual = np.maximum(np.median(above, axis=0, keepdims=True), 0.0)
-    return np.asarray(np.where(lasting[:, :, None], usual, np.maximum(above, 0.0)))
-
-
-def _sorted(rows: Array, own_ns: Array) -> Change:
-    order = np.argsort(rows, kind="stable")
-    return Change.of_work(rows[order], own_ns[order])
+    return np.asarray(np.where(chronic[None, :, None], usual, np.maximum(above, 0.0)))

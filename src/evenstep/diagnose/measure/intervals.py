@@ -34,17 +34,6 @@ class Intervals(NamedTuple):
         return Intervals(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
 
-def by_cell(cell: Array, time: Array) -> Array:
-    """The order of cells, and within each of time; what is equal stays as it was."""
-    if not len(cell):
-        return np.zeros(0, np.int64)
-    low = int(time.min())
-    width = int(time.max()) - low + 1
-    if width * (int(cell.max()) + 1) >= 2**62:
-        return np.lexsort([time, cell])
-    return np.argsort(cell.astype(np.int64) * width + (time - low), kind="stable")
-
-
 def union_length(intervals: Intervals, cells: int) -> Array:
     """Length covered in each of `cells` cells, overlaps counted once. Shape (cells,), int64."""
     kept = intervals.where(intervals.end > intervals.start)

@@ -53,7 +53,7 @@ def _collector(case: Case) -> Finding | None:
         observation=case.waiting(cells),
         cause=(
             f"garbage collection: {case.named(ranks)} {verb} for {words.duration(pause)} "
-            f"{_place(case, cells)} while the others are ready"
+            f"{case.place(case.main_phase(cells))} while the others are ready"
         ),
         where=case.where(ranks),
         when=recurrence,
@@ -82,10 +82,6 @@ def _aligned(case: Case, cells: Array, share: Share) -> Finding:
         options=[_away(share), _frozen()],
         change=case.relieved(cells, Cause.COLLECTOR),
     )
-
-
-def _place(case: Case, cells: Array) -> str:
-    return case.place(case.main_phase(cells))
 
 
 def _growth(case: Case, cells: Array, share: Share, culprits: int) -> list[Projection]:
