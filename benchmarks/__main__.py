@@ -38,6 +38,7 @@ NAMES = (
     "published",
     "what_if",
     "kineto_loading",
+    "sources",
     "diagnose_scale",
     "store",
     "watch_scale",

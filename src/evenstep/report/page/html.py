@@ -24,6 +24,7 @@ from evenstep.report.page.forest import Forest, forest
 from evenstep.report.page.packing import pack
 from evenstep.report.page.scaling import Drawing, scaling
 from evenstep.report.terminal import terminal
+from evenstep.report.terminal.operations import stragglers
 from evenstep.report.terminal.pacing import pacing
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
@@ -129,6 +130,7 @@ def render(
         shown=shown,
         answers=answers,
         scaling=drawn,
+        stragglers=list(stragglers(diagnosis.summary.get("stragglers") or {})),
         pacing=_pacing(diagnosis),
         forest=_paced_effect(diagnosis),
         loads=loads,
@@ -219,6 +221,7 @@ def _sections(
         ("fabric-map", "fabric", bool(loads) or link_map is not None),
         ("pacing", "pacing", bool(diagnosis.summary.get("pacing"))),
         ("scaling", "scaling", drawn is not None),
+        ("stragglers", "stragglers", bool(diagnosis.summary.get("stragglers"))),
         ("what-if", "what if", bool(answers)),
         ("clocks", "clocks", True),
         ("limits", "limits", True),
