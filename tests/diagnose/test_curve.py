@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.diagnose.measure.curve import (
-    halving_ns,
     hierarchical_ns,
     line_through,
     ring_ns,
@@ -54,9 +53,6 @@ def test_algorithms_keep_their_order():
     small, large = 1e3, 1e9
     assert tree_ns(64, small, 2000, 12.5) < ring_ns(64, small, 2000, 12.5)
     assert ring_ns(64, large, 2000, 12.5) < tree_ns(64, large, 2000, 12.5)
-    assert halving_ns(64, small, 2000, 12.5) == pytest.approx(
-        ring_ns(64, small, 2000, 12.5) - 2 * (63 - 6) * 2000
-    )
 
 
 def test_a_hierarchy_of_one_node_is_a_ring_inside_it():

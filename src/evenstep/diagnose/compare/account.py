@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
-from evenstep.diagnose.measure.overview import compute_ns
+from evenstep.diagnose.measure.overview import compute_ns, time_shares
 from evenstep.diagnose.measure.transfer import LOW, transfers
 from evenstep.diagnose.sizes.workload import script
 from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, student
@@ -166,18 +166,8 @@ def floors(step: Array, kind: Array, took_ns: Array) -> Array:
 
 def shares(run: Account, at: Array) -> dict[str, float]:
     """Where the time of these steps goes, as the diagnosis' summary counts it; sums to 1."""
-    total = float(run.length_ns[at].sum())
-    compute, blocked = float(run.compute_ns[at].sum()), float(run.blocked_ns[at].sum())
-    wait = float(run.wait_ns[at].sum())
-    parts = {
-        "compute": compute,
-        "exposed_communication": max(0.0, blocked - wait),
-        "wait": wait,
-        "input": float(run.input_ns[at].sum()),
-    }
-    scale = max(total, sum(parts.values()))
-    found = {name: value / scale if scale else 0.0 for name, value in parts.items()}
-    return found | {"other": max(0.0, 1.0 - sum(found.values()))}
+    spent = run.length_ns, run.compute_ns, run.blocked_ns, run.wait_ns, run.input_ns
+    return time_shares(*(float(part[at].sum()) for part in spent))
 
 
 def numbers(run: Account, at: Array, *, unit: str) -> dict[str, float]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
-from evenstep.diagnose.measure.attempts import RANKS_READ, WARM_UP, Attempt, read
+from evenstep.diagnose.measure.attempts import WARM_UP, Attempt, picked, read
 from evenstep.diagnose.measure.goodput import of_attempts
 from evenstep.diagnose.measure.restarts import account
 from evenstep.diagnose.sizes.workload import script
@@ -26,7 +26,6 @@ from evenstep.statistics.interval import student
 from evenstep.trace.reader import open_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
-from evenstep.trace.spools import spools_in
 
 Array = npt.NDArray[Any]
 
@@ -218,12 +217,10 @@ def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
 
 def _tables(folder: Path, attempt: int) -> list[Array]:
     """Step summaries of a few ranks of an attempt."""
-    files, _ = spools_in(folder / f"attempt-{attempt:03d}")
-    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
     tables = []
-    for pick in picks if files else []:
+    for file in picked(folder, attempt):
         try:
-            table = open_spool(files[pick])[0].summaries
+            table = open_spool(file)[0].summaries
         except TraceError:
             continue
         if len(table):

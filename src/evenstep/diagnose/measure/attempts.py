@@ -86,13 +86,18 @@ def read(folder: Path) -> list[Attempt]:
 
 
 def _attempt(folder: Path, number: int) -> Attempt | None:
-    files, _ = spools_in(folder / f"attempt-{number:03d}")
-    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
-    spools = [spool for spool in (_spool(files[i]) for i in picks if files) if spool is not None]
+    spools = [spool for file in picked(folder, number) if (spool := _spool(file)) is not None]
     spools = [spool for spool in spools if len(spool.summaries)]
     if not spools:
         return None
     return described(number, spools, preempted=preemption(folder, number).get("signal"))
+
+
+def picked(folder: Path, number: int) -> list[Extent]:
+    """Spools of a few ranks of an attempt, spread over all."""
+    files, _ = spools_in(folder / f"attempt-{number:03d}")
+    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
+    return [files[pick] for pick in picks if files]
 
 
 def preemption(folder: Path, number: int) -> dict[str, Any]:

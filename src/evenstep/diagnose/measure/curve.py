@@ -5,7 +5,6 @@ and Träff 2009 for double trees), with n ranks, alpha a message and bandwidth B
 
     ring              2(n - 1) alpha + 2 S (n - 1) / (n B)
     tree              2 log2(n) alpha + 2 S / B
-    halving-doubling  2 log2(n) alpha + 2 S (n - 1) / (n B)
     hierarchical      2 S (g - 1) / (g B_i) + 2(N - 1) alpha + 2 S (N - 1) / (N g B_e)
 """
 
@@ -82,11 +81,6 @@ def ring_ns(ranks: int, size_bytes: Any, alpha_ns: float, gBps: float) -> Any:  
 def tree_ns(ranks: int, size_bytes: Any, alpha_ns: float, gBps: float) -> Any:  # noqa: N803
     """All-reduce by a pipelined (double) binary tree."""
     return 2 * np.log2(ranks) * alpha_ns + 2 * np.asarray(size_bytes) / gBps
-
-
-def halving_ns(ranks: int, size_bytes: Any, alpha_ns: float, gBps: float) -> Any:  # noqa: N803
-    """All-reduce by recursive halving and doubling."""
-    return 2 * np.log2(ranks) * alpha_ns + 2 * (ranks - 1) / ranks * np.asarray(size_bytes) / gBps
 
 
 def hierarchical_ns(

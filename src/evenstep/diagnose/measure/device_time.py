@@ -32,11 +32,6 @@ class DeviceTime(NamedTuple):
     hidden_ns: int  # communication while there was compute
     busy_ns: int  # anything at all, copies as well
 
-    @property
-    def hidden_share(self) -> float | None:
-        """Of the communication, what was hidden; None where there was none."""
-        return self.hidden_ns / self.communication_ns if self.communication_ns else None
-
 
 def device_times(trace: Trace) -> dict[int, DeviceTime]:
     """What the devices of each rank did, whichever step it was launched in.

@@ -68,41 +68,6 @@ def overlap_length(one: Intervals, other: Intervals, cells: int) -> Array:
     return union_length(one, cells) + union_length(other, cells) - both
 
 
-def difference(one: Intervals, other: Intervals) -> Intervals:
-    """What is covered by `one` and not by `other`, as intervals that do not overlap."""
-    one, other = (each.where(each.end > each.start) for each in (one, other))
-    if not len(one.cell):
-        return one
-    both = one + other
-    low = int(both.start.min())
-    width = int(both.end.max()) - low + 1
-    shift = both.cell.astype(np.int64) * width - low
-    ours = np.repeat([1, 0], [len(one.cell), len(other.cell)])
-    place = np.concatenate([both.start + shift, both.end + shift])
-    order = np.argsort(place, kind="stable")
-    place = place[order]
-    inside = np.cumsum(np.concatenate([ours, -ours])[order])
-    covered = np.cumsum(np.concatenate([1 - ours, ours - 1])[order])
-    kept = np.flatnonzero((inside[:-1] > 0) & (covered[:-1] == 0) & (np.diff(place) > 0))
-    cell = place[kept] // width
-    base = cell * width - low
-    return Intervals(cell, place[kept] - base, place[kept + 1] - base)
-
-
-def begun(intervals: Intervals, cell: Array, time: Array) -> Array:
-    """Start of the latest interval that reaches each (cell, time); the time where none does."""
-    kept = intervals.where(intervals.end > intervals.start)
-    if not len(kept.cell) or not len(cell):
-        return time
-    low = min(int(kept.start.min()), int(time.min()))
-    width = max(int(kept.end.max()), int(time.max())) - low + 1
-    start, end, owner = _laid_out(kept, low, width)
-    place = cell.astype(np.int64) * width + (time - low)
-    at = np.maximum(np.searchsorted(start, place) - 1, 0)
-    inside = (start[at] < place) & (end[at] >= place) & (owner[at] == cell)
-    return np.asarray(np.where(inside, start[at] - cell.astype(np.int64) * width + low, time))
-
-
 def length_before(intervals: Intervals, cell: Array, time: Array) -> Array:
     """Length covered in a cell before a time, for many (cell, time) at once."""
     kept = intervals.where(intervals.end > intervals.start)

@@ -41,7 +41,8 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
     if not steps:
         return found | dict.fromkeys(_MEASURED) | {"agent": agent_cost(trace, None)}
     total = float(grid.duration_ns.sum())
-    shares = time_shares(grid)
+    spent = (compute_ns(grid), grid.blocked_ns, grid.wait_ns, grid.phase_ns[Phase.INPUT])
+    shares = time_shares(total, *(float(part.sum()) for part in spent))
     compute = shares["compute"]
     hidden = float(grid.hidden_ns.sum()) / total
     moving = shares["exposed_communication"] + hidden
@@ -82,21 +83,18 @@ def step_time(grid: StepGrid) -> dict[str, Any]:
     }
 
 
-def time_shares(grid: StepGrid) -> dict[str, float]:
-    """Exposed time only, summing to 1 over compute, communication, wait, input and the rest."""
-    total = float(grid.duration_ns.sum())
-    compute = float(compute_ns(grid).sum())
-    wait = float(grid.wait_ns.sum())
-    parts = {
-        "compute": compute,
-        "exposed_communication": max(0.0, float(grid.blocked_ns.sum()) - wait),
-        "wait": wait,
-        "input": float(grid.phase_ns[Phase.INPUT].sum()),
-    }
+def time_shares(
+    total: float, compute: float, blocked: float, wait: float, fed: float
+) -> dict[str, float]:
+    """Exposed time only, summing to 1 over compute, communication, wait, input and the rest.
+
+    `total` ns: in forward, backward and optimizer, blocked, of that waiting, and in the input.
+    """
+    moving = max(0.0, blocked - wait)
+    parts = {"compute": compute, "exposed_communication": moving, "wait": wait, "input": fed}
     scale = max(total, sum(parts.values()))  # phases of a cut ring may overlap a little
-    shares = {name: value / scale for name, value in parts.items()}
-    shares["other"] = max(0.0, 1.0 - sum(shares.values()))
-    return shares
+    shares = {name: value / scale if scale else 0.0 for name, value in parts.items()}
+    return shares | {"other": max(0.0, 1.0 - sum(shares.values()))}
 
 
 def compute_ns(grid: StepGrid) -> Array:

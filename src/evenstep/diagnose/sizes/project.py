@@ -1,4 +1,9 @@
-"""`evenstep project`: what a run would reach at other sizes, said with what it rests on."""
+"""`evenstep project`: what a run would reach at other sizes, said with what it rests on.
+
+The graph's replay has the measured ranks alone: at another size there are ranks of which no row was
+recorded. So segments between barriers, own work of the graph's rows, are reduced to distributions,
+and the maximum over as many ranks as asked for follows from these (`forecast`).
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ shows is the transfer at its own size; how much of it is latency, several messag
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log2
 from typing import NamedTuple
 
@@ -34,59 +33,50 @@ class Growth(NamedTuple):
 
     def factor(self, ranks: int) -> float:
         """Growth from the measured size: bandwidth in ring form, latency in tree form."""
-        return self._grown(self._expected, ranks)
+        return self._grown(ranks)[1]
 
     def bounds(self, ranks: int) -> tuple[float, float]:
         """Between a fabric that adds nothing and the ring's latency (tree's, if share unknown)."""
-        worst = self._tree if self.latency_share is None else self._slowest
-        ends = [self._grown(form, ranks) for form in (self._flat, self._expected, worst)]
+        ends = self._grown(ranks)
         return min(ends), max(ends)
-
-    @property
-    def contention(self) -> float | None:
-        """Growth for every rank added, beyond the expected form; None: one size was measured."""
-        return self._contention(self._expected) if self.elsewhere else None
-
-    def _grown(self, form: Callable[[int], float], ranks: int) -> float:
-        return max(form(ranks) + self._contention(form) * (ranks - self.ranks), 0.0)
-
-    def _contention(self, form: Callable[[int], float]) -> float:
-        """Least squares through the measured size, at least 0: Σ(n − n₀)(f − f₀) / Σ(n − n₀)²."""
-        more = [size - self.ranks for size, _ in self.elsewhere]
-        over = [factor - form(size) for size, factor in self.elsewhere]
-        square = sum(step * step for step in more)
-        rise = sum(step * each for step, each in zip(more, over, strict=True))
-        return max(rise / square, 0.0) if square else 0.0
-
-    def _flat(self, ranks: int) -> float:
-        del ranks
-        return 1.0
-
-    def _expected(self, ranks: int) -> float:
-        share = self.latency_share or 0.0
-        return (1 - share) * self._bandwidth(ranks) + share * self._tree(ranks)
-
-    def _slowest(self, ranks: int) -> float:
-        share = self.latency_share or 0.0
-        return (1 - share) * self._bandwidth(ranks) + share * self._ring(ranks)
 
     def drawn(self, ranks: int, random: np.random.Generator) -> float:
         """One of the three: nothing known of the fabric makes any of them likelier."""
         low, high = self.bounds(ranks)
         return float(random.choice([low, self.factor(ranks), high]))
 
-    def _bandwidth(self, ranks: int) -> float:
-        return ((ranks - 1) / ranks) / ((self.ranks - 1) / self.ranks) if self._alone else 1.0
-
-    def _tree(self, ranks: int) -> float:
-        return log2(max(ranks, 1)) / log2(self.ranks) if self._alone else 1.0
-
-    def _ring(self, ranks: int) -> float:
-        return (ranks - 1) / (self.ranks - 1) if self._alone else 1.0
-
     @property
-    def _alone(self) -> bool:
-        return self.ranks > 1
+    def contention(self) -> float | None:
+        """Growth for every rank added, beyond the expected form; None: one size was measured."""
+        return self._contention()[1] if self.elsewhere else None
+
+    def _grown(self, ranks: int) -> list[float]:
+        more = ranks - self.ranks
+        pairs = zip(self._forms(ranks), self._contention(), strict=True)
+        return [max(form + rise * more, 0.0) for form, rise in pairs]
+
+    def _contention(self) -> list[float]:
+        """Of each form, by least squares through the measured size, at least 0:
+        Σ(n − n₀)(f − f₀) / Σ(n − n₀)²."""
+        square = sum((size - self.ranks) ** 2 for size, _ in self.elsewhere)
+        rises = [0.0, 0.0, 0.0]
+        for size, factor in self.elsewhere:
+            more = size - self.ranks
+            over = [factor - form for form in self._forms(size)]
+            rises = [rise + more * each for rise, each in zip(rises, over, strict=True)]
+        return [max(rise / square, 0.0) if square else 0.0 for rise in rises]
+
+    def _forms(self, ranks: int) -> tuple[float, float, float]:
+        """Growth with nothing added, with a tree's latency, and with a ring's (of which nothing is
+        known: with a tree's alone)."""
+        if self.ranks < 2:
+            return 1.0, 1.0, 1.0
+        share = self.latency_share or 0.0
+        bandwidth = ((ranks - 1) / ranks) / ((self.ranks - 1) / self.ranks)
+        tree, ring = log2(max(ranks, 1)) / log2(self.ranks), (ranks - 1) / (self.ranks - 1)
+        worst = (1 - share) * bandwidth + share * ring
+        expected = (1 - share) * bandwidth + share * tree
+        return 1.0, expected, tree if self.latency_share is None else worst
 
 
 def growth(grid: StepGrid) -> Growth:
