@@ -22,6 +22,15 @@ def frames_of(frame: FrameType) -> list[str]:
     return _told((each.f_code, line) for each, line in walk_stack(frame))
 
 
+def first_outside(frame: FrameType, folder: str) -> str:
+    """The innermost of the frames whose file is neither ours nor below a folder; "" for none."""
+    for each, line in walk_stack(frame):
+        file, ours = _place(each.f_code.co_filename)
+        if not ours and not each.f_code.co_filename.startswith(folder):
+            return f"{file}:{line} {each.f_code.co_name}"
+    return ""
+
+
 def frames_of_error(error: BaseException) -> list[str]:
     """The frames an exception came through."""
     walked = [(each.f_code, line) for each, line in walk_tb(error.__traceback__)]

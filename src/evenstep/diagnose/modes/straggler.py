@@ -15,6 +15,7 @@ from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share, share_of
+from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
 
 MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
@@ -131,6 +132,20 @@ def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
     return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
 
 
+<<<<<<< HEAD
+=======
+def _observation(case: Case, cells: Array) -> str:
+    victims, wait_ns, share = case.victims(cells)
+    if not victims:
+        return "ranks arrive apart, but compute hides most of it"
+    site = waited_at(case.trace, victims)
+    return (
+        f"{words.ranks(victims)} {_verb(victims, 'wait')} {words.duration(wait_ns)} "
+        f"in {words.percent(share)} of the steps" + (f", longest in the {site}" if site else "")
+    )
+
+
+>>>>>>> 726b5fd (Call sites: in one step of 64 the first collective of each kind says where the script called it)
 def _verb(ranks: list[int], plural: str) -> str:
     return plural + "s" if len(ranks) == 1 else plural
 

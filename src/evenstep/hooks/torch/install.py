@@ -8,6 +8,7 @@ from typing import Any
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.windows import WINDOW_STEPS
 from evenstep.hooks.torch import dynamo, mechanism
+from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
@@ -50,6 +51,7 @@ class TorchHooks:
         self._native: NativeKernels | None = None
         self._kernels = DispatcherHooks(torch, self._observer)
         self._waits = FunctionalWaits(torch, self._observer)
+        self._sites = CallSites(torch, recorder)
         self._thrift = Thrift(self._kernels, recorder, groups, self._say)
         if session is not None and isinstance(groups, NativeGroups):
             self._native = NativeKernels(session, recorder, self._observer.give_up)
@@ -88,6 +90,8 @@ class TorchHooks:
         work_type = self._torch._C._distributed_c10d.Work
         self._undo.append(self._observer.patch_wait(work_type, look))
         self._phases.install()
+        self._undo.append(self._sites.remove)
+        self._sites.begins(self._recorder.stack.step)
 
     def _install_kernels(self) -> None:
         price = mechanism.Measurement(self._torch, self._recorder.cost.mechanism)
@@ -99,7 +103,10 @@ class TorchHooks:
 
     def begins_step(self, step: int, *, spared: bool) -> None:
         """A step begins, on the training thread; `spared`: nothing needs every collective."""
-        if self._native is None and self._observer.armed:
+        if not self._observer.armed:
+            return
+        self._sites.begins(step)
+        if self._native is None:
             spared = spared and self._observer.gate is None and not self._observer.messages
             self._thrift.begins(step, spared=spared)
 

@@ -1,0 +1,108 @@
+"""Where the script called a collective: file, line and function, in one step of many.
+
+For the length of that step the methods of torch's `ProcessGroup`, which all Python calls go
+through, are replaced; what compiled kernels and DDP's reducer do is not touched and costs nothing
+more. The first collective of each kind (group, operation, bytes) is given its place as a name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+from evenstep.agent.collector import signal_behind
+from evenstep.agent.frames import first_outside
+from evenstep.agent.recorder import Recorder
+from evenstep.hooks.wrapping import undo
+from evenstep.trace.spool.layout import (
+    HALF_NAME,
+    WORD_BYTES_IN,
+    WORD_KIND,
+    WORD_STEP,
+    Kind,
+)
+
+EVERY_STEPS = 64
+MOST_SITES = 256  # different ones in a trace
+METHODS = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
+    "allgather_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "gather", "scatter", "alltoall",
+    "alltoall_base", "barrier", "send", "recv", "recv_anysource",
+)  # fmt: skip
+
+_MOVES = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
+
+
+class CallSites:
+    """Looks at every `EVERY_STEPS`-th step of the training thread."""
+
+    def __init__(self, torch: Any, recorder: Recorder) -> None:
+        self._group = torch._C._distributed_c10d.ProcessGroup
+        self._library = str(Path(torch.__file__).parent)
+        self._recorder = recorder
+        self._undo: list[Callable[[], None]] = []
+        self._seen: set[tuple[int, int, int]] = set()
+        self._sites: set[str] = set()
+
+    def begins(self, step: int) -> None:
+        """A step begins: look at it, or no longer."""
+        if self._undo:
+            self.remove()
+        if step % EVERY_STEPS == 0:
+            self._seen.clear()
+            for name in METHODS:
+                if name in vars(self._group):
+                    self._replace(name)
+
+    def remove(self) -> None:
+        """Put torch's own methods back."""
+        undo(self._undo)
+
+    def _replace(self, name: str) -> None:
+        original = vars(self._group)[name]  # as it is kept: `getattr` may unwrap it
+        spool = self._recorder.spool
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if get_ident() != self._recorder.ident:
+                return original(*args, **kwargs)
+            before = spool.last_number()
+            result = original(*args, **kwargs)
+            try:
+                self._note(before, sys._getframe(1))
+            except Exception as error:  # the spool was shut in the meantime, or a script's handler
+                if signal_behind(error) is not None:
+                    raise
+            return result
+
+        method._torchdynamo_disable = True  # type: ignore[attr-defined]
+        setattr(self._group, name, method)
+
+        def restore() -> None:
+            if vars(self._group)[name] is method:
+                setattr(self._group, name, original)
+
+        self._undo.append(restore)
+
+    def _note(self, before: int, frame: FrameType) -> None:
+        """Name what was recorded since, where its like has no name in this step."""
+        spool = self._recorder.spool
+        words = spool.words
+        for seq in range(before + 1, spool.last_number() + 1):
+            base = spool.word_of(seq)
+            last = words[base + WORD_KIND]
+            if words[base] != seq or last >> 48 & 0xFF not in _MOVES:
+                continue
+            like = (words[base + WORD_STEP] >> 32, last >> 56, words[base + WORD_BYTES_IN])
+            if like in self._seen:
+                return
+            self._seen.add(like)
+            site = first_outside(frame, self._library)
+            if site and (site in self._sites or len(self._sites) < MOST_SITES):
+                self._sites.add(site)
+                spool.halves[base * 4 + HALF_NAME] = spool.name_id(site)
+            return

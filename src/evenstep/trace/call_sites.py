@@ -1,0 +1,30 @@
+"""Where a script calls its collectives, of those that were given their place as a name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from evenstep.trace.spool.layout import Kind, Op
+from evenstep.trace.trace import Trace
+
+MOST_RECORDS = 5_000_000  # of a trace in which places are sought
+
+
+def waited_at(trace: Trace, ranks: Collection[int]) -> str:
+    """The place where these ranks spend most time in a collective, of those that are known.
+
+    "all_reduce of train.py:31 router_statistics"; "" where no place is known.
+    """
+    events = trace.events
+    if len(events) > MOST_RECORDS or not trace.names:
+        return ""
+    named = (events.kind == int(Kind.COLLECTIVE)) & (events.name > 0) & (events.exit_ns > 0)
+    rows = events.select(named & np.isin(events.rank, list(ranks)))
+    if not len(rows):
+        return ""
+    spent_ns = np.bincount(rows.name, weights=(rows.exit_ns - rows.enter_ns).astype(float))
+    name = int(spent_ns.argmax())
+    first = int(np.flatnonzero(rows.name == name)[0])
+    return f"{Op(int(rows.op[first])).name.lower()} of {trace.names[name]}"
