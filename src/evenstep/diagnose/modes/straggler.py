@@ -106,7 +106,7 @@ def _finding(case: Case, cells: Array) -> Finding:
         "straggler",
         _layer(case, ranks, phase),
         share,
-        observation=case.waiting(cells),
+        observation=case.waiting(cells) + _in_what(case, cells),
         cause=_cause(case, cells, ranks, phase, recurrence.pattern),
         where=case.where(ranks),
         when=recurrence,
@@ -132,20 +132,12 @@ def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
     return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
 
 
-<<<<<<< HEAD
-=======
-def _observation(case: Case, cells: Array) -> str:
-    victims, wait_ns, share = case.victims(cells)
-    if not victims:
-        return "ranks arrive apart, but compute hides most of it"
-    site = waited_at(case.trace, victims)
-    return (
-        f"{words.ranks(victims)} {_verb(victims, 'wait')} {words.duration(wait_ns)} "
-        f"in {words.percent(share)} of the steps" + (f", longest in the {site}" if site else "")
-    )
+def _in_what(case: Case, cells: Array) -> str:
+    """The collective that the others wait in longest, where its place in the script is known."""
+    site = waited_at(case.trace, case.victims(cells)[0])
+    return f", longest in the {site}" if site else ""
 
 
->>>>>>> 726b5fd (Call sites: in one step of 64 the first collective of each kind says where the script called it)
 def _verb(ranks: list[int], plural: str) -> str:
     return plural + "s" if len(ranks) == 1 else plural
 
