@@ -15,7 +15,7 @@ MOST_RECORDS = 5_000_000  # of a trace in which places are sought
 def waited_at(trace: Trace, ranks: Collection[int]) -> str:
     """The place where these ranks spend most time in a collective, of those that are known.
 
-    "all_reduce of train.py:31 router_statistics"; "" where no place is known.
+    ", longest in the all_reduce of train.py:31 router_statistics"; "" where none is known.
     """
     events = trace.events
     if len(events) > MOST_RECORDS or not trace.names:
@@ -27,4 +27,4 @@ def waited_at(trace: Trace, ranks: Collection[int]) -> str:
     spent_ns = np.bincount(rows.name, weights=(rows.exit_ns - rows.enter_ns).astype(float))
     name = int(spent_ns.argmax())
     first = int(np.flatnonzero(rows.name == name)[0])
-    return f"{Op(int(rows.op[first])).name.lower()} of {trace.names[name]}"
+    return f", longest in the {Op(int(rows.op[first])).name.lower()} of {trace.names[name]}"

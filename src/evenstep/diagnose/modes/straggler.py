@@ -106,7 +106,7 @@ def _finding(case: Case, cells: Array) -> Finding:
         "straggler",
         _layer(case, ranks, phase),
         share,
-        observation=case.waiting(cells) + _in_what(case, cells),
+        observation=case.waiting(cells) + waited_at(case.trace, case.victims(cells)[0]),
         cause=_cause(case, cells, ranks, phase, recurrence.pattern),
         where=case.where(ranks),
         when=recurrence,
@@ -130,12 +130,6 @@ def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
         if len(on_it) > 1 and set(on_it) <= set(ranks):
             return "node"
     return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
-
-
-def _in_what(case: Case, cells: Array) -> str:
-    """The collective that the others wait in longest, where its place in the script is known."""
-    site = waited_at(case.trace, case.victims(cells)[0])
-    return f", longest in the {site}" if site else ""
 
 
 def _verb(ranks: list[int], plural: str) -> str:
