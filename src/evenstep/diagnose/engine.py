@@ -29,6 +29,7 @@ from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
 FEW_STEPS = 30
+NOBODYS = 0.5  # of the cost of what is nobody's counts beside a culprit's
 UNEXPLAINED = 0.005  # of the run's length that its replay misses: less is not worth saying
 
 
@@ -40,7 +41,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         if len(case.grid.steps) or mode.without_steps:
             findings += mode.find(case)
     findings = attributed(case, findings)
-    findings.sort(key=lambda finding: (finding.mode not in TERMINAL, -finding.severity))
+    findings.sort(key=_place)
     findings = [replace(with_stacks(trace, titled(one)), change=None) for one in findings]
     numbers = summary(trace, case.grid) | dynamics(case)
     numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}
@@ -50,6 +51,13 @@ def diagnose(trace: Trace) -> Diagnosis:
     if trace.operations is not None:
         numbers["stragglers"] = published(slowdowns(job(trace.operations, trace.names)))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
+
+
+def _place(finding: Finding) -> tuple[bool, float]:
+    """Where a finding stands: what ended the job first, then the costliest; but what is nobody's in
+    particular behind a culprit of half its cost, who can be dealt with."""
+    nobodys = finding.mode == "synchronization_amplification"
+    return finding.mode not in TERMINAL, -finding.severity * (NOBODYS if nobodys else 1.0)
 
 
 def dynamics(case: Case) -> dict[str, Any]:

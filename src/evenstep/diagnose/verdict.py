@@ -51,7 +51,8 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     """The verdict on findings, worst first, with the summary they rest on."""
     if not findings and not summary.get("steps"):
         return Verdict(NOTHING, "")
-    if not findings or (findings[0].severity < NAMED and findings[0].mode not in TERMINAL):
+    worst = max((finding.severity for finding in findings), default=0.0)
+    if worst < NAMED and not (findings and findings[0].mode in TERMINAL):
         return _healthy(findings, summary)
     first = findings[0]
     remedy = best(first)
