@@ -197,11 +197,6 @@ class Case:
         assert self.costs is not None
         return self.costs.together(changes)
 
-    def evened(self, base: Change) -> Change:
-        """The change that gives every cell the usual amount of its rank's work, beside another."""
-        assert self.costs is not None
-        return self.costs.usual_amounts(base)
-
     def saved(self, change: Change) -> Array:
         """What a change saves of each step; of a large run, as in the nearest step sampled."""
         return self.all_saved([change])[0]

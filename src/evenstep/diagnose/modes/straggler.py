@@ -140,19 +140,16 @@ def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: st
     more = words.duration(case.typical_excess_ns(cells))
     place = case.place(phase)
     if pattern == "rotating":
+        many = len(ranks) > words.RUNS_LISTED  # of whom names say nothing
+        turns = f"{len(ranks):,} ranks" if many else words.ranks(ranks)
         return (
-            f"the late rank changes from step to step ({_turns(ranks)} take turns): "
+            f"the late rank changes from step to step ({turns} take turns): "
             f"whoever is last spends {more} more {place} than the other ranks"
         )
     often = {"transient": "now and then", "bursty": "for stretches of steps"}.get(pattern or "", "")
     lead = f"{case.named(ranks)} {_verb(ranks, 'enter')} last{' ' + often if often else ''}"
     why = _other_hardware(case, ranks) or _hint(case, cells, more)
     return f"{lead}: {more} more {place} than the other ranks{why}"
-
-
-def _turns(ranks: list[int]) -> str:
-    """These ranks, or how many they are: of many, names say nothing."""
-    return words.ranks(ranks) if len(ranks) <= words.RUNS_LISTED else f"{len(ranks):,} ranks"
 
 
 def _other_hardware(case: Case, ranks: list[int]) -> str:

@@ -131,14 +131,15 @@ def rotating(spent: Array) -> bool:
 def _of_phases(case: Case) -> list[Finding]:
     """Ranks whose forward and backward, or all stretches of whose work, are long together, another
     rank in each step."""
-    if case.contended or len(case.grid.steps) < FEWEST or case.grid.shape[1] < 2:
+    few = len(case.grid.steps) < FEWEST or case.grid.shape[1] < 2
+    if case.contended or few or case.costs is None:
         return []
-    batches = micro_batches(case.costs.graph) if case.costs is not None else None
+    batches = micro_batches(case.costs.graph)
     if batches is not None and _varies(batches.together, batches.deviation):
         correlation, deviation = batches.together, batches.deviation
         evened: Callable[[Change], Change] = partial(_without_lengths, case, batches)
     else:
-        told, evened = _forward_and_backward(case) or _stretches(case), case.evened
+        told, evened = _forward_and_backward(case) or _stretches(case), case.costs.usual_amounts
         if told is None or not rotating(told.spent):
             return []
         correlation, deviation = told.correlation, told.deviation
@@ -193,8 +194,7 @@ def _forward_and_backward(case: Case) -> Varied | None:
 
 def _stretches(case: Case) -> Varied | None:
     """By the stretches of own work between operations, of which there must be several."""
-    if case.costs is None:
-        return None
+    assert case.costs is not None
     part = max(case.costs.parts, key=lambda one: one.rows.size)
     own = case.costs.graph.own_ns[part.rows]
     usual = np.median(own, axis=0)
