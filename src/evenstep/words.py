@@ -41,7 +41,7 @@ PLACES = {
     Phase.CHECKPOINT: "writing checkpoints",
     Phase.EVALUATION: "in evaluation",
     Phase.SYNC: "blocked",
-    Phase.OTHER: "outside the phases that can be seen (between optimizer and forward)",
+    Phase.OTHER: "in your training loop, between optimizer.step() and forward",
 }
 
 

@@ -18,7 +18,7 @@ PLACES = {
     Phase.FORWARD: "inside forward",
     Phase.BACKWARD: "inside backward",
     Phase.OPTIMIZER: "in the optimizer",
-    Phase.OTHER: "outside the phases",
+    Phase.OTHER: "in your training loop",
 }
 styles = pytest.mark.parametrize("world", STYLES, ids=lambda w: f"{w.style}{w.tensor_parallel}")
 

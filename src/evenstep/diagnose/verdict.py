@@ -6,8 +6,9 @@ and after. The JSON's sentence, the terminal's first lines and the page's head a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evenstep import words
@@ -15,6 +16,8 @@ from evenstep.diagnose.finding import TERMINAL, Finding, Option
 
 NAMED = 0.05  # severity from which a finding makes the headline
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
+MOST_WORDS = 35  # of all four parts; numbers and signs are none
+_NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
 NOTHING = "no step was finished by every rank: there is nothing to judge yet"
 
 
@@ -33,7 +36,8 @@ class Verdict:
     @property
     def head(self) -> str:
         """Who and what it costs: "Rank 3 (gpu012) costs 22 % of step time"."""
-        return words.capital(f"{self.who} {self.cost}".rstrip())
+        between = "" if self.cost.startswith(":") else " "
+        return words.capital(f"{self.who}{between}{self.cost}".rstrip())
 
     @property
     def change(self) -> str:
@@ -62,9 +66,14 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
     cost = f"{verb} {words.percent(first.severity)} of step time"
+    if not first.where.ranks:  # a title is not always a subject
+        cost = f": {words.percent(first.severity)} of step time"
     after_ns = before_ns and before_ns * (1 - first.severity)
-    why = first.cause.partition(";")[0]
-    return Verdict(who(first), cost, why, action, before_ns, after_ns)
+    said = Verdict(who(first), cost, "", "", before_ns, after_ns)
+    left = MOST_WORDS - _count(f"{said.head} {said.change} without it")
+    action = shortened(action, left // 2)
+    why = shortened(_NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - _count(action))
+    return replace(said, why=why, action=action)
 
 
 def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
@@ -102,6 +111,27 @@ def best(finding: Finding) -> Option | None:
 def sureness(confidence: float) -> str:
     """Confidence in a word."""
     return "certain" if confidence >= CERTAIN else "likely" if confidence >= LIKELY else "perhaps"
+
+
+def shortened(text: str, most: int) -> str:
+    """A sentence of at most so many words: without its brackets, then without its last clauses."""
+    if _count(text) <= most:
+        return text
+    clauses = re.split(r"(?<=[,;:]) ", re.sub(r"\s*\([^()]*\)", "", text))
+    kept = clauses[0]
+    for clause in clauses[1:]:
+        if _count(f"{kept} {clause}") > most:
+            break
+        kept = f"{kept} {clause}"
+    words_of = kept.rstrip(" ,;:").split(" ")
+    while _count(" ".join(words_of)) > most:
+        words_of.pop()
+        kept = " ".join(words_of) + " …"
+    return kept.rstrip(" ,;:")
+
+
+def _count(text: str) -> int:
+    return len(re.findall(r"[^\W\d_]+(?:['’.][^\W\d_]+)*", text))
 
 
 def _change(before_ns: float | None, after_ns: float | None) -> str:

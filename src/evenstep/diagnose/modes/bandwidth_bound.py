@@ -186,11 +186,23 @@ def _projected(case: Case, shape: Shape, share: Share) -> list[Projection]:
     return projected
 
 
+#: How much compute is left to hide behind, no replay of this run can tell.
+OVERLAP = Option(
+    "overlap more of it with compute (buckets that leave earlier, gathers ahead of their layers)",
+    None,
+    None,
+    None,
+    "memory for what is in flight; results stay the same",
+    "",
+)
+
+
 def _options(case: Case, heavy: list[Heavy]) -> list[Option]:
     return [
         option
         for option in (
             _tuned(case, heavy),
+            OVERLAP,
             _halved(case, heavy),
             _rarely(case, heavy),
         )
@@ -239,8 +251,7 @@ def _rarely(case: Case, heavy: list[Heavy]) -> Option:
     """Bytes sent once a round only."""
     less = np.sum([part.bytes_ns for part in heavy], axis=0) * (1 - 1 / ROUND_STEPS)
     return Option(
-        f"synchronize every {ROUND_STEPS} steps (gradient accumulation, local SGD), or overlap "
-        "more of it with compute",
+        f"synchronize every {ROUND_STEPS} steps (gradient accumulation, local SGD)",
         *_gain(case, less),
         "a larger batch, or another algorithm: convergence must be checked",
         "bytes sent once a round",

@@ -44,7 +44,7 @@ def _healthy(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 
 def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    change = f": {said.change} without it" if said.change else ""
+    change = f", {said.change} without it" if said.change else ""
     yield from style.wrap(printable(said.head + change), code=BOLD)
     yield from style.field("why", said.why, most=LINES)
     yield from style.field("do", said.action, code=GREEN, most=LINES)
@@ -60,9 +60,12 @@ def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 def _sureness(finding: Finding) -> str:
     remedy = best(finding)
-    if remedy is None or not (is_known(remedy.low) and is_known(remedy.high)):
-        return sureness(finding.confidence)
-    return f"{sureness(finding.confidence)}; {percent(remedy.low)} to {percent(remedy.high)}"
+    low, high = (remedy.low, remedy.high) if remedy else (None, None)
+    sure = sureness(finding.confidence)
+    if low is None or high is None or not low <= finding.severity <= high:
+        return sure
+    apart = percent(low) != percent(high)
+    return f"{sure}; {percent(low)} to {percent(high)}" if apart else sure
 
 
 def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:

@@ -1,0 +1,46 @@
+"""The project's own files: workflows and forms are what their service reads."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TEMPLATES = ROOT / ".github" / "ISSUE_TEMPLATE"
+FORMS = sorted(path for path in TEMPLATES.glob("*.yml") if path.name != "config.yml")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_has_jobs_whose_steps_do_one_thing(path):
+    read = yaml.safe_load(path.read_text("utf-8"))
+    assert read["permissions"]
+    assert read[True]  # `on`, as YAML 1.1 reads it
+    for job in read["jobs"].values():
+        assert job["runs-on"]
+        assert set(job.get("needs", "").split()) <= set(read["jobs"])
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step)
+
+
+def test_workflows_ask_for_targets_that_the_makefile_has():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for path in WORKFLOWS:
+        asked = set(re.findall(r"\bmake ([\w-]+)", path.read_text("utf-8")))
+        assert asked <= targets
+
+
+def test_workflows_run_every_python_that_is_supported():
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    said = re.findall(r"Python :: (3\.\d+)", text)
+    checks = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text("utf-8"))
+    assert checks["jobs"]["test"]["strategy"]["matrix"]["python"] == said
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_an_issue_form_has_a_name_and_questions(path):
+    read = yaml.safe_load(path.read_text("utf-8"))
+    assert read["name"]
+    assert read["description"]
+    assert all(part["type"] for part in read["body"])
