@@ -74,3 +74,16 @@ def test_markdown_is_a_table_that_names_cannot_break(diagnosis: Diagnosis) -> No
     rows = [line for line in markdown.render(diagnosis).splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
     assert r"\*c\*" in markdown.render(diagnosis)
+
+
+@pytest.mark.parametrize("cause", ["rank 3 (node gpu012) enters last: 40 ms more", "a, b: c"])
+def test_the_four_parts_of_a_verdict_are_35_words(diagnosis: Diagnosis, cause: str) -> None:
+    options = [
+        Option("find what (of all) it does, and so on and so on " * 4, 0.2, 0.1, 0.3, "", "")
+    ]
+    diagnosis.findings[:] = [replace(diagnosis.findings[0], cause=cause * 6, options=options)]
+    said = verdict(diagnosis.findings, diagnosis.summary)
+    text = f"{said.head}, {said.change} without it {said.why} {said.action}"
+    assert len(re.findall(r"[^\W\d_]+", text)) <= 35
+    assert not said.why.startswith("rank 3")  # the head has named it
+    assert "(" not in said.action

@@ -103,8 +103,9 @@ def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
     line, over = Line(), threading.Event()
 
     def words() -> str:
-        known = f" of about {duration(1e9 * about_s)}" if about_s else ""
-        return f"{what}: {line.passed_s:.0f} s{known}"
+        passed_s = line.passed_s  # on a busy machine more than it should be: then nothing is known
+        known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
+        return f"{what}: {passed_s:.0f} s{known}"
 
     def tick() -> None:
         while not over.wait(DRAWN_S):

@@ -47,7 +47,8 @@ class Verdict:
     def __str__(self) -> str:
         """One or two sentences."""
         change = f", {self.change} without it" if self.change else ""
-        parts = [f"{self.head}{change}", self.why, f"Do: {self.action}" if self.action else ""]
+        why = f"Why: {self.why}" if self.why and self.change and not self.healthy else self.why
+        parts = [f"{self.head}{change}", why, f"Do: {self.action}" if self.action else ""]
         return " ".join(f"{words.capital(part)}." for part in parts if part)
 
 
@@ -117,12 +118,15 @@ def shortened(text: str, most: int) -> str:
     """A sentence of at most so many words: without its brackets, then without its last clauses."""
     if _count(text) <= most:
         return text
-    clauses = re.split(r"(?<=[,;:]) ", re.sub(r"\s*\([^()]*\)", "", text))
+    text = re.sub(r"\s+\([^()]+\)", "", text)
+    clauses = re.split(r"(?<=[,;:]) ", text)
     kept = clauses[0]
     for clause in clauses[1:]:
         if _count(f"{kept} {clause}") > most:
             break
         kept = f"{kept} {clause}"
+    if _count(kept) < most / 2:  # too little to say anything
+        kept = text
     words_of = kept.rstrip(" ,;:").split(" ")
     while _count(" ".join(words_of)) > most:
         words_of.pop()
