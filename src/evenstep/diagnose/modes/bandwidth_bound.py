@@ -189,25 +189,13 @@ def _projected(case: Case, shape: Shape, share: Share) -> list[Projection]:
 #: How much compute is left to hide behind, no replay of this run can tell.
 OVERLAP = Option(
     "overlap more of it with compute (buckets that leave earlier, gathers ahead of their layers)",
-    None,
-    None,
-    None,
-    "memory for what is in flight; results stay the same",
-    "",
-)
+    None, None, None, "memory for what is in flight; results stay the same", "",
+)  # fmt: skip
 
 
 def _options(case: Case, heavy: list[Heavy]) -> list[Option]:
-    return [
-        option
-        for option in (
-            _tuned(case, heavy),
-            OVERLAP,
-            _halved(case, heavy),
-            _rarely(case, heavy),
-        )
-        if option is not None
-    ]
+    every = (_tuned(case, heavy), OVERLAP, _halved(case, heavy), _rarely(case, heavy))
+    return [option for option in every if option is not None]
 
 
 def _less(shape: Shape, known: Reference) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.modes import projection
@@ -71,7 +71,8 @@ def _everybody(case: Case) -> Finding | None:
         return None
     change = case.taken(values, Cause.INPUT)
     share = case.share(case.saved(change))
-    if share.value < (SMALLEST_SHARE if _late_batches(values) else NAMED):
+    late = np.quantile(values, 0.95) > LATE * max(float(np.median(values)), 1.0)
+    if share.value < (SMALLEST_SHARE if late else NAMED):  # handing a batch over takes time, too
         return None
     steps = case.grid.steps
     return found(
@@ -90,11 +91,6 @@ def _everybody(case: Case) -> Finding | None:
         evidence=[Evidence("input_per_step", round(float(np.median(values))), 0, "ns")],
         change=change,
     )
-
-
-def _late_batches(values: Array) -> bool:
-    """Whether batches are late now and then: handing one over takes time, too, always the same."""
-    return bool(np.quantile(values, 0.95) > LATE * max(float(np.median(values)), 1.0))
 
 
 def _of_ranks(case: Case, share: Share, ranks: list[int]) -> list[Option]:
