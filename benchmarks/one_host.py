@@ -33,8 +33,8 @@ FABRIC = re.compile(
     r"hot link|slow link|congest\w*)\b",
     re.IGNORECASE,
 )
-#: Names of fields, in which no sentence is said.
-FIELDS = re.compile(r'"layer": "fabric"')
+#: Of the scheduler, which switches between threads.
+ELSE = re.compile(r'CPU oversubscription|[\d.,]+ switches|(?:context )?switches|"layer": "fabric"')
 
 
 class Said(NamedTuple):
@@ -109,7 +109,7 @@ def _said(name: str, folder: Path, job: list[str]) -> Said:
 
 def _about_fabric(texts: list[str]) -> Iterator[str]:
     for text in texts:
-        for found in FABRIC.finditer(FIELDS.sub("", text)):
+        for found in FABRIC.finditer(ELSE.sub("", text)):
             yield " ".join(text[max(found.start() - 60, 0) : found.end() + 60].split())
 
 

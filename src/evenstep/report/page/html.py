@@ -231,6 +231,7 @@ def _sections(
 
 def _place_columns(shown: Contents) -> list[tuple[str, str]]:
     """Columns of the ranks' places that are known of any of them."""
-    titles = {"gpu": "GPU", "nic": "adapter", "numa": "NUMA"}
+    several = len({place.get("node") for place in shown.places.values()}) > 1
+    titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
     known = {part for place in shown.places.values() for part in place}
     return [(part, title) for part, title in titles.items() if part in known]

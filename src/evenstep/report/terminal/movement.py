@@ -114,7 +114,7 @@ def ports(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for each in found
         if is_known(each.get("sent_gBps"))
     )
-    if len(sent) < 2:
+    if len({node for _, node, _ in sent}) < 2:  # of one host, they carry nothing of the job
         return
     (low, node, port), high = sent[0], sent[-1][0]
     yield (
