@@ -22,6 +22,7 @@ NAMES = (
     "mpi_cost",
     "memory",
     "sharing_scale",
+    "endurance",
     "waits",
     "deaths",
     "stacks",

@@ -16,7 +16,8 @@ from benchmarks.ranks import ROOT, JobError, environment, run_ranks
 
 JOB = "benchmarks.jobs.steps"
 WORLD = 4
-BAR = 1.01
+BAR, SHORT_BAR, BESIDE_BAR = 1.003, 1.003, 1.01
+SHORT = "a shorter step on one rank with ten buckets, with evenstep ÷ without"
 COMMAND = "python -m benchmarks step_time"
 SLEEPING = "step time with evenstep ÷ without: 4 ranks on gloo, compute is a sleep"
 COMPUTING = "the same, compute-bound, 4 ranks on this machine's cores"
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--minutes", type=float, default=10.0, help="at most, for the first row")
     parser.add_argument("--compute-minutes", type=float, default=3.0, help="0 skips that row")
+    parser.add_argument("--short-minutes", type=float, default=3.0, help="0 skips those rows")
     parser.add_argument("--blocks", type=int, default=40, help="of five steps, under other tools")
     parser.add_argument("--no-peers", action="store_true", help="skip the other tools")
     parser.add_argument("--traceml-python", help="interpreter that has traceml-ai and this torch")
@@ -36,14 +38,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> list[Row]:
     """The ratio, the same without sleeps, and the peers."""
     rows = [_sleeping(_paired(args, args.minutes))]
+    if args.short_minutes > 0:
+        rows += [_short(args, beside=beside) for beside in (False, True)]
     if args.compute_minutes > 0:
         rows.append(_computing(_paired(args, args.compute_minutes, "--compute")))
     return rows if args.no_peers else rows + _peers(args)
 
 
-def _paired(args: argparse.Namespace, minutes: float, *more: str) -> dict[str, Any]:
+def _paired(
+    args: argparse.Namespace, minutes: float, *more: str, world: int = WORLD
+) -> dict[str, Any]:
     options = ["--tool", "evenstep", "--minutes", str(minutes), *more]
-    return run_ranks(JOB, *options, world=WORLD, python=args.python, timeout_s=minutes * 60 + 300)
+    return run_ranks(JOB, *options, world=world, python=args.python, timeout_s=minutes * 60 + 300)
+
+
+def _short(args: argparse.Namespace, *, beside: bool) -> Row:
+    """A step of about 38 ms on one rank, alone or beside a Python thread that computes."""
+    more = ["--scale", "0.5", *["--beside"] * beside]
+    figures = _paired(args, args.short_minutes, *more, world=1)
+    ratio, bar = paired_ratio(figures["on"], figures["off"]), BESIDE_BAR if beside else SHORT_BAR
+    resolved = ratio.half_width <= HALF_WIDTH
+    step_ms = statistics.median(figures["off"]) * 1e3
+    return Row(
+        SHORT + (", beside a Python thread that computes" if beside else ""),
+        f"upper end ≤ {bar}",
+        f"{_text(ratio)}{'' if resolved else '; not resolved'}; steps of {step_ms:.1f} ms; "
+        f"{_processor(figures)}",
+        ratio.high <= bar if resolved else None,
+        COMMAND,
+    )
 
 
 def _sleeping(figures: dict[str, Any]) -> Row:

@@ -37,12 +37,14 @@ PACKAGES = (
 STEPS = 8
 NEARLY = 1.5
 LEFT_OUT = ("evenstep.agent.bootstrap",)
-#: What the script and torch call themselves: what is behind them may not fail into these.
+#: What the script and torch call themselves, and what guards the rest: what is behind them may not
+#: fail into these.
 CALLED = (
     "evenstep.attachment.agent.attach",
     "evenstep.attachment.agent.detach",
     "evenstep.hooks.torch.phases.PhaseHooks._optimizer_in",
     "evenstep.hooks.torch.phases.PhaseHooks._optimizer_out",
+    "evenstep.hooks.torch.phases.PhaseHooks._tell",
 )
 
 

@@ -13,6 +13,7 @@ import contextlib
 import json
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,10 +28,11 @@ from benchmarks.measure import paired_ratio
 
 BLOCK = 5
 LAYERS = 10
-FORWARD_S, BACKWARD_S, SLEEPS = 0.024, 0.008, 5
+FORWARD_S, BACKWARD_S, SLEEPS = 0.024, 0.008, 5  # of the slower form; see `--scale`
 HALF_WIDTH = 0.005
 FEWEST_PAIRS, CHECK_PAIRS = 30, 10
 WARM_UP = 10
+SCALE = 1.0
 TOOLS = ("evenstep", "none", "profiler", "traceml")
 
 
@@ -43,7 +45,7 @@ class SleepInBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        time.sleep(BACKWARD_S)
+        time.sleep(SCALE * BACKWARD_S)
         return gradient
 
 
@@ -57,7 +59,7 @@ class Layers(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self._sleeps:
-            time.sleep(FORWARD_S)
+            time.sleep(SCALE * FORWARD_S)
         for index, layer in enumerate(self.layers):
             x = torch.relu(layer(x))
             if self._sleeps and index % (LAYERS // SLEEPS) == 1:
@@ -174,15 +176,28 @@ def _profiler() -> Iterator[None]:
         yield
 
 
+def compute() -> None:
+    """Hold the interpreter's lock as a script's own Python would, without end."""
+    number = 1
+    while True:
+        number = number * 3 % 1_000_003
+
+
 def main() -> None:
     """Measure as the arguments say; rank 0 writes or prints the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool", choices=TOOLS, required=True)
     parser.add_argument("--compute", action="store_true")
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the sleeps")
+    parser.add_argument("--beside", action="store_true", help="a Python thread computes meanwhile")
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--result", type=Path, help="file for the figures instead of the output")
     args = parser.parse_args()
+    global SCALE
+    SCALE = args.scale
+    if args.beside:
+        threading.Thread(target=compute, daemon=True).start()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")

@@ -35,7 +35,7 @@ _get_ident = threading.get_ident
 class GroupState:
     """A process group as the recorder needs it. Several threads may issue on it at once."""
 
-    __slots__ = ("index", "ranks", "sequence", "take", "uid")
+    __slots__ = ("_count", "index", "ranks", "take", "uid")
 
     def __init__(self, index: int, uid: str, ranks: tuple[int, ...], sequence: int) -> None:
         self.index = index  # in the spool's table
@@ -46,8 +46,13 @@ class GroupState:
 
     def count_from(self, sequence: int) -> None:
         """There have been so many collectives, by the group's own counter."""
-        self.sequence = sequence
-        self.take = count(sequence).__next__
+        self._count = count(sequence)
+        self.take = self._count.__next__
+
+    @property
+    def sequence(self) -> int:
+        """Collectives so far. Read from the counter itself: threads may take numbers meanwhile."""
+        return int(repr(self._count)[6:-1])
 
     def global_rank(self, group_rank: int) -> int:
         """The global rank of a member; the number itself where the group is not known."""
@@ -83,7 +88,6 @@ def collective_recorder(
         device: int = HOST_DEVICE,
     ) -> int:
         sequence = group.take()
-        group.sequence = sequence + 1
         ident = _get_ident()
         seq = number()
         slot = (seq - 1) % capacity

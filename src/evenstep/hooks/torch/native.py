@@ -149,7 +149,7 @@ class NativeGroups(Groups):
         if handle is not None:
             functions = self._session.functions
             functions.retire(handle)
-            self._known[name].sequence = functions.sequence(handle)
+            self._known[name].count_from(functions.sequence(handle))
         super().renew(name)
 
     def _tell(self, name: str, size: int) -> None:
