@@ -4,8 +4,11 @@ import sys
 from pathlib import Path
 
 import evenstep
+from evenstep.diagnose.lateness.case import open_case
 from evenstep.scenario.scenario import load
 from evenstep.simulate.simulation import simulate_trace
+from evenstep.trace.spool.layout import Phase
+from tests.diagnose.synthetic import MS, World
 
 ROOT = Path(evenstep.__file__).parent
 EXAMPLE = ROOT.parents[1] / "examples" / "scenarios" / "straggler.toml"
@@ -32,3 +35,9 @@ def test_a_scenario_becomes_a_trace_through_no_more_modules_than_before():
     scenario = load(EXAMPLE, ["run.steps=3"])
     simulate_trace(scenario)  # what is looked up once is looked up
     assert len(passed(lambda: simulate_trace(scenario))) <= 30
+
+
+def test_a_trace_becomes_a_case_through_no_more_modules_than_before():
+    trace = World(steps=20).slow(1, Phase.BACKWARD, 30 * MS).trace()
+    open_case(trace)
+    assert len(passed(lambda: open_case(trace))) <= 27
