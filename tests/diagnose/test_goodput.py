@@ -6,7 +6,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.attempts import KEY, Attempt
-from evenstep.diagnose.measure.goodput import of_attempts
+from evenstep.diagnose.measure.restarts import of_attempts
 from evenstep.importers.opening import open_trace
 
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.measure.attempts import WARM_UP, Attempt, picked, read
-from evenstep.diagnose.measure.goodput import of_attempts
-from evenstep.diagnose.measure.restarts import account
+from evenstep.diagnose.measure.restarts import account, of_attempts
 from evenstep.diagnose.sizes.workload import script
 from evenstep.documents import Document, Meta, Natural, Positive
 from evenstep.errors import TraceError

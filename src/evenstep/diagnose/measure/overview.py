@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.measure import device_time
-from evenstep.diagnose.measure.goodput import goodput
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.restarts import goodput
 from evenstep.diagnose.measure.samples import ports
 from evenstep.diagnose.measure.transfer import tokens
 from evenstep.statistics.spectrum import periodic
