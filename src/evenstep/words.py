@@ -75,6 +75,14 @@ def duration(value_ns: float | None) -> str:
     return number(value_ns, "ns")
 
 
+def size(size_bytes: float) -> str:
+    """Bytes in the unit that suits, decimal: 17.2 MB."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= scale:
+            return number(size_bytes / scale, unit)
+    return number(size_bytes, "B")
+
+
 def percent(share: float | None) -> str:
     """A share of one in percent: 61 %, 8.4 %, 0.04 %."""
     if share is None or not math.isfinite(share):

@@ -88,3 +88,13 @@ def test_a_fit_returns_the_line_its_points_lie_on(a: int, b: int, sizes: set[int
     latency, per_byte = fit_line([(size, a + b * size) for size in sorted(sizes)])
     assert latency == pytest.approx(a, abs=1 + 1e-6 * b * max(sizes))
     assert per_byte == pytest.approx(b, abs=1e-3)
+
+
+def test_a_floor_is_weighed_anew_only_after_as_many_samples_again() -> None:
+    floors = table(*[(1000, 1_000_000, True)] * 20)
+    known = floor_of(floors, 1000)
+    floors.at(GROUP, ALL_REDUCE, 1000).see(1_000_000, follows=True)
+    assert floor_of(floors, 1000) is known
+    for _ in range(EPOCH):
+        floors.at(GROUP, ALL_REDUCE, 1000).see(1_000_000, follows=True)
+    assert floor_of(floors, 1000) is not known

@@ -141,6 +141,7 @@ def test_a_debt_paid_in_the_next_block_is_seen() -> None:
         job.words.add(job.trial.word)
     assert "pays" not in job.words
     assert job.lost < 12  # a quarter of what acting always would cost
+    assert job.trial.told[2] > 0.0  # what the pair without acting still paid is booked, too
 
 
 def test_two_actions_take_turns_and_share_one_account() -> None:
@@ -174,6 +175,7 @@ def test_a_change_of_the_job_is_learned_anew() -> None:
     job = Job(3, gain=0.05).go(2000)
     job.trial.reset()
     assert (job.trial.word, job.account.holder) == ("untested", None)
+    assert job.trial.mean_ns == 0.0
     assert not job.trial.acts(250)
     job.go(LEARNING_STEPS + 2)
     assert job.trial.word == "on trial"

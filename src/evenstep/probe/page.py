@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from evenstep import words
+
 _WIDEST, _NARROWEST = 100, 40
 _MOST_ROWS = 32
 
@@ -55,10 +57,9 @@ def _reductions(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield from ("", f"{'all-reduce':>12} {'time':>10} {'± MAD':>10} {'bus':>12}  ranks × nodes")
     for row in rows[:_MOST_ROWS]:
         speed = f"{row['busbw_gBps']:.3g} GB/s"
-        yield (
-            f"{_size(row['bytes']):>12} {_time(row['median_ns']):>10} {_time(row['mad_ns']):>10} "
-            f"{speed:>12}  {row['ranks']} on {row['nodes']}"
-        )
+        times = " ".join(f"{words.duration(row[key]):>10}" for key in ("median_ns", "mad_ns"))
+        size = words.size(row["bytes"])
+        yield f"{size:>12} {times} {speed:>12}  {row['ranks']} on {row['nodes']}"
 
 
 def _pairs(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -67,7 +68,7 @@ def _pairs(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield from ("", f"{'from':>5} {'to':>5} {'bandwidth':>12} {'latency':>10}")
     slowest = sorted(rows, key=lambda row: float(row["gBps"]))
     for row in slowest[:_MOST_ROWS]:
-        latency = _time(row["latency"]["median_ns"]) if row["latency"] else "-"
+        latency = words.duration(row["latency"]["median_ns"]) if row["latency"] else "-"
         speed = f"{row['gBps']:.3g} GB/s"
         yield f"{row['from']:>5} {row['to']:>5} {speed:>12} {latency:>10}"
     yield from _more(rows)
@@ -85,17 +86,3 @@ def _noise(found: Mapping[str, Any]) -> Iterator[str]:
             f"slower than usual by less than this is within the noise of this probe "
             f"(times the usual): {', '.join(parts)}"
         )
-
-
-def _size(size_bytes: int) -> str:
-    for unit, power in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= power:
-            return f"{size_bytes / power:.3g} {unit}"
-    return f"{size_bytes} B"
-
-
-def _time(length_ns: float) -> str:
-    for unit, power in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if length_ns >= power:
-            return f"{length_ns / power:.3g} {unit}"
-    return f"{length_ns:.0f} ns"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import words
 from evenstep.diagnose.measure.arrivals import arrivals
 from evenstep.export.perfetto.flows import Flows, arrows
 from evenstep.export.perfetto.tracks import lanes, levels, side_by_side
@@ -20,7 +21,6 @@ from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import Trace
-from evenstep.words import number
 
 Array = npt.NDArray[Any]
 
@@ -197,7 +197,7 @@ def _collectives(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[S
     rows = _matched(trace, _placed(rows, clocks), clocks)
     rows = _beside(rows)
     kind = rows.op.astype(np.int64) << 48 | np.minimum(rows.size, (1 << 48) - 1)
-    name = names.of(kind, lambda key: f"{_member(Op, key >> 48)} {_size(key & (1 << 48) - 1)}")
+    name = names.of(kind, lambda key: f"{_member(Op, key >> 48)} {words.size(key & (1 << 48) - 1)}")
     group = np.array([names(each.name or each.uid) for each in trace.groups] or [0])
     values = {
         "bytes": rows.size,
@@ -213,14 +213,6 @@ def _collectives(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[S
     ]  # fmt: skip
     whole = [replace(one, flow_out=out) for one, out in zip(whole, flows.out, strict=True)]
     return [*whole, *_inside(rows, flows, names)]
-
-
-def _size(size: int) -> str:
-    """Bytes in the unit that suits, decimal."""
-    for scale, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if size >= scale:
-            return number(size / scale, unit)
-    return f"{size} B"
 
 
 def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
