@@ -107,7 +107,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
             yield json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
 
 
