@@ -41,7 +41,10 @@ def _evenstep() -> tuple[Callable[[dict[int, str]], Any], Callable[[Any], dict[i
         from evenstep.diagnose.measure.device_time import device_times
 
         found = device_times(trace)
-        return {rank: 100 * (each.hidden_share or 0) for rank, each in found.items()}
+        return {
+            rank: 100 * each.hidden_ns / max(each.communication_ns, 1)
+            for rank, each in found.items()
+        }
 
     return lambda paths: open_trace(list(paths.values())), shares
 

@@ -174,6 +174,13 @@ def test_of_a_description_that_makes_no_sense_no_spool_is_made(tmp_path, line):
     assert not list((tmp_path / "attempt-000").glob("*.making"))
 
 
+def test_a_description_ends_where_it_nests_without_end(tmp_path):
+    put_rank(tmp_path, [call(1, 100, 200)])
+    with (tmp_path / "attempt-000/rank-00000.ranks").open("a") as described:
+        described.write("\n" + "[" * 9_000)
+    assert collect.collect(tmp_path, run_id="r") == 1
+
+
 def test_communicators_made_alike_are_numbered_in_their_order():
     made = [{"communicator": n, "parent": 1, "by": "Split", "name": "", "ranks": ranks}
             for n, ranks in ((2, [0, 1]), (3, [2, 3]), (4, [0, 1]))]  # fmt: skip
