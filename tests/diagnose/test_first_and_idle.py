@@ -1,0 +1,49 @@
+"""Lateness that was brought into a trace, and devices that wait for their hosts."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.spool.layout import Kind, Op, Phase
+from tests.diagnose.synthetic import BOOT_NS, MS, World
+
+LATE_MS = 300
+
+
+@pytest.fixture
+def late_entry():
+    """Rank 1 begins the first of eight steps late; of what held it nothing was recorded."""
+    world = World(steps=8, noise=0.005)
+    table = world.everywhere()
+    table[0, 1] = LATE_MS * MS
+    trace = world.delayed(Phase.FORWARD, table).trace()
+    events = trace.events
+    first = (events["rank"] == 1) & (events.step == 0)
+    begun = events.enter_ns + np.where(first & (events.kind == int(Kind.STEP)), LATE_MS * MS, 0)
+    early = first & (events.kind == int(Kind.PHASE))
+    early &= (events.op == int(Phase.FORWARD)) | (events.op == int(Phase.INPUT))
+    trace.events = events.with_column("enter_ns", begun).select(~early)
+    return trace
+
+
+def test_who_comes_late_into_the_first_step_is_the_first_finding(late_entry):
+    finding = diagnose(late_entry).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.title == "Late entry on rank 1"
+    assert "late entry" in finding.cause
+
+
+def test_a_device_that_begins_when_its_host_has_issued_is_launch_bound():
+    trace = World(on_device=True, style="blocking", noise=0.01).trace()
+    events = trace.events
+    calls = (events.kind == int(Kind.COLLECTIVE)) & (events.op == int(Op.ALL_REDUCE))
+    issued = events.device_enter_ns + (BOOT_NS - 10**9 * (1 + events["rank"].astype(np.int64)))
+    trace.events = events.with_column("enter_ns", np.where(calls, issued, events.enter_ns))
+    found = {finding.title: finding for finding in diagnose(trace).findings}
+    assert found["Launch-bound"].mode == "runtime_jitter"
+    assert found["Launch-bound"].where.ranks == ()
+
+
+def test_a_device_whose_host_is_ahead_is_not():
+    found = diagnose(World(on_device=True, style="blocking", noise=0.01).trace()).findings
+    assert "Launch-bound" not in {finding.title for finding in found}
