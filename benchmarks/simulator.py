@@ -188,7 +188,7 @@ def _large() -> list[Row]:
     from evenstep.scenario import scenario
     from evenstep.simulate.study.decision import Limits, compare
 
-    asked = scenario.load(SCENARIOS / "straggler.toml", ["cluster.nodes=256"])
+    asked = scenario.load(SCENARIOS / "straggler.toml", ["cluster.nodes=32"])
     compare(asked, Limits(), axes=())
     strategies = {"cpu": time.process_time() - start, "megabytes": 0.0}
     return [

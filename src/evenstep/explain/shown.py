@@ -30,8 +30,9 @@ def answer(topic: Topic, values: Mapping[str, Any], found: Answer) -> dict[str, 
 
 
 def published() -> dict[str, Any]:
-    """Published measurements beside the closed forms, and the claims that have presets."""
-    from evenstep.reproduce.published.table import systems  # it simulates, which needs numpy
+    """Published measurements beside closed forms and simulations, and claims with a preset."""
+    from evenstep.reproduce.published import training  # it simulates, which needs numpy
+    from evenstep.reproduce.published.table import systems
     from evenstep.reproduce.systems import CLAIMS
 
     found = systems()
@@ -43,6 +44,7 @@ def published() -> dict[str, Any]:
         "mean_error": fmean(errors),
         "predicted_rows": len(errors),
         "systems": [_system(system) for system in found],
+        "simulated": [{**row._asdict(), "error": row.error} for row in training.simulated()],
         "claims": [
             claim.checked(BY_NAME[claim.topic].answer(BY_NAME[claim.topic].values(claim.options)))
             for claim in CLAIMS

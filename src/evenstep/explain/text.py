@@ -76,6 +76,13 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
         yield ""
     yield f"Mean error of {data['predicted_rows']} predicted rows: {100 * data['mean_error']:.1f} %"
     yield ""
+    yield "Whole training steps, simulated from their presets:"
+    for row in data["simulated"]:
+        yield _measured(row)
+    errors = [abs(row["error"]) for row in data["simulated"] if not row["fitted"]]
+    mean, worst = 100 * sum(errors) / len(errors), 100 * max(errors)
+    yield f"  a simulated step is off by {mean:.1f} % on average, {worst:.1f} % at most"
+    yield ""
     yield "Claims with a preset (`evenstep explain TOPIC --preset NAME`):"
     for claim in data["claims"]:
         error = f"{100 * claim['error']:+6.1f} %"
@@ -92,7 +99,7 @@ def _measured(row: Mapping[str, Any]) -> str:
     predicted = format_quantity(
         row["predicted"], unit.partition(" ")[0]
     )  # of what was said beside it
-    return f"  {row['what']:<34}{measured:>22}{predicted:>12}{how:>10}"
+    return f"  {row['what']:<34} {measured:>21}{predicted:>12}{how:>10}"
 
 
 def hanging_lines(head: str, text: str) -> list[str]:

@@ -20,7 +20,7 @@ from evenstep.simulate.job import program, strategies
 from evenstep.simulate.job.account import StepSums
 from evenstep.simulate.job.archive import Cast, FolderArchive, MemoryArchive
 from evenstep.simulate.job.engine import Done, JobEngine, carried, shares
-from evenstep.simulate.job.graph import JobGraph
+from evenstep.simulate.job.graph import AVERAGING, JobGraph
 from evenstep.simulate.job.link_loads import link_loads
 from evenstep.simulate.job.neighbours import Other, others, within_reach
 from evenstep.simulate.job.recording import Extra, Keeper, SimulatedRecorder
@@ -74,7 +74,7 @@ def set_up(scenario: Scenario) -> Setup:
     placement = place(scenario, network)
     library = CollectiveLibrary(network, placement, scenario.collectives)
     graph = between = program.build(scenario, library)
-    if scenario.strategy.kind in program.AVERAGING:
+    if scenario.strategy.kind in AVERAGING:
         between = program.build(scenario, library, exchanges=False)
     names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
     cast = Cast(scenario, placement, graph.partitions, names)

@@ -7,16 +7,17 @@ operation may need others of its rank, in this step or in one before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate.fabric.flows import Flow
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
 from evenstep.trace.spool.layout import Phase
 
@@ -178,3 +179,113 @@ class JobGraph:
             back=np.array([back for _, back in needs], np.int64),
             flow=np.array([numbers[id(flow)] for flow in self.flows], np.int64),
         )
+
+
+# -- writing one down -----------------------------------------------------------------------------
+
+AVERAGING = ("local_sgd", "diloco")  # strategies that exchange parameters, every so many steps
+
+
+class GraphDraft:
+    """A graph being written: its instances so far, and what every kind of work needs."""
+
+    def __init__(self, scenario: Scenario, library: CollectiveLibrary) -> None:
+        self.scenario, self.library = scenario, library
+        self.work, self.strategy = scenario.work, scenario.strategy
+        self.flows: list[Flow] = []
+        self.partitions: list[tuple[str, Array]] = []
+
+    def use(self, flow: Flow) -> int:
+        """One more instance of a collective; -1 where it moves nothing."""
+        if not flow.stages and flow.algorithm != "barrier":
+            return -1
+        self.flows.append(flow)
+        return len(self.flows) - 1
+
+    def partition(self, name: str, members: Array) -> Array:
+        """Groups that the trace knows by a name."""
+        if not any(np.array_equal(members, known) for _, known in self.partitions):
+            self.partitions.append((name, members))
+        return members
+
+    def graph(self, *roles: RankProgram, role: Array | None = None) -> JobGraph:
+        """What was written."""
+        of_rank = np.zeros(self.scenario.ranks, np.int64) if role is None else role
+        return JobGraph(roles, of_rank, self.flows, tuple(self.partitions))
+
+    # -- what all steps have -----------------------------------------------------------------------
+
+    @property
+    def everybody(self) -> Array:
+        """All ranks as one group."""
+        return self.partition("world", np.arange(self.scenario.ranks)[None, :])
+
+    @property
+    def sent_bytes(self) -> float:
+        """Gradients as they are sent."""
+        return self.work.gradient_bytes * self.strategy.compression
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether gradients are exchanged; else parameters are, now and then."""
+        return self.strategy.kind not in AVERAGING
+
+    def before(self, role: RankProgram) -> None:
+        """Being held by pacing, and the input."""
+        if self.strategy.kind == "paced":
+            role.compute(0.0)
+        work = self.work
+        if work.input_ms or work.input_bytes:
+            with role.phase(Phase.INPUT):
+                if work.input_bytes and self.scenario.cluster.storage_gBps:
+                    role.block(self.use(self.library.storage(work.input_bytes)))
+                role.compute(work.input_ms * 1e6)
+
+    def after(self, role: RankProgram) -> None:
+        """The optimizer."""
+        length = (self.work.optimizer_ms + self.strategy.encode_ms) * 1e6
+        if length:
+            with role.phase(Phase.OPTIMIZER):
+                role.compute(length)
+
+    def reduced(self, role: RankProgram, exchanges: list[int]) -> None:
+        """Wait for what was issued; who is spared does not."""
+        if exchanges:
+            role.wait(*exchanges, drops=self.strategy.kind == "backup_workers")
+
+    def gradients(self, members: Array, parts: int = 1) -> int:
+        """One of so many parts of the gradients, all-reduced among groups."""
+        flow = self.library.flow("all_reduce", self.sent_bytes / parts, members)
+        return self.use(as_kept(flow, self.scenario))
+
+
+def as_kept(flow: Flow, scenario: Scenario) -> Flow:
+    """The flow as a strategy exchanges it: without the latest ranks, or each rank by itself."""
+    strategy = scenario.strategy
+    if strategy.kind in ("backup_workers", "partial_reduce") and flow.stages:
+        return _known(flow, "spared", lambda: replace(flow, spared=strategy.backups))
+    if strategy.kind in ("asynchronous", "stale_synchronous") and flow.stages:
+        return _known(flow, "alone", lambda: replace(flow, apart=True))
+    return flow
+
+
+def _known(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
+    """A variant of a flow, made once."""
+    if name not in flow.variants:
+        flow.variants[name] = make()
+    return flow.variants[name]
+
+
+def repeated(flow: Flow, times: int) -> Flow:
+    """A collective so many times in a row, as one."""
+
+    def make() -> Flow:
+        stages = flow.stages * times
+        if len(flow.stages) == 1:
+            item = flow.stages[0]
+            stages = (replace(item, round=item.round._replace(repeats=item.round.repeats * times)),)
+        return replace(
+            flow, stages=stages, bytes=flow.bytes * times, launch_ns=flow.launch_ns * times
+        )
+
+    return flow if times == 1 else _known(flow, f"{times} times", make)

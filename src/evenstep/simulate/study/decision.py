@@ -163,16 +163,24 @@ def compare(
         limits = Limits(cv=CV)
     data = neutral(scenario)
     wanted, notes = options(scenario)
-    setup = shortened(set_up(changed(data, ())), messages=MOST_MESSAGES, least=LEAST_STEPS)
-    if (steps := setup.scenario.run.steps) < scenario.run.steps:
+    simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # what is wrong is said at once
+    if (steps := min(_steps(data, option) for option in wanted)) < scenario.run.steps:
         data["run"] = {**data.get("run", {}), "steps": steps}
         notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")
-    simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # what is wrong is said at once
     units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
     found = _carried_out(units, workers, progress)
     rows = [one for one in found if isinstance(one, DecisionRow)]
     notes += [one for one in found if isinstance(one, str)]
     return DecisionTable(scenario, limits, tuple(rows), choose(rows, limits), tuple(notes))
+
+
+def _steps(data: dict[str, Any], option: DecisionOption) -> int:
+    """Over how many steps an option can be compared."""
+    try:
+        setup = set_up(changed(data, option.sets))
+    except ConfigError:  # it is said where it is run
+        return changed(data, ()).run.steps
+    return shortened(setup, messages=MOST_MESSAGES, least=LEAST_STEPS).scenario.run.steps
 
 
 class OptionRun(NamedTuple):

@@ -17,7 +17,7 @@ from evenstep.scenario.scenario import Scenario, nodes_in
 LOCAL_STEPS = (4, 16)
 BOUNDS = (1, 4)
 SPARED_SHARE = 0.05  # of the ranks, at least one: backup workers of Chen et al. (2016)
-MOST_PAIRS = 65_536  # messages of a round of a parameter server or a direct exchange
+MOST_PAIRS = 4096  # messages of a round of a parameter server or a direct exchange
 RATIO = 0.25  # 8 bits of 32
 #: Reading 32-bit gradients and writing 8 bits, then the reverse: 2.5 times their bytes, at
 #: 500 GB/s, a third of an A100's memory bandwidth (1,555 GB/s, data sheet).
