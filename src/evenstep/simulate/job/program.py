@@ -207,9 +207,9 @@ def _exchanged(draft: GraphDraft, role: RankProgram, outer: Array) -> None:
 
 
 def _averaged(draft: GraphDraft, graph: JobGraph) -> JobGraph:
-    """The step behind which parameters are averaged: nothing is left to hide that behind."""
-    strategy = draft.strategy
-    members = draft.everybody
+    """The step behind which replicas average parameters: nothing is left to hide that behind."""
+    strategy, members = draft.strategy, replicas(draft.scenario)
+    members = draft.everybody if len(members) == 1 else draft.partition("data", members)
     if strategy.kind == "diloco" and strategy.island_ranks > 1:
         members = np.arange(draft.scenario.ranks).reshape(-1, strategy.island_ranks).T.copy()
         draft.partition("islands", members)
