@@ -12,6 +12,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case, found
+from evenstep.diagnose.measure.device_time import device_times
 from evenstep.diagnose.modes import projection
 
 AT_ONCE_NS = 50_000  # after a host has issued it: a device that is idle needs less
@@ -22,7 +23,7 @@ COMPUTING = 0.8  # of that time is taken to be compute: nothing shows it, and th
 def late_issue(case: Case) -> Finding | None:
     """Devices most of whose time ends with what their hosts have just issued."""
     costs = case.costs
-    if costs is None or not costs.graph.device.any():
+    if costs is None or not costs.graph.device.any() or _busy(case):
         return None
     graph = costs.graph
     own, slack = graph.own_ns, graph.rows.slack_ns
@@ -67,4 +68,15 @@ def late_issue(case: Case) -> Finding | None:
             Evidence("time_before_late_issue", round(float(idle[lanes].mean()), 4), 0.0, "share")
         ],
         change=lambda base: case.together([base, change]),
+    )
+
+
+def _busy(case: Case) -> bool:
+    """Whether profiles show devices at work for most of the time; their calls are entered in the
+    devices' time, which says nothing of when hosts issued them."""
+    known = device_times(case.trace).values()
+    return (
+        bool(known)
+        and float(np.median([each.busy_ns / max(each.elapsed_ns, 1) for each in known]))
+        > 1 - MOSTLY
     )
