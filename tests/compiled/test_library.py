@@ -182,8 +182,8 @@ def test_looking_for_a_library_starts_no_process(source, environ):
     code = (
         "import subprocess, sys; from pathlib import Path\n"
         "subprocess.Popen = None\n"
-        "from evenstep.compiled import Source, find\n"
-        "print(find(Source(Path(sys.argv[1]))).reason)"
+        "from evenstep.compiled import LibrarySource, find\n"
+        "print(find(LibrarySource(Path(sys.argv[1]))).reason)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(source.path)],
