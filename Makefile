@@ -22,7 +22,7 @@ demo: $(VENV)/.ready
 
 # All but the real jobs of other stacks, whose waits are compared with a clock: those are below.
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks -m "not clock" -rs
+	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks -m "not clock" -rsfE
 
 # Every stack really runs, with a known delay. Wants a machine that does nothing else: two minutes.
 test-stacks: $(VENV)/.stacks
@@ -98,7 +98,7 @@ $(VENV)/.stacks: $(VENV)/.ready
 
 # What one device can show; elsewhere everything skips, with its reason.
 test-gpu: $(VENV)/.ready
-	$(BIN)/python -m pytest tests/gpu -rs
+	$(BIN)/python -m pytest tests/gpu -rsfE
 	$(BIN)/python -m benchmarks gpu
 
 # Kernels must not depend on one torch: its hooks, attached and compiled, under one version after the

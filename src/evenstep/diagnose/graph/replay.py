@@ -225,9 +225,7 @@ def step_lengths(graph: Graph, ends: Array) -> Array:
     one lane has done after it was waited for would not show.
     """
     whole = len(graph.starts_ns) == 1
-    known = np.asarray(
-        np.isfinite(ends).any(axis=2)
-    )  # of a step that nobody was seen to end nothing is
+    known = np.asarray(np.isfinite(ends).any(axis=2))  # else nobody was seen to end the step
     seen = np.where(known[:, :, None], ends, 0.0)
     last = np.nanmedian(seen, axis=2) if whole else np.nanmax(seen, axis=2)
     last = np.where(known, last, np.nan)
