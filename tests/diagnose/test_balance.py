@@ -65,5 +65,6 @@ def test_a_port_carries_what_its_counter_grew_by():
         })  # fmt: skip
     found = ports(draft.trace({}))
     assert [(each["port"], each["sent_gBps"]) for each in found] == [(0, 12.5), (1, 3.0)]
-    (sentence,) = movement({"ports": found})
+    assert not list(movement({"ports": found}))  # of one host: they carry nothing of the job
+    (sentence,) = movement({"ports": [found[1], {**found[0], "node": "gpu02"}]})
     assert "send 3 to 12.5 GB/s; least: port 1 of gpu01" in sentence
