@@ -1,6 +1,7 @@
 """One run, asked in every way there is: the same culprit and the same step time."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -54,6 +55,19 @@ def test_history_agrees(told, folder, diagnosis):
     runs = {run["name"]: run for run in told("history", folder, "--json")["runs"]}
     mean_ns = diagnosis["summary"]["step_time"]["mean_ns"]
     assert runs["slow"]["step_ns"] == pytest.approx(mean_ns, rel=ROUNDED)
+    first = diagnosis["findings"][0]
+    named = {key: first[key] for key in ("title", "mode", "severity")}
+    assert runs["slow"]["culprit"] == named | {"ranks": CULPRIT, "nodes": first["where"]["nodes"]}
+    assert runs["even"]["culprit"] is None
+
+
+def test_the_table_of_history_names_the_culprit(folder, diagnosis, capsys):
+    capsys.readouterr()
+    assert main(["history", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    below = {row.split()[0]: after for row, after in pairwise(lines) if row}
+    assert below["slow"].strip().startswith(diagnosis["findings"][0]["title"])
+    assert max(map(len, lines)) <= 80
 
 
 def test_compare_agrees(told, folder, diagnosis):

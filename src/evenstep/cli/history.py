@@ -12,10 +12,11 @@ from evenstep.errors import TraceError
 HELP = """Say how the runs in a folder have developed, and what they cost per unit of progress.
 
 DIR holds runs' folders (or folders of them). For each: attempts, step time, CV, rank-hours per 1000
-units of progress, and joules per unit where the accelerators counted them. A unit is a sample where
-the batch is known, else a step; work done again after a restart costs time, but is no progress.
-Runs of one script with as many ranks are re-runs: their spread and their trend are said in words,
-with intervals."""
+units of progress, and joules per unit where the accelerators counted them; below it what `evenstep
+diagnose` names first, and the share of step time that costs, unless the run is healthy. A unit is a
+sample where the batch is known, else a step; work done again after a restart costs time, but is no
+progress. Runs of one script with as many ranks are re-runs: their spread and their trend are said
+in words, with intervals."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +32,15 @@ def main(args: argparse.Namespace) -> int:
     """Read all runs and print them."""
     if not args.folder.is_dir():
         raise TraceError(f"there is no folder {args.folder}; give one that holds runs' folders")
+    from evenstep.cli.progress import counter
     from evenstep.diagnose.compare.history import history
     from evenstep.report.terminal.history import render
 
-    found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour)
+    found = history(
+        args.folder,
+        price_per_rank_hour=args.price_per_rank_hour,
+        progress=counter("diagnosed {} of {} runs"),
+    )
     if args.json:
         print(json.dumps(found.to_json(), indent=2, allow_nan=False))
     else:

@@ -1,14 +1,15 @@
-"""Many runs in a folder: re-runs, variance, energy and cost per unit of progress, and the trend.
+"""Many runs in a folder: culprits, re-runs, variance, energy and cost per unit, and the trend.
 
-Everything comes from step summaries, which are never lost, so a run of a week is read as fast as
-one of a minute. A unit of progress is a sample where the batch is known, else a step; work that was
-lost and done again counts as time, energy and cost, but not as progress.
+Numbers come from step summaries, which are never lost, so a run of a week is read as fast as one of
+a minute; the culprit comes from a diagnosis of the last attempt, whose records are bounded. A unit
+of progress is a sample where the batch is known, else a step; work that was lost and done again
+counts as time, energy and cost, but not as progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -16,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
-from evenstep.diagnose.measure.attempts import WARM_UP, Attempt, picked, read
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.attempts import WARM_UP, Attempt, picked, read, with_attempts
 from evenstep.diagnose.measure.restarts import account, of_attempts
 from evenstep.diagnose.sizes.workload import script
-from evenstep.documents import Document, Meta, Natural, Positive
+from evenstep.diagnose.verdict import verdict
+from evenstep.documents import Document, Meta, Natural, Portion, Positive
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import student
+from evenstep.trace.loading import load
 from evenstep.trace.reader import open_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
@@ -40,6 +44,17 @@ TRENDS = {
     "joules_per_unit": "energy per unit of progress",
     "cost_per_unit": "cost in money per unit of progress",
 }
+
+
+@dataclass(slots=True, frozen=True)
+class Culprit:
+    """The finding that makes a run's verdict, as `evenstep diagnose` names it."""
+
+    title: str
+    mode: str
+    severity: Annotated[Portion, Meta("Recoverable share of the total step time.")]
+    ranks: Sequence[Natural]
+    nodes: Sequence[str]
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,6 +77,9 @@ class PastRun:
     joules_per_unit: float | None
     cost_per_unit: float | None
     goodput: dict[str, Any] | None = None  # see `goodput.Goodput.to_json`
+    culprit: Annotated[
+        Culprit | None, Meta("Null where the run is healthy, or where a limit says why.")
+    ] = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,19 +117,33 @@ class History(Document):
     limits: Sequence[str]
 
 
-def history(folder: Path, *, price_per_rank_hour: float | None = None) -> History:
-    """Read every run in a folder. Raises `TraceError` where there is none."""
+def history(
+    folder: Path,
+    *,
+    price_per_rank_hour: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> History:
+    """Read and diagnose every run in a folder. Raises `TraceError` where there is none.
+
+    `progress` is called with how many runs are done, and of how many.
+    """
     places = find(folder)
     if not places:
         raise TraceError(f"there is no run in {folder}; give a folder that holds runs' folders")
     found, limits = [], []
-    for place in places:
+    for done, place in enumerate(places, start=1):
         name = str(place.relative_to(folder)) if place != folder else place.absolute().name
         run = past_run(place, name, price_per_rank_hour=price_per_rank_hour)
         if run is None:
             limits.append(f"left out: {name} has no finished step")
         else:
             found.append(run)
+            try:
+                found[-1] = replace(run, culprit=culprit(place))
+            except TraceError as error:
+                limits.append(f"{name} is not diagnosed: {error}")
+        if progress is not None:
+            progress(done, len(places))
     found.sort(key=lambda run: run.started_s)
     return History(found, workloads(found), limits)
 
@@ -125,6 +157,15 @@ def find(folder: Path) -> list[Path]:
         for path in folder.glob(depth + name)
     }
     return sorted(found)
+
+
+def culprit(folder: Path) -> Culprit | None:
+    """What the diagnosis of a run's last attempt names first; None where it is healthy."""
+    found = diagnose(with_attempts(load(folder), folder))
+    if not found.findings or verdict(found.findings, found.summary).healthy:
+        return None
+    first = found.findings[0]
+    return Culprit(first.title, first.mode, first.severity, first.where.ranks, first.where.nodes)
 
 
 def past_run(
@@ -271,10 +312,12 @@ def _trend(name: str, runs: Sequence[PastRun]) -> MetricTrend | None:
     values = _values(name, runs)
     if values is None or len(values) < FEWEST:
         return None
-    from scipy.stats import linregress  # when first asked: .5 s
-
-    line = linregress(np.arange(len(values)), np.log(values))
-    slope, half = float(line.slope), student(len(values) - 2) * float(line.stderr)
+    order, logs = np.arange(len(values)) - (len(values) - 1) / 2, np.log(values)
+    slope = float(order @ logs / (order @ order))
+    rest = logs - logs.mean() - slope * order
+    half = student(len(values) - 2) * float(
+        np.sqrt(rest @ rest / (len(values) - 2) / (order @ order))
+    )
     change, low, high = (float(np.expm1(each)) for each in (slope, slope - half, slope + half))
     return MetricTrend(name, change, low, high, _said(TRENDS[name], change, low, high))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from evenstep.diagnose.compare.history import History, PastRun, Workload
+from evenstep.diagnose.finding import TERMINAL
 from evenstep.words import duration, number, percent, plural, printable
 
 WIDTH = 80
@@ -23,7 +24,9 @@ def _lines(found: History) -> Iterator[str]:
     head += f"{'good':>6}"
     priced = any(run.cost_per_unit is not None for run in found.runs)
     yield f"{head}{'cost/1000' if priced else 'rank-h/1000':>12}{'J':>8}"
-    yield from (_row(run) for run in found.runs)
+    for run in found.runs:
+        yield _row(run)
+        yield from _culprit(run)
     for workload in found.workloads:
         yield ""
         yield from _workload(workload)
@@ -41,6 +44,17 @@ def _row(run: PastRun) -> str:
     line = f"{name:<{NAME}}{started:>14}{run.ranks:>6}{run.attempts:>6}{duration(run.step_ns):>9}"
     good = percent(run.goodput["share"]).replace(" ", "") if run.goodput else ""
     return f"{line}{cv:>7}{good:>6}{number(1000 * hours):>12}{energy:>8}".rstrip()
+
+
+def _culprit(run: PastRun) -> Iterator[str]:
+    """Who or what the run was waiting for, below its row; a healthy run has no such line."""
+    if run.culprit is None:
+        return
+    share = "" if run.culprit.mode in TERMINAL else f", {percent(run.culprit.severity)}"
+    yield from textwrap.wrap(
+        f"{printable(run.culprit.title)}{share}", WIDTH,
+        initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _workload(found: Workload) -> Iterator[str]:
