@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.scenario import scenario as scenarios
@@ -169,9 +170,10 @@ def horovod() -> System:
     )  # fmt: skip
 
 
-def simulated() -> list[PublishedRow]:
+@cache
+def simulated() -> tuple[PublishedRow, ...]:
     """The rows of whole steps that have a preset, simulated; fitted ones stay marked."""
-    return [*_simulated_megascale(), *_simulated_overlap(), *_simulated_horovod()]
+    return (*_simulated_megascale(), *_simulated_overlap(), *_simulated_horovod())
 
 
 def _simulated_megascale() -> Iterator[PublishedRow]:
