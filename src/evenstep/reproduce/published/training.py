@@ -194,10 +194,8 @@ def _simulated_overlap() -> Iterator[PublishedRow]:
             simulate(_preset(name, f"work.overlap={flag}")).step_time.mean_ns
             for flag in ("true", "false")
         )
-        gain = serial_step / step - 1
-        yield PublishedRow(
-            f"gain of overlap, {model}, {backend}", DDP[model, backend], gain, "share"
-        )
+        what, gain = f"gain of overlap, {model}, {backend}", serial_step / step - 1
+        yield PublishedRow(what, DDP[model, backend], gain, "share")
 
 
 def _simulated_horovod() -> Iterator[PublishedRow]:
