@@ -69,3 +69,12 @@ def test_pauses_that_most_ranks_make_at_once_cost_what_the_job_would_gain(togeth
     found = diagnose(world.trace()).findings
     assert [finding.mode for finding in found] == ["runtime_jitter"]
     assert found[0].severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_a_rank_that_pauses_once_is_no_culprit_beside_one_that_always_does(worst):
+    world = World(noise=0.005)
+    table = world.everywhere()
+    table[3:, 2] = PAUSE_NS
+    table[30] = [0, 0, 0, PAUSE_NS / 2]
+    finding = worst(world.delayed(Phase.BACKWARD, table, collector=True))
+    assert (finding.where.ranks, finding.title) == ([2], "Garbage collection on rank 2")

@@ -38,6 +38,7 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
+MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
 _INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PHASES = {
     Cause.INPUT: (int(Phase.INPUT),),
@@ -244,9 +245,9 @@ class Case:
         return np.asarray(np.where(cells, self.delays.loss_ns[cause], 0.0).sum(axis=1))
 
     def culprits(self, cells: Array, cause: Cause = Cause.WORK) -> list[int]:
-        """Ranks of the late cells, the costliest first."""
+        """Ranks of the late cells, the costliest first, without those that are so now and then."""
         late = np.where(cells, self.delays.late_ns[cause], 0.0).sum(axis=0)
-        hit = np.flatnonzero(cells.any(axis=0))
+        hit = np.flatnonzero(cells.any(axis=0) & (late >= MINOR * late.max(initial=0)))
         return [int(self.grid.ranks[i]) for i in hit[np.argsort(-late[hit], kind="stable")]]
 
     def where(self, ranks: list[int]) -> Where:

@@ -8,7 +8,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.blame import blame
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.case import MINOR, SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
@@ -18,7 +18,6 @@ from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
 
-MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
 LATE_START = 0.05  # of all the time: a rank that began so much after most ranks was late
 SLOWER = 1.05  # phases longer than the others' by this factor are evidence
 
