@@ -78,6 +78,13 @@ def test_a_victim_whose_wait_looks_like_work_is_not_named():
     assert latest_rank([victim, report(1, work=50, wait=0)], threshold=0.1) is None
 
 
+def test_a_wait_that_only_the_late_rank_can_tell_is_not_held_against_it():
+    # The others' waits fill the whole step and cannot be told from transfers: unknown is not zero.
+    others = [report(rank, work=20)._replace(waits_known=0, wait_ns=0) for rank in (0, 1)]
+    late = latest_rank([*others, report(2, work=80, wait=10)], threshold=0.1)
+    assert (late.rank, late.waiting_ranks) == (2, 2)
+
+
 @given(st.lists(st.integers(48, 52), min_size=1, max_size=9))
 def test_a_balanced_job_has_no_late_rank(works):
     reports = [report(rank, work=work) for rank, work in enumerate(works)]

@@ -127,7 +127,7 @@ class Late(NamedTuple):
     window: int
     excess_ns: int  # its work above the median rank's, per step
     share: float  # the same as a share of the step
-    waiting_ranks: int  # ranks that waited at least half as long
+    waiting_ranks: int  # ranks that waited, or were blocked, at least half as long
     always: bool = False  # in nearly every step of the window
 
 
@@ -137,14 +137,23 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
         return None
     work = [report.work_ns for report in reports]
     step_ns = max(report.step_ns for report in reports)
-    places = lateness.late(work, [each.wait_ns for each in reports], step_ns, threshold=threshold)
+    blocked = _blocked(reports)
+    places = lateness.late(work, blocked, step_ns, threshold=threshold)
     if not places:
         return None
-    slowest = reports[max(places, key=lambda place: work[place])]
-    others = [report for report in reports if report is not slowest]
+    latest = max(places, key=lambda place: work[place])
+    slowest, others = reports[latest], [*reports[:latest], *reports[latest + 1 :]]
     excess_ns = int(max(lateness.excess(work)))
-    waiting = sum(report.wait_ns >= excess_ns // 2 for report in others)
+    waiting = sum(each >= excess_ns // 2 for i, each in enumerate(blocked) if i != latest)
     usual_high_ns = sorted(report.work_high_ns for report in others)[len(others) // 2]
     always = slowest.work_low_ns > usual_high_ns
     share = excess_ns / slowest.step_ns
     return Late(slowest.rank, slowest.window, excess_ns, share, waiting, always)
+
+
+def _blocked(reports: Sequence[WindowReport]) -> list[int]:
+    """Per step what each rank waited, where all could tell; else what was no work, transfers too:
+    a wait that is not known is none of zero."""
+    if all(report.waits_known for report in reports):
+        return [report.wait_ns for report in reports]
+    return [max(each.step_ns - each.work_ns - each.delay_ns, 0) for each in reports]
