@@ -128,6 +128,42 @@ def test_public_names_are_nouns_of_the_field_and_verbs():
     assert found <= KNOWN_NAMES
 
 
+def factors(node, power=1):
+    """Of a product or quotient: each factor, with 1 above the line and -1 below."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        yield from factors(node.left, power)
+        yield from factors(node.right, power if isinstance(node.op, ast.Mult) else -power)
+    else:
+        yield ast.unparse(node), power
+
+
+def closed_forms(source):
+    """Lines that say 2(n - 1)/n or 2 log2(n), in whatever order."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.BinOp):
+            parts = list(factors(node))
+            above = [part for part, power in parts if power == 1]
+            if {"2", "2.0"} & set(above) and (
+                any(f"{part} - 1" in above for part, power in parts if power == -1)
+                or any("log2(" in part for part in above)
+            ):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["2 * (n - 1) / n", "s / t * 2 * (a.n - 1) / a.n", "2 * s * (n - 1) / (b * n)",
+     "2 * np.log2(n) * a"],
+)  # fmt: skip
+def test_the_search_for_closed_forms_finds_one(form):
+    assert list(closed_forms(form))
+
+
+def test_closed_forms_of_an_all_reduce_stand_in_one_module():
+    found = {name for name, path in MODULES.items() if list(closed_forms(path.read_text()))}
+    assert found <= {"evenstep.allreduce"}
+
+
 def test_every_package_keeps_to_its_budget():
     lines = Counter()
     for path in MODULES.values():

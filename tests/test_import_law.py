@@ -15,6 +15,7 @@ ROOT = Path(evenstep.__file__).parent
 #: docs/design.md, "Packages and the direction of imports". A package may always import itself.
 MAY_IMPORT = {
     "errors": set(),
+    "allreduce": {"errors"},
     "documents": set(),
     "version": set(),
     "compiled": {"errors"},
@@ -30,9 +31,10 @@ MAY_IMPORT = {
     "hooks": {"errors", "compiled", "trace", "pacing", "host", "agent", "attachment"},
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
-    "importers": {"errors", "trace"},
-    "diagnose": {"errors", "documents", "words", "statistics", "trace"},
+    "importers": {"allreduce", "errors", "trace"},
+    "diagnose": {"allreduce", "errors", "documents", "words", "statistics", "trace"},
     "simulate": {
+        "allreduce",
         "compiled",
         "documents",
         "errors",
@@ -44,11 +46,21 @@ MAY_IMPORT = {
         "workers",
         "report",
     },
-    "report": {"errors", "words", "statistics", "trace", "diagnose", "simulate", "reproduce"},
+    "report": {
+        "allreduce",
+        "errors",
+        "words",
+        "statistics",
+        "trace",
+        "diagnose",
+        "simulate",
+        "reproduce",
+    },
     "export": {"errors", "words", "trace", "diagnose", "report"},
     "watch": {"errors", "documents", "lateness", "words", "trace", "diagnose", "report", "export"},
-    "explain": {"errors", "words", "simulate", "scenario", "reproduce"},
+    "explain": {"allreduce", "errors", "words", "simulate", "scenario", "reproduce"},
     "reproduce": {
+        "allreduce",
         "errors",
         "words",
         "statistics",
@@ -69,7 +81,7 @@ MAY_IMPORT = {
         "report",
         "words",
     },
-    "probe": {"errors", "documents", "words", "trace", "host", "simulate", "scenario"},
+    "probe": {"allreduce", "errors", "documents", "words", "trace", "host", "simulate", "scenario"},
 }
 #: These sit on top of everything.
 TOP = {"cli", "__init__", "__main__", "run"}

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.diagnose.measure.transfer import bus_factor, busbw_gBps
 from evenstep.trace.spool.layout import Op, Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -32,27 +31,6 @@ def test_a_collective_in_a_queue_does_not_move_yet():
     rows = open_case(World(transfer_ns=25 * MS).trace()).transfers.rows
     # entered 10 ms apart, 25 ms each: the second to fourth wait for the one before
     assert rows.transfer_ns == pytest.approx(25 * MS, abs=5)
-
-
-@pytest.mark.parametrize(
-    ("op", "ranks", "factor"),  # nccl-tests, doc/PERFORMANCE.md
-    [
-        (Op.ALL_REDUCE, 4, 1.5),
-        (Op.ALL_GATHER, 4, 0.75),
-        (Op.REDUCE_SCATTER, 8, 0.875),
-        (Op.ALL_TO_ALL, 8, 0.875),
-        (Op.BROADCAST, 8, 1.0),
-        (Op.REDUCE, 8, 1.0),
-    ],
-)
-def test_bus_bandwidth_is_that_of_nccl_tests(op, ranks, factor):
-    assert bus_factor(op, ranks) == factor
-    assert busbw_gBps(op, ranks, 1e9, 1e9) == pytest.approx(factor)
-
-
-def test_published_h100_bandwidth_comes_out():
-    # NVIDIA, 8x H100: 8 GiB in 31307 µs is 480 GB/s of bus bandwidth
-    assert busbw_gBps(Op.ALL_REDUCE, 8, 8 * 2**30, 31_307_000) == pytest.approx(480, rel=0.001)
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from evenstep import allreduce
 from evenstep.errors import UsageError
 from evenstep.explain import links
 from evenstep.explain.measures import (
@@ -18,7 +19,7 @@ from evenstep.explain.measures import (
     choice,
 )
 from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
-from evenstep.simulate.formulas import allreduce, contention, strategies
+from evenstep.simulate.formulas import contention, strategies
 
 
 def _allreduce(values: Mapping[str, Any]) -> Answer:

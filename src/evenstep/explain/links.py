@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from evenstep import allreduce
+from evenstep.allreduce import ALGORITHMS, Cost, Link
 from evenstep.errors import UsageError
 from evenstep.explain.measures import POSITIVE, RANKS, SHAPE, TIME, choice
 from evenstep.explain.topic import CitedFormula, Parameter
-from evenstep.simulate.formulas import allreduce
-from evenstep.simulate.formulas.allreduce import ALGORITHMS, Cost, Link
 
 _NAMES = (*ALGORITHMS, "hierarchical", "torus")
 _HIERARCHICAL = CitedFormula(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.allreduce import bus_factor
 from evenstep.probe.board import FAILED, STAGES, Board
 from evenstep.probe.samples import Series, series
 from evenstep.trace.ranks import format_ranks
@@ -42,8 +43,8 @@ class Reduction:
 
     @property
     def busbw_gBps(self) -> float:  # noqa: N802
-        """As nccl-tests defines it: times 2 (n - 1) / n."""
-        return self.algbw_gBps * 2 * (self.ranks - 1) / self.ranks
+        """As nccl-tests defines it: comparable with the speed of a link."""
+        return self.algbw_gBps * bus_factor("all_reduce", self.ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.allreduce import RING_PASSES, bus_factor
 from evenstep.documents import Document
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
@@ -53,13 +54,21 @@ class Shares:
 class CollectiveUse:
     """One kind of collective of a step."""
 
+    computed: ClassVar[tuple[str, ...]] = ("busbw_gBps",)
+
     operation: str
     algorithm: str
     bytes: float
     groups: int
     size: int
     alone_ns: float  # when all enter together and nobody else is on the links
-    busbw_gBps: float | None  # noqa: N815 - as nccl-tests defines it
+
+    @property
+    def busbw_gBps(self) -> float | None:  # noqa: N802
+        """What each rank's link would carry in a ring, as nccl-tests defines it; None: no ring."""
+        if self.operation not in RING_PASSES or not self.alone_ns:
+            return None
+        return self.bytes / self.alone_ns * bus_factor(self.operation, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,23 +214,7 @@ def _shares(account: StepSums) -> Shares:
 
 def _use(flow: Flow) -> CollectiveUse:
     groups, size = flow.members.shape
-    return CollectiveUse(
-        flow.operation,
-        flow.algorithm,
-        flow.bytes,
-        groups,
-        size,
-        alone_ns(flow),
-        _busbw(flow, size),
-    )
-
-
-def _busbw(flow: Flow, size: int) -> float | None:
-    """nccl-tests, PERFORMANCE.md: what each rank's link would carry in a ring."""
-    factor = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-    if flow.operation not in factor or not alone_ns(flow):
-        return None
-    return flow.bytes / alone_ns(flow) * factor[flow.operation] * (size - 1) / size
+    return CollectiveUse(flow.operation, flow.algorithm, flow.bytes, groups, size, alone_ns(flow))
 
 
 def _links(loads: LinkLoads) -> tuple[LinkUse, ...]:

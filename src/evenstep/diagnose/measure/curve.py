@@ -1,12 +1,4 @@
-"""Time of a collective by its size: a line through what was measured, and what algorithms give.
-
-Hockney 1994: t = alpha + S / B. Per algorithm (Thakur, Rabenseifner and Gropp 2005; Sanders, Speck
-and Träff 2009 for double trees), with n ranks, alpha a message and bandwidth B of a rank's link:
-
-    ring              2(n - 1) alpha + 2 S (n - 1) / (n B)
-    tree              2 log2(n) alpha + 2 S / B
-    hierarchical      2 S (g - 1) / (g B_i) + 2(N - 1) alpha + 2 S (N - 1) / (N g B_e)
-"""
+"""Time of a collective by its size: a line through what was measured (Hockney 1994: α + S/B)."""
 
 from __future__ import annotations
 
@@ -68,31 +60,3 @@ def _solved(sizes: Array, scale: Array, times: Array) -> tuple[float, float]:
     if per_byte < 0:
         alpha, per_byte = float(both[:, 0] @ target / (both[:, 0] @ both[:, 0])), 0.0
     return float(alpha), float(per_byte)
-
-
-# -- what algorithms give --------------------------------------------------------------------------
-
-
-def ring_ns(ranks: int, size_bytes: Any, alpha_ns: float, gBps: float) -> Any:  # noqa: N803
-    """All-reduce in a ring: reduce-scatter, then all-gather."""
-    return 2 * (ranks - 1) * alpha_ns + 2 * (ranks - 1) / ranks * np.asarray(size_bytes) / gBps
-
-
-def tree_ns(ranks: int, size_bytes: Any, alpha_ns: float, gBps: float) -> Any:  # noqa: N803
-    """All-reduce by a pipelined (double) binary tree."""
-    return 2 * np.log2(ranks) * alpha_ns + 2 * np.asarray(size_bytes) / gBps
-
-
-def hierarchical_ns(
-    per_node: int,
-    nodes: int,
-    size_bytes: Any,
-    alpha_ns: float,
-    inside_gBps: float,  # noqa: N803
-    outside_gBps: float,  # noqa: N803
-) -> Any:
-    """All-reduce inside nodes, then rings of one rank per node, each with its part."""
-    size = np.asarray(size_bytes)
-    inside = 2 * size * (per_node - 1) / (per_node * inside_gBps)
-    between = 2 * size * (nodes - 1) / (nodes * per_node * outside_gBps)
-    return inside + 2 * (nodes - 1) * alpha_ns + between

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import allreduce
 from evenstep.diagnose.measure.curve import TransferLine, line_through
 from evenstep.diagnose.measure.places import busiest, node_of, rack_of
-from evenstep.diagnose.measure.transfer import Transfers, bus_factor
+from evenstep.diagnose.measure.transfer import Transfers
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
 
@@ -55,7 +56,7 @@ class Shape(NamedTuple):
     @property
     def factor(self) -> float:
         """Bus bandwidth over algorithm bandwidth."""
-        return bus_factor(self.op, self.members)
+        return allreduce.bus_factor(Op(self.op).name.lower(), self.members)
 
     @property
     def busbw_gBps(self) -> float:  # noqa: N802

@@ -25,8 +25,6 @@ USUAL = 0.25  # quantile that a pause of the collector does not reach
 LOW, LOWER = 0.10, 0.02  # quantiles of what a fifth of the collectives, undisturbed, would show
 LOW_SIGMAS, BETWEEN_SIGMAS = 1.2816, 0.7722  # z(.9) and z(.98) - z(.9), normal distribution
 
-_HALVES = frozenset({Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.GATHER, Op.SCATTER})
-
 
 class Transfers(NamedTuple):
     """Collectives of the grid's steps that moved data, in order of group and sequence.
@@ -43,18 +41,6 @@ class Transfers(NamedTuple):
     def of_kind(self, column: str) -> Array:
         """A column of the kinds, for every row."""
         return np.asarray(self.kinds[column][self.rows.kind])
-
-
-def bus_factor(op: int, members: int) -> float:
-    """Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
-    if op == Op.ALL_REDUCE:
-        return 2 * (members - 1) / members
-    return (members - 1) / members if op in _HALVES else 1.0
-
-
-def busbw_gBps(op: int, members: int, size_bytes: float, time_ns: float) -> float:  # noqa: N802
-    """Bus bandwidth reached, in 10^9 bytes/s (bytes per nanosecond)."""
-    return bus_factor(op, members) * size_bytes / time_ns if time_ns > 0 else 0.0
 
 
 def transfers(grid: StepGrid) -> Transfers:

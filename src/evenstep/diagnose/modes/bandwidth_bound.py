@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import words
+from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case, found
@@ -180,7 +181,7 @@ def _projected(case: Case, shape: Shape, share: Share) -> list[Projection]:
     ranks, members = len(case.grid.ranks), shape.members
     projected = []
     for factor in FACTORS:
-        growth = (members * factor - 1) / (members * factor) * members / max(members - 1, 1)
+        growth = bus_factor("all_reduce", members * factor) / bus_factor("all_reduce", members)
         grown = [value * growth / (1 + value * (growth - 1)) for value in share]
         projected.append(Projection(ranks * factor, *grown))
     return projected

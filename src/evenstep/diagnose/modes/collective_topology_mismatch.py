@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evenstep import allreduce
+from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
 from evenstep.diagnose.lateness.case import Array, Case, found
 from evenstep.diagnose.measure import places
-from evenstep.diagnose.measure.curve import hierarchical_ns, ring_ns, tree_ns
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share
@@ -143,20 +144,25 @@ def _curves(case: Case, first: Crossed) -> list[Evidence]:
     size, measured = float(shape.sizes[-1]), round(float(shape.floors_ns[-1]))
     n, gBps = shape.members, first.ordered_gBps  # noqa: N806
     alpha = shape.line.alpha_ns / (2 * (n - 1)) if shape.line is not None else 0.0
-    per_node = max(1, n // shape.nodes)
-    inside = _inside_gBps(case)
+    link = Link(gBps, alpha)
     given = {
-        "ring_in_this_order": ring_ns(n, size, alpha, gBps / shape.leaving),
-        "ring_in_the_best_order": ring_ns(n, size, alpha, gBps),
-        "tree": tree_ns(n, size, alpha, gBps),
-        "hierarchical": hierarchical_ns(
-            per_node, shape.nodes, size, alpha, inside, gBps / per_node
-        ),
+        "ring_in_this_order": allreduce.ring(size, n, Link(gBps / shape.leaving, alpha)),
+        "ring_in_the_best_order": allreduce.ring(size, n, link),
+        "tree": allreduce.double_tree(size, n, link),
+        "hierarchical": _hierarchical(case, shape, size, link),
     }
     return [
-        Evidence(f"time_as_{name}", measured, round(float(time)), "ns")
-        for name, time in given.items()
+        Evidence(f"time_as_{name}", measured, round(float(cost.time_ns)), "ns")
+        for name, cost in given.items()
     ]
+
+
+def _hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:
+    """All-reduce inside the nodes, then between them over one stream of each."""
+    per_node = max(1, shape.members // shape.nodes)
+    outer = stream._replace(gBps=stream.gBps / per_node)
+    inner = Link(_inside_gBps(case))
+    return allreduce.hierarchical(size, shape.nodes, per_node, inner=inner, outer=outer)
 
 
 def _inside_gBps(case: Case) -> float:  # noqa: N802
@@ -194,12 +200,9 @@ def _options(case: Case, first: Crossed, share: Share, kind: str) -> list[Option
 def _hierarchy_saves(case: Case, first: Crossed) -> float:
     """Time per byte that a hierarchical algorithm would save; never less than none."""
     shape = first.shape
-    per_node = max(1, shape.members // shape.nodes)
     whole = shape.factor / shape.busbw_gBps
-    between = (shape.nodes - 1) / shape.nodes / first.ordered_gBps
-    inside = (per_node - 1) / per_node / _inside_gBps(case)
-    passes = 2 if shape.op == int(Op.ALL_REDUCE) else 1
-    return max(0.0, whole - passes * (between + inside))
+    layered = _hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns
+    return max(0.0, whole - (layered if shape.op == int(Op.ALL_REDUCE) else layered / 2))
 
 
 MODE = Mode(

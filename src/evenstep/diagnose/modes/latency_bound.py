@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep import words
+from evenstep import allreduce, words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
 from evenstep.diagnose.lateness.case import Array, Case, found
 from evenstep.diagnose.measure.expected import SLOWEST_GBPS, USUAL_GBPS, Shape, reference
@@ -152,18 +152,18 @@ def _options(case: Case, small: list[Small], share: Share) -> list[Option]:
     ]
     ranks = first.shape.members
     if ranks >= 8:
-        fewer = 1 - np.log2(ranks) / (ranks - 1)
+        fewer = 1 - allreduce.depth(ranks) / (ranks - 1)
         alpha = sum(
             np.where(p.shape.rows, np.minimum(p.alpha_ns, case.transfers.rows.transfer_ns), 0)
             for p in small
         )
-        gain = case.share(np.minimum(case.gained(alpha * fewer), case.grid.step_ns))
+        gain = case.share(np.minimum(case.gained(np.asarray(alpha * fewer)), case.grid.step_ns))
         options.append(
             Option(
                 "an algorithm of fewer hops: NCCL_ALGO=Tree (or NVLS), NCCL_PROTO=LL128",
                 *gain.rounded(),
                 "less bandwidth for large sizes",
-                "2 log2(n) alpha of a tree instead of 2(n - 1) alpha of a ring, if it is one now",
+                "2 ceil(log2 n) alpha of a tree; a ring, if it is one now, has 2(n - 1) alpha",
             )
         )
     return options

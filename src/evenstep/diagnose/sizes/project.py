@@ -214,7 +214,7 @@ def _transfer(grows: Growth, ranks: int) -> str:
     )  # fmt: skip
     return (
         f"the fabric at {ranks} ranks was not measured: exposed transfer is "
-        f"taken to grow {grows.factor(ranks):.3g}-fold (ring 2S(n-1)/(nB), tree 2 log2(n) α), "
+        f"taken to grow {grows.factor(ranks):.3g}-fold (ring 2S(n-1)/(nB), tree 2⌈log₂n⌉α), "
         f"between {low:.3g} and {high:.3g}{known}"
     )
 

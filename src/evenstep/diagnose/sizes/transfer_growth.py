@@ -1,16 +1,16 @@
 """How the time of collectives grows with ranks: α + S/B, in ring and tree form.
 
-All-reduce of S bytes: a ring takes 2(n−1)α + 2S(n−1)/(nB), a tree 2·log2(n)·α + 2S/B. What one run
+All-reduce of S bytes: a ring takes 2(n−1)α + 2S(n−1)/(nB), a tree 2⌈log₂n⌉α + 2S/B. What one run
 shows is the transfer at its own size; how much of it is latency, several message sizes tell.
 """
 
 from __future__ import annotations
 
-from math import log2
 from typing import NamedTuple
 
 import numpy as np
 
+from evenstep.allreduce import bus_factor, depth
 from evenstep.diagnose.measure.curve import line_through
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.transfer import transfers
@@ -72,8 +72,8 @@ class Growth(NamedTuple):
         if self.ranks < 2:
             return 1.0, 1.0, 1.0
         share = self.latency_share or 0.0
-        bandwidth = ((ranks - 1) / ranks) / ((self.ranks - 1) / self.ranks)
-        tree, ring = log2(max(ranks, 1)) / log2(self.ranks), (ranks - 1) / (self.ranks - 1)
+        bandwidth = bus_factor("all_reduce", ranks) / bus_factor("all_reduce", self.ranks)
+        tree, ring = depth(ranks) / depth(self.ranks), (ranks - 1) / (self.ranks - 1)
         worst = (1 - share) * bandwidth + share * ring
         expected = (1 - share) * bandwidth + share * tree
         return 1.0, expected, tree if self.latency_share is None else worst

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import allreduce
+from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure import curve
@@ -53,20 +55,23 @@ def algorithm_change(case: Case, spec: Spec) -> Change:
         mine = (rows.op == int(Op.ALL_REDUCE)) & (rows.members == members)
         size = rows.size_bytes[mine].astype(float)
         alpha = line.alpha_ns / (2 * (members - 1))
-        gBps = line.gBps * 2 * (members - 1) / members  # noqa: N806
-        ratio = _ALGORITHMS[spec.change](case, members, size, alpha, gBps) / line.time_ns(size)
+        gBps = line.gBps * allreduce.bus_factor("all_reduce", members)  # noqa: N806
+        cost = _ALGORITHMS[spec.change](case, members, Link(gBps, alpha))
+        ratio = cost.grown(size) / line.time_ns(size)
         shorter[mine] = rows.transfer_ns[mine] * (1 - ratio)
     return case.transferred(shorter)
 
 
-def _hierarchical(case: Case, members: int, size: Array, alpha: float, gBps: float) -> Any:  # noqa: N803
+def _hierarchical(case: Case, members: int, link: Link) -> Cost:
     nodes = min(len(case.trace.nodes), members)
-    return curve.hierarchical_ns(members // nodes, nodes, size, alpha, gBps, gBps)
+    inner = link._replace(latency_ns=0.0)
+    return allreduce.hierarchical(1.0, nodes, members // nodes, inner=inner, outer=link)
 
 
-_ALGORITHMS: dict[str, Callable[..., Any]] = {
-    "ring": lambda _, *how: curve.ring_ns(*how),
-    "tree": lambda _, *how: curve.tree_ns(*how),
+#: Cost of an all-reduce of one byte.
+_ALGORITHMS: dict[str, Callable[[Case, int, Link], Cost]] = {
+    "ring": lambda _, members, link: allreduce.ring(1.0, members, link),
+    "tree": lambda _, members, link: allreduce.double_tree(1.0, members, link),
     "hierarchical": _hierarchical,
 }
 

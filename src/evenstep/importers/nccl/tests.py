@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evenstep.allreduce import bus_factor
 from evenstep.errors import TraceError
 from evenstep.importers.content import TextLine, lines, reported, whole_json
 from evenstep.importers.format import CompanionFormat, Progress, SourceFile
@@ -290,10 +291,9 @@ def _implied(
     if root is not None and root >= 0:
         return Op.REDUCE if reduces else Op.BROADCAST
     if not reduces or not algbw or not busbw or not ranks or ranks < 3:
-        return None  # all-gather, all-to-all and others look alike
-    part = (ranks - 1) / ranks  # of two ranks, both ratios are near what rounding can hide
-    for op, factor in ((Op.ALL_REDUCE, 2 * part), (Op.REDUCE_SCATTER, part)):
-        if abs(busbw / algbw / factor - 1) < _RATIO_ERROR:
+        return None  # others look alike; of two ranks, the ratios are near what rounding hides
+    for op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER):
+        if abs(busbw / algbw / bus_factor(op.name.lower(), ranks) - 1) < _RATIO_ERROR:
             return op
     return None
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import allreduce
+from evenstep.allreduce import Link
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.measure.curve import hierarchical_ns, ring_ns, tree_ns
 from evenstep.diagnose.measure.expected import RINGS, Shape, reference
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -118,11 +119,14 @@ def _expected(
 ) -> list[Array | None]:
     """Times of `ALGORITHMS`; None where one does not apply."""
     n, each = shape.members, max(shape.members // shape.nodes, 1)
-    ring = ring_ns(n, size, alpha_ns, gBps)
+    link = Link(gBps, alpha_ns)
+    ring = allreduce.ring(1.0, n, link).grown(size)
     if shape.op != int(Op.ALL_REDUCE):
         return [ring / 2, None, None]  # half of an all-reduce; the others are closed for that alone
     layered = None
     if shape.nodes > 1 and each > 1:
         inside = max((one.busbw_gBps for one in case.shapes if one.nodes == 1), default=np.inf)
-        layered = hierarchical_ns(each, shape.nodes, size, alpha_ns, inside, gBps / each)
-    return [ring, tree_ns(n, size, alpha_ns, gBps), layered]
+        outer = Link(gBps / each, alpha_ns)
+        cost = allreduce.hierarchical(1.0, shape.nodes, each, inner=Link(inside), outer=outer)
+        layered = cost.grown(size)
+    return [ring, allreduce.double_tree(1.0, n, link).grown(size), layered]

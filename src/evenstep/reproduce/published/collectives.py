@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from evenstep.allreduce import Link, bus_factor, bus_gBps, in_switch, pipelined_ns, ring
 from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
-from evenstep.simulate.formulas.allreduce import bus_gBps, pipelined_ns
 
 MIB, GIB = 2**20, 2**30
 
@@ -37,7 +37,7 @@ def nvls_ns(size_bytes: float, *, latency_ns: float, gBps: float, ranks: int = 8
 
 def _nvls_wire(size_bytes: float, ranks: int) -> float:
     """Bytes that leave a GPU: its data once, and what it owns of the result."""
-    return size_bytes * (ranks + 1) / ranks
+    return in_switch(size_bytes, ranks, Link(1.0)).transfer_ns
 
 
 def nvls() -> System:
@@ -48,8 +48,8 @@ def nvls() -> System:
             size, latency_ns=latency, gBps=speed) / 1e3, "µs", fitted=size in (MIB, 8 * GIB))
         for size, measured in NVLS_US.items()
     ]  # fmt: skip
-    ring = NVLINKS["H100"] * NVLINK_GBPS["H100"]
-    rows.append(PublishedRow("bus bandwidth of the ring", 370.0, ring, "GB/s",
+    rows.append(PublishedRow("bus bandwidth of the ring", 370.0,
+                    NVLINKS["H100"] * NVLINK_GBPS["H100"], "GB/s",
                     note="18 links at NCCL's own figure; nothing fitted"))  # fmt: skip
     return System(
         name="8× H100, one node, NVLS",
@@ -66,7 +66,7 @@ def peaks() -> System:
     """Two and three nodes of A100 and H100."""
     latency, _ = nvls_fit()
     large = 16 * GIB
-    speed = _solve(2 * 15 / 16 * large / 465.0, latency, _nvls_wire(large, 8))
+    speed = _solve(bus_factor("all_reduce", 16) * large / 465.0, latency, _nvls_wire(large, 8))
     tree = 15 / 16 * NVLINKS["A100"] * NVLINK_GBPS["A100"]
     small_nodes = [_ring_bus(size, 8, 4 * 50.0, latency) for size in (16 * MIB, 256 * MIB)]
     rows = [
@@ -101,9 +101,8 @@ def peaks() -> System:
 
 def _ring_bus(size_bytes: float, ranks: int, node_gbps: float, latency_ns: float) -> float:
     """Bus bandwidth of a ring over all NICs of a node, pipelined."""
-    wire = 2 * size_bytes * (ranks - 1) / ranks
-    time = pipelined_ns(wire / (node_gbps * NIC_SHARE), latency_ns)
-    return bus_gBps(size_bytes, ranks, time)
+    transfer_ns = ring(size_bytes, ranks, Link(node_gbps * NIC_SHARE)).transfer_ns
+    return bus_gBps(size_bytes, ranks, pipelined_ns(transfer_ns, latency_ns))
 
 
 def _solve(time_ns: float, latency_ns: float, wire_bytes: float) -> float:

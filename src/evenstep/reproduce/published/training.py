@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from evenstep.allreduce import Link, ring
 from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario.scenario import Scenario
@@ -148,7 +149,7 @@ def horovod() -> System:
     """512 P100 in servers of four, one 25 Gb/s NIC each."""
 
     def transfer(size_bytes: float) -> float:
-        return 2 * size_bytes * 511 / 512 / (_NIC_GBPS * 1e9)
+        return ring(size_bytes, 512, Link(_NIC_GBPS)).time_ns / 1e9
 
     size, compute, efficiency = HOROVOD["VGG-16"]
     exposed = compute * (1 / efficiency - 1) / transfer(size)

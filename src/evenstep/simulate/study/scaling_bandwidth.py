@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.allreduce import bus_factor
 from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster
 from evenstep.scenario.parts import Work
@@ -21,9 +22,6 @@ from evenstep.simulate.simulation import Setup, step_ns
 from evenstep.simulate.wires.carriage import alone_ns
 
 Array = npt.NDArray[Any]
-
-#: Bytes a rank sends ÷ bytes of the collective, without (n-1)/n (nccl-tests, PERFORMANCE.md).
-_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 _DISTURBING = ("noise", "neighbours", "strategy")
 
@@ -82,8 +80,8 @@ def wire_ns(flow: Flow, setup: Setup) -> float:
     size = int(flow.members.shape[1])
     if size < 2:
         return 0.0
-    factor = _FACTOR.get(flow.operation, 1.0) * (size - 1) / size
-    return factor * flow.bytes / _speed(setup.scenario.cluster, setup.placement.node[flow.members])
+    sent = bus_factor(flow.operation, size) * flow.bytes
+    return sent / _speed(setup.scenario.cluster, setup.placement.node[flow.members])
 
 
 def _speed(cluster: Cluster, node: Array) -> float:

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep import allreduce
+from evenstep.allreduce import ALGORITHMS, Link
 from evenstep.errors import ConfigError
-from evenstep.simulate.formulas import allreduce
-from evenstep.simulate.formulas.allreduce import ALGORITHMS, Link
 
 SIZES = st.floats(1, 1e12)
 RANKS = st.integers(2, 5000)
@@ -131,3 +131,39 @@ def test_depth_is_the_smallest_power_of_two_that_suffices(n):
 def test_a_link_that_cannot_be_is_refused(link):
     with pytest.raises(ConfigError):
         allreduce.ring(1e6, 4, link)
+
+
+def test_a_tree_of_six_has_three_levels_each_way():
+    # each round doubles who has the result: 1, 2, 4, 6 of them; so many rounds up, so many down
+    reached, rounds = 1, 0
+    while reached < 6:
+        reached, rounds = min(2 * reached, 6), rounds + 1
+    assert rounds == 3
+    assert allreduce.double_tree(0, 6, Link(1, 1000)).time_ns == 2 * 3 * 1000
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "factor"),  # nccl-tests, doc/PERFORMANCE.md
+    [
+        ("all_reduce", 4, 1.5),
+        ("all_gather", 4, 0.75),
+        ("reduce_scatter", 8, 0.875),
+        ("all_to_all", 8, 0.875),
+        ("broadcast", 8, 1.0),
+        ("reduce", 8, 1.0),
+    ],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(operation, ranks, factor):
+    assert allreduce.bus_factor(operation, ranks) == factor
+
+
+def test_published_h100_bandwidth_comes_out():
+    # NVIDIA, 8x H100: 8 GiB in 31307 µs is 480 GB/s of bus bandwidth
+    assert allreduce.bus_gBps(8 * 2**30, 8, 31_307_000) == pytest.approx(480, rel=0.001)
+
+
+@given(SIZES, RANKS, LINKS)
+def test_a_cost_grows_with_its_bytes_as_computed_anew(size, n, link):
+    for formula in ALGORITHMS.values():
+        grown = formula.cost(1.0, n, link).grown(size)
+        assert grown == pytest.approx(formula.cost(size, n, link).time_ns, rel=1e-9)

@@ -1,5 +1,7 @@
 """How long an all-reduce takes, by algorithm: latency × rounds + bytes ÷ bandwidth.
 
+The one home of these forms: `tests/test_house.py` looks for others. Standard library only.
+
 Symbols: n ranks, S bytes per rank, α latency of one message, B bandwidth of one rank's link in each
 direction. A bandwidth of x GB/s is x bytes per nanosecond, so S/B is in nanoseconds.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evenstep.errors import ConfigError
 
@@ -24,6 +26,10 @@ class Cost(NamedTuple):
     def time_ns(self) -> float:
         """Latency and transfer together."""
         return self.latency_ns + self.transfer_ns
+
+    def grown(self, factor: Any) -> Any:
+        """Time in ns of `factor` times the bytes, or of an array of them: every form is linear."""
+        return self.latency_ns + self.transfer_ns * factor
 
 
 class Link(NamedTuple):
@@ -48,7 +54,10 @@ def ring(size_bytes: float, n: int, link: Link) -> Cost:
 
 
 def double_tree(size_bytes: float, n: int, link: Link) -> Cost:
-    """2⌈log₂n⌉α + 2S/B: two trees, each rank inner in one of them; long messages in pieces."""
+    """2⌈log₂n⌉α + 2S/B: two trees, each rank inner in one of them; long messages in pieces.
+
+    Levels are whole: of 6 ranks, the last is three messages from the root, not log₂ 6 = 2.58.
+    """
     rounds = 2 * depth(n)
     return _cost(link, rounds, 2 * size_bytes if n > 1 else 0.0)
 
@@ -135,9 +144,22 @@ def limit_ns(size_bytes: float, gBps: float) -> float:  # noqa: N803
     return 2 * size_bytes / gBps
 
 
+#: Passes of a ring of n ranks, each of which moves (n−1)/n of the bytes over every link.
+RING_PASSES = {
+    "all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "gather": 1,
+    "scatter": 1,
+}  # fmt: skip
+
+
+def bus_factor(operation: str, n: int) -> float:
+    """Bus bandwidth ÷ algorithm bandwidth of an operation, 1 from or to a root (nccl-tests,
+    doc/PERFORMANCE.md)."""
+    return RING_PASSES[operation] * (n - 1) / n if operation in RING_PASSES else 1.0
+
+
 def bus_gBps(size_bytes: float, n: int, time_ns: float) -> float:  # noqa: N802
-    """Bus bandwidth: S/t × 2(n−1)/n, comparable with the link's speed (nccl-tests PERFORMANCE)."""
-    return size_bytes / time_ns * 2 * (n - 1) / n
+    """Bus bandwidth of an all-reduce: S/t × 2(n−1)/n, comparable with the link's speed."""
+    return bus_factor("all_reduce", n) * size_bytes / time_ns
 
 
 def pipelined_ns(transfer_ns: float, latency_ns: float) -> float:
