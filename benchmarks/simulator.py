@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.measure import Row
 from benchmarks.ranks import run_alone
+
+if TYPE_CHECKING:
+    from evenstep.scenario.scenario import Scenario
 
 COMMAND = "python -m benchmarks simulator"
 JOB = "benchmarks.jobs.simulating"
@@ -23,6 +26,8 @@ RING_BARS = {1024: 0.2, 4096: 0.3}  # ranks: seconds
 FLAT = ((24, 1), (64, 1), (256, 1), (1024, 1), (1024, 5))  # ranks and steps
 SHARED_BAR, FLAT_BAR, EXACT_BAR, JUMP_BAR = 20.0, 2.0, 1e-6, 0.005
 WORLDS = 1000
+GROWN = range(60, 71)  # ranks
+RINGS_A_STEP = 3  # of a sharded job: all-gather forward and backward, reduce-scatter
 BESIDE = 128  # nodes that neighbours need
 SPINES = ("fabric.kind=leaf_spine", "fabric.nodes_per_leaf=32", "fabric.oversubscription=4")
 MESH = (
@@ -41,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Exactness, then what each shape of job costs."""
-    rows = [_exact(args.worlds), _grown()]
+    rows = [_exact(args.worlds), _grown(), _grown_scattered()]
     rows += [_ring(ranks, bar) for ranks, bar in RING_BARS.items()]
     rows += [_noisy(), *_shared(), *_jobs()]
     return rows if args.quick else rows + _large()
@@ -65,22 +70,53 @@ def _exact(worlds: int) -> Row:
 
 
 def _grown() -> Row:
-    """A job grown rank by rank: the change of its step beyond a straight line's."""
-    from evenstep.scenario import scenario
+    """A job grown rank by rank: the largest change of its step."""
     from evenstep.simulate.simulation import simulate
 
-    steps = []
-    for ranks in range(60, 71):
-        sets = ["cluster.nodes=70", *SPINES, "fabric.nodes_per_leaf=8", f"job.ranks={ranks}",
-                "cluster.gpus_per_node=1", "work.kind=fsdp", "work.buckets=4",
-                "work.forward_ms=30", "work.backward_ms=60", "work.gradient_bytes=400MB",
-                "collectives.algorithm=ring"]  # fmt: skip
-        steps.append(simulate(scenario.parse({}, sets)).step_time.mean_ns)
+    steps = [simulate(_sharded(ranks)).step_time.mean_ns for ranks in GROWN]
     jump = float(np.abs(np.diff(steps) / steps[:-1]).max())
     return Row(
         "a sharded job at 4:1 grown rank by rank from 60 to 70: largest change of its step",
         f"<= {100 * JUMP_BAR:.1f} %", f"{100 * jump:.2f} %", jump <= JUMP_BAR, COMMAND,
     )  # fmt: skip
+
+
+def _grown_scattered() -> Row:
+    """Where every hop crosses the spine, a rank more may hash a flow more to the fullest uplink:
+    the change of the step is told beside what counting those flows gives."""
+    from evenstep.simulate.simulation import set_up, simulate
+
+    steps, counted, flows = [], [], []
+    for ranks in GROWN:
+        asked = _sharded(ranks, "job.placement=scattered")
+        setup = set_up(asked)
+        gpu = setup.placement.gpu
+        link = setup.network.routes(gpu, np.roll(gpu, -1)).link
+        on = np.bincount(link, minlength=len(setup.network.capacity))
+        fullest = int((on / setup.network.capacity).argmax())
+        sent = RINGS_A_STEP * asked.work.gradient_bytes * (ranks - 1) / ranks
+        steps.append(simulate(asked).step_time.mean_ns)
+        counted.append(sent * on[fullest] / setup.network.capacity[fullest])
+        flows.append(int(on[fullest]))
+    jump = float(np.abs(np.diff(steps) / steps[:-1]).max())
+    left = float(np.abs(np.diff(np.subtract(steps, counted)) / steps[:-1]).max())
+    return Row(
+        "the same, scattered: largest change beyond that of the flows on the fullest uplink",
+        f"<= {100 * JUMP_BAR:.1f} %",
+        f"{100 * left:.2f} %; with it {100 * jump:.1f} %: {min(flows)} to {max(flows)} flows hash "
+        "to the same uplink of a leaf that has two",
+        left <= JUMP_BAR, COMMAND,
+    )  # fmt: skip
+
+
+def _sharded(ranks: int, *sets: str) -> Scenario:
+    from evenstep.scenario import scenario
+
+    return scenario.parse({}, [
+        "cluster.nodes=70", *SPINES, "fabric.nodes_per_leaf=8", f"job.ranks={ranks}",
+        "cluster.gpus_per_node=1", "work.kind=fsdp", "work.buckets=4", "work.forward_ms=30",
+        "work.backward_ms=60", "work.gradient_bytes=400MB", "collectives.algorithm=ring", *sets,
+    ])  # fmt: skip
 
 
 # -- what it costs ---------------------------------------------------------------------------------
