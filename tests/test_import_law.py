@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "scenario": {"errors", "words", "trace", "pacing"},
     "workers": {"errors"},
     "host": {"errors", "trace"},
-    "agent": {"errors", "lateness", "trace", "pacing", "host", "hooks", "attachment"},
+    "agent": {"errors", "lateness", "trace", "pacing", "host", "hooks", "attachment", "probe"},
     "hooks": {"errors", "compiled", "trace", "pacing", "host", "agent", "attachment"},
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
@@ -81,7 +81,17 @@ MAY_IMPORT = {
         "report",
         "words",
     },
-    "probe": {"allreduce", "errors", "documents", "words", "trace", "host", "simulate", "scenario"},
+    "probe": {
+        "allreduce",
+        "errors",
+        "documents",
+        "words",
+        "statistics",
+        "trace",
+        "host",
+        "simulate",
+        "scenario",
+    },
 }
 #: These sit on top of everything.
 TOP = {"cli", "__init__", "__main__", "run"}
@@ -100,6 +110,8 @@ LIVE = {
     "__init__",
 }
 
+#: Of the probe, what runs inside a job.
+IN_JOB = {ROOT / "probe" / "kernels.py", ROOT / "probe" / "periodic.py"}
 SOURCES = sorted(ROOT.rglob("*.py"))
 
 
@@ -147,7 +159,7 @@ def live_modules():
     """Modules that may be imported inside a training process."""
     for path in SOURCES:
         package = package_of(path)
-        live = package in LIVE or path.parent == ROOT / "trace" / "spool"
+        live = package in LIVE or path.parent == ROOT / "trace" / "spool" or path in IN_JOB
         if live and path.name != "sitecustomize.py":
             yield module_name(path)
 

@@ -7,7 +7,7 @@ from itertools import permutations
 
 from evenstep.probe.outcome import ProbedPlace, ProbeResult, Reduction
 from evenstep.probe.rank import teams
-from evenstep.probe.samples import series
+from evenstep.statistics.outliers import series
 
 USUAL_NS, MESSAGE_BYTES = 1_000_000.0, 4_000_000
 #: A ring's message: α in ns, B in GB/s.

@@ -76,7 +76,7 @@ class Background:
         from evenstep.host.sources import all_sources
 
         sources = self._sources = all_sources(
-            thread_id=threading.get_native_id(), device_index=self._device_index
+            thread_id=threading.get_native_id(), device_index=self.device_index
         )
         return Sampler(
             sources,
@@ -87,7 +87,8 @@ class Background:
         )
 
     @property
-    def _device_index(self) -> int | None:
+    def device_index(self) -> int | None:
+        """The device that this rank has selected; None on a processor."""
         indices = (hooks.device_index for hooks in tuple(self._hooks.values()))
         return next((index for index in indices if index is not None), None)
 
@@ -259,7 +260,7 @@ class Background:
         except (OSError, NvmlError, EvenstepError):
             nvml = None
         try:
-            self._spool.add_fact("locality", locality(self._device_index, nvml=nvml))
+            self._spool.add_fact("locality", locality(self.device_index, nvml=nvml))
         finally:
             if nvml is not None:
                 nvml.close()

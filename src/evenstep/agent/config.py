@@ -71,6 +71,11 @@ class Config:
     sample_period_s: float = _setting(
         1.0, values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
     )
+    probe_every: int | None = _setting(
+        None,
+        values.COUNT,
+        "measure this rank's machine for 20 ms after every so many steps; by default never",
+    )
     samples_per_step: int | None = _setting(
         None, values.COUNT, "samples a rank handles per step, where the loader does not show it"
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.actions.action import OFF
 from evenstep.agent.actions.conductor import Conductor
@@ -34,11 +35,16 @@ from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.agent.vigil import Vigil
+from evenstep.errors import EvenstepError
 from evenstep.host.resources import ResourceCounters
 from evenstep.pacing import Pacer, PacerSettings, TrialBudget
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
+from evenstep.trace.spool.layout import HOST_DEVICE
 from evenstep.trace.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from evenstep.probe.periodic import PeriodicProbe
 
 log = logging.getLogger("evenstep")
 
@@ -90,6 +96,8 @@ class Agent:
             samples_per_step=config.samples_per_step,
             at_once=start.mode == "on",
         )
+        self._probe: PeriodicProbe | None = None  # made when the first step has ended
+        self._probe_every = config.probe_every  # None: never, or no longer
         self._vigil = Vigil(self.recorder, self._work.durations)
         self._heartbeat = Heartbeat(spool, [self._vigil.look] if config.stacks else [])
         self._conductor = Conductor(
@@ -263,9 +271,27 @@ class Agent:
             self._conductor.end_step(closed)
         if self._control.due or self._work.at_once:
             self._steering.look(closed)
+        if self._probe_every is not None:
+            self._probe_after(closed.number + 1, self._probe_every)
         spared = not (self._conductor.acts or self._work.at_once)
         for begins in self._stepped:
             begins(closed.number + 1, spared=spared)
+
+    def _probe_after(self, steps: int, every: int) -> None:
+        """Measure the machine if it is time; what fails is said once and not tried again."""
+        began_ns = time.thread_time_ns()
+        index = self._background.device_index
+        try:
+            if self._probe is None:
+                self._probe = _make_probe(index, every)
+            for metric, value in self._probe.after(steps).items():
+                self.recorder.sample(metric, HOST_DEVICE if index is None else index, value)
+        except Exception as error:  # torch's have no common class
+            if signal_behind(error) is not None:
+                raise
+            self._probe_every = self._probe = None
+            self._notes.failed("periodic probe", error)
+        self.recorder.own_ns += time.thread_time_ns() - began_ns
 
     def end_past_step(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
         """Close a step of which it is known only now that it ended then, with record `upto`."""
@@ -296,6 +322,15 @@ class Agent:
                 "mode": self._pace.pacer.settings.mode,
             },
         )
+
+
+def _make_probe(index: int | None, every: int) -> PeriodicProbe:
+    """What measures this rank's machine. Raises `EvenstepError` where the job has no torch."""
+    from evenstep.probe.periodic import PeriodicProbe
+
+    if "torch" not in sys.modules:
+        raise EvenstepError("it measures with torch, which this job does not use")
+    return PeriodicProbe(sys.modules["torch"], index, every=every)
 
 
 def _local_world(environ: Mapping[str, str]) -> int:

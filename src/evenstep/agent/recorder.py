@@ -112,6 +112,7 @@ class Recorder:
         self.event_cost = OwnCost(EVENT_SAMPLE)  # of an event on the training thread
         self.end_cost = OwnCost(END_SAMPLE)  # of ending a step
         self.events = 0  # of the running step
+        self.own_ns = 0  # of the thread's time in it that our probe took
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
@@ -242,6 +243,7 @@ class Recorder:
         self.after = closed.upto
         closed.held_ns, closed.standing = held_ns, standing
         closed.events, self.events = self.events, 0
+        closed.own_ns, self.own_ns = self.own_ns, 0
         return closed
 
     def settle(self, closed: ClosedStep, used: ResourceUse) -> None:
@@ -268,7 +270,8 @@ class Recorder:
         }
         lasted_ns = closed.end_ns - closed.start_ns
         counted["agent_ns"] = (
-            self.event_cost.of(closed.events, 0)
+            closed.own_ns
+            + self.event_cost.of(closed.events, 0)
             + self.end_cost.of(1, 0)
             + self.cost.of(len(found), lasted_ns)
         )

@@ -55,6 +55,7 @@ class ClosedStep:
         "events",
         "held_ns",
         "number",
+        "own_ns",
         "pauses",
         "phase_ns",
         "run_delay_ns",
@@ -74,6 +75,7 @@ class ClosedStep:
         self.samples = 0
         self.held_ns = 0  # pacing delay spent inside
         self.events = 0  # of ours, on the training thread
+        self.own_ns = 0  # of the thread's time that our probe took
         self.seq = 0  # its own record
         self.after = self.upto = 0  # its records come after the one and go up to the other
         self.standing: ResourceCounters | None = None  # the kernel's counters at its end

@@ -47,6 +47,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--act", metavar="NAME,…", help="what may be done about the job while it pays: "
         f"{', '.join(ACTIONS)}, or auto"
     )  # fmt: skip
+    parser.add_argument(
+        "--probe-every", metavar="N", help="measure each rank's machine for 20 ms every N steps"
+    )
     for table, what in (("pace", "hold only"), ("record", "observe only")):
         add_part(parser, what, prefix=f"{table}-")
 
@@ -83,6 +86,7 @@ def parse_settings(args: argparse.Namespace) -> dict[str, str]:
         "out",
         "pace",
         "act",
+        "probe_every",
         *(f"{table}_{name}" for table in config.TABLES for name in PARTS),
     ]
     values = {name: getattr(args, name) for name in names}

@@ -18,6 +18,7 @@ from evenstep.diagnose.measure.attempts import PREEMPTED, known
 from evenstep.diagnose.measure.callstacks import with_stacks
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
+from evenstep.diagnose.measure.probes import with_probe
 from evenstep.diagnose.measure.restarts import entries
 from evenstep.diagnose.modes import async_staleness, hang
 from evenstep.diagnose.modes.catalog import MODES
@@ -42,7 +43,8 @@ def diagnose(trace: Trace) -> Diagnosis:
             findings += mode.find(case)
     findings = attributed(case, findings)
     findings.sort(key=_place)
-    findings = [replace(with_stacks(trace, titled(one)), change=None) for one in findings]
+    findings = [with_stacks(trace, with_probe(trace, titled(one))) for one in findings]
+    findings = [replace(one, change=None) for one in findings]
     numbers = summary(trace, case.grid) | dynamics(case)
     numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}
     numbers["unexplained"] = case.unexplained

@@ -2,7 +2,8 @@
 
 Plan       what is measured, stage by stage                           rank.py, tournament.py
 Board      where ranks post what they have measured                   board.py
-Samples    repeated measurements of one thing                         samples.py, kernels.py
+Kernels    repeated measurements of one rank                          kernels.py
+Periodic   the same, smaller, between two steps of a job              periodic.py
 Outcome    what the posts come to                                     outcome.py, ends.py
 Finding    who is slow, beyond what the noise allows                  findings.py
 document   plain values: JSON, and the floors of a diagnosis          document.py, page.py

@@ -6,7 +6,7 @@ from typing import Any
 
 from evenstep.probe.findings import Judgement
 from evenstep.probe.outcome import ProbedPlace, ProbeResult
-from evenstep.probe.samples import Series
+from evenstep.statistics.outliers import Series
 
 SCHEMA = "evenstep.probe/1"
 FLOORS_SCHEMA = "evenstep.floors/1"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from evenstep.documents import Document, Meta, Natural
 from evenstep.probe.ends import Edge, SlowEnd, common_ends, suspected
 from evenstep.probe.outcome import ProbeResult
-from evenstep.probe.samples import Outliers, standing
+from evenstep.statistics.outliers import Outliers, standing
 
 KINDS = (
     "missing_rank", "slow_node", "slow_rank", "slow_memory", "slow_adapter", "slow_link",

@@ -1,4 +1,4 @@
-"""What is timed on one rank alone: a matrix product and a copy. Torch is imported by who calls."""
+"""What is timed on one rank alone: a matrix product and copies. Torch is imported by who calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 FEWEST, MOST = 10, 400  # repeats
 _WARM_UP = 3
 
+Work = Callable[[], object]
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeDevice:
@@ -18,6 +20,7 @@ class ProbeDevice:
     torch: Any
     kind: str  # "cpu" or "cuda" (also AMD's)
     index: int = 0
+    in_job: bool = False  # beside a job, which needs the memory and the time
 
     @property
     def place(self) -> Any:
@@ -26,12 +29,15 @@ class ProbeDevice:
 
     @property
     def side(self) -> int:
-        """Of the square matrices: 5 ms on a core, 2 ms on a GPU of a thousand TFLOP/s."""
-        return 512 if self.kind == "cpu" else 8_192
+        """Of the square matrices: 5 ms on a core, 2 ms on a GPU of a thousand TFLOP/s; in a job an
+        eighth of it."""
+        return (512 if self.kind == "cpu" else 8_192) // (2 if self.in_job else 1)
 
     @property
     def copied_bytes(self) -> int:
-        """Beyond all caches."""
+        """Beyond all caches; in a job beyond a core's own, or a GPU's."""
+        if self.in_job:
+            return 16_000_000 if self.kind == "cpu" else 64_000_000
         return 64_000_000 if self.kind == "cpu" else 1_000_000_000
 
     def wait(self) -> None:
@@ -62,28 +68,53 @@ def multiply(torch: Any, a: Any, b: Any, out: Any) -> None:
 
 def gemm(device: ProbeDevice, budget_ns: int) -> list[int]:
     """Times of a matrix product, ns: 2 side³ operations, single precision or bfloat16."""
-    torch = device.torch
-    dtype = torch.float32 if device.kind == "cpu" else torch.bfloat16
-    shape = (device.side, device.side)
-    a, b, out = (torch.ones(shape, dtype=dtype, device=device.place) for _ in range(3))
-    return _timed(lambda: multiply(torch, a, b, out), device, budget_ns)
+    return timed(product(device), device, budget_ns)
 
 
 def copy(device: ProbeDevice, budget_ns: int) -> list[int]:
     """Times of a copy in memory, ns: it reads and writes `copied_bytes` each."""
+    return timed(memory_copy(device), device, budget_ns)
+
+
+def product(device: ProbeDevice) -> Work:
+    """A matrix product whose operands are made already."""
+    torch = device.torch
+    dtype = torch.float32 if device.kind == "cpu" else torch.bfloat16
+    shape = (device.side, device.side)
+    a, b, out = (torch.ones(shape, dtype=dtype, device=device.place) for _ in range(3))
+    return lambda: multiply(torch, a, b, out)
+
+
+def memory_copy(device: ProbeDevice) -> Work:
+    """A copy within the device's memory."""
     torch = device.torch
     source = torch.ones(device.copied_bytes, dtype=torch.uint8, device=device.place)
     target = torch.zeros_like(source)
-    return _timed(lambda: target.copy_(source), device, budget_ns)
+    return lambda: target.copy_(source)
 
 
-def _timed(work: Callable[[], object], device: ProbeDevice, budget_ns: int) -> list[int]:
-    """Times of as many repeats as fit into the budget, at least `FEWEST`."""
-    for _ in range(_WARM_UP):
+def host_copy(device: ProbeDevice) -> Work:
+    """A copy of `copied_bytes` from pinned memory of the host to the device."""
+    torch = device.torch
+    source = torch.ones(device.copied_bytes, dtype=torch.uint8, pin_memory=True)
+    target = torch.zeros_like(source, device=device.place)
+    return lambda: target.copy_(source, non_blocking=True)
+
+
+def timed(
+    work: Work,
+    device: ProbeDevice,
+    budget_ns: int,
+    *,
+    warm_up: int = _WARM_UP,
+    fewest: int = FEWEST,
+) -> list[int]:
+    """Times in ns of as many repeats as fit into the budget, at least `fewest`."""
+    end, found = time.perf_counter_ns() + budget_ns, list[int]()
+    for _ in range(warm_up):
         work()
     device.wait()
-    end, found = time.perf_counter_ns() + budget_ns, list[int]()
-    while len(found) < FEWEST or (time.perf_counter_ns() < end and len(found) < MOST):
+    while len(found) < fewest or (time.perf_counter_ns() + found[-1] < end and len(found) < MOST):
         start = time.perf_counter_ns()
         work()
         device.wait()

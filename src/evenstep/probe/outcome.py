@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.allreduce import bus_factor
 from evenstep.probe.board import FAILED, STAGES, Board
-from evenstep.probe.samples import Series, series
+from evenstep.statistics.outliers import Series, series
 from evenstep.trace.ranks import format_ranks
 
 CONTESTED = 0.1  # of the time

@@ -5,6 +5,7 @@
     Peak        the period of a series, even or not                        spectrum.py, pulses.py
     Family      distributions above a threshold                            tails.py
     Association rank correlation with its chance                           association.py
+    Outliers    which of several series stand out beyond the noise         outliers.py
 
-On SciPy (the `analyze` extra), imported where it is first needed.
+On SciPy (the `analyze` extra), imported where it is first needed; outliers need nothing.
 """

@@ -4,7 +4,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.probe.samples import ALARM, series, standing
+from evenstep.statistics.outliers import ALARM, series, standing
 
 TIMES = st.lists(st.floats(1.0, 1e9), min_size=1, max_size=60)
 

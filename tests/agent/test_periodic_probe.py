@@ -1,0 +1,54 @@
+"""The probe inside a job: two ranks of gloo that measure their machine every few steps."""
+
+from statistics import median
+
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.samples import sampled
+from evenstep.trace.spool.layout import Kind
+from tests.agent.conftest import finish, start
+from tests.agent.probe_job import EVERY, PAUSE_S, STEPS
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("probe")
+    return finish(start("tests.agent.probe_job", folder, cwd=folder), folder)
+
+
+def test_both_ranks_measure_after_the_same_steps(job):
+    trace = job.trace("slow")
+    for metric in ("probe.compute_ns", "probe.memory_ns"):
+        found = sampled(trace, metric)
+        for rank in (0, 1):
+            steps = found.step[found.rank == rank].tolist()
+            assert steps == list(range(EVERY, STEPS + 1, EVERY))
+        assert (found.value > 0).all()
+    assert not sampled(trace, "probe.host_copy_ns")  # there is no device
+
+
+def test_the_late_ranks_machine_is_named(job):
+    found = next(one for one in diagnose(job.trace("slow")).findings if one.mode == "straggler")
+    assert found.where.ranks == [1]
+    assert "its own machine" in found.cause
+    assert "slower than its peers in the probe" in found.cause
+    (evidence,) = (one for one in found.evidence if one.metric == "probe_compute_of_rank_1")
+    assert evidence.measured > PAUSE_S * 1e9 > evidence.expected
+
+
+def test_what_the_probe_takes_counts_as_cost_of_ours(job):
+    trace = job.trace("slow")
+    steps = trace.summaries[trace.summary_rank == 0]
+    cost = dict(zip(steps["first_step"].tolist(), steps["agent_ns"].tolist(), strict=True))
+    probed = [cost[step] for step in range(EVERY, STEPS, EVERY)]
+    others = [cost[step] for step in cost if step > 1 and step % EVERY]  # 1: it makes its buffers
+    assert median(probed) > 3 * median(others)
+
+
+def test_a_probe_that_fails_is_given_up_and_the_job_is_observed_on(job):
+    trace = job.trace("broken")
+    assert "no memory left" in trace.ranks[1].facts["periodic probe"]
+    assert set(sampled(trace, "probe.memory_ns").rank.tolist()) == {0}
+    steps = trace.of_kind(Kind.STEP)
+    assert [int((steps["rank"] == rank).sum()) for rank in (0, 1)] == [STEPS, STEPS]
