@@ -12,6 +12,7 @@ from evenstep.doctor.examination import Examination
 from evenstep.documents import schema_of
 from evenstep.probe.findings import ProbeFinding
 from evenstep.report.schema import FOLDER, published, schema
+from evenstep.reproduce.published.estimate import ErrorEstimate
 from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -57,6 +58,7 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
         "properties/shares": Shares,
         "properties/collectives/items": CollectiveUse,
         "properties/links/items": LinkUse,
+        "properties/error_estimate": ErrorEstimate | None,
     },
 }
 HEADING = ("$schema", "$id", "title", "description")  # of a document, which no type says

@@ -2,9 +2,11 @@ import pytest
 
 from evenstep.explain.topics import BY_NAME
 from evenstep.reproduce.published import collectives, mlperf, training, uptime
+from evenstep.reproduce.published.estimate import estimate
 from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import systems
 from evenstep.reproduce.systems import CLAIMS
+from evenstep.scenario import scenario
 from evenstep.simulate.formulas.goodput import OperatingConditions
 from evenstep.simulate.formulas.goodput_events import simulate
 from evenstep.simulate.formulas.reliability import DAY_NS
@@ -142,5 +144,38 @@ def test_sizes_of_a_system_are_predicted_from_its_smallest(tmp_path):
 
 def test_training_steps_are_simulated_within_what_was_published():
     rows = [row for row in training.simulated() if not row.fitted]
+    closed = [row.error for system in training.systems() for row in system.predicted]
+    for row in rows:  # what the estimate rests on
+        assert min(abs(row.error - error) for error in closed) < 1e-3
     assert max(abs(row.error) for row in rows) <= 0.12
     assert sum(abs(row.error) for row in rows) / len(rows) <= 0.04
+
+
+def asked(*sets):
+    return scenario.parse({}, ["preset=dgx-h100", "cluster.nodes=2", *sets])
+
+
+def test_an_estimate_is_that_of_the_rows_nothing_was_fitted_to():
+    found = estimate(asked("work.kind=pipeline"))
+    rows = [*training.megascale("Megatron-LM").rows, *training.megascale("MegaScale").rows,
+            *training.llama3().rows]  # fmt: skip
+    errors = sorted(abs(row.error) for row in rows if not row.fitted)
+    assert (found.kind, found.rows) == ("pipeline", len(errors))
+    assert found.median == errors[len(errors) // 2]
+    assert found.worst == errors[-1]
+
+
+def test_an_all_reduce_is_held_to_those_measured_on_its_machine():
+    found = estimate(asked("work.kind=collective", "work.gradient_bytes=1GB"))
+    assert (found.rows, found.calibrated) == (11, False)
+    assert 0 < found.median < found.worst < 1
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [("work.kind=fsdp",), ("work.kind=pipeline", "work.schedule=zero_bubble"),
+     ("work.kind=collective", "work.gradient_bytes=1kB"), ("strategy.kind=local_sgd",),
+     ("noise.0.sigma=0.05",)],
+)  # fmt: skip
+def test_nothing_is_said_where_nothing_like_it_was_measured(sets):
+    assert estimate(asked(*sets)) is None

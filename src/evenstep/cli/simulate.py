@@ -9,6 +9,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +82,15 @@ def _main(args: argparse.Namespace) -> int:
         result = _simulated(asked, args, folder)
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
-    if args.json:
-        print(_json(result.to_json()), end="")
-    else:
-        from evenstep.report.terminal.simulation import render
+    from evenstep.reproduce.published.estimate import estimate
 
-        print(render(result), end="")
+    error = estimate(asked)
+    if args.json:
+        print(_json(result.to_json() | {"error_estimate": error and asdict(error)}), end="")
+    else:
+        from evenstep.report.terminal.simulation import off_by, render
+
+        print(render(result) + off_by(error), end="")
     for written in filter(None, (args.html, args.out)):
         print(f"Wrote {written}", file=sys.stderr)
     return PARTIAL if result.partial else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from evenstep.reproduce.published.estimate import ErrorEstimate
 from evenstep.simulate.result import Result
 
 WIDTH, LABEL = 80, 15  # columns of a line, and of what comes before what it says
@@ -52,6 +53,18 @@ def render(result: Result) -> str:
     if result.pacing is not None:
         lines.append(f"  pacing       {result.pacing['verdict']}")
     return "".join(f"{line}\n" for long in lines for line in _folded(long))
+
+
+def off_by(error: ErrorEstimate | None) -> str:
+    """How far it may be off, after what simulations of measured systems are off by."""
+    if error is None:
+        return "  may be off   not known: no measured system like this one\n"
+    how = "calibrated on other rows" if error.calibrated else "with nothing calibrated"
+    long = (
+        f"  may be off   {_percent(error.median)} (median), {_percent(error.worst)} at worst, as "
+        f"{error.rows} measured rows of kind {error.kind}, {how}"
+    )
+    return "".join(f"{line}\n" for line in _folded(long))
 
 
 def _arithmetic(result: Result) -> str:

@@ -6,6 +6,9 @@ import math
 
 from evenstep.allreduce import Link, bus_factor, bus_gBps, in_switch, pipelined_ns, ring
 from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
+from evenstep.scenario import scenario as scenarios
+from evenstep.simulate.result import CollectiveUse
+from evenstep.simulate.simulation import simulate
 
 MIB, GIB = 2**20, 2**30
 
@@ -17,6 +20,10 @@ NVLS_US = {
 #: NCCL's own figure for one NVLink in one direction, GB/s (nccl src/graph/topo.h), and links a GPU.
 NVLINK_GBPS = {"A100": 20.0, "H100": 20.6}
 NVLINKS = {"A100": 12, "H100": 18}
+#: GB/s of bus bandwidth on two nodes of eight, by the preset they are (NVIDIA/nccl issues).
+NODE_PAIRS = {
+    ("dgx-h100", 16 * GIB): 465.0, ("dgx-h100", GIB): 446.0, ("dgx-a100", 8 * GIB): 238.0,
+}  # fmt: skip
 #: What a NIC carries of its nominal speed: 24 of 25 GB/s (NVIDIA/nccl issue 1048).
 NIC_SHARE = 0.96
 
@@ -66,14 +73,15 @@ def peaks() -> System:
     """Two and three nodes of A100 and H100."""
     latency, _ = nvls_fit()
     large = 16 * GIB
-    speed = _solve(bus_factor("all_reduce", 16) * large / 465.0, latency, _nvls_wire(large, 8))
+    peak = NODE_PAIRS["dgx-h100", large]
+    speed = _solve(bus_factor("all_reduce", 16) * large / peak, latency, _nvls_wire(large, 8))
     tree = 15 / 16 * NVLINKS["A100"] * NVLINK_GBPS["A100"]
     small_nodes = [_ring_bus(size, 8, 4 * 50.0, latency) for size in (16 * MIB, 256 * MIB)]
     rows = [
-        PublishedRow("16 H100, 2 nodes, 8×400G, 16 GiB", 465.0, 465.0, "GB/s", fitted=True),
-        PublishedRow("16 H100, 2 nodes, 8×400G, 1 GiB", 446.0, bus_gBps(
+        PublishedRow("16 H100, 2 nodes, 8×400G, 16 GiB", peak, peak, "GB/s", fitted=True),
+        PublishedRow("16 H100, 2 nodes, 8×400G, 1 GiB", NODE_PAIRS["dgx-h100", GIB], bus_gBps(
             GIB, 16, nvls_ns(GIB, latency_ns=latency, gBps=speed)), "GB/s"),
-        PublishedRow("16 A100, 2 nodes, 8×200G, 8 GiB", 238.0,
+        PublishedRow("16 A100, 2 nodes, 8×200G, 8 GiB", NODE_PAIRS["dgx-a100", 8 * GIB],
             min(tree, 15 / 8 * 200 * NIC_SHARE), "GB/s",
             note="a chain in each node carries the data up and down: half of 240 GB/s"),
         PublishedRow(
@@ -97,6 +105,27 @@ def peaks() -> System:
                "nodes is slower than on one for reasons the closed form does not know, hence its "
                "own number; the 2×4 nodes should profit from a tree and do not.",
     )  # fmt: skip
+
+
+def simulated() -> list[PublishedRow]:
+    """The rows whose machine has a preset, simulated with nothing fitted."""
+    rows = [
+        PublishedRow(f"8 H100, {size // MIB:,} MiB", measured,
+                     _simulated("dgx-h100", 1, size).alone_ns / 1e3, "µs")
+        for size, measured in NVLS_US.items()
+    ]  # fmt: skip
+    for (preset, size), measured in NODE_PAIRS.items():
+        found = _simulated(preset, 2, size).busbw_gBps or 0.0
+        rows.append(
+            PublishedRow(f"16 GPUs, {preset}, {size // MIB:,} MiB", measured, found, "GB/s")
+        )
+    return rows
+
+
+def _simulated(preset: str, nodes: int, size_bytes: int) -> CollectiveUse:
+    sets = [f"preset={preset}", f"cluster.nodes={nodes}", "work.kind=collective",
+            f"work.gradient_bytes={size_bytes}", "run.steps=1"]  # fmt: skip
+    return simulate(scenarios.parse({}, sets)).collectives[0]
 
 
 def _ring_bus(size_bytes: float, ranks: int, node_gbps: float, latency_ns: float) -> float:

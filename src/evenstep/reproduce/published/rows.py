@@ -45,6 +45,7 @@ class System:
     inputs: Sequence[str]  # each with its origin
     fitted: Sequence[Fitted]
     rows: Sequence[PublishedRow]
+    kind: str = ""  # of a scenario's work that steps of this one are like; "": of none
     limits: str = ""  # what the model does not reproduce, or assumes
 
     @property

@@ -11,10 +11,7 @@ def systems() -> list[System]:
     return [
         collectives.nvls(),
         collectives.peaks(),
-        *(training.megascale(framework) for framework in training.MEGASCALE),
-        training.llama3(),
-        training.ddp(),
-        training.horovod(),
+        *training.systems(),
         uptime.llama3(),
         uptime.rsc(),
     ]

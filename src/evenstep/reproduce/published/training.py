@@ -39,6 +39,7 @@ def megascale(framework: str) -> System:
                     flops / (step * 12288 * 312e12), "share"))  # fmt: skip
     return System(
         name=f"{framework}, 175B on A100",
+        kind="pipeline",
         source="Jiang et al., NSDI 2024, table 2 and abstract",
         model="T = (m + (p−1)/v)·t + c: m micro-batches a pipeline, everything else in c",
         inputs=["8-way tensor, 8-way pipeline parallel, v = 6 interleaved stages",
@@ -62,6 +63,7 @@ def llama3() -> System:
     full = 0.43 / share[32]
     return System(
         name="Llama 3 405B on H100, MFU",
+        kind="pipeline",
         source="Grattafiori et al. 2024, table 4",
         model="MFU = MFU∞ · m/(m + (p−1)/v)",
         inputs=["16 M tokens a batch in sequences of 8,192; tensor 8, pipeline 16, data 64 and 128",
@@ -119,6 +121,7 @@ def ddp() -> System:
     slower = ratios["ResNet-50", "gloo"] / ratios["ResNet-50", "NCCL"]
     return System(
         name="DDP, gain of overlapping, 32 V100",
+        kind="ddp",
         source="Li et al., VLDB 2020",
         model="gain = (f + b + m)/(f + max(b + m/k, b/k + m)) − 1, k buckets, b = 2f",
         inputs=["buckets of 25 MB: 5 for ResNet-50 (102 MB), 51 for BERT-large (1.34 GB)",
@@ -161,6 +164,7 @@ def horovod() -> System:
     ]  # fmt: skip
     return System(
         name="Horovod, 128 servers of 4 P100, 25G RoCE",
+        kind="ddp",
         source="Sergeev and Del Balso 2018",
         model="efficiency = c/(c + x·2S(n−1)/(nB))",
         inputs=["gradients 95.4, 178 and 553 MB in fp32",
@@ -172,6 +176,11 @@ def horovod() -> System:
 
 
 @cache
+def systems() -> list[System]:
+    """Those of whole steps."""
+    return [*map(megascale, MEGASCALE), llama3(), ddp(), horovod()]
+
+
 def simulated() -> tuple[PublishedRow, ...]:
     """The rows of whole steps that have a preset, simulated; fitted ones stay marked."""
     return (*_simulated_megascale(), *_simulated_overlap(), *_simulated_horovod())
