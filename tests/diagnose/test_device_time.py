@@ -109,3 +109,15 @@ def test_a_rank_without_a_device_has_no_share(tmp_path):
     profile = two_steps()
     profile.events = [event for event in profile.events if event["cat"] != "kernel"]
     assert not device_times(open_trace([profile.write(tmp_path / "rank-0.json")]))
+
+
+@real
+def test_culprits_of_a_real_step_stand_as_they_were_waited_for():
+    """Headline, title and the blame beside them name the same rank first."""
+    found = diagnose(open_trace([DATA / "dlrm_kineto.tar.gz"]))
+    blamed = found.summary["blame"]
+    assert [one["rank"] for one in blamed["culprits"]] == [7, 5, 4]
+    assert list(found.findings[0].where.ranks) == [7, 5, 4]
+    assert found.findings[0].title.endswith("on ranks 7, 5 and 4")
+    assert found.summary["verdict"].startswith("Ranks 7, 5 and 4 cost")
+    assert blamed["largest_delay"]["rank"] == 7

@@ -15,19 +15,12 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import TO_ROOT
 from evenstep.diagnose.graph.times import last_lanes
-from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.grid import StepGrid
 
 Array = npt.NDArray[Any]
 
 WINDOWS = 8
 FEWEST_STEPS = 8  # of a window
-LISTED = 5  # entries of each kind in a summary
-MOST_RANKS = 2048  # of a full matrix: 32 MB
-VICTIM = 0.05  # of the largest loss: who lost less is no victim
-DECAYED_SIGMAS = 3.0
-MAD_SIGMA = 1.4826
-CALM_SHARE = 0.02  # of a step: waits below it are nothing
 
 
 class Blame(NamedTuple):
@@ -38,6 +31,12 @@ class Blame(NamedTuple):
     culprit: Array
     lost_ns: Array
     shape: tuple[int, int]  # (steps, ranks)
+
+    def cells(self) -> Array:
+        """(steps, ranks) of nanoseconds that all the others waited for each rank."""
+        place = self.step * self.shape[1] + self.culprit
+        size = self.shape[0] * self.shape[1]
+        return np.bincount(place, weights=self.lost_ns, minlength=size).reshape(self.shape)
 
     def matrix(self, first: int = 0, last: int | None = None) -> Array:
         """(victims, culprits) of rank-nanoseconds lost in rows first to last (exclusive)."""
@@ -105,125 +104,3 @@ def drift(found: Blame) -> float | None:
     if len(windows) < 2 or first.sum() <= 0 or last.sum() <= 0:
         return None
     return float(np.abs(first / first.sum() - last / last.sum()).sum() / 2)
-
-
-class Event(NamedTuple):
-    """The consequences of one large delay."""
-
-    step: int
-    rank: int
-    delay_ns: float
-    victims: list[int]
-    lost_rank_ns: float  # waited more than usual, by everybody, until it had decayed
-    steps_to_decay: int | None  # None: not before the next delay or the end
-
-
-def largest_delay(case: Case) -> Event | None:
-    """The late cell that cost most, who suffered, and how long."""
-    grid, loss = case.grid, case.delays.all_loss_ns
-    if not loss.size or loss.max() <= 0:
-        return None
-    row, column = (int(i) for i in np.unravel_index(int(np.argmax(loss)), loss.shape))
-    late = np.asarray(case.delays.any.any(axis=1))
-    usual = np.median(grid.wait_ns[~late], axis=0) if (~late).any() else 0.0
-    more = np.maximum(grid.wait_ns - usual, 0)
-    calm = np.flatnonzero(more[row + 1 :].sum(axis=1) <= _calm(case, more, late))
-    again = np.flatnonzero(late[row + 1 :])
-    end = min(int(part[0]) if len(part) else len(late) - row - 1 for part in (calm, again)) + 1
-    lost = more[row : row + end].sum(axis=0)
-    victims = np.flatnonzero((lost > VICTIM * lost.max()) & (np.arange(len(lost)) != column))
-    return Event(
-        step=int(grid.steps[row]),
-        rank=int(grid.ranks[column]),
-        delay_ns=float(sum(late[row, column] for late in case.delays.late_ns.values())),
-        victims=[int(grid.ranks[i]) for i in victims],
-        lost_rank_ns=float(lost.sum()),
-        steps_to_decay=end if len(calm) and int(calm[0]) + 1 == end else None,
-    )
-
-
-def _calm(case: Case, more: Array, late: Array) -> float:
-    """What all ranks together wait more than usual in a step without a late rank."""
-    total = more[~late].sum(axis=1) if (~late).any() else np.zeros(1)
-    middle = float(np.median(total))
-    spread = MAD_SIGMA * float(np.median(np.abs(total - middle)))
-    least = CALM_SHARE * float(np.median(case.grid.step_ns)) * int(more.shape[1])
-    return max(middle + DECAYED_SIGMAS * spread, least)
-
-
-def summary(case: Case, found: Blame) -> dict[str, Any] | None:
-    """The few largest entries, as plain values; None where nobody was seen to wait."""
-    total = float(found.lost_ns.sum())
-    if total <= 0:
-        return None
-    grid, nodes = case.grid, [case.trace.ranks[int(rank)].node for rank in case.grid.ranks]
-    windows = found.by_window()
-    matrix = found.matrix() if found.shape[1] <= MOST_RANKS else np.zeros((0, 0))
-    return {
-        "rank_seconds": float(grid.wait_ns.sum()) / 1e9,
-        "culprits": _culprits(windows.sum(axis=0), grid.ranks, total),
-        "pairs": _pairs(matrix, grid.ranks, total),
-        "nodes": _nodes(matrix, nodes, total),
-        "windows": [
-            {
-                "steps": [int(grid.steps[first]), int(grid.steps[last - 1])],
-                "rank_seconds": float(blamed.sum()) / 1e9,
-                "most_blamed": int(grid.ranks[int(blamed.argmax())]),
-            }
-            for (first, last), blamed in zip(found.windows, windows, strict=True)
-        ],
-        "drift": drift(found),
-        "largest_delay": _event(largest_delay(case), found.shape[1]),
-    }
-
-
-def _culprits(blamed: Array, ranks: Array, total: float) -> list[dict[str, Any]]:
-    order = np.argsort(-blamed, kind="stable")[:LISTED]
-    return [
-        {"rank": int(ranks[i]), "share": float(blamed[i] / total)} for i in order if blamed[i] > 0
-    ]
-
-
-def _pairs(matrix: Array, ranks: Array, total: float) -> list[dict[str, Any]]:
-    order = np.argsort(-matrix, axis=None, kind="stable")[:LISTED]
-    pairs = [np.unravel_index(int(i), matrix.shape) for i in order]
-    return [
-        {
-            "waiting": int(ranks[victim]),
-            "for": int(ranks[culprit]),
-            "share": float(matrix[victim, culprit] / total),
-        }
-        for victim, culprit in pairs
-        if matrix[victim, culprit] > 0
-    ]
-
-
-def _nodes(matrix: Array, nodes: list[str], total: float) -> list[dict[str, Any]]:
-    """Node by node, where there are several."""
-    names = list(dict.fromkeys(nodes))
-    if len(names) < 2 or not matrix.size:
-        return []
-    table = by_node(matrix, np.array([names.index(node) for node in nodes]))
-    order = np.argsort(-table, axis=None, kind="stable")[:LISTED]
-    pairs = [np.unravel_index(int(i), table.shape) for i in order]
-    return [
-        {"waiting": names[victim], "for": names[culprit], "share": float(table[place] / total)}
-        for place in pairs
-        for victim, culprit in [place]
-        if table[place] > 0
-    ]
-
-
-def _event(event: Event | None, ranks: int) -> dict[str, Any] | None:
-    if event is None:
-        return None
-    return {
-        "step": event.step,
-        "rank": event.rank,
-        "delay_ns": round(event.delay_ns),
-        "victims": event.victims[:LISTED] if ranks > 4 * LISTED else event.victims,
-        "victims_count": len(event.victims),
-        "rank_seconds_lost": event.lost_rank_ns / 1e9,
-        "rank_seconds_per_second_of_delay": event.lost_rank_ns / max(event.delay_ns, 1.0),
-        "steps_to_decay": event.steps_to_decay,
-    }

@@ -21,6 +21,7 @@ from evenstep.diagnose.finding import (
     Where,
 )
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.lateness.blame import blame
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
 from evenstep.diagnose.measure import attempts, restarts
@@ -129,6 +130,11 @@ class Case:
     def contended(self) -> bool:
         """Whether the scheduler says that there were more runnable tasks than cores."""
         return self.scheduler is not None and self.scheduler.oversubscribed
+
+    @cached_property
+    def waited_for_ns(self) -> Array:
+        """How long all the others together waited for each rank in each step. (steps, ranks)"""
+        return blame(self.grid).cells()
 
     @cached_property
     def transfers(self) -> Transfers:
@@ -245,10 +251,16 @@ class Case:
         return np.asarray(np.where(cells, self.delays.loss_ns[cause], 0.0).sum(axis=1))
 
     def culprits(self, cells: Array, cause: Cause = Cause.WORK) -> list[int]:
-        """Ranks of the late cells, the costliest first, without those that are so now and then."""
-        late = np.where(cells, self.delays.late_ns[cause], 0.0).sum(axis=0)
+        """Ranks of the late cells, the costliest first, without those that are so now and then:
+        whom the others waited for longest in them; of those nobody was seen to wait for, who was
+        later."""
+        waited, late = (
+            np.where(cells, each, 0.0).sum(axis=0)
+            for each in (self.waited_for_ns, self.delays.late_ns[cause])
+        )
         hit = np.flatnonzero(cells.any(axis=0) & (late >= MINOR * late.max(initial=0)))
-        return [int(self.grid.ranks[i]) for i in hit[np.argsort(-late[hit], kind="stable")]]
+        order = np.lexsort([-late[hit], -waited[hit]])
+        return [int(self.grid.ranks[i]) for i in hit[order]]
 
     def where(self, ranks: list[int]) -> Where:
         """These ranks as culprits, with their nodes in the same order."""

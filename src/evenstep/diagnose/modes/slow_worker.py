@@ -112,7 +112,7 @@ def _spent(plan: OperationJob, own_s: Array, worker: int, factor: float) -> tupl
 
 def _finding(case: Case, ranks: list[int], share: Share, spent_ns: tuple[float, float]) -> Finding:
     steps = case.grid.steps
-    names = words.ranks(sorted(ranks))
+    names = words.ranks(ranks)
     more = words.duration(spent_ns[0] - spent_ns[1])
     verb = "computes" if len(ranks) == 1 else "compute"
     return found(

@@ -7,7 +7,6 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.blame import blame
 from evenstep.diagnose.lateness.case import MINOR, SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import pattern_of, when
@@ -35,7 +34,7 @@ def find(case: Case) -> list[Finding]:
 def _brought_in(case: Case) -> list[Finding]:
     """Ranks that came late into the first traced step, and that the others then waited for."""
     late = case.late_start_ns
-    waited = blame(case.grid).matrix(0, 1).sum(axis=0) if len(late) else late
+    waited = case.waited_for_ns[0] if len(late) else late
     ranks = np.flatnonzero((late >= LATE_START * case.grid.total_ns) & (waited > 0))
     ranks = ranks[waited[ranks] >= MINOR * waited.sum()]
     if not len(ranks) or case.costs is None:
