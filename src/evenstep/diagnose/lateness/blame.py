@@ -56,12 +56,8 @@ class Blame(NamedTuple):
 
     def by_window(self) -> Array:
         """(windows, culprits) of rank-nanoseconds lost to each rank."""
-        starts = np.array([first for first, _ in self.windows])
-        window = np.searchsorted(starts, self.step, side="right") - 1
-        ranks = self.shape[1]
-        place = window * ranks + self.culprit
-        total = np.bincount(place, weights=self.lost_ns, minlength=len(starts) * ranks)
-        return total.reshape(-1, ranks)
+        cells = self.cells()
+        return np.stack([cells[first:last].sum(axis=0) for first, last in self.windows])
 
 
 def blame(grid: StepGrid) -> Blame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.lateness.blame import Blame, by_node, drift
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.thresholds import MAD_SIGMA
 
 Array = npt.NDArray[Any]
 
@@ -16,22 +17,10 @@ LISTED = 5  # entries of each kind
 MOST_RANKS = 2048  # of a full matrix: 32 MB
 VICTIM = 0.05  # of the largest loss: who lost less is no victim
 DECAYED_SIGMAS = 3.0
-MAD_SIGMA = 1.4826
 CALM_SHARE = 0.02  # of a step: waits below it are nothing
 
 
-class Event(NamedTuple):
-    """The consequences of one large delay."""
-
-    step: int
-    rank: int
-    delay_ns: float
-    victims: list[int]
-    lost_rank_ns: float  # waited more than usual, by everybody, until it had decayed
-    steps_to_decay: int | None  # None: not before the next delay or the end
-
-
-def largest_delay(case: Case) -> Event | None:
+def largest_delay(case: Case) -> dict[str, Any] | None:
     """The late cell that was waited for most, who suffered, and how long."""
     grid = case.grid
     loss = np.where(case.delays.any, case.waited_for_ns, 0.0)
@@ -46,14 +35,20 @@ def largest_delay(case: Case) -> Event | None:
     end = min(int(part[0]) if len(part) else len(late) - row - 1 for part in (calm, again)) + 1
     lost = more[row : row + end].sum(axis=0)
     victims = np.flatnonzero((lost > VICTIM * lost.max()) & (np.arange(len(lost)) != column))
-    return Event(
-        step=int(grid.steps[row]),
-        rank=int(grid.ranks[column]),
-        delay_ns=float(sum(late[row, column] for late in case.delays.late_ns.values())),
-        victims=[int(grid.ranks[i]) for i in victims],
-        lost_rank_ns=float(lost.sum()),
-        steps_to_decay=end if len(calm) and int(calm[0]) + 1 == end else None,
-    )
+    delay_ns = float(sum(late[row, column] for late in case.delays.late_ns.values()))
+    shown = victims[:LISTED] if len(lost) > 4 * LISTED else victims
+    lost_s = float(lost.sum()) / 1e9  # waited more than usual, by everybody, until it had decayed
+    return {
+        "step": int(grid.steps[row]),
+        "rank": int(grid.ranks[column]),
+        "delay_ns": round(delay_ns),
+        "victims": grid.ranks[shown].tolist(),
+        "victims_count": len(victims),
+        "rank_seconds_lost": lost_s,
+        "rank_seconds_per_second_of_delay": lost_s * 1e9 / max(delay_ns, 1.0),
+        # None: not before the next delay or the end
+        "steps_to_decay": end if len(calm) and int(calm[0]) + 1 == end else None,
+    }
 
 
 def _calm(case: Case, more: Array, late: Array) -> float:
@@ -76,7 +71,7 @@ def summary(case: Case, found: Blame) -> dict[str, Any] | None:
     return {
         "rank_seconds": float(grid.wait_ns.sum()) / 1e9,
         "culprits": _culprits(windows.sum(axis=0), grid.ranks, total),
-        "pairs": _pairs(matrix, grid.ranks, total),
+        "pairs": _pairs(matrix, grid.ranks.tolist(), total),
         "nodes": _nodes(matrix, nodes, total),
         "windows": [
             {
@@ -87,7 +82,7 @@ def summary(case: Case, found: Blame) -> dict[str, Any] | None:
             for (first, last), blamed in zip(found.windows, windows, strict=True)
         ],
         "drift": drift(found),
-        "largest_delay": _event(largest_delay(case), found.shape[1]),
+        "largest_delay": largest_delay(case),
     }
 
 
@@ -98,26 +93,7 @@ def _culprits(blamed: Array, ranks: Array, total: float) -> list[dict[str, Any]]
     ]
 
 
-def _pairs(matrix: Array, ranks: Array, total: float) -> list[dict[str, Any]]:
-    order = np.argsort(-matrix, axis=None, kind="stable")[:LISTED]
-    pairs = [np.unravel_index(int(i), matrix.shape) for i in order]
-    return [
-        {
-            "waiting": int(ranks[victim]),
-            "for": int(ranks[culprit]),
-            "share": float(matrix[victim, culprit] / total),
-        }
-        for victim, culprit in pairs
-        if matrix[victim, culprit] > 0
-    ]
-
-
-def _nodes(matrix: Array, nodes: list[str], total: float) -> list[dict[str, Any]]:
-    """Node by node, where there are several."""
-    names = list(dict.fromkeys(nodes))
-    if len(names) < 2 or not matrix.size:
-        return []
-    table = by_node(matrix, np.array([names.index(node) for node in nodes]))
+def _pairs(table: Array, names: list[Any], total: float) -> list[dict[str, Any]]:
     order = np.argsort(-table, axis=None, kind="stable")[:LISTED]
     pairs = [np.unravel_index(int(i), table.shape) for i in order]
     return [
@@ -128,16 +104,9 @@ def _nodes(matrix: Array, nodes: list[str], total: float) -> list[dict[str, Any]
     ]
 
 
-def _event(event: Event | None, ranks: int) -> dict[str, Any] | None:
-    if event is None:
-        return None
-    return {
-        "step": event.step,
-        "rank": event.rank,
-        "delay_ns": round(event.delay_ns),
-        "victims": event.victims[:LISTED] if ranks > 4 * LISTED else event.victims,
-        "victims_count": len(event.victims),
-        "rank_seconds_lost": event.lost_rank_ns / 1e9,
-        "rank_seconds_per_second_of_delay": event.lost_rank_ns / max(event.delay_ns, 1.0),
-        "steps_to_decay": event.steps_to_decay,
-    }
+def _nodes(matrix: Array, nodes: list[str], total: float) -> list[dict[str, Any]]:
+    """Node by node, where there are several."""
+    names = list(dict.fromkeys(nodes))
+    if len(names) < 2 or not matrix.size:
+        return []
+    return _pairs(by_node(matrix, np.array([names.index(node) for node in nodes])), names, total)
