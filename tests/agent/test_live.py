@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from evenstep.agent.live import STEADY, LiveView
-from evenstep.agent.windows import WINDOW_STEPS, Late
+from evenstep.agent.windows import Late
+from evenstep.trace.spool.layout import WINDOW_STEPS
 from tests.agent.test_sharing import report
 
 

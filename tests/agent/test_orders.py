@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.agent.orders import MOST_BYTES, Orders, SharedFloor, floor_of, slowest_of
-from evenstep.agent.windows import WINDOW_STEPS, FirstCollective, StepRow, summarize
+from evenstep.agent.windows import FirstCollective, StepRow, summarize
 from evenstep.pacing import Plan, Slowest
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
 SIGNED = st.integers(-(2**63), 2**63 - 1)
 PLANS = st.builds(

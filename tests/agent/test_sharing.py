@@ -4,8 +4,9 @@ import pytest
 
 from evenstep.agent.orders import Orders
 from evenstep.agent.sharing import PATIENCE, Sharing
-from evenstep.agent.windows import WINDOW_STEPS, StepRow, WindowReport, summarize
+from evenstep.agent.windows import StepRow, WindowReport, summarize
 from evenstep.pacing import Plan, Slowest
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
 MS = 1_000_000
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evenstep.agent.windows import WINDOW_STEPS
 from evenstep.hooks.torch import thrift
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import WINDOW_STEPS, Kind
 
 
 @pytest.fixture

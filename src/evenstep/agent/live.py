@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evenstep.agent.windows import WINDOW_STEPS, Late, WindowReport
+from evenstep.agent.windows import Late, WindowReport
 from evenstep.trace.spool.files import write_whole
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
 log = logging.getLogger("evenstep")
 

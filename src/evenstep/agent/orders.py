@@ -10,8 +10,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from evenstep.agent.windows import WINDOW_STEPS, WindowReport
+from evenstep.agent.windows import WindowReport
 from evenstep.pacing import Plan, Slowest
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
 #: version, whether slowest and floor are known, the five values of the one, four of the other
 _HEAD = struct.Struct("<BBBqqqqqqqqq")

@@ -14,9 +14,10 @@ from evenstep.agent.pace import PaceHost
 from evenstep.agent.recorder import Recorder
 from evenstep.agent.sharing import Sharing
 from evenstep.agent.steps import ClosedStep
-from evenstep.agent.windows import WINDOW_STEPS, StepRow, summarize
+from evenstep.agent.windows import StepRow, summarize
 from evenstep.host.resources import ResourceCounters, ResourceMeter, used
 from evenstep.pacing import Decision, Reason
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
 PENDING_STEPS = 1024  # wait to be worked through; beyond it the background is too slow or dead
 FIRST_STEP_NS = 1_000_000_000  # what a step is taken to last before there was one

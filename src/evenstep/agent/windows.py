@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from evenstep import lateness
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
-WINDOW_STEPS = 16
 _MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqqqq")
 VERSION = 2
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256

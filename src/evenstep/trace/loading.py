@@ -25,7 +25,6 @@ from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
 
-WINDOW_STEPS = 16  # in a row that are recorded or left out (`agent.windows`)
 _IN_STEPS = [int(kind) for kind in (
     layout.Kind.STEP, layout.Kind.PHASE, layout.Kind.COLLECTIVE, layout.Kind.POINT_TO_POINT
 )]  # fmt: skip
@@ -95,11 +94,12 @@ def _keep_recorded(trace: Trace) -> None:
     if every == 1:
         return
     events = trace.events
-    windows = events.step.astype(np.int64) // WINDOW_STEPS
-    trace.events = events.select((windows % every == 0) | ~np.isin(events.kind, _IN_STEPS))
+    windows = events.step.astype(np.int64) // layout.WINDOW_STEPS
+    recorded = (windows < layout.FIRST_WINDOWS) | (windows % every == 0)
+    trace.events = events.select(recorded | ~np.isin(events.kind, _IN_STEPS))
     trace.limits.append(
-        f"to cost little, collectives were recorded in {WINDOW_STEPS} of every "
-        f"{every * WINDOW_STEPS} steps: what they show is told from those"
+        f"to cost little, collectives were recorded in {layout.WINDOW_STEPS} of every "
+        f"{every * layout.WINDOW_STEPS} steps: what they show is told from those"
     )
 
 

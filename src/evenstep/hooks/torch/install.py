@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.recorder import Recorder
-from evenstep.agent.windows import WINDOW_STEPS
 from evenstep.hooks.torch import dynamo, mechanism
 from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.capture import CaptureGate
@@ -19,6 +18,7 @@ from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.phases import PhaseHooks
 from evenstep.hooks.torch.thrift import BUDGET, Thrift
 from evenstep.hooks.wrapping import undo
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
 DISPATCHER = "dispatcher"
 COMPILED = "compiled kernels"

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evenstep.agent.recorder import Recorder
-from evenstep.agent.windows import WINDOW_STEPS
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
 from evenstep.hooks.torch.groups import Groups, Standing
+from evenstep.trace.spool.layout import FIRST_WINDOWS, WINDOW_STEPS
 
 BUDGET = 0.003  # of the training thread's time
 CHANGE_NS = 300_000  # what it costs to have the kernels passed by, and called again
 MOST_EVERY = 64  # windows, of which one is recorded at least
-FIRST_WINDOWS = 2  # recorded in any case
 
 
 class Thrift:

@@ -76,6 +76,8 @@ WORD_KIND = 12  # the highest two bytes are the operation and the kind, the low 
 HALF_NAME, HALF_FLAGS = 46, 47  # bytes 92 and 94
 
 NO_PEER = -1
+WINDOW_STEPS = 16  # steps in a row of which ranks record all collectives, or none
+FIRST_WINDOWS = 2  # recorded in any case
 HOST_DEVICE = -1
 
 
