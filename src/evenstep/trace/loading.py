@@ -44,7 +44,7 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     if is_store(root):
         return load_store(root, attempt=attempt)
     trace = _assemble(read_spools(root, attempt))
-    _keep_recorded(trace)
+    keep_recorded(trace)
     if len(trace.of_kind(layout.Kind.STEP)):
         return trace
     trace, inferred = with_steps(trace)
@@ -87,7 +87,7 @@ def _assemble(spools: Spools) -> Trace:
     return trace
 
 
-def _keep_recorded(trace: Trace) -> None:
+def keep_recorded(trace: Trace) -> None:
     """Of ranks that recorded collectives in every n-th window of steps, keep those of all ranks."""
     hooks = [info.facts.get("hooks") for info in trace.ranks.values()]
     every = max((each.get("every", 1) for each in hooks if isinstance(each, dict)), default=1)
