@@ -122,7 +122,7 @@ def sort_out(paths: Sequence[Path]) -> InputPaths:
     loose = []
     for path in _attempts(paths):
         if not path.exists():
-            raise TraceError(f"there is no {path}; give {EXPECTED}")
+            raise TraceError(f"there is no {path}; give a run's folder or a profile's file")
         inside = _opened(given, path)
         if is_run(inside):
             given.bundles.append(Bundle(inside))
