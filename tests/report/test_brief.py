@@ -52,6 +52,14 @@ def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
     assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy"]
 
 
+def test_a_preempted_attempt_says_so_though_it_was_healthy(diagnosis: Diagnosis) -> None:
+    notice = {"attempt": 0, "signal": "SIGUSR1", "at": "2026-01-01T00:00:00.000+00:00"}
+    diagnosis = replace(diagnosis, run=dict(diagnosis.run) | {"preempted": notice})
+    for findings in (diagnosis.findings, []):
+        shown = " ".join(lines(replace(diagnosis, findings=findings)))
+        assert "Attempt 0 was preempted (SIGUSR1" in shown
+
+
 def test_what_ended_the_job_has_no_share_of_a_step(diagnosis: Diagnosis) -> None:
     broken = replace(diagnosis.findings[0], mode="hang", observation="rank 3 never entered")
     diagnosis.findings[:] = [broken]

@@ -24,7 +24,8 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
     style = Style.of(width, color)
     said = verdict(diagnosis.findings, diagnosis.summary)
     if said.healthy:
-        return "\n".join([*_healthy(diagnosis, style), *scaling(diagnosis, style)]) + "\n"
+        lines = [*_healthy(diagnosis, style), *scaling(diagnosis, style)]
+        return "\n".join([*lines, *_preempted(diagnosis, style)]) + "\n"
     sections = [
         list(_head(said, diagnosis, style)),
         list(_numbers(diagnosis, style)),
@@ -98,9 +99,13 @@ def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 
 def _more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    yield from _preempted(diagnosis, style)
     unknown = len(diagnosis.limits)
+    limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""
+    yield from style.wrap(f"{limits}--verbose says all, --html FILE draws it", code=DIM)
+
+
+def _preempted(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     if notice := diagnosis.run.get("preempted"):
         told = f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']})"
         yield from style.wrap(capital(printable(told)))
-    limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""
-    yield from style.wrap(f"{limits}--verbose says all, --html FILE draws it", code=DIM)
