@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from evenstep.diagnose.modes.catalog import MODES
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.modes.catalog import MODES, Mode
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Diagnostic principles

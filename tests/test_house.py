@@ -19,11 +19,11 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Folders that are still larger: they may only shrink.
 LARGER = {"agent": 30}
-#: Lines a package may have. Raised only with a reason beside it (diagnose: verdicts of 35 words).
+#: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
     "agent": 6060,  # the token between hosts and on storage, and one store client a node, came
     "attachment": 600, "cli": 5300, "compiled": 400,
-    "diagnose": 16860, "doctor": 2700, "explain": 1400, "export": 1560, "frameworks": 600,
+    "diagnose": 15960, "doctor": 2700, "explain": 1400, "export": 1560, "frameworks": 600,
     "hooks": 4730, "host": 1750, "pacing": 1860, "probe": 1720,
     "report": 3820,  # a simulation says how far it may be off
     "reproduce": 1770,  # and what it is off by: measured all-reduces, simulated
@@ -33,7 +33,7 @@ BUDGET = {
     "trace": 5600,  # leaving, which sets clocks, and steps by repetition came here
     "watch": 1960, "workers": 400,
 }  # fmt: skip
-WHOLE = 79_500
+WHOLE = 78_600
 
 
 def imports(name):

@@ -16,7 +16,7 @@ from evenstep.explain.topics import BY_NAME, TOPICS
 from evenstep.reproduce.systems import CLAIMS, Claim
 
 if TYPE_CHECKING:
-    from evenstep.diagnose.modes.mode import Mode
+    from evenstep.diagnose.modes.catalog import Mode
 
 HELP = """Explain a failure mode, or a quantity of distributed training by its formula.
 

@@ -11,7 +11,8 @@ The nouns, in the order data flows through them:
 
 Beside them: what_if/ and operations/ (a run replayed with a change), sizes/ (other numbers of
 ranks), compare/ (runs beside each other). Limits stand in `Diagnosis.limits`. The package can be
-called: `evenstep.diagnose(run)`. To add a mode: a module with a `Mode`, named in modes/catalog.py.
+called: `evenstep.diagnose(run)`. To add a mode: a module with `find`, named in
+modes/catalog.py, and its words in sentences.toml.
 """
 
 from __future__ import annotations

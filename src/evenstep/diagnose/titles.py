@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from evenstep import words
 from evenstep.diagnose.finding import Finding
+from evenstep.diagnose.sentences import TEXTS
 from evenstep.trace.spool.layout import Phase
 
 MOST_WORDS = 4  # of a cause's own head, as in "garbage collection: rank 1 collects …"
@@ -19,27 +20,6 @@ LATE = {
     words.PLACES[Phase.EVALUATION]: "slow evaluation",
     words.PLACES[Phase.OTHER]: "delay in the training loop",
     words.BEFORE_BACKWARD: "delay before backward",
-}
-TITLES = {
-    "async_staleness": "stale gradients",
-    "bandwidth_bound": "transfers fill the links",
-    "checkpoint_stall": "checkpoints stop training",
-    "collective_topology_mismatch": "collectives ignore the topology",
-    "fabric_contention": "others' traffic on the fabric",
-    "hang": "hang",
-    "incast": "many senders, one receiver",
-    "input_pipeline": "slow input pipeline",
-    "latency_bound": "many small collectives",
-    "locality": "far from its devices",
-    "rank_failed": "a rank died",
-    "restart_amplification": "work done again after restarts",
-    "runtime_jitter": "pauses of the runtime",
-    "scaling_collapse": "added ranks add nothing",
-    "straggler": "late entry",
-    "synchronization_amplification": "noise amplified by waiting",
-    "synchronization_oscillation": "periodic slow steps",
-    "thermal_drift": "slowing down as it heats",
-    "workload_imbalance": "uneven work",
 }
 
 
@@ -56,7 +36,7 @@ def title_of(finding: Finding) -> str:
     elif finding.mode == "straggler":
         name = next((said for place, said in LATE.items() if place in finding.cause), "late entry")
     else:
-        name = TITLES.get(finding.mode, finding.mode.replace("_", " "))
+        name = TEXTS[finding.mode]["title"]
     return words.capital(name) + place_of(finding)
 
 

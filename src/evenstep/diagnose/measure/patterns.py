@@ -62,3 +62,8 @@ def when(late: Array, steps: Array) -> When:
     last = concerned[np.concatenate([breaks, [len(concerned) - 1]])]
     longest = np.sort(np.argsort(first - last, kind="stable")[:RANGES])
     return When([(int(first[i]), int(last[i])) for i in longest], pattern)
+
+
+def throughout(steps: Array, pattern: str = "chronic") -> When:
+    """All steps that were seen."""
+    return When([(int(steps[0]), int(steps[-1]))], pattern)

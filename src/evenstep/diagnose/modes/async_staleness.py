@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, When
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
 from evenstep.diagnose.measure.samples import marked
 from evenstep.diagnose.modes.asynchrony import Staleness, rounds, staleness
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.association import Association, association
 from evenstep.statistics.interval import Share, share_of
 from evenstep.statistics.trend import Trend, thinned, trend
@@ -91,63 +90,26 @@ def _finding(case: Case, updates: Staleness, share: Share) -> Finding:
     value, bound = updates.value, allowed(case)
     ranks, growing = _culprits(case, updates), drifting(updates)
     stale = value > bound
-    where = case.where([rank for rank in ranks if rank in case.trace.ranks])
     steps = updates.step[stale]
+    why = say("async_staleness.some" if ranks else "async_staleness.all", those=ranks)
     return found(
         "async_staleness",
-        "coupling",
         share,
-        observation=(
-            f"{words.percent(float(stale.mean()))} of the updates are made on weights older than "
-            f"{bound:.0f} updates; the median is {np.median(value):.3g}, one in twenty is above "
-            f"{np.quantile(value, 0.95):.3g}{', and it grows' if growing else ''}"
-        ),
-        cause=_cause(ranks, growing),
-        where=where,
-        when=When([(int(steps.min()), int(steps.max()))], "chronic" if len(ranks) else None),
-        options=_options(share, bound, ranks),
+        numbers={
+            "stale": float(stale.mean()),
+            "bound": bound,
+            "median": np.median(value),
+            "p95": np.quantile(value, 0.95),
+            "growing": ", and it grows" if growing else "",
+            "why": why,
+            "unbounded": "; staleness rises over the run and has no bound" if growing else "",
+            "those": ranks,
+        },
+        where=case.where([rank for rank in ranks if rank in case.trace.ranks]),
+        when=When([(int(steps.min()), int(steps.max()))], "chronic" if ranks else None),
+        options={**({"ranks": share} if ranks else {}), "bound": share, "scale": None},
         evidence=[*_distribution(updates, bound, growing), *relations(case, updates)],
     )
-
-
-def _cause(ranks: list[int], growing: Trend | None) -> str:
-    if ranks:
-        verb = "computes" if len(ranks) == 1 else "compute"
-        text = f"{words.ranks(ranks)} {verb} on weights the others have long moved on from"
-    else:
-        text = "updates arrive late from all ranks alike: more work is in flight than is used"
-    return text + ("; staleness rises over the run and has no bound" if growing else "")
-
-
-def _options(share: Share, bound: float, ranks: list[int]) -> list[Option]:
-    gain = share.rounded()
-    options = [
-        Option(
-            f"bound the staleness at {bound:.0f} (stale synchronous parallel: ranks ahead wait)",
-            *gain,
-            "leading ranks wait; convergence is that of the bounded algorithm",
-            "updates weighted by 1/staleness (Zhang et al. 2016)",
-        ),
-        Option(
-            "scale each update by 1/staleness",
-            None,
-            None,
-            None,
-            "a change of the optimizer; no time is given back",
-            "stability, not speed (Zhang et al. 2016)",
-        ),
-    ]
-    if ranks:
-        options.insert(
-            0,
-            Option(
-                f"make {words.ranks(ranks)} as fast as the others, or take them out",
-                *gain,
-                "a look at these ranks",
-                "updates of all ranks at the median rank's staleness",
-            ),
-        )
-    return options
 
 
 def _distribution(updates: Staleness, bound: float, growing: Trend | None) -> list[Evidence]:
@@ -231,23 +193,3 @@ def _quantiles(value: Array) -> dict[str, float]:
 
 def _short(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-MODE = Mode(
-    name="async_staleness",
-    layer="coupling",
-    symptom="Asynchronous training runs at full speed, and yet the loss falls slowly or wavers.",
-    look_at=(
-        "the distribution of staleness, and its trend over the run",
-        "which ranks' updates are stalest",
-        "whether loss or gradient norm goes together with staleness (log both with evenstep.log)",
-    ),
-    remedy=(
-        "make the slowest ranks as fast as the others, or take them out",
-        "bound the staleness (stale synchronous parallel), or synchronize in rounds",
-        "scale updates by 1/staleness",
-    ),
-    confirm="the same run with a bound on staleness: the loss falls faster per update.",
-    find=find,
-    without_steps=True,
-)

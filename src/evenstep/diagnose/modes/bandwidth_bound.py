@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep import words
 from evenstep.allreduce import bus_factor
-from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Array, Case, found
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.measure.expected import GOOD, Reference, Shape, reference
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes.projection import FACTORS
+from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType
 from evenstep.trace.trace import RankInfo
@@ -25,10 +25,6 @@ MOSTLY = 0.5  # of a shape's time is in its bytes
 MOST_OF = 0.1  # of what moves: smaller shapes are not named
 TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
 ROUND_STEPS = 8  # of the local-SGD option
-TUNING = (
-    "NCCL_IB_HCA and NCCL_SOCKET_IFNAME (all adapters in use?), NCCL_NET_GDR_LEVEL (GPU direct), "
-    "NCCL_CROSS_NIC, NCCL_MIN_NCHANNELS, PCIe ACS off, MTU, priority flow control"
-)
 
 
 class Heavy(NamedTuple):
@@ -101,46 +97,49 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
 def _finding(case: Case, heavy: list[Heavy], share: Share, change: Change) -> Finding:
     first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known = first.shape, first.known
-    steps = case.grid.steps
     short = known is not None and _less(shape, known)
-    expected = f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else ""
-    verdict = (
-        "the links deliver less than they should: tuning or a bad link, not the amount of data"
-        if short
-        else "the links are busy: more data has to move than they carry in the time there is"
-    )
+    whole = np.sum([part.bytes_ns for part in heavy], axis=0)
+    exposed, moved = _gain(case, whole), _bytes_per_step(case, shape)
+    given = round(known.gBps, 4) if known else None
     return found(
         "bandwidth_bound",
-        "fabric",
         share,
-        observation=(
-            f"ranks are blocked for {words.percent(_exposed(case, heavy))} of the step while bytes "
-            "move: "
-            f"{_bytes_per_step(case, shape) / 1e6:.3g} MB a step in {shape.name}"
-        ),
-        cause=f"{shape.busbw_gBps:.3g} GB/s of bus bandwidth{expected}: {verdict}",
+        numbers={
+            "exposed": exposed.value,
+            "megabytes": moved / 1e6,
+            "name": shape.name,
+            "busbw": shape.busbw_gBps,
+            "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
+            "verdict": say(f"bandwidth_bound.{'short' if short else 'busy'}"),
+            "round": ROUND_STEPS,
+        },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
-        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        when=throughout(case.grid.steps),
         projected=_projected(case, shape, share),
-        options=_options(case, heavy),
+        options={
+            "tune": _gain(case, np.sum([part.missing_ns for part in heavy], axis=0)),
+            "overlap": None,  # how much compute is left to hide behind, no replay of this run tells
+            **({"halve": _gain(case, whole / 2)} if _wide(case) else {}),
+            "rarely": _gain(case, whole * (1 - 1 / ROUND_STEPS)),
+        },
         evidence=[
-            Evidence(
-                "bus_bandwidth",
-                round(shape.busbw_gBps, 4),
-                round(known.gBps, 4) if known else None,
-                "GB/s",
-            ),
-            Evidence("exposed_transfer_of_bytes", round(_exposed(case, heavy), 4), 0.0, "share"),
-            Evidence("bytes_per_step", round(_bytes_per_step(case, shape)), None, "bytes"),
+            Evidence("bus_bandwidth", round(shape.busbw_gBps, 4), given, "GB/s"),
+            Evidence("exposed_transfer_of_bytes", round(exposed.value, 4), 0.0, "share"),
+            Evidence("bytes_per_step", round(moved), None, "bytes"),
         ],
         change=change,
     )
 
 
-def _exposed(case: Case, heavy: list[Heavy]) -> float:
-    """Share of the step that the bytes take and nothing hides."""
-    whole = np.sum([part.bytes_ns for part in heavy], axis=0)
-    return case.share(np.minimum(case.gained(whole), case.grid.step_ns)).value
+def _gain(case: Case, shorter_ns: Array) -> Share:
+    return case.share(np.minimum(case.gained(shorter_ns), case.grid.step_ns))
+
+
+def _wide(case: Case) -> bool:
+    """Whether gradients travel in four-byte floats."""
+    rows = case.transfers.rows
+    wide = float(rows.size_bytes[rows.dtype == int(DType.FLOAT32)].sum())
+    return wide >= MOSTLY * float(rows.size_bytes.sum())
 
 
 def _groups(case: Case, heavy: list[Heavy]) -> list[str]:
@@ -187,82 +186,6 @@ def _projected(case: Case, shape: Shape, share: Share) -> list[Projection]:
     return projected
 
 
-#: How much compute is left to hide behind, no replay of this run can tell.
-OVERLAP = Option(
-    "overlap more of it with compute (buckets that leave earlier, gathers ahead of their layers)",
-    None, None, None, "memory for what is in flight; results stay the same", "",
-)  # fmt: skip
-
-
-def _options(case: Case, heavy: list[Heavy]) -> list[Option]:
-    every = (_tuned(case, heavy), OVERLAP, _halved(case, heavy), _rarely(case, heavy))
-    return [option for option in every if option is not None]
-
-
 def _less(shape: Shape, known: Reference) -> bool:
     """Whether the links give less than expected, and not because a ring crosses them repeatedly."""
     return known.firm and shape.busbw_gBps * max(shape.leaving, 1) < GOOD * known.gBps
-
-
-def _tuned(case: Case, heavy: list[Heavy]) -> Option | None:
-    """The links brought to what is expected of them."""
-    missing = np.sum([part.missing_ns for part in heavy], axis=0)
-    if not missing.any():
-        return None
-    return Option(
-        f"tune the fabric to what it should carry: {TUNING}",
-        *_gain(case, missing),
-        "a restart with other settings",
-        "replay with the bytes at the bandwidth expected",
-    )
-
-
-def _halved(case: Case, heavy: list[Heavy]) -> Option | None:
-    """Half the bytes, where gradients travel in four-byte floats."""
-    rows = case.transfers.rows
-    wide = float(rows.size_bytes[rows.dtype == int(DType.FLOAT32)].sum())
-    if wide < MOSTLY * float(rows.size_bytes.sum()):
-        return None
-    return Option(
-        "send gradients in half precision: model.register_comm_hook(None, "
-        "default_hooks.bf16_compress_hook)",
-        *_gain(case, np.sum([part.bytes_ns for part in heavy], axis=0) / 2),
-        "rounding of gradients: convergence should be checked",
-        "replay with half the bytes",
-    )
-
-
-def _gain(case: Case, shorter_ns: Array) -> tuple[float, float, float]:
-    return case.share(np.minimum(case.gained(shorter_ns), case.grid.step_ns)).rounded()
-
-
-def _rarely(case: Case, heavy: list[Heavy]) -> Option:
-    """Bytes sent once a round only."""
-    less = np.sum([part.bytes_ns for part in heavy], axis=0) * (1 - 1 / ROUND_STEPS)
-    return Option(
-        f"synchronize every {ROUND_STEPS} steps (gradient accumulation, local SGD)",
-        *_gain(case, less),
-        "a larger batch, or another algorithm: convergence must be checked",
-        "bytes sent once a round",
-    )
-
-
-MODE = Mode(
-    name="bandwidth_bound",
-    layer="fabric",
-    symptom="Every rank is blocked while data moves, in every step, and nobody is late.",
-    look_at=(
-        "exposed transfer as a share of the step",
-        "bus bandwidth reached (nccl-tests' definition) beside that of the adapters, or of "
-        "nccl-tests on the same nodes",
-        "bytes per step, their type, and how much of it hides behind backward",
-    ),
-    remedy=(
-        f"where less is reached than expected: {TUNING}",
-        "fewer bytes: half precision, compression, sharding that sends less",
-        "more overlap (bucket order, prefetch), or synchronize less often",
-        "more or faster links",
-    ),
-    confirm="Halve the bytes (bf16 compression hook): exposed transfer halves.",
-    find=find,
-)

@@ -13,11 +13,12 @@ import numpy as np
 
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
-from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
-from evenstep.diagnose.lateness.case import Array, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.measure.patterns import throughout
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
@@ -95,30 +96,34 @@ def _finding(case: Case, crossed: list[Crossed], share: Share) -> Finding:
     first = crossed[0]
     shape, trace = first.shape, case.trace
     kind = "racks" if _by_rack(case, first.group) else "nodes"
-    steps = case.grid.steps
-    expected = f" ({first.known.source})" if first.known else " (if the shared link is all)"
     names = dict.fromkeys(trace.groups[g].name for part in crossed for g in part.shape.groups)
     where = places_of(trace, first.group)
+    ranks = [rank for rank in trace.groups[first.group].ranks if rank in trace.ranks]
+    order = places.grouped(ranks, where)
+    layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
+    layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
     return found(
         "collective_topology_mismatch",
-        "fabric",
         share,
         confidence=min(share.confidence, 1.0 if first.known else UNSURE),
-        observation=(
-            f"{shape.name} reaches {shape.busbw_gBps:.3g} GB/s of bus bandwidth, "
-            f"{first.ordered_gBps:.3g} GB/s are to be had in another order{expected}"
-        ),
-        cause=(
-            f"ranks are ordered across {kind}: their ring crosses between {kind} "
-            f"{first.crossings} times where {first.fewest} would do, so that {shape.leaving} "
-            f"streams share the link of one"
-        ),
-        where=Where(
-            links=[f"{a}-{b}" for a, b in places.links(where)],
-            groups=list(names),
-        ),
-        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
-        options=_options(case, first, share, kind),
+        numbers={
+            "name": shape.name,
+            "busbw": shape.busbw_gBps,
+            "ordered": first.ordered_gBps,
+            "by": f" ({first.known.source if first.known else 'if the shared link is all'})",
+            "kind": kind,
+            "one": kind[:-1],
+            "crossings": first.crossings,
+            "fewest": first.fewest,
+            "streams": shape.leaving,
+            "order": ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else ""),
+        },
+        where=Where(links=[f"{a}-{b}" for a, b in places.links(where)], groups=list(names)),
+        when=throughout(case.grid.steps),
+        options={
+            "order": share,
+            "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),
+        },
         evidence=[
             Evidence("ring_crossings", first.crossings, first.fewest, "hops"),
             Evidence("streams_per_link", shape.leaving, 1, "streams"),
@@ -171,54 +176,9 @@ def _inside_gBps(case: Case) -> float:  # noqa: N802
     return max(inside, default=float("inf"))
 
 
-def _options(case: Case, first: Crossed, share: Share, kind: str) -> list[Option]:
-    ranks = [rank for rank in case.trace.groups[first.group].ranks if rank in case.trace.ranks]
-    order = places.grouped(ranks, places_of(case.trace, first.group))
-    listed = ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else "")
-    gain = share.rounded()
-    size = case.transfers.rows.size_bytes
-    less = np.where(first.shape.rows, _hierarchy_saves(case, first) * size, 0.0)
-    layered = case.share(np.minimum(case.gained(less), case.grid.step_ns))
-    return [
-        Option(
-            f"order ranks by {kind[:-1]}: {listed} (srun --distribution=block, or a rank file with "
-            "these present ranks in this order)",
-            *gain,
-            "a restart with another rank order; other groups must not be torn apart by it",
-            f"a ring that leaves each of the {kind} once, at the bandwidth of one stream",
-        ),
-        Option(
-            "hierarchical collectives: reduce inside nodes, then one rank per node between them "
-            "(HSDP, NCCL with its own topology detection)",
-            *layered.rounded(),
-            "a change of the process groups, or of the backend",
-            "2 S (N - 1) / N per node's link between nodes, by whatever ranks",
-        ),
-    ]
-
-
 def _hierarchy_saves(case: Case, first: Crossed) -> float:
     """Time per byte that a hierarchical algorithm would save; never less than none."""
     shape = first.shape
     whole = shape.factor / shape.busbw_gBps
     layered = _hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns
     return max(0.0, whole - (layered if shape.op == int(Op.ALL_REDUCE) else layered / 2))
-
-
-MODE = Mode(
-    name="collective_topology_mismatch",
-    layer="fabric",
-    symptom="Collectives reach a fraction of the links' bandwidth although the fabric is idle.",
-    look_at=(
-        "the order of ranks over nodes and racks: how often a ring in this order leaves them",
-        "time by size beside what ring, tree and hierarchical algorithms would give",
-        "bus bandwidth beside nccl-tests on the same nodes in the right order",
-    ),
-    remedy=(
-        "ranks in topology order: those of a node next to each other, those of a rack too",
-        "hierarchical collectives",
-        "a topology file for the library (NCCL_TOPO_FILE) where it cannot see the nodes",
-    ),
-    confirm="Run nccl-tests with the ranks in both orders: bandwidth differs by the crossings.",
-    find=find,
-)

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure import places
+from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.measure.transfer import Transfers
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, uneven
 
@@ -40,10 +41,12 @@ class Slow(NamedTuple):
     excess_ns: Array
 
 
-def slowed(measured: Transfers) -> Slow:
-    """Transfers well outside the noise of their kind."""
+def slowed(measured: Transfers, named: Array | None = None) -> Slow:
+    """Transfers well outside the noise of their kind, but for those with a name already."""
     quiet, noise = measured.of_kind("quiet_ns"), measured.of_kind("noise_ns")
     judged = np.isfinite(noise) & (quiet > 0)
+    if named is not None:
+        judged &= ~named
     limit = quiet + np.maximum(SLOWER * quiet, SIGMAS * np.nan_to_num(noise))
     mask = judged & (measured.rows.transfer_ns > limit)
     return Slow(judged, mask, np.where(mask, measured.rows.transfer_ns - quiet, 0.0))
@@ -54,9 +57,7 @@ def find(case: Case) -> list[Finding]:
     if not case.transfers_known or len(case.trace.nodes) == 1:  # one host has no fabric
         return []
     measured = case.transfers
-    slow = slowed(measured)
-    if (named := case.claims.moves) is not None:
-        slow = Slow(slow.judged & ~named, slow.mask & ~named, np.where(named, 0, slow.excess_ns))
+    slow = slowed(measured, case.claims.moves)
     steps_hit = np.unique(measured.rows.step[slow.mask])
     if np.count_nonzero(slow.mask) < FEWEST or len(steps_hit) < FEWEST_STEPS:
         return []
@@ -123,7 +124,7 @@ def _period(measured: Transfers, slow: Slow) -> Peak | None:
     return peak if peak is not None and peak.explained >= PERIODIC else None
 
 
-# -- where -----------------------------------------------------------------------------------------
+# -- the finding -----------------------------------------------------------------------------------
 
 
 def _concerned(measured: Transfers, slow: Slow) -> tuple[list[int], list[int]]:
@@ -142,65 +143,43 @@ def _concerned(measured: Transfers, slow: Slow) -> tuple[list[int], list[int]]:
 def _where(case: Case, slow: Slow) -> Where:
     """Groups and links, where not all are concerned alike."""
     hit, calm = _concerned(case.transfers, slow)
-    trace = case.trace
-    names = [trace.groups[group].name for group in hit] if calm else []
+    names = [case.trace.groups[group].name for group in hit] if calm else []
     suspects = _links(case, hit) - _links(case, calm)
-    nodes = {node for group in hit for node in _nodes(case, group)}
+    nodes = {node for group in hit for node in places_of(case.trace, group)}
     told = suspects if calm or len(nodes) == 2 else set()
     return Where(groups=list(dict.fromkeys(names)), links=[f"{a}-{b}" for a, b in sorted(told)])
 
 
-def _nodes(case: Case, group: int) -> list[str]:
-    """Leaf of each member where all are known, else its node."""
-    ranks = [rank for rank in case.trace.groups[group].ranks if rank in case.trace.ranks]
-    racks = [places.rack_of(case.trace, rank) for rank in ranks]
-    if all(racks) and len(set(racks)) > 1:
-        return racks
-    return [places.node_of(case.trace, rank) for rank in ranks]
-
-
 def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
-    return {link for group in groups for link in places.links(_nodes(case, group))}
-
-
-# -- the finding -----------------------------------------------------------------------------------
+    return {link for group in groups for link in places.links(places_of(case.trace, group))}
 
 
 def _finding(case: Case, slow: Slow, share: Share, period: Peak | None) -> Finding:
     rows = case.transfers.rows
     quiet = case.transfers.of_kind("quiet_ns")
-    moving = float(rows.transfer_ns[slow.judged].sum())
-    busy = float(rows.transfer_ns[slow.mask].sum()) / moving
+    busy = rows.transfer_ns[slow.mask].sum() / rows.transfer_ns[slow.judged].sum()
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
-    late = case.steps_of(slow.mask)[:, None]
-    recurrence = when(late, case.grid.steps)
-    if period is not None:
-        recurrence = When(recurrence.steps, "oscillating")
-    where = _where(case, slow)
-    again = f", every {words.duration(period.period * 1e9)}" if period else ""
-    at = f" on the link {where.links[0]}" if len(where.links) == 1 else ""
-    who = "another job with steps of its own" if period else "other traffic"
+    late = case.steps_of(slow.mask)
+    recurrence, where = when(late[:, None], case.grid.steps), _where(case, slow)
     return found(
         "fabric_contention",
-        "fabric",
         share,
-        observation=(
-            f"data moves {factor:.2g} times slower than when the fabric is quiet in "
-            f"{words.percent(float(late.mean()))} of the steps, for all ranks of a group at once"
-        ),
-        cause=(
-            f"the fabric{at} is shared: transfers slow down after the last entry{again}, "
-            f"which is {who} on the same links, not a rank"
-        ),
+        numbers={
+            "factor": factor,
+            "steps": float(late.mean()),
+            "at": f" on the link {where.links[0]}" if len(where.links) == 1 else "",
+            "again": f", every {words.duration(period.period * 1e9)}" if period else "",
+            "neighbour": "another job with steps of its own" if period else "other traffic",
+        },
         where=where,
-        when=recurrence,
-        options=_options(share, period),
+        when=When(recurrence.steps, "oscillating") if period else recurrence,
+        options={"apart": share} | ({"token": None} if period else {}),
         evidence=[
             Evidence("transfer_slowdown", round(factor, 3), 1.0, "factor"),
-            Evidence("transfer_time_contended", round(busy, 4), 0.0, "share"),
+            Evidence("transfer_time_contended", round(float(busy), 4), 0.0, "share"),
             Evidence("steps_contended", round(float(late.mean()), 4), 0.0, "share"),
             *_period_evidence(period),
-            *_counter_evidence(case, late[:, 0]),
+            *_counter_evidence(case, late),
         ],
         change=case.transferred(slow.excess_ns),
     )
@@ -220,51 +199,9 @@ def _counter_evidence(case: Case, late: Array) -> list[Evidence]:
     seconds = case.grid.step_ns / 1e9
     items = []
     for metric, grown in congestion(case.trace, case.grid).items():
-        rate = float(grown[late].sum() / max(seconds[late].sum(), 1e-9))
-        calm = float(grown[~late].sum() / max(seconds[~late].sum(), 1e-9))
+        rate, calm = (
+            float(grown[part].sum() / max(seconds[part].sum(), 1e-9)) for part in (late, ~late)
+        )
         if rate > 2 * calm:
             items.append(Evidence(f"{metric}_per_second", round(rate, 3), round(calm, 3), "1/s"))
     return items
-
-
-def _options(share: Share, period: Peak | None) -> list[Option]:
-    options = [
-        Option(
-            "keep the job under fewer switches, or on links that others do not use (placement by "
-            "topology, one job per leaf, adaptive routing, a traffic class of its own)",
-            *share.rounded(),
-            "another placement, or a change of the fabric's configuration",
-            "replay of the trace with these transfers at their quiet level",
-        )
-    ]
-    if period is not None:
-        options.append(
-            Option(
-                "let both jobs' exchanges take turns by the token (evenstep run --act token)",
-                None,
-                None,
-                None,
-                "none: its trial ends it where it does not pay",
-                "depends on what the neighbour does: only a trial can tell",
-            )
-        )
-    return options
-
-
-MODE = Mode(
-    name="fabric_contention",
-    layer="fabric",
-    symptom="For stretches of time every collective of a group takes longer, whoever comes last.",
-    look_at=(
-        "transfer after the last entry beside its quiet level, over time",
-        "which groups slow down together, and which links they share that quiet groups do not use",
-        "a period in seconds (a neighbour's step), and congestion counters in the slow steps",
-    ),
-    remedy=(
-        "keep the job under fewer switches, or away from the neighbour's links",
-        "put ranks in topology order, so that rings cross switches as seldom as possible",
-        "the token, on trial: it parts jobs of nearly the same period (evenstep run --act token)",
-    ),
-    confirm="Run nccl-tests on the same nodes at a quiet hour and in the slow stretch: compare.",
-    find=find,
-)

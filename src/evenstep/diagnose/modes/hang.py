@@ -9,14 +9,13 @@ from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, W
 from evenstep.diagnose.measure.deaths import SILENT_NS, ended_ns, wall_ns
 from evenstep.diagnose.measure.standstill import EnteredCall, Stuck, call_of
 from evenstep.diagnose.measure.stuck import stuck
-from evenstep.diagnose.modes.mode import Mode
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
 
 if TYPE_CHECKING:
     from evenstep.diagnose.lateness.case import Case
 
-__all__ = ["MODE", "Stuck", "describe", "endings", "find", "last_of", "stuck"]
+__all__ = ["Stuck", "describe", "endings", "find", "last_of", "stuck"]
 
 QUOTED = 3  # calls that differ, in words
 BRIEF_NS = 10_000_000_000  # in a dump: writing it may take seconds, in which others go on
@@ -263,24 +262,3 @@ def _calls(trace: Trace, place: Stuck, rank: int) -> dict[int, tuple[int, int | 
 def _kind(call: EnteredCall) -> tuple[int, int | None, int]:
     """A call without the place it was made from."""
     return call.op, call.size, call.dtype
-
-
-MODE = Mode(
-    name="hang",
-    layer="framework",
-    symptom="The job stands still: processes live, no step ends, until a timeout kills it.",
-    look_at=(
-        "the collectives that have an entry and no exit, and their sequence number per rank",
-        "the ranks that never entered them, or entered another operation or size in their place",
-        "the stack of those ranks (py-spy dump --pid PID)",
-    ),
-    remedy=(
-        "make every rank reach the same collectives in the same order: look for a branch on the "
-        "rank, an exception that was caught, or batches that ran out on one rank",
-        "if the rank is gone: look for its exit code, out-of-memory kills and GPU errors (Xid)",
-        "if every rank entered: look at the transport (NCCL_DEBUG=INFO, link counters)",
-    ),
-    confirm="Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: mismatched calls are then refused by name.",
-    find=find,
-    without_steps=True,
-)

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure.curve import TransferLine
 from evenstep.diagnose.measure.expected import Shape, reference
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
@@ -113,34 +113,31 @@ def _slope(sizes: Array, times: Array) -> float:
 
 def _finding(case: Case, parts: list[Collapse], share: Share) -> Finding:
     first = max(parts, key=lambda part: float(part.excess_ns.sum()))
-    shape, rows = first.shape, case.transfers.rows
-    receivers = _receivers(case, parts)
+    rows, receivers = case.transfers.rows, _receivers(case, parts)
     took = float(np.median(rows.transfer_ns[first.mask]))
     usual = took - float(np.median(first.excess_ns[first.mask]))
-    late = case.steps_of(first.mask)[:, None]
-    named = case.where(receivers)
+    late, named = case.steps_of(first.mask), case.where(receivers)
     groups = case.groups_named(group for part in parts for group in part.shape.groups)
-    whom = f"to {words.ranks(receivers)}" if receivers else "to every rank at once"
+    senders = first.shape.members - 1
     return found(
         "incast",
-        "fabric",
         share,
-        observation=(
-            f"{shape.name} take {words.duration(took)} where their bytes take "
-            f"{words.duration(usual)} by {first.basis}"
-        ),
-        cause=(
-            f"incast: {shape.members - 1} ranks send {whom}, its queue overflows, and what is lost "
-            "is sent again"
-        ),
+        numbers={
+            "name": first.shape.name,
+            "took": took,
+            "usual": usual,
+            "basis": first.basis,
+            "senders": senders,
+            "whom": f"to {words.ranks(receivers)}" if receivers else "to every rank at once",
+        },
         where=Where(named.ranks, named.nodes, (), groups),
-        when=when(late, case.grid.steps),
-        options=_options(share),
+        when=when(late[:, None], case.grid.steps),
+        options={"fewer": share, "lossless": share},
         evidence=[
             Evidence("transfer_collapsed", round(took), round(usual), "ns"),
-            Evidence("fan_in", shape.members - 1, None, "senders"),
+            Evidence("fan_in", senders, None, "senders"),
             Evidence("collapsed", int(np.count_nonzero(first.mask)), 0, "collectives"),
-            *_counter_evidence(case, late[:, 0]),
+            *_counter_evidence(case, late),
         ],
         change=case.transferred(np.sum([part.excess_ns for part in parts], axis=0)),
     )
@@ -171,43 +168,3 @@ def _counter_evidence(case: Case, late: Array) -> list[Evidence]:
         for metric, grown in congestion(case.trace, case.grid).items()
         if late.any() and grown[late].sum() > 0
     ]
-
-
-def _options(share: Share) -> list[Option]:
-    gain = share.rounded()
-    return [
-        Option(
-            "let fewer send at once: a tree or hierarchical gather (inside nodes first), an "
-            "all-to-all in rounds, or smaller pieces",
-            *gain,
-            "a change of the collective, or of the script",
-            "replay with these transfers as long as their bytes take",
-        ),
-        Option(
-            "make the fabric lossless or marking there: priority flow control and ECN (RoCE), "
-            "DCTCP, deeper buffers, a shorter minimum retransmission timeout",
-            *gain,
-            "a change of the switches' configuration; slack pacing would harm: ranks that arrive "
-            "apart protect the queue",
-            "replay with these transfers as long as their bytes take",
-        ),
-    ]
-
-
-MODE = Mode(
-    name="incast",
-    layer="fabric",
-    symptom="Gathers, reductions to one rank or all-to-alls take many times what their bytes need.",
-    look_at=(
-        "transfer time by size and by number of senders: a knee, not a line",
-        "retransmissions, drops, timeouts and congestion marks in the same steps",
-        "who receives: one root, or everybody in an all-to-all",
-    ),
-    remedy=(
-        "fewer senders at once: trees, rounds, hierarchical collectives, smaller pieces",
-        "flow control and marking on the switches, shorter retransmission timeouts",
-        "no pacing that aligns the senders: natural skew protects",
-    ),
-    confirm="Halve the number of senders: the time falls by far more than half.",
-    find=find,
-)

@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep import allreduce, words
-from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
-from evenstep.diagnose.lateness.case import Array, Case, found
+from evenstep import allreduce
+from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.measure.expected import SLOWEST_GBPS, USUAL_GBPS, Shape, reference
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes.projection import FACTORS
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
@@ -90,39 +91,44 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
 def _finding(case: Case, small: list[Small], share: Share) -> Finding:
     first = small[0]
     rows = case.transfers.rows.select(first.shape.rows)
-    size, time = float(np.median(rows.size_bytes)), float(np.median(rows.transfer_ns))
-    steps = case.grid.steps
+    size, moved = float(np.median(rows.size_bytes)), rows.transfer_ns
+    latency = float(np.minimum(first.alpha_ns, moved).sum() / max(float(moved.sum()), 1))
     groups = [group for part in small for group in part.shape.groups]
     return found(
         "latency_bound",
-        "framework",
         share,
-        observation=(
-            f"{first.per_step:.0f} collectives a step ({first.shape.name}, {size / 1e3:.3g} kB in "
-            f"the median) take {words.duration(time)} each, most of it whatever their size"
-        ),
-        cause=(
-            f"many small operations: {words.duration(first.alpha_ns)} of each is latency, known "
-            f"from {first.basis}"
-        ),
+        numbers={
+            "per_step": first.per_step,
+            "name": first.shape.name,
+            "kilobytes": size / 1e3,
+            "took": float(np.median(moved)),
+            "alpha": first.alpha_ns,
+            "basis": first.basis,
+            "megabytes": int(first.bucket_bytes / 1e6),
+            "merged": first.merged_per_step,
+        },
         where=Where(groups=case.groups_named(groups)),
-        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        when=throughout(case.grid.steps),
         projected=_projected(case, share),
-        options=_options(case, small, share),
+        options={"buckets": share, **_fewer_hops(case, small)},
         evidence=[
             Evidence("collectives_per_step", round(first.per_step, 2), first.merged_per_step, "1"),
             Evidence("latency_of_one", round(first.alpha_ns), None, "ns"),
-            Evidence("latency_share_of_transfer", round(_latency_share(small, case), 4), 0.5, "1"),
+            Evidence("latency_share_of_transfer", round(latency, 4), 0.5, "1"),
             Evidence("median_size", round(size), BUCKET_BYTES, "bytes"),
         ],
         change=case.transferred(np.sum([part.shorter_ns for part in small], axis=0)),
     )
 
 
-def _latency_share(small: list[Small], case: Case) -> float:
-    part = small[0]
-    moved = case.transfers.rows.transfer_ns[part.shape.rows]
-    return float(np.minimum(part.alpha_ns, moved).sum() / max(float(moved.sum()), 1))
+def _fewer_hops(case: Case, small: list[Small]) -> dict[str, Share | None]:
+    """A tree instead of a ring, where that has far fewer."""
+    ranks, took = small[0].shape.members, case.transfers.rows.transfer_ns
+    if ranks < 8:
+        return {}
+    alpha = np.sum([np.where(p.shape.rows, np.minimum(p.alpha_ns, took), 0) for p in small], axis=0)
+    fewer = alpha * (1 - allreduce.depth(ranks) / (ranks - 1))
+    return {"tree": case.share(np.minimum(case.gained(fewer), case.grid.step_ns))}
 
 
 def _projected(case: Case, share: Share) -> list[Projection]:
@@ -134,55 +140,3 @@ def _projected(case: Case, share: Share) -> list[Projection]:
         grown = [value * growth / (1 + value * (growth - 1)) for value in share]
         projected.append(Projection(ranks * factor, *grown))
     return projected
-
-
-def _options(case: Case, small: list[Small], share: Share) -> list[Option]:
-    first = small[0]
-    megabytes = int(first.bucket_bytes / 1e6)
-    options = [
-        Option(
-            f"larger buckets: DistributedDataParallel(bucket_cap_mb={megabytes}), or fuse them by "
-            "hand: "
-            f"{first.merged_per_step:.0f} instead of {first.per_step:.0f} a step",
-            *share.rounded(),
-            "less overlap with backward where buckets are few; only those that do not depend on "
-            "each other can be merged",
-            "replay with latency paid once a bucket",
-        )
-    ]
-    ranks = first.shape.members
-    if ranks >= 8:
-        fewer = 1 - allreduce.depth(ranks) / (ranks - 1)
-        alpha = sum(
-            np.where(p.shape.rows, np.minimum(p.alpha_ns, case.transfers.rows.transfer_ns), 0)
-            for p in small
-        )
-        gain = case.share(np.minimum(case.gained(np.asarray(alpha * fewer)), case.grid.step_ns))
-        options.append(
-            Option(
-                "an algorithm of fewer hops: NCCL_ALGO=Tree (or NVLS), NCCL_PROTO=LL128",
-                *gain.rounded(),
-                "less bandwidth for large sizes",
-                "2 ceil(log2 n) alpha of a tree; a ring, if it is one now, has 2(n - 1) alpha",
-            )
-        )
-    return options
-
-
-MODE = Mode(
-    name="latency_bound",
-    layer="framework",
-    symptom="Communication takes long although little data moves: many small collectives a step.",
-    look_at=(
-        "collectives per step and their sizes",
-        "transfer time by size: a line that hardly rises is latency",
-        "whether they depend on each other (tensor parallelism) or could be merged (gradients)",
-    ),
-    remedy=(
-        "larger buckets (bucket_cap_mb), or tensors fused before they are sent",
-        "an algorithm with fewer hops for small sizes (tree, NVLS), a low-latency protocol",
-        "fewer synchronizations: flags and scalars together, every so many steps",
-    ),
-    confirm="Double the bucket size: the number of collectives halves, and so does their time.",
-    find=find,
-)

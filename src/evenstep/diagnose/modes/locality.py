@@ -10,15 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option
+from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.places import LEVELS, Layout, layouts, usual
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 
 SLOWER = 1.15  # floors of groups with such a rank over those without
@@ -106,19 +105,27 @@ def _of_groups(
 
 
 def _finding(case: Case, odd: Odd, share: Share) -> Finding:
-    first = odd.ranks[0]
+    first, where = odd.ranks[0], case.where(odd.ranks)
     affected = odd.cells.any(axis=1) | (odd.moving_ns > 0)
     places = layouts(case.trace)
+    told = " ".join(defect for defects in odd.defects.values() for defect in defects)
     return found(
         "locality",
-        "node",
         share,
-        observation="; ".join(_seen(case, odd)),
-        cause=f"{case.named(odd.ranks)}: {'; '.join(odd.defects[first])}",
-        where=case.where(odd.ranks),
+        numbers={
+            "seen": "; ".join(_seen(case, odd)),
+            "who": case.named(odd.ranks),
+            "defects": "; ".join(odd.defects[first]),
+            "nodes": ", ".join(where.nodes) or "the node",
+        },
+        where=where,
         when=when(affected[:, None], case.grid.steps),
         projected=projection.constant(share, len(case.grid.ranks)),
-        options=_options(case, odd, share),
+        options={
+            **({"cores": share} if "cores" in told else {}),
+            **({"adapter": share} if "adapter" in told else {}),
+            "replace": share,
+        },
         evidence=[
             *_layout_evidence(first, places[first], usual(places)[first]),
             *(case.wait_evidence(odd.cells) if odd.cells.any() else []),
@@ -129,14 +136,11 @@ def _finding(case: Case, odd: Odd, share: Share) -> Finding:
 
 def _seen(case: Case, odd: Odd) -> list[str]:
     seen = []
-    late = case.culprits(odd.cells)
-    if late:
-        more = words.duration(case.typical_excess_ns(odd.cells))
-        verb = "needs" if len(late) == 1 else "need"
-        seen.append(f"{words.ranks(late)} {verb} {more} more a step than their peers")
+    if late := case.culprits(odd.cells):
+        seen.append(say("locality.late", those=late, more=case.typical_excess_ns(odd.cells)))
     if odd.slow:
         names = ", ".join([case.trace.groups[group].name for group in odd.slow][:4])
-        seen.append(f"transfers of {names} take longer than those of groups like them")
+        seen.append(say("locality.slow", groups=names))
     return seen
 
 
@@ -155,56 +159,3 @@ def _layout_evidence(rank: int, place: Layout, peer: Layout) -> list[Evidence]:
     if place.lanes and peer.lanes:
         items.append(Evidence(f"pcie_lanes_of_rank_{rank}", place.lanes[0], peer.lanes[0], "lanes"))
     return items
-
-
-def _options(case: Case, odd: Odd, share: Share) -> list[Option]:
-    gain = share.rounded()
-    method = "replay with these ranks, and their groups, like their peers"
-    nodes = ", ".join(case.where(odd.ranks).nodes) or "the node"
-    told = " ".join(defect for defects in odd.defects.values() for defect in defects)
-    options = []
-    if "cores" in told:
-        options.append(
-            Option(
-                "bind each rank to the cores next to its GPU (numactl --cpunodebind, "
-                "srun --cpu-bind=map_ldom, torchrun --numa-binding=node)",
-                *gain,
-                "a restart with another affinity",
-                method,
-            )
-        )
-    if "adapter" in told:
-        options.append(
-            Option(
-                "give each GPU its own nearest adapter (NCCL_IB_HCA, NCCL_TOPO_FILE, "
-                "CUDA_VISIBLE_DEVICES in the order of the adapters), or repair the node's PCIe "
-                "layout",
-                *gain,
-                "a restart with other settings, or maintenance",
-                method,
-            )
-        )
-    options.append(
-        Option(f"replace {nodes} by a node laid out like the others", *gain, "a spare node", method)
-    )
-    return options
-
-
-MODE = Mode(
-    name="locality",
-    layer="node",
-    symptom="One node is slower than others of the same hardware, in compute or in its groups.",
-    look_at=(
-        "level from each GPU to its nearest adapter (nvidia-smi topo -m), beside other nodes",
-        "GPUs that share an adapter or a PCIe switch, and lanes in use",
-        "the cores a rank may run on beside the NUMA node of its GPU",
-        "whether these very ranks are late, or their groups slow",
-    ),
-    remedy=(
-        "bind ranks to the cores next to their GPU",
-        "map GPUs to their own adapters",
-        "take the node out, or repair its layout",
-    ),
-    confirm="Swap the rank with a peer on a node laid out like the others: the delay stays behind.",
-    find=find,
-)

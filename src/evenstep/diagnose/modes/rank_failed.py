@@ -8,7 +8,6 @@ from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When
 from evenstep.diagnose.measure.deaths import Death, ended_ns
 from evenstep.diagnose.modes.hang import last_of
-from evenstep.diagnose.modes.mode import Mode
 
 if TYPE_CHECKING:
     from evenstep.diagnose.lateness.case import Case
@@ -86,23 +85,3 @@ def _remedy(first: Death) -> str:
     if ended.get("exit_code") is not None:
         return "look for sys.exit and os._exit on that rank's path, and at the end of its log"
     return "run under `evenstep run`, which knows how processes end; look at that node's log"
-
-
-MODE = Mode(
-    name="rank_failed",
-    layer="framework",
-    symptom="The job ends with an error, and every rank's log blames another.",
-    look_at=(
-        "the rank whose end came first, and how: a signal, an exit code, an exception",
-        "the last collective it was in, and the frames of its exception",
-        "the ranks that followed: they lost a peer, and their errors are no cause",
-    ),
-    remedy=(
-        "an exception: mend it where it was raised, on the first rank",
-        "SIGKILL: look for the kernel's out-of-memory killer and the scheduler's limits",
-        "SIGSEGV, SIGBUS, SIGABRT: look at native extensions, drivers and GPU errors (Xid)",
-    ),
-    confirm="Start again from the last checkpoint, and see whether the same rank fails.",
-    find=find,
-    without_steps=True,
-)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import nan
+from typing import Any
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
 from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restart_verdict
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 
 HOUR_S = 3600.0
@@ -28,10 +30,8 @@ def find(case: Case) -> list[Finding]:
     return [
         found(
             "restart_amplification",
-            "runtime",
             share,
-            observation=_observation(attempts, total),
-            cause=_cause(attempts, total),
+            numbers=_numbers(attempts, total),
             where=Where(),
             when=When(),
             options=_options(attempts, total, share),
@@ -47,80 +47,45 @@ def _share(total: AttemptsAccount) -> Share:
     return Share(value, min(certain / total.elapsed_s, value), value)
 
 
-def _observation(attempts: Sequence[Attempt], total: AttemptsAccount) -> str:
-    restarts = len(total.losses)
-    gap_s = sum(loss.gap_s for loss in total.losses)
-    return (
-        f"{len(attempts)} attempts in {words.duration(total.elapsed_s * 1e9)}: "
-        f"{total.lost_steps:,} of {total.steps:,} steps were done again and {restarts} "
-        f"{'restart' if restarts == 1 else 'restarts'} took {words.duration(gap_s * 1e9)}, so that "
-        f"a step that counts takes {total.amplification:.3g} times as long as one that runs"
-    )
+def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, Any]:
+    best, before = cadence(attempts, total), attempts[:-1]
+    preempted = [one.preempted for one in before if one.preempted]
+    verdicts = [restart_verdict(one, other) for one, other in pairwise(attempts)]
+    steadiness = next((word for word in ("amplified", "reset") if word in verdicts), None)
+    seen = any(loss.seen for loss in total.losses)
+    return {
+        "attempts": len(attempts),
+        "elapsed": total.elapsed_s * 1e9,
+        "lost": total.lost_steps,
+        "steps": total.steps,
+        "restarts": words.plural(len(total.losses), "restart"),
+        "gap": 1e9 * sum(loss.gap_s for loss in total.losses),
+        "amplification": total.amplification,
+        "why": say(f"restart_amplification.{'seen' if seen else 'unseen'}"),
+        "preempted": say(
+            "restart_amplification.preempted",
+            number=len(preempted), of=len(before), signals=" and ".join(sorted(set(preempted))),
+        ) if preempted else "",
+        "steadiness": say(f"restart_amplification.{steadiness}") if steadiness else "",
+        "often": "more often" if best and best.best_s < (best.now_s or 0.0) else "less often",
+        "best": best and best.best_s * 1e9,
+        "now": best and best.now_s and best.now_s * 1e9,
+        "write": best and best.checkpoint_s * 1e9,
+    }  # fmt: skip
 
 
-def _cause(attempts: Sequence[Attempt], total: AttemptsAccount) -> str:
-    preempted = [one.preempted for one in attempts[:-1] if one.preempted]
-    verdicts = [restart_verdict(before, after) for before, after in pairwise(attempts)]
-    text = (
-        "each failure throws the run back to its last checkpoint"
-        if any(loss.seen for loss in total.losses)
-        else "no checkpoint was seen: all work before a restart is taken to be lost"
-    )
-    if preempted:
-        signals = " and ".join(sorted(set(preempted)))
-        text += (
-            f"; {len(preempted)} of {len(attempts) - 1} attempts before were preempted ({signals})"
-        )
-    if "amplified" in verdicts:
-        text += "; the run comes back less steady than it was"
-    elif "reset" in verdicts:
-        text += "; the run comes back steadier than it was"
-    return text
-
-
-def _options(attempts: Sequence[Attempt], total: AttemptsAccount, share: Share) -> list[Option]:
-    restart_s = sum(loss.gap_s for loss in total.losses) / len(total.losses)
-    options = []
+def _options(attempts: Sequence[Attempt], total: AttemptsAccount, share: Share) -> dict[str, Share]:
+    """What helps, and at most how much, the best first."""
+    gap = min(sum(loss.gap_s for loss in total.losses) / total.elapsed_s, 1.0)
+    again = min(sum(loss.work_s for loss in total.losses) / total.elapsed_s, 1.0)
     best = cadence(attempts, total)
-    gain = best.saved(restart_s) if best is not None else None
-    if best is not None and gain:
-        assert best.now_s is not None  # else there is no gain
-        more = "more often" if best.best_s < best.now_s else "less often"
-        options.append(
-            Option(
-                f"checkpoint {more}: every {words.duration(best.best_s * 1e9)} instead of every "
-                f"{words.duration(best.now_s * 1e9)}",
-                round(min(gain, share.value), 4),
-                None,
-                None,
-                f"{words.duration(best.checkpoint_s * 1e9)} for each checkpoint, counted",
-                "waste C/τ + τ/(2M) + R/M at Daly's τ against now; M from these attempts",
-            )
-        )
+    gains: dict[str, Share] = {"faster": Share(gap, 0.0, gap)}
     if best is None:
-        again = sum(loss.work_s for loss in total.losses) / total.elapsed_s
-        options.append(
-            Option(
-                "write checkpoints and resume from the last one",
-                round(min(again, 1.0), 4),
-                0.0,
-                round(min(again, 1.0), 4),
-                "one write now and then",
-                "no work done again; checkpoints themselves not counted",
-            )
-        )
-    gap = sum(loss.gap_s for loss in total.losses) / total.elapsed_s
-    options.append(
-        Option(
-            "restart faster: spare nodes, cached images and data, fast rendezvous",
-            round(min(gap, 1.0), 4),
-            0.0,
-            round(min(gap, 1.0), 4),
-            "spare capacity",
-            "at most the time between the last step of an attempt and the first of the next",
-        )
-    )
-    return sorted(options, key=lambda option: -(option.gain or 0.0))
+        gains = {"resume": Share(again, 0.0, again), **gains}
+    elif gain := best.saved(sum(loss.gap_s for loss in total.losses) / len(total.losses)):
+        gain = min(gain, share.value)
+        gains = {"cadence": Share(gain, nan, nan), **gains}
+    return dict(sorted(gains.items(), key=lambda item: -item[1].value))
 
 
 def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
@@ -185,24 +150,3 @@ def _sides(attempts: Sequence[Attempt]) -> list[Evidence]:
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
-
-
-MODE = Mode(
-    name="restart_amplification",
-    layer="runtime",
-    symptom="The job is up most of the time, and yet progress is much slower than its step time.",
-    look_at=(
-        "steps done again after each restart, and the time until the first step",
-        "time between checkpoints beside Young's and Daly's optimum",
-        "CV and throughput before and after each restart",
-        "rank-hours, cost and energy per step that counts",
-    ),
-    remedy=(
-        "checkpoint at Daly's interval, asynchronously",
-        "restart faster: spare nodes, cached images and data",
-        "find what fails: which rank or node ended first in each attempt",
-    ),
-    confirm="over the next failures, elapsed time per step that counts falls as predicted.",
-    find=find,
-    without_steps=True,
-)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep import words
-from evenstep.diagnose.finding import (
-    Evidence,
-    Finding,
-    Option,
-    Projection,
-    When,
-    Where,
-)
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.patterns import when
-from evenstep.diagnose.measure.samples import Contention
+from evenstep.diagnose.measure.patterns import throughout, when
+from evenstep.diagnose.measure.samples import Contention, growth
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.modes.allocator import retrying
 from evenstep.diagnose.modes.launch import late_issue
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Kind
+
+RETRIES = "allocator.retries_count"
+ONE = 1e-9  # of a retry: an interval of samples reaches a little into the next step
 
 
 def find(case: Case) -> list[Finding]:
@@ -40,47 +34,40 @@ def _collector(case: Case) -> Finding | None:
         return None
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
-    if at_once > np.count_nonzero(cells) / 2:
-        return _aligned(case, cells, share)
+    pause = float(np.median(case.grid.pause_ns[cells]))
+    change = case.relieved(cells, Cause.COLLECTOR)
+    if at_once > np.count_nonzero(cells) / 2:  # nobody waits, but they cost what they take
+        paused = np.any(cells, axis=1)
+        return found(
+            "runtime_jitter.aligned",
+            share,
+            numbers={"steps": float(paused.mean()), "pause": pause},
+            where=Where(),
+            when=when(paused[:, None], case.grid.steps),
+            options={"away": share, "freeze": None},
+            change=change,
+        )
     ranks = case.culprits(cells, Cause.COLLECTOR)
-    recurrence = when(cells, case.grid.steps)
-    pause = float(np.median(case.grid.pause_ns[cells]))
-    verb = "collects" if len(ranks) == 1 else "collect"
+    part = aligned_share(np.where(cells, case.grid.pause_ns, 0))
+    aligned = Share(*(value * part for value in share))
+    first = ("away", "align") if share.value >= aligned.value else ("align", "away")
+    gains = {"away": share, "align": aligned}
     return found(
-        "runtime_jitter",
-        "runtime",
+        "runtime_jitter.collector",
         share,
-        observation=case.waiting(cells),
-        cause=(
-            f"garbage collection: {case.named(ranks)} {verb} for {words.duration(pause)} "
-            f"{case.place(case.main_phase(cells))} while the others are ready"
-        ),
+        numbers={
+            "waiting": case.waiting(cells),
+            "who": case.named(ranks),
+            "those": ranks,
+            "pause": pause,
+            "place": case.place(case.main_phase(cells)),
+        },
         where=case.where(ranks),
-        when=recurrence,
+        when=when(cells, case.grid.steps),
         projected=_growth(case, cells, share, len(ranks)),
-        options=_collector_options(case, cells, share),
+        options={**{name: gains[name] for name in first}, "freeze": None},
         evidence=[*case.wait_evidence(cells), *_pause_evidence(case, ranks)],
-        change=case.relieved(cells, Cause.COLLECTOR),
-    )
-
-
-def _aligned(case: Case, cells: Array, share: Share) -> Finding:
-    """Pauses that all ranks make at once: nobody waits, but they cost what they take."""
-    pause = float(np.median(case.grid.pause_ns[cells]))
-    paused = np.any(cells, axis=1)
-    return found(
-        "runtime_jitter",
-        "runtime",
-        share,
-        observation=(
-            f"in {words.percent(float(paused.mean()))} of the steps all ranks collect "
-            f"garbage for {words.duration(pause)} at the same time"
-        ),
-        cause="garbage collection, aligned between ranks: nobody waits for it, but it takes time",
-        where=Where(),
-        when=when(paused[:, None], case.grid.steps),
-        options=[_away(share), _frozen()],
-        change=case.relieved(cells, Cause.COLLECTOR),
+        change=change,
     )
 
 
@@ -103,46 +90,6 @@ def aligned_share(pauses_ns: Array) -> float:
     for column in columns:
         rounds[: len(column)] = np.maximum(rounds[: len(column)], column)
     return 1 - float(rounds.sum()) / whole if whole > 0 else 0.0
-
-
-def _collector_options(case: Case, cells: Array, share: Share) -> list[Option]:
-    part = aligned_share(np.where(cells, case.grid.pause_ns, 0))
-    gain = Share(*(value * part for value in share)).rounded()
-    replay = "the j-th pauses of all ranks laid on one another: the longest of each remains"
-    options = [
-        _away(share),
-        Option(
-            "collect at the same step on every rank: gc.disable() once, and gc.collect() every "
-            "N steps right after optimizer.step()",
-            *gain,
-            "two lines in the script; memory held by cycles grows between collections",
-            replay,
-        ),
-        _frozen(),
-    ]
-    return sorted(options, key=lambda option: -(option.gain or 0))
-
-
-def _away(share: Share) -> Option:
-    return Option(
-        "keep collections out of the steps, with gc.freeze() and gc.disable(), or as it runs: "
-        "evenstep run --act gc",
-        *share.rounded(),
-        "two lines in the script, none with --act gc; memory held by cycles grows meanwhile",
-        "replay of the trace without these pauses",
-    )
-
-
-def _frozen() -> Option:
-    return Option(
-        "gc.freeze() alone, after the model and the loaders are built: full collections then skip "
-        "what lives for the whole run",
-        None,
-        None,
-        None,
-        "one line in the script",
-        "how much of the heap is permanent is not traced",
-    )
 
 
 def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
@@ -187,43 +134,29 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
     interval = Share(severity, min(share.low, severity), max(share.high, severity))
     # what ranks lose beyond their lateness: transports without a core look like slow transfer
     case.claims.slow_ns += severity * case.grid.step_ns
-    steps = case.grid.steps
-    node = f" of node {scheduler.node}" if scheduler.node else ""
+    step = case.grid.step_ns
+    several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
+    switches = scheduler.switches_per_step
     return found(
-        "runtime_jitter",
-        "runtime",
+        "runtime_jitter.oversubscribed",
         interval,
         confidence=min(0.99, 0.5 + scheduler.run_delay_share * 4),
-        observation=(
-            f"training threads wait {words.percent(scheduler.run_delay_share)} of the time for a "
-            f"core, and step times vary by {words.percent(_variation(case))} (CV)"
-        ),
-        cause=(
-            f"CPU oversubscription: {scheduler.runnable:.3g} runnable tasks on "
-            f"{scheduler.cores:.3g} {'core' if scheduler.cores == 1 else 'cores'}{node}, "
-            f"{scheduler.switches_per_step:.3g} involuntary context switches a step"
-        ),
-        where=Where(nodes=[scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []),
-        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        numbers={
+            "delay": scheduler.run_delay_share,
+            "variation": float(step.std() / step.mean()),
+            "runnable": scheduler.runnable,
+            "cores": scheduler.cores,
+            "node": f" of node {scheduler.node}" if scheduler.node else "",
+            "switches": switches,
+        },
+        where=Where(nodes=several),
+        when=throughout(case.grid.steps),
         projected=projection.by_noise(interval, len(case.grid.ranks)),
-        options=[
-            Option(
-                "fewer ranks or threads per node, or more cores for them (affinity, cgroup quota, "
-                "OMP_NUM_THREADS, DataLoader workers)",
-                *interval.rounded(),
-                "a restart with another placement",
-                "time spent waiting for a core, from the scheduler's counters",
-            )
-        ],
+        options={"fewer": interval},
         evidence=[
             Evidence("run_queue_delay", round(scheduler.run_delay_share, 4), 0.0, "share"),
             Evidence("runnable_tasks", round(scheduler.runnable, 2), scheduler.cores, "tasks"),
-            Evidence(
-                "involuntary_switches_per_step",
-                round(scheduler.switches_per_step, 2),
-                0.0,
-                "switches",
-            ),
+            Evidence("involuntary_switches_per_step", round(switches, 2), 0.0, "switches"),
         ],
     )
 
@@ -233,56 +166,65 @@ def _taken_away(case: Case, cells: Array) -> Finding:
     share = case.share(case.loss(cells, Cause.CONTENTION))
     ranks = case.culprits(cells, Cause.CONTENTION)
     delay = float(np.median(case.grid.run_delay_ns[cells]))
-    verb = "is" if len(ranks) == 1 else "are"
     return found(
-        "runtime_jitter",
-        "node",
+        "runtime_jitter.scheduler",
         share,
-        observation=case.waiting(cells),
-        cause=(
-            f"scheduler: {case.named(ranks)} {verb} ready but without a core for "
-            f"{words.duration(delay)} in those steps: something else runs there"
-        ),
+        numbers={
+            "waiting": case.waiting(cells), "who": case.named(ranks), "those": ranks,
+            "delay": delay,
+        },
         where=case.where(ranks),
         when=when(cells, case.grid.steps),
         projected=_growth(case, cells, share, len(ranks)),
-        options=[
-            Option(
-                "find what else runs on that node (daemons, other jobs, DataLoader workers) and "
-                "move it, or bind ranks to cores of their own",
-                *share.rounded(),
-                "a change of affinity",
-                "replay of the trace without the time spent waiting for a core",
-            )
-        ],
+        options={"bind": share},
         evidence=[
             *case.wait_evidence(cells),
             Evidence("run_queue_delay_per_step", round(delay), 0, "ns"),
         ],
         change=case.relieved(cells, Cause.CONTENTION),
-    )
+    )  # fmt: skip
 
 
-def _variation(case: Case) -> float:
-    step = case.grid.step_ns
-    return float(step.std() / step.mean()) if len(step) else 0.0
+# -- the allocator ---------------------------------------------------------------------------------
 
 
-MODE = Mode(
-    name="runtime_jitter",
-    layer="runtime",
-    symptom="Step times vary although every rank computes the same: another rank pauses each time.",
-    look_at=(
-        "pauses of the garbage collector beside the steps in which the others wait",
-        "time the training thread was ready but had no core, and involuntary context switches",
-        "retries of the caching allocator (each gives memory back to the driver and waits for it)",
-    ),
-    remedy=(
-        "collect garbage at the same step on every rank, or freeze what lives for the whole run",
-        "give every rank cores of its own, and fewer helper threads",
-        "keep the allocator from retrying: expandable segments, a smaller batch, less "
-        "fragmentation",
-    ),
-    confirm="Call gc.disable() and pin ranks to cores for a hundred steps: the waits go away.",
-    find=find,
-)
+def explained(late: Array, retried: Array) -> Array:
+    """Late cells in intervals with retries, of ranks that are late there more often than elsewhere.
+
+    Late cells must be at least twice as frequent in the intervals as outside of them: else the
+    retries are a bystander.
+    """
+    hit = retried > ONE
+    inside = (late & hit).sum(axis=0) / np.maximum(hit.sum(axis=0), 1)
+    outside = (late & ~hit).sum(axis=0) / np.maximum((~hit).sum(axis=0), 1)
+    return np.asarray(late & hit & (inside > 2 * outside)[None, :])
+
+
+def retrying(case: Case) -> Finding | None:
+    """The late cells that go with retries, as one finding of `runtime_jitter`."""
+    retried = growth(case.trace, case.grid, RETRIES)
+    if not retried.any():
+        return None
+    free = case.claims.free(case.delays.cells(Cause.WORK))
+    cells = case.claims.cells(explained(free, retried))
+    if not cells.any():
+        return None
+    share = case.share(case.loss(cells))
+    ranks = case.culprits(cells)
+    return found(
+        "runtime_jitter.allocator",
+        share,
+        numbers={
+            "waiting": case.waiting(cells), "who": case.named(ranks), "those": ranks,
+            "more": case.typical_excess_ns(cells),
+        },
+        where=case.where(ranks),
+        when=when(cells, case.grid.steps),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options={"memory": share},
+        evidence=[
+            *case.wait_evidence(cells),
+            Evidence("allocator_retries", round(float(retried.sum()), 1), 0, "retries"),
+        ],
+        change=case.relieved(cells),
+    )  # fmt: skip

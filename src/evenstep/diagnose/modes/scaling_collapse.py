@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
-from evenstep.diagnose.modes.mode import Mode
-from evenstep.diagnose.sizes.scaling import HALF, Curve, Law, fit
+from evenstep.diagnose.finding import Evidence, Finding, Projection, When, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.sentences import found, say
+from evenstep.diagnose.sizes.scaling import Curve, Law, fit
 from evenstep.diagnose.sizes.scaling_shape import Doubling, last_doubling, stretches
 from evenstep.statistics.interval import Share
 
@@ -31,21 +31,35 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
     share = lost(curve)
     if len(curve.ranks) < 2 or share.value < SMALLEST_SHARE:
         return []
-    law, doubling = curve.law, last_doubling(curve)
-    return [
-        found(
-            "scaling_collapse",
-            "coupling",
-            share,
-            observation=_observation(curve, unit),
-            cause=_cause(curve, law, largest),
-            where=Where(),
-            when=When(),
-            projected=_projected(curve, law),
-            options=_options(curve, law, share, largest),
-            evidence=_evidence(curve, doubling),
-        )
-    ]
+    law, n, x = curve.law, curve.ranks, curve.throughput
+    numbers: dict[str, Any] = {
+        "most": n[-1], "last": x[-1], "fewest": n[0], "first": x[0], "unit": unit,
+        "each": float((x[-1] / n[-1]) / (x[0] / n[0])),
+        "shapes": ", then ".join(f"{s.shape} from {s.begins:,} ranks" for s in stretches(curve)),
+        "why": _why(curve, law),
+        "largest": say(
+            "scaling_collapse.largest",
+            mode=largest.mode.replace("_", " "), share=largest.severity,
+        ) if largest else "",
+    }  # fmt: skip
+    options: dict[str, Share | None] = {}
+    if (fewer := recommended(curve)) is not None:
+        there = float(law.throughput(np.array([fewer]))[0])
+        saved = max(0.0, 1 - float(x[-1] / n[-1]) / (there / fewer))
+        options["fewer"] = Share(saved, np.nan, np.nan)
+        numbers |= {"fewer": fewer, "speed": there / x[-1], "cost": fewer / n[-1]}
+    theirs = list(largest.options[:1]) if largest else []
+    finding = found(
+        "scaling_collapse",
+        share,
+        numbers=numbers,
+        where=Where(),
+        when=When(),
+        projected=_projected(curve, law),
+        options=options if theirs else options | {"alone": share},
+        evidence=_evidence(curve, last_doubling(curve)),
+    )
+    return [replace(finding, options=[*finding.options, *theirs])]
 
 
 def lost(curve: Curve) -> Share:
@@ -74,34 +88,14 @@ def recommended(curve: Curve) -> int | None:
     return max(int(min(bounds)), 1)
 
 
-def _observation(curve: Curve, unit: str) -> str:
-    n, x = curve.ranks, curve.throughput
-    each = (x[-1] / n[-1]) / (x[0] / n[0])
-    shapes = ", then ".join(f"{one.shape} from {one.begins:,} ranks" for one in stretches(curve))
-    return (
-        f"{n[-1]:,} ranks reach {x[-1]:.4g} {unit}, {n[0]:,} reach {x[0]:.4g}: each rank does "
-        f"{words.percent(float(each))} of what it did; {shapes}"
-    )
-
-
-def _cause(curve: Curve, law: Law, largest: Finding | None) -> str:
+def _why(curve: Curve, law: Law) -> str:
     n = float(curve.ranks[-1])
     serial, coupled = law.contention * (n - 1), law.coherency * n * (n - 1)
-    if stretches(curve)[0].shape == "oscillatory":
-        what = "throughput goes up and down with the size: which sizes fit the fabric or the nodes"
-    elif any(one.shape == "cliff" for one in stretches(curve)):
-        what = "a fall at one size that no smooth law explains: a boundary is crossed there"
-    elif coupled > serial:
-        what = "every rank waits for every other: a coupling that grows with the square of ranks"
-    else:
-        what = "a part that does not get faster with ranks: serialised work or a shared resource"
-    more = (
-        f"; in the largest run by itself {largest.mode.replace('_', ' ')} costs "
-        f"{words.percent(largest.severity)}"
-        if largest
-        else ""
-    )
-    return what + more
+    shapes = [one.shape for one in stretches(curve)]
+    what = "coupled" if coupled > serial else "serial"
+    if shapes[0] == "oscillatory" or "cliff" in shapes:
+        what = "oscillatory" if shapes[0] == "oscillatory" else "cliff"
+    return say(f"scaling_collapse.{what}")
 
 
 def _projected(curve: Curve, law: Law) -> list[Projection]:
@@ -117,41 +111,6 @@ def _projected(curve: Curve, law: Law) -> list[Projection]:
         low_, value_, high_ = (round(min(max(end, 0.0), 1.0), 4) for end in ends)
         points.append(Projection(n, value_, low_, high_))
     return points
-
-
-def _options(curve: Curve, law: Law, share: Share, largest: Finding | None) -> list[Option]:
-    options = []
-    fewer = recommended(curve)
-    if fewer is not None:
-        each = float(law.throughput(np.array([fewer]))[0]) / fewer
-        now = float(curve.throughput[-1] / curve.ranks[-1])
-        saved = max(0.0, 1 - now / each)
-        speed = float(law.throughput(np.array([fewer]))[0] / curve.throughput[-1])
-        options.append(
-            Option(
-                f"use about {fewer:,} ranks instead of {int(curve.ranks[-1]):,}",
-                round(saved, 4),
-                None,
-                None,
-                f"{speed:.0%} of the throughput for {fewer / curve.ranks[-1]:.0%} of the cost",
-                "universal scalability law fitted to the measured sizes; gain in rank-hours",
-            )
-        )
-    if largest is not None and largest.options:
-        first = largest.options[0]
-        options.append(
-            Option(first.action, first.gain, first.low, first.high, first.cost, first.method)
-        )
-    else:
-        options.append(
-            Option(
-                "take the loss of the largest run apart: evenstep diagnose on it alone",
-                *share.rounded(),
-                "none",
-                "at most what separates its efficiency from the smallest run's",
-            )
-        )
-    return options
 
 
 def _evidence(curve: Curve, doubling: Doubling | None) -> list[Evidence]:
@@ -172,22 +131,3 @@ def _evidence(curve: Curve, doubling: Doubling | None) -> list[Evidence]:
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
-
-
-MODE = Mode(
-    name="scaling_collapse",
-    layer="coupling",
-    symptom="Every rank added brings less than the one before, in the end nothing or worse.",
-    look_at=(
-        "throughput per rank at each size, and the shape of the curve",
-        "σ and κ of the universal scalability law, its knee and its peak",
-        "which share grows from the smallest run to the largest: wait or exposed communication",
-    ),
-    remedy=(
-        "mend what costs most in the largest run by itself",
-        f"stay below the knee, where a rank added brings at least {HALF:.0%} of the first",
-        "make the coupling rarer: larger batches, accumulation, local SGD",
-    ),
-    confirm="run one size between the two largest: the law predicts its throughput.",
-    find=find,
-)

@@ -12,7 +12,6 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.modes.mode import Mode
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
@@ -256,26 +255,3 @@ def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
     mine = work[np.searchsorted(case.grid.ranks, rank)]
     name = "work_beside_peers_of_the_same_hardware"
     return [Evidence(name, round(float(mine)), round(float(np.median(work[columns]))), "ns")]
-
-
-MODE = Mode(
-    name="straggler",
-    layer="node",
-    symptom="Most ranks wait in every collective, always for the same rank or for a few of them.",
-    look_at=(
-        "who enters last, and how much longer its own work is than the other ranks'",
-        "the phase its excess lies in: forward, backward, optimizer, or outside all of them",
-        "whether its process computes during the excess, and what clocks and temperatures say",
-        "how it recurs: chronic, transient, in bursts, or another rank each time",
-    ),
-    remedy=(
-        "remove what that rank does in that phase and the others do not",
-        "if the delay stays with the host: drain it and restart on a spare",
-        "if the late rank changes all the time: look for what they share (storage, host, noise)",
-    ),
-    confirm=(
-        "Swap the rank with another host: a delay that moves with the rank number is the "
-        "program's, one that stays is the host's."
-    ),
-    find=find,
-)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found
+from evenstep.statistics.interval import Share
 
 ROUND_STEPS = 8  # of the local-SGD option
 
@@ -43,75 +44,29 @@ def find(case: Case) -> list[Finding]:
     factor = amplification(case)
     if share.value < SMALLEST_SHARE or factor is None:
         return []
-    ranks = len(case.grid.ranks)
-    steps = case.grid.steps
     work = _unattributed(case)
     spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))
+    total = float(case.grid.duration_ns.sum())
+    waited = float(case.grid.wait_ns.sum()) / total if total else 0.0
     gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
-    named = bool(case.delays.any.any())
+    low, high = gain - (share.value - share.low), gain + (share.high - share.value)
+    named = "apart from the ranks named, " if case.delays.any.any() else ""
     return [
         found(
             "synchronization_amplification",
-            "coupling",
             share,
-            observation=(
-                f"ranks finish their own work {words.duration(spread)} apart in the median step, "
-                "a different one last each time"
-            ),
-            cause=(
-                f"{'apart from the ranks named, ' if named else ''}the parts are healthy, but "
-                "every step waits for the slowest rank, so that a mean delay of one rank costs "
-                f"{1 + factor:.2g} times itself"
-            ),
+            numbers={
+                "spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS,
+            },
             where=Where(),
-            when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
-            projected=projection.by_noise(share, ranks),
-            options=[
-                Option(
-                    "give data workers and helpers cores of their own, and keep daemons and the "
-                    "collector out of the steps",
-                    *share.rounded(),
-                    "what they take elsewhere",
-                    "replay with every rank's own work even: the most there is",
-                ),
-                Option(
-                    f"synchronize every {ROUND_STEPS} steps (local SGD, DiLoCo)",
-                    round(gain, 4),
-                    round(max(0.0, gain - (share.value - share.low)), 4),
-                    round(min(1.0, gain + (share.high - share.value)), 4),
-                    "another algorithm: convergence must be checked",
-                    "independent noise per step falls like 1/sqrt(steps per round)",
-                ),
-            ],
+            when=throughout(case.grid.steps),
+            projected=projection.by_noise(share, len(case.grid.ranks)),
+            options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
             evidence=[
                 Evidence("amplification", round(factor, 3), 0.0, "factor"),
                 Evidence("spread_of_own_work", round(spread), 0, "ns"),
-                Evidence("wait_share", round(_wait_share(case), 4), 0.0, "share"),
+                Evidence("wait_share", round(waited, 4), 0.0, "share"),
             ],
             change=case.costs.even if case.costs and case.trace.operations is None else None,
         )
-    ]
-
-
-def _wait_share(case: Case) -> float:
-    total = float(case.grid.duration_ns.sum())
-    return float(case.grid.wait_ns.sum()) / total if total else 0.0
-
-
-MODE = Mode(
-    name="synchronization_amplification",
-    layer="coupling",
-    symptom="No rank is slow on average, yet steps take much longer than any rank's own work.",
-    look_at=(
-        "the spread of the ranks' own work within a step, and who is last (another each time)",
-        "amplification: growth of the step by waiting over a rank's mean delay",
-        "how it grows with the number of ranks: noise grows with the expected maximum",
-    ),
-    remedy=(
-        "remove sources of noise that all ranks have (daemons, collectors, helpers without cores)",
-        "synchronize less often (local SGD, DiLoCo), or hide the first collective behind compute",
-        "fewer ranks with more work each",
-    ),
-    confirm="Run the same job on a quarter of the ranks: the waiting share falls, work does not.",
-    find=find,
-)
+    ]  # fmt: skip

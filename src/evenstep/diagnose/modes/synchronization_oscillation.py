@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When
+from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.pulses import pulses
 from evenstep.statistics.spectrum import Peak, folded, periodic
@@ -135,34 +135,28 @@ def _alternating(case: Case) -> Finding | None:
 def _finding(
     case: Case, seen: Swing, share: Share, ranks: list[int], change: Change | None = None
 ) -> Finding:
-    step = case.grid.step_ns
+    step, period = case.grid.step_ns, seen.peak.period
     fast, slow = float(np.median(step[~seen.slow])), float(np.median(step[seen.slow]))
-    every = f"{seen.peak.period:.3g}"
-    steps = case.grid.steps
-    who = case.named(ranks) if ranks else "most ranks together"
-    verb = "does" if len(ranks) == 1 else "do"
-    swinging, spread = _phases(case, seen.peak.period)
+    swinging, spread = _phases(case, period)
+    often = period > 2.5
     return found(
         "synchronization_oscillation",
-        "coupling",
         share,
-        observation=(
-            f"steps alternate between {words.duration(fast)} and {words.duration(slow)}, every "
-            f"{every} steps"
-        ),
-        cause=(
-            f"{who} {verb} more work every {every} steps, and synchronization makes it "
-            "everybody's: the period is the program's or the machine's, not chance"
-            if seen.peak.period > 2.5
-            else f"{who} {verb} more work in every other step, and synchronization makes it "
-            "everybody's"
-        ),
+        numbers={
+            "fast": fast,
+            "slow": slow,
+            "period": period,
+            "who": case.named(ranks) if ranks else "most ranks together",
+            "verb": "does" if len(ranks) == 1 else "do",
+            "every": f"every {period:.3g} steps" if often else "in every other step",
+            "why": ": the period is the program's or the machine's, not chance" if often else "",
+        },
         where=case.where(ranks),
-        when=When([(int(steps[0]), int(steps[-1]))], "oscillating"),
+        when=throughout(case.grid.steps, "oscillating"),
         projected=projection.constant(share, len(case.grid.ranks)),
-        options=_options(share, every),
+        options={"find": share, "beside": share},
         evidence=[
-            Evidence("oscillation_period", round(seen.peak.period, 3), None, "steps"),
+            Evidence("oscillation_period", round(period, 3), None, "steps"),
             Evidence("oscillation_amplitude", round(slow - fast), 0, "ns"),
             Evidence("oscillation_explains", round(seen.peak.explained, 3), 0.0, "share"),
             Evidence("chance_of_such_a_period", float(f"{seen.peak.chance:.3g}"), 1.0, "1"),
@@ -184,42 +178,3 @@ def _phases(case: Case, period: float) -> tuple[int, float]:
         return 0, 0.0
     angle = np.angle(wave[strong] / wave[np.argmax(np.abs(wave))])
     return int(strong.sum()), float(np.abs(angle).max() / (2 * np.pi))
-
-
-def _options(share: Share, every: str) -> list[Option]:
-    gain = share.rounded()
-    method = "slow steps brought to the length of the fast ones"
-    return [
-        Option(
-            f"find what recurs every {every} steps (logging, metrics, allocator, a daemon, power "
-            "or clock control, unequal batches) and spread or remove it",
-            *gain,
-            "a look at one slow and one fast step side by side",
-            method,
-        ),
-        Option(
-            "if it is work that must be done: do it beside the step, on another thread or stream",
-            *gain,
-            "a change of the script",
-            method,
-        ),
-    ]
-
-
-MODE = Mode(
-    name="synchronization_oscillation",
-    layer="coupling",
-    symptom="Fast and slow steps alternate with a steady period.",
-    look_at=(
-        "the spectrum of the step time, and the period in steps and in seconds",
-        "which ranks swing, and whether together or in opposite phase",
-        "what else has this period: logging, evaluation, power or clock control, a neighbour",
-    ),
-    remedy=(
-        "spread or remove what recurs",
-        "move it off the training thread",
-        "where ranks swing in opposite phase: align them, so that all are slow in the same step",
-    ),
-    confirm="Change the interval of the suspect: the period of the step time follows.",
-    find=find,
-)

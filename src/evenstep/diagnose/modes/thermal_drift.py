@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
+from evenstep.diagnose.finding import Evidence, Finding, When
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import MAD_SIGMA, above_others
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.modes.mode import Mode
+from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 from evenstep.statistics.trend import Trend, isotonic, thinned, trend
 from evenstep.trace.spool.layout import Phase
@@ -119,26 +119,28 @@ def _finding(case: Case, place: list[Drift], cells: Array, share: Share) -> Find
     steps = case.grid.steps
     worst = max(place, key=lambda drift: drift.growth_ns)
     ranks = [drift.rank for drift in sorted(place, key=lambda one: -one.growth_ns)]
-    named = case.named(ranks)
-    relative = worst.growth_ns / max(worst.start_ns, 1.0)
+    named, where = case.named(ranks), case.where(ranks)
     rate = worst.per_hour.slope / max(worst.start_ns, 1.0)
-    signs = _signs(case, ranks[0])
-    onset = int(steps[min(drift.onset for drift in place)])
-    possessive = f"{named}'s own work" if len(ranks) == 1 else f"the own work of {named}"
+    signs, first = _signs(case, ranks[0]), min(drift.onset for drift in place)
+    onset = int(steps[first])
+    sample = "" if signs else " (first sample its clocks: NVML or amdgpu, as evenstep does)"
     return found(
         "thermal_drift",
-        "node",
         share,
-        observation=(
-            f"{possessive} grows by "
-            f"{words.duration(worst.growth_ns)} ({words.percent(relative)}) from step {onset} on, "
-            f"within {words.duration(_lasted(case, place))}; the others' does not"
-        ),
-        cause=_cause(signs),
-        where=case.where(ranks),
+        numbers={
+            "whose": f"{named}'s own work" if len(ranks) == 1 else f"the own work of {named}",
+            "growth": worst.growth_ns,
+            "relative": worst.growth_ns / max(worst.start_ns, 1.0),
+            "onset": onset,
+            "lasted": float(case.grid.step_ns[first:].sum()),
+            "why": _cause(signs),
+            "nodes": ", ".join(where.nodes) or words.ranks(ranks),
+            "proof": sample,
+        },
+        where=where,
         when=When([(onset, int(steps[-1]))], "chronic"),
         projected=projection.constant(share, len(case.grid.ranks)),
-        options=_options(case, ranks, share, signs),
+        options={"cool": share, "drain": share},
         evidence=[
             *case.wait_evidence(cells),
             Evidence("growth_of_own_work", round(worst.growth_ns), 0, "ns"),
@@ -151,26 +153,14 @@ def _finding(case: Case, place: list[Drift], cells: Array, share: Share) -> Find
     )
 
 
-def _lasted(case: Case, place: list[Drift]) -> float:
-    """Time from the first onset to the end."""
-    return float(case.grid.step_ns[min(drift.onset for drift in place) :].sum())
-
-
 def _cause(signs: list[Evidence]) -> str:
-    shown = {sign.metric: sign for sign in signs}
-    parts = []
-    if heat := shown.get("temperature"):
-        parts.append(f"it warms from {heat.expected:.0f} to {heat.measured:.0f} °C")
-    if clock := shown.get("clock"):
-        parts.append(f"its clock falls from {clock.expected:.0f} to {clock.measured:.0f} MHz")
-    if throttled := shown.get("throttled"):
-        parts.append(f"it throttles in {words.percent(throttled.measured or 0.0)} of the samples")
-    if parts:
-        return "the device slows down as it heats up: " + ", ".join(parts)
-    return (
-        "work that grows slowly on one place only, as heat makes it; clocks and temperatures "
-        "that would prove it were not sampled or did not change"
-    )
+    told = [
+        say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
+        for sign in signs
+    ]
+    if told:
+        return say("thermal_drift.hot", signs=", ".join(told))
+    return say("thermal_drift.unproven")
 
 
 def _signs(case: Case, rank: int) -> list[Evidence]:
@@ -201,43 +191,3 @@ def _quarters(case: Case, metric: str, rank: int) -> tuple[float, float] | None:
         return None
     quarter = max(len(values) // 4, 1)
     return float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
-
-
-def _options(case: Case, ranks: list[int], share: Share, signs: list[Evidence]) -> list[Option]:
-    gain = share.rounded()
-    replay = "replay of the trace with these ranks as fast as the others"
-    nodes = ", ".join(case.where(ranks).nodes) or words.ranks(ranks)
-    proof = "" if signs else " (first sample its clocks: NVML or amdgpu, as evenstep does)"
-    return [
-        Option(
-            f"check cooling, fans and power limits of {nodes}{proof}",
-            *gain,
-            "a look at the machine; no change of the job",
-            replay,
-        ),
-        Option(
-            f"drain {nodes} and restart with a spare",
-            *gain,
-            "one restart and a spare node",
-            replay,
-        ),
-    ]
-
-
-MODE = Mode(
-    name="thermal_drift",
-    layer="node",
-    symptom="A run that began well gets slower by the hour, and the same few ranks hold it up.",
-    look_at=(
-        "own work of each rank above the others' over time",
-        "temperature, clock and throttle reasons of those ranks, first against last quarter",
-        "whether all ranks of one node drift together",
-    ),
-    remedy=(
-        "check cooling, fans, dust, inlet temperature and power limits of the node",
-        "drain it and restart with a spare",
-        "cap the clocks or the power of all ranks at what the slowest can hold",
-    ),
-    confirm="pause the job until the device is cool: the first steps after it are fast again.",
-    find=find,
-)

@@ -16,18 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.batches import Batches, micro_batches
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.patterns import FEWEST
+from evenstep.diagnose.measure.patterns import FEWEST, throughout
 from evenstep.diagnose.modes import projection, slow_worker
-from evenstep.diagnose.modes.mode import Mode
-from evenstep.diagnose.modes.stage_imbalance import MODE_NAME, by_lateness, by_replay
+from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay
 from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
-from evenstep.statistics.interval import Share
+from evenstep.diagnose.sentences import found
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, Role
 from evenstep.trace.spool.layout import Phase
@@ -248,25 +246,15 @@ def _sequences(case: Case, lost_ns: Array, correlation: float, deviation: float)
     share = case.share(lost_ns)
     if share.value < SMALLEST_SHARE:
         return []
-    steps = case.grid.steps
     return [
         found(
-            MODE_NAME,
-            "model",
+            "workload_imbalance.lengths",
             share,
-            observation=(
-                f"forward and backward vary by {words.percent(deviation)} from one batch to the "
-                "next, and a different rank is last each time"
-            ),
-            cause=(
-                "batches differ in what they take to compute, as sequences of different lengths "
-                f"do: forward and backward are long together (correlation {correlation:.2f}), "
-                "and no rank is slow on average"
-            ),
+            numbers={"deviation": deviation, "correlation": correlation},
             where=Where(),
-            when=When([(int(steps[0]), int(steps[-1]))], "rotating"),
+            when=throughout(case.grid.steps, "rotating"),
             projected=projection.by_noise(share, len(case.grid.ranks)),
-            options=_options(share),
+            options={"squares": share, "bucket": None},
             evidence=[
                 Evidence("forward_backward_correlation", round(correlation, 4), 0.0, "factor"),
                 Evidence("variation_of_compute", round(deviation, 4), 0.0, "share"),
@@ -274,49 +262,3 @@ def _sequences(case: Case, lost_ns: Array, correlation: float, deviation: float)
             ],
         )
     ]
-
-
-def _options(share: Share) -> list[Option]:
-    return [
-        Option(
-            "give every rank the same sum of squared sequence lengths instead of the same number "
-            "of tokens (sort and deal out each step's sequences, longest first)",
-            *share.rounded(),
-            "a sampler that sees the lengths of a step's sequences",
-            "replay with every batch at the mean",
-        ),
-        Option(
-            "bucket sequences of similar length into the same step",
-            None,
-            None,
-            None,
-            "less random batches",
-            "not predicted: it depends on how the lengths are distributed",
-        ),
-    ]
-
-
-MODE = Mode(
-    name=MODE_NAME,
-    layer="model",
-    symptom=(
-        "Ranks have different amounts of work: one pipeline stage always, or whoever got the "
-        "longest sequences."
-    ),
-    look_at=(
-        "compute per pipeline stage and step: the last one carries the output layer and the loss",
-        "M_S: the share of the slowdown that goes away when the last stage is as usual",
-        "the correlation of forward and backward of the same batch: .9 and more means the data",
-        "who is last: the same stage always, or another rank in each step",
-    ),
-    remedy=(
-        "partition the model by measured time, not by number of layers",
-        "balance each step's sequences over ranks by the sum of their squared lengths",
-        "bucket sequences of similar length into the same step",
-    ),
-    confirm=(
-        "Train with one sequence length (or an even partition): the waiting share falls to that "
-        "of noise."
-    ),
-    find=find,
-)
