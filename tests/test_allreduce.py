@@ -21,14 +21,6 @@ def pipelined_ring(size, n, link):
     return max(done)
 
 
-def best_segments(size, link, hops):
-    """A chain of hops, the number of pieces tried out: (hops + pieces − 1) rounds."""
-    return min(
-        (hops + pieces - 1) * (link.latency_ns + size / pieces / link.gBps)
-        for pieces in range(1, 20_000)
-    )
-
-
 def test_a_ring_of_64_takes_what_the_exact_workload_says():
     # 100 MB in chunks of S // 64 over 12.5 GB/s and 2 µs a message: 16.002 ms
     cost = allreduce.ring(100_000_000, 64, Link(12.5, 2000))
@@ -111,15 +103,6 @@ def test_a_torus_of_one_dimension_is_a_ring_both_ways():
 def test_bus_bandwidth_of_a_ring_is_the_links():
     time = allreduce.ring(1e9, 24, Link(25)).time_ns
     assert allreduce.bus_gBps(1e9, 24, time) == pytest.approx(25)
-
-
-@pytest.mark.parametrize("hops", [2, 8, 64])
-def test_pieces_of_the_best_size_take_what_trying_them_out_says(hops):
-    link = Link(10, 5000)
-    # (h−1+p)(a + S/(pB)) with the best p is (√((h−1)a) + √(S/B))²; p is a whole number
-    tried = best_segments(1e9, link, hops)
-    transfer, fill = 1e9 / link.gBps, (hops - 1) * link.latency_ns
-    assert allreduce.pipelined_ns(transfer, fill) == pytest.approx(tried, rel=0.02)
 
 
 @given(st.integers(2, 10**9))

@@ -151,7 +151,7 @@ RING_PASSES = {
 }  # fmt: skip
 
 
-def bus_factor(operation: str, n: int) -> float:
+def bus_factor(operation: str, n: float) -> float:
     """Bus bandwidth ÷ algorithm bandwidth of an operation, 1 from or to a root (nccl-tests,
     doc/PERFORMANCE.md)."""
     return RING_PASSES[operation] * (n - 1) / n if operation in RING_PASSES else 1.0
@@ -160,16 +160,6 @@ def bus_factor(operation: str, n: int) -> float:
 def bus_gBps(size_bytes: float, n: int, time_ns: float) -> float:  # noqa: N802
     """Bus bandwidth of an all-reduce: S/t × 2(n−1)/n, comparable with the link's speed."""
     return bus_factor("all_reduce", n) * size_bytes / time_ns
-
-
-def pipelined_ns(transfer_ns: float, latency_ns: float) -> float:
-    """(√α + √(S/B))²: a message through a pipeline in pieces of the best size.
-
-    Pieces of s bytes cost (S/s)·a + latency that grows with s; the best s leaves
-    α + S/B + 2√(αS/B), which is why measured bandwidth still rises at a thousand times α·B
-    (the classical pipelining bound; Träff and Ripke 2008).
-    """
-    return (math.sqrt(latency_ns) + math.sqrt(transfer_ns)) ** 2
 
 
 def depth(n: int) -> int:

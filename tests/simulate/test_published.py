@@ -28,6 +28,13 @@ def test_predicted_rows_are_within_eight_percent_on_average(name):
     assert SYSTEMS[name].mean_error < 0.08
 
 
+def test_all_reduces_of_nccl_are_near_what_was_measured_with_nothing_fitted():
+    found = [collectives.one_node(), collectives.several_nodes()]
+    assert not any(system.fitted for system in found)
+    for row in (row for system in found for row in system.rows):
+        assert abs(row.error) < (0.3 if "RoCE" in row.what else 0.1), row.what
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_system_has_at_most_three_fitted_numbers_and_says_where_inputs_come_from(name):
     system = SYSTEMS[name]
@@ -50,19 +57,6 @@ def test_a_predicted_row_of_megascale_does_not_know_its_own_measurement(gpus, mo
     before = [row.predicted for row in training.megascale("MegaScale").rows]
     monkeypatch.setitem(training.MEGASCALE["MegaScale"], gpus, 99.0)
     assert [row.predicted for row in training.megascale("MegaScale").rows] == before
-
-
-@pytest.mark.parametrize("size", [4 * 2**20, 64 * 2**20, 2**30])
-def test_a_predicted_size_does_not_know_its_own_measurement(size, monkeypatch):
-    before = collectives.nvls_fit()
-    monkeypatch.setitem(collectives.NVLS_US, size, 1.0)
-    assert collectives.nvls_fit() == before
-
-
-def test_the_largest_row_gives_the_published_bus_bandwidth():
-    # 8 GiB in 31,307 µs are 480 GB/s
-    bus = collectives.bus_gBps(8 * 2**30, 8, 31307e3)
-    assert bus == pytest.approx(480, rel=0.001)
 
 
 def test_overlap_ratio_inverts_the_gain():
@@ -167,7 +161,7 @@ def test_an_estimate_is_that_of_the_rows_nothing_was_fitted_to():
 
 def test_an_all_reduce_is_held_to_those_measured_on_its_machine():
     found = estimate(asked("work.kind=collective", "work.gradient_bytes=1GB"))
-    assert (found.rows, found.calibrated) == (11, False)
+    assert (found.rows, found.calibrated) == (18, False)
     assert 0 < found.median < found.worst < 1
 
 

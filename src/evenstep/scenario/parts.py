@@ -12,6 +12,7 @@ from evenstep.scenario.schema import choice, count, flag, number, numbers, size,
 
 ALGORITHMS = (
     "auto",
+    "nccl",
     "ring",
     "tree",
     "halving_doubling",
@@ -111,7 +112,13 @@ class Work:
 class Collectives:
     """How collectives are carried out."""
 
-    algorithm: str = choice("auto", "auto: the fastest on this fabric at this size", ALGORITHMS)
+    algorithm: str = choice(
+        "auto", "auto: the fastest on this fabric at this size; nccl: what NCCL takes", ALGORITHMS
+    )
+    nccl_algo: str = choice(
+        "", "of nccl: only this, as its variable NCCL_ALGO; empty: any",
+        ("", "ring", "tree", "nvls", "nvls_tree"),
+    )  # fmt: skip
     channels: int = count(0, "rings side by side; 0: one for each card of a node")
     order: str = choice("rank", "of a ring: by rank, or by place", ("rank", "topology"))
     launch_us: float = number(0.0, "to start one, before its first byte")

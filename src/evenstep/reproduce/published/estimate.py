@@ -34,7 +34,10 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
     if scenario.strategy.kind != "synchronous" or scenario.noise or scenario.neighbours:
         return None
     if work.kind == "collective":
-        return _estimate(work.kind, collectives.simulated(), False) if _measured(scenario) else None
+        if not _measured(scenario):
+            return None
+        systems = (collectives.one_node(), collectives.several_nodes())
+        return _estimate(work.kind, [row for one in systems for row in one.rows], False)
     plain = work.schedule == "1f1b" and work.expert_parallel == work.context_parallel == 1
     accumulates = work.kind == "ddp" and work.micro_batches > 1
     rows = [row for system in training.systems() if system.kind == work.kind
@@ -44,12 +47,13 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
 
 def _measured(scenario: Scenario) -> bool:
     """Whether an all-reduce is within the sizes and machines that were measured."""
-    sizes = [*collectives.NVLS_US, *(size for _, size in collectives.NODE_PAIRS)]
+    sizes = [*collectives.NVLS_US, *(pair.size_bytes for pair in collectives.SEVERAL)]
     return (
         scenario.work.operation == "all_reduce"
+        and scenario.collectives.algorithm == "nccl"
         and min(sizes) <= scenario.work.gradient_bytes <= max(sizes)
-        and scenario.cluster.gpus_per_node == 8
-        and scenario.ranks in (8, 16)
+        and scenario.cluster.gpus_per_node in (4, 8)
+        and scenario.ranks >= 8
     )
 
 

@@ -9,8 +9,8 @@ from evenstep.reproduce.published.rows import System
 def systems() -> list[System]:
     """All of them, computed now."""
     return [
-        collectives.nvls(),
-        collectives.peaks(),
+        collectives.one_node(),
+        collectives.several_nodes(),
         *training.systems(),
         uptime.llama3(),
         uptime.rsc(),

@@ -41,6 +41,8 @@ class Round(NamedTuple):
     posted: bool = False
     lane: Array | int = 0
     to_lane: Array | int | None = None  # None: the same
+    latency_ns: float | None = None  # of each message; None: that of its route
+    joined: bool = False  # nobody sends before the last of its group is there
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -101,17 +103,17 @@ def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
 
 def _channel_orders(request: Request) -> tuple[Array, int]:
     """(groups × channels, size): the members, turned by a share of the node for each channel."""
-    per_node = _per_node(request)
-    channels = min(request.channels, per_node) if request.size > per_node > 1 else 1
-    blocks = request.members.reshape(len(request.members), -1, per_node if channels > 1 else 1)
+    each = per_node(request)
+    channels = min(request.channels, each) if request.size > each > 1 else 1
+    blocks = request.members.reshape(len(request.members), -1, each if channels > 1 else 1)
     orders = [
-        np.roll(blocks, -(channel * per_node // channels), axis=2).reshape(request.members.shape)
+        np.roll(blocks, -(channel * each // channels), axis=2).reshape(request.members.shape)
         for channel in range(channels)
     ]
     return np.stack(orders, axis=1).reshape(-1, request.size), channels
 
 
-def _per_node(request: Request) -> int:
+def per_node(request: Request) -> int:
     """Members on a node, where it is the same number on all and they are neighbours; else 1."""
     node = request.node[request.members]
     first = int((node[0] == node[0, 0]).sum())
@@ -212,24 +214,24 @@ def _tree_rounds(
 
 def _tree_edges(request: Request, mirrored: bool) -> tuple[Array, Array, Array]:
     """(child, parent, depth of the child) as positions in a group."""
-    per_node = _per_node(request)
-    nodes = request.size // per_node
+    each = per_node(request)
+    nodes = request.size // each
     heap = np.arange(nodes)
     place = nodes - 1 - heap if mirrored else heap  # of the heap's entries among the nodes
     height = np.floor(np.log2(heap + 1)).astype(np.int64)
-    offset = per_node // 2 if mirrored else 0
-    heads = place * per_node + offset
+    offset = each // 2 if mirrored else 0
+    heads = place * each + offset
     child, parent, depth = [heads[1:]], [heads[(heap[1:] - 1) // 2]], [height[1:]]
-    for hop in range(1, per_node):
-        child.append(place * per_node + (offset + hop) % per_node)
-        parent.append(place * per_node + (offset + hop - 1) % per_node)
+    for hop in range(1, each):
+        child.append(place * each + (offset + hop) % each)
+        parent.append(place * each + (offset + hop - 1) % each)
         depth.append(height + hop)
     return np.concatenate(child), np.concatenate(parent), np.concatenate(depth)
 
 
 def hierarchical(request: Request) -> Pattern:
     """Reduce-scatter within nodes, rings between GPUs of the same place, all-gather within."""
-    local = _per_node(request)
+    local = per_node(request)
     nodes = request.size // local
     if request.operation != "all_reduce" or local == 1 or nodes == 1:
         return ring(request)
@@ -282,7 +284,7 @@ def nvls(request: Request) -> Pattern:
     node = request.node[request.members]
     if request.operation != "all_reduce" or bool((node != node[:, :1]).any()):
         return ring(request)
-    return (_messages(request.members, request.members, request.bytes),)
+    return (_messages(request.members, request.members, request.bytes)._replace(joined=True),)
 
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.scenario.parts import Collectives
-from evenstep.simulate.fabric import collectives
+from evenstep.simulate.fabric import collectives, nccl
 from evenstep.simulate.fabric.collectives import Pattern, Request, Round
 from evenstep.simulate.fabric.network import Network, Routes
 from evenstep.simulate.fabric.placement import Placement
@@ -118,12 +118,25 @@ class CollectiveLibrary:
             settings.servers,
             imbalance,
         )
-        names: tuple[str, ...] = (settings.algorithm,)
-        if settings.algorithm == "auto":
-            names = collectives.candidates(request, switch_reduces=cluster.gpu_link_reduces)
         launch_ns = settings.launch_us * 1e3
+        if settings.algorithm == "nccl" and operation != "all_to_all" and request.size > 1:
+            return self._as_nccl(request, launch_ns)
+        names: tuple[str, ...] = (settings.algorithm,)
+        if settings.algorithm in ("auto", "nccl"):
+            names = collectives.candidates(request, switch_reduces=cluster.gpu_link_reduces)
         found = [lay_on(self.network, self.placement, request, name, launch_ns) for name in names]
         return min(found, key=_rounds_ns)
+
+    def _as_nccl(self, request: Request, launch_ns: float) -> Flow:
+        """With the algorithm and protocol that NCCL takes."""
+        first, node = self.placement.gpu[request.members[0]], request.node[request.members[0]]
+        after, there = np.roll(first, -1), np.roll(node, -1)
+        routes = self.network.routes(first[node != there], after[node != there])
+        network_us = float(routes.total(self.network.latency_ns).max(initial=0.0)) / 1e3
+        team = nccl.team_of(request, self.network.cluster, network_us)
+        way = nccl.chosen(team, request.operation, request.bytes, only=self._settings.nccl_algo)
+        pattern = nccl.lay_out(way, team, request) if request.bytes > 0 else ()
+        return _flow(self.network, self.placement, request, way.name, pattern, launch_ns)
 
     def _by_place(self, members: Array) -> Array:
         place = np.stack([self.placement.rack[members], self.placement.gpu[members]])
@@ -140,7 +153,15 @@ def lay_on(
     network: Network, placement: Placement, request: Request, algorithm: str, launch_ns: float = 0.0
 ) -> Flow:
     """Lay a collective on the network with one algorithm."""
-    stages = _stages(network, placement, collectives.lay_out(algorithm, request))
+    pattern = collectives.lay_out(algorithm, request)
+    return _flow(network, placement, request, algorithm, pattern, launch_ns)
+
+
+def _flow(
+    network: Network, placement: Placement, request: Request, algorithm: str, pattern: Pattern,
+    launch_ns: float,
+) -> Flow:  # fmt: skip
+    stages = _stages(network, placement, pattern)
     return Flow(
         algorithm,
         request.operation,
@@ -149,7 +170,7 @@ def lay_on(
         stages,
         launch_ns if stages else 0.0,
         network.capacity,
-        joined=bool(stages) and all((s.round.source == s.round.target).all() for s in stages),
+        joined=bool(stages) and all(s.round.joined for s in stages),
     )
 
 
@@ -172,6 +193,8 @@ def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
     network.check_usable(routes)
     load = np.bincount(routes.link, weights=sizes[routes.message], minlength=len(network.capacity))
     latency = routes.total(network.latency_ns)
+    if item.latency_ns is not None:
+        latency = np.full(len(latency), item.latency_ns)
     return FlowRound(item, routes, latency, latency + routes.worst(time_on(load, network)), load)
 
 
