@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.labelled import faults, simulated, worlds
 from benchmarks.labelled.example import Judged, judged
 from benchmarks.measure import Row
-from evenstep.cli import engine
+from evenstep.cli.arguments import add_engine, engine_of
 from evenstep.workers.engines import Engine
 
 RIGHT_MODE, RIGHT_CULPRIT, SILENT = 0.95, 0.98, 0.98
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", type=int, nargs="+", default=[2, 4], help="sizes of the real jobs"
     )
     parser.add_argument("--wrong", action="store_true", help="list what was judged wrongly")
-    engine.add_arguments(parser, workers="one for each core; real jobs need the machine, so 1")
+    add_engine(parser, workers="one for each core; real jobs need the machine, so 1")
 
 
 class Batch(NamedTuple):
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         corpus = f"real gloo jobs of {' and '.join(map(str, sizes))} ranks"
         sick = [judged(example) for example in faults.disturbed(sizes)]
         return _shown(sick, [judged(example) for example in faults.healthy(sizes, 3)], corpus, args)
-    carrier = engine.chosen(args)
+    carrier = engine_of(args)
     return [row for corpus in CORPORA for row in _rows_of(corpus, carrier, args)]
 
 

@@ -27,7 +27,8 @@ SHARES: tuple[tuple[str, str], ...] = (
 #: Units that read better as a sign, or as nothing.
 _SIGNS = {"1": "", "factor": "×", "generation": "", "level": "", "p": ""}
 
-_TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
@@ -50,37 +51,37 @@ def is_known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-def number(value: float | None, unit: str = "") -> str:
+def number(value: float | None, unit: str = "", *, digits: int = 3) -> str:
     """Three significant digits, never an exponent, thousands grouped: 12,400 samples/s."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if value == 0:
         text = "0"
     else:
-        digits = 2 - math.floor(math.log10(abs(value)))
-        text = f"{round(value, min(digits, 9)):,.{min(max(digits, 0), 9)}f}"
+        places = digits - 1 - math.floor(math.log10(abs(value)))
+        text = f"{round(value, min(places, 9)):,.{min(max(places, 0), 9)}f}"
         text = text.rstrip("0").rstrip(".") if "." in text else text
     return f"{text} {unit}".rstrip()
 
 
-def duration(value_ns: float | None) -> str:
+def duration(value_ns: float | None, *, digits: int = 3) -> str:
     """A time in the unit that suits it: 41.2 ms."""
-    if value_ns is None or not math.isfinite(value_ns):
-        return UNKNOWN
-    if value_ns == 0:
-        return "0"
-    for scale, unit in _TIME_UNITS:
-        if abs(value_ns) >= 0.9995 * scale:  # 999.6 µs rounds to 1,000: call it 1 ms
-            return number(value_ns / scale, unit)
-    return number(value_ns, "ns")
+    return _scaled(value_ns, _TIMES, digits)
 
 
-def size(size_bytes: float) -> str:
+def size(size_bytes: float | None, *, digits: int = 3) -> str:
     """Bytes in the unit that suits, decimal: 17.2 MB."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size_bytes >= scale:
-            return number(size_bytes / scale, unit)
-    return number(size_bytes, "B")
+    return _scaled(size_bytes, _SIZES, digits)
+
+
+def _scaled(value: float | None, units: Sequence[tuple[float, str]], digits: int) -> str:
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    least = 1 - 0.5 * 10.0**-digits  # 999.6 µs rounds to 1,000: call it 1 ms
+    scale, unit = next((row for row in units if abs(value) >= least * row[0]), units[-1])
+    return number(value / scale, unit, digits=digits)
 
 
 def percent(share: float | None) -> str:

@@ -30,13 +30,14 @@ def after_10_s(monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
 
 
-def test_what_is_quick_says_nothing(watched):
+def test_what_is_quick_says_nothing(watched, monkeypatch):
     stream = watched()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
     with progress.reading_progress(10**9) as report:
         report("rank-0.json", 10**8, 10**9)
-    tell = progress.counter()
-    for done in range(1, 1001):
-        tell(done, 1000)
+    with progress.counting() as tell:
+        for done in range(1, 1001):
+            tell(done, 1000)
     with progress.ticking("diagnosing"):
         pass
     assert stream.getvalue() == ""
@@ -44,8 +45,8 @@ def test_what_is_quick_says_nothing(watched):
 
 def test_long_work_says_how_far_it_is_and_how_long_it_may_take(watched, after_10_s):
     stream = watched()
-    tell = progress.counter("compared {} of {} options")
-    tell(1, 4)
+    with progress.counting("compared {} of {} options") as tell:
+        tell(1, 4)
     first = stream.getvalue().strip().splitlines()[0]
     assert first.startswith("compared 1 of 4 options, about ")
     assert first.endswith(" s left")
@@ -53,12 +54,23 @@ def test_long_work_says_how_far_it_is_and_how_long_it_may_take(watched, after_10
 
 def test_a_terminal_keeps_one_line_and_is_left_clean(monkeypatch, after_10_s):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    tell = progress.counter("compared {} of {} options")
-    for done in range(1, 5):
-        tell(done, 4)
+    with progress.counting("compared {} of {} options") as tell:
+        for done in range(1, 5):
+            tell(done, 4)
     shown = sys.stderr.getvalue()
     assert "\n" not in shown
     assert shown.endswith(" \r")
+
+
+def test_before_the_first_is_done_that_is_said(watched, monkeypatch):
+    stream = watched()
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    monkeypatch.setattr(progress, "DRAWN_S", 0.01)
+    with progress.counting("compared {} of {} options"):
+        deadline = time.monotonic() + 20
+        while not stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert stream.getvalue().lstrip("\r").startswith("compared none yet: 0 s")
 
 
 def test_reading_says_its_share_of_all_files(watched, after_10_s):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from evenstep.cli import runs
+from evenstep.cli import traces as runs
 from evenstep.cli.main import main
 
 

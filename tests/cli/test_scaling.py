@@ -83,7 +83,6 @@ def test_sizes_that_are_none_are_refused(scenario, capsys):
     [
         (["--deadline", "4"], "--deadline needs --target"),
         (["--target", "-1"], "--target must be above 0"),
-        (["--repeats", "0"], "--repeats must be above 0"),
         (["--set", "work.tensor_parallel=3", "--ranks", "8"], "does not divide 8 ranks"),
         (["--control", "strategy.knd=x"], "there is no strategy.knd; did you mean 'kind'?"),
     ],

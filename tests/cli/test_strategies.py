@@ -92,8 +92,7 @@ def test_margins_are_named_or_refused(scenario, capsys):
 
 @pytest.mark.parametrize(
     "more",
-    [("--nodes", "four"), ("--placement", "stacked"), ("--coordination", "none"),
-     ("--repeats", "0")],
+    [("--nodes", "four"), ("--placement", "stacked"), ("--coordination", "none")],
 )  # fmt: skip
 def test_a_matrix_that_cannot_be_is_refused(more, capsys):
     assert main(["reproduce", "evaluation", "--workers", "1", *more]) == 2

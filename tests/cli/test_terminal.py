@@ -43,6 +43,16 @@ def test_a_mistake_in_an_option_is_one_sentence(capsys):
     assert len(told.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["sweep", "scaling", "strategies"])
+@pytest.mark.parametrize("option", ["--workers", "--repeats"])
+def test_a_number_that_cannot_be_is_one_sentence(command, option, capsys):
+    if (command, option) == ("strategies", "--repeats"):
+        return  # it has none
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "job.toml", option, "0"])
+    assert f"evenstep {command}: {option}: must be 1 to " in capsys.readouterr().err
+
+
 def test_a_full_disk_behind_the_output_is_one_sentence(environ):
     line = [sys.executable, "-m", "evenstep", "explain"]
     with Path("/dev/full").open("w") as full:
@@ -52,6 +62,15 @@ def test_a_full_disk_behind_the_output_is_one_sentence(environ):
         "evenstep: the output cannot be written: No space left on device; "
         "send it to another place\n"
     )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_encoding_without_a_letter_is_no_reason_to_fail(environ, encoding):
+    line = [sys.executable, "-m", "evenstep", "explain", "straggler"]
+    environ = environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(line, env=environ, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])

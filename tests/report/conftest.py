@@ -86,6 +86,7 @@ def finding() -> Finding:
     return Finding(
         mode="straggler",
         layer="runtime",
+        title="Garbage collection on rank 3",
         severity=0.2667,
         confidence=0.93,
         observation="ranks 0-2 wait 40 ms in 100 % of steps in the first gradient bucket",

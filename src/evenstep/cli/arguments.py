@@ -1,16 +1,24 @@
-"""How commands read their arguments: one sentence for a mistake, and the values several share."""
+"""How commands read their arguments: one sentence for a mistake, options and values they share."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 from collections.abc import Callable
-from typing import NoReturn
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from evenstep.cli.terminal import say
+from evenstep.errors import UsageError
+
+if TYPE_CHECKING:
+    from evenstep.workers.engines import Engine
 
 USAGE = 2
 MOST_RANKS = 1_000_000
+MOST_WORKERS, MOST_REPEATS = 4096, 100_000
+MOST_STEPS = 1_000_000_000
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,6 +27,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Leave."""
         what = message.removeprefix("argument ")
+        if typed := what.removeprefix("unrecognized arguments: ").split()[:1]:
+            near = get_close_matches(typed[0], self._option_string_actions, n=1)
+            what += f"; did you mean {near[0]}?" if near else ""
         say(f"{what}; `{self.prog} --help` says more", who=self.prog)
         raise SystemExit(USAGE)
 
@@ -38,6 +49,66 @@ class Help(argparse.RawDescriptionHelpFormatter):
         )  # fmt: skip
 
 
+# -- options ---------------------------------------------------------------------------------------
+
+
+def add_json(parser: argparse._ActionsContainer, what: str) -> None:
+    """`--json`, which every command with a result has."""
+    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
+
+
+def add_files(parser: argparse.ArgumentParser, /, **options: str) -> None:
+    """An option for each file that may be written, with what it holds; `--force` overwrites."""
+    for name, meaning in options.items():
+        parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=meaning)
+    parser.add_argument("--force", action="store_true", help="overwrite what is there")
+
+
+def add_set(parser: argparse.ArgumentParser, what: str = "change one field") -> None:
+    """`--set NAME=VALUE`, of commands that take a scenario."""
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help=what)
+
+
+def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
+    """`--repeats N`."""
+    parser.add_argument(
+        "--repeats", metavar="N", type=whole(MOST_REPEATS), default=default,
+        help=f"seeds of each ({default})",
+    )  # fmt: skip
+
+
+def add_workers(parser: argparse.ArgumentParser, what: str = "one for each core") -> None:
+    """`--workers N`; `what` says how many there are without."""
+    parser.add_argument(
+        "--workers", metavar="N", type=whole(MOST_WORKERS), help=f"processes ({what})"
+    )
+
+
+def add_engine(parser: argparse.ArgumentParser, *, workers: str) -> None:
+    """`--engine`, `--address` and `--workers`: who carries out the work."""
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local",
+        help="processes of this machine (default), or a Ray cluster",
+    )  # fmt: skip
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="of a running Ray cluster; one of our own without"
+    )
+    add_workers(parser, workers)
+
+
+def engine_of(args: argparse.Namespace, *, workers: int | None = None) -> Engine:
+    """The engine that was asked for. Raises `UsageError` for options that do not fit."""
+    if args.engine == "ray":
+        from evenstep.workers.ray_engine import RayEngine
+
+        return RayEngine(args.address, args.workers)
+    if args.address is not None:
+        raise UsageError("--address is of a Ray cluster: add --engine ray")
+    from evenstep.workers.engines import Local
+
+    return Local(args.workers or workers)
+
+
 # -- values ----------------------------------------------------------------------------------------
 
 
@@ -55,7 +126,7 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
-def count(most: int) -> Callable[[str], int]:
+def whole(most: int) -> Callable[[str], int]:
     """A whole number from 1."""
 
     def parse(text: str) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli import files
+from evenstep.cli import files, progress, traces
+from evenstep.cli.arguments import add_json
+from evenstep.cli.terminal import print_json
 from evenstep.errors import TraceError
 
 if TYPE_CHECKING:
@@ -31,25 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", type=Path)
     parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="write the scenario here")
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
-    parser.add_argument("--json", action="store_true", help="print scenario and fits as JSON")
+    add_json(parser, "scenario and fits")
 
 
 def main(args: argparse.Namespace) -> int:
     """Fit, simulate, compare."""
-    if not args.trace.exists():
-        raise TraceError(f"there is no {args.trace}; give a run's folder, an attempt or a spool")
     files.check_free(args.out, force=args.force)
-    from evenstep.importers.opening import load
     from evenstep.scenario import schema
     from evenstep.simulate.calibrate.calibrate import calibrate
 
-    trace = load(args.trace)
-    found = calibrate(observed(trace))
-    document = _document(trace, found)
+    trace = traces.read(args.trace)
+    with progress.ticking(f"fitting {trace.world:,} ranks"):
+        document = _document(trace, calibrate(observed(trace)))
     plain = document["scenario"]
     text = f"# Fitted to {args.trace} by evenstep calibrate.\n{schema.to_toml(plain)}"
     if args.json:
-        print(json.dumps(document, indent=2, allow_nan=False))
+        print_json(document)
     else:
         print(_page(document), file=sys.stdout if args.out else sys.stderr)
         if args.out is None:
@@ -98,14 +96,13 @@ def _apart(measured: dict[str, float], simulated: dict[str, float]) -> list[str]
 def _page(document: dict[str, Any]) -> str:
     import textwrap
 
-    from evenstep.report.terminal.simulation import duration
+    from evenstep.report.terminal.simulation import precise
 
     lines = [f"{'':10} {'step time':>12} {'CV':>7} {'p99':>12}"]
     for name in ("measured", "simulated"):
         one = document[name]
         lines.append(
-            f"{name:10} {duration(one['mean_ns']):>12} {one['cv']:7.3f} "
-            f"{duration(one['p99_ns']):>12}"
+            f"{name:10} {precise(one['mean_ns']):>12} {one['cv']:7.3f} {precise(one['p99_ns']):>12}"
         )
     for limit in document["limits"]:
         lines += textwrap.wrap(limit, 80, initial_indent=" - ", subsequent_indent="   ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.cli import files
-from evenstep.cli.arguments import seconds
+from evenstep.cli.arguments import add_json, seconds
+from evenstep.cli.terminal import print_json
 from evenstep.errors import TraceError, UsageError
 from evenstep.trace.pack import CollectableSpool, look, write_pack
 from evenstep.trace.spool.files import write_whole
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds(0.1, 86_400),
         help="collect again and again until the end",
     )
-    parser.add_argument("--json", action="store_true", help="print what there is now as JSON")
+    add_json(parser, "what there is now")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
         time.sleep(args.every)
     if args.json:
         document = {"schema": SCHEMA, "run": str(source.path), "into": str(target.path)}
-        print(json.dumps({**document, "packs": packs}, indent=2))
+        print_json({**document, "packs": packs})
     return 0
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli import files
-from evenstep.cli.terminal import say
+from evenstep.cli import files, progress, traces
+from evenstep.cli.arguments import add_files, add_json
+from evenstep.cli.terminal import print_json, say
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,9 +34,8 @@ commas."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep compare`."""
     parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path)
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page as well")
-    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    add_json(parser, "the comparison")
+    add_files(parser, html="write a page as well")
     parser.add_argument(
         "--normalised", action="store_true",
         help="show ratios to the baseline only, no absolute numbers",
@@ -53,11 +52,16 @@ def main(args: argparse.Namespace) -> int:
     from evenstep.diagnose.compare.conditions import met, parse
 
     if len(args.traces) < 2:
-        raise UsageError("compare needs a baseline and at least one other run; give two traces")
+        held = traces.inside(args.traces[0])
+        two = f": evenstep compare {held[1]} {held[0]}" if len(held) > 1 else ""
+        raise UsageError(
+            f"compare needs a baseline and at least one other run; give two traces{two}"
+        )
     files.check_free(args.html, force=args.force)
     conditions = [condition for text in args.fail_if for condition in parse(text)]
     baseline, *others = _accounts(args.traces)
-    found = [compare(baseline, other) for other in others]
+    with progress.ticking("comparing"):
+        found = [compare(baseline, other) for other in others]
     reasons = [met(condition, item) for item in found for condition in conditions]
     failed = [reason for reason in reasons if reason]
     _show(args, baseline, others, found, failed)
@@ -69,14 +73,9 @@ def main(args: argparse.Namespace) -> int:
 def _accounts(paths: Sequence[Path]) -> list[Account]:
     """Every run, read and diagnosed; names are what tells the paths apart."""
     from evenstep.diagnose.compare.account import account
-    from evenstep.diagnose.engine import diagnose
-    from evenstep.importers.opening import load
 
-    found: dict[Path, tuple[Any, Any]] = {}
-    for path in paths:
-        if path not in found:
-            trace = load(path)
-            found[path] = (trace, diagnose(trace))
+    read = {path: traces.read(path) for path in dict.fromkeys(paths)}
+    found = {path: (trace, traces.judge(trace)) for path, trace in read.items()}
     names = short_names(paths)
     return [account(name, *found[path]) for name, path in zip(names, paths, strict=True)]
 
@@ -105,8 +104,7 @@ def _show(
 
         write(baseline.name, found, args.html, normalised=args.normalised, force=args.force)
     if args.json:
-        document = _document(baseline, others, found, failed, normalised=args.normalised)
-        print(json.dumps(document, indent=2, allow_nan=False))
+        print_json(_document(baseline, others, found, failed, normalised=args.normalised))
     else:
         from evenstep.report.terminal.comparison import render
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
+
+from evenstep.cli.arguments import add_json
+from evenstep.cli.terminal import print_json
 
 HELP = """Print what your shell needs to complete commands and options.
 
@@ -21,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "shell", choices=SHELLS, metavar="SHELL", nargs="?", default="bash", help=", ".join(SHELLS)
     )
-    parser.add_argument("--json", action="store_true", help="print commands and options as JSON")
+    add_json(parser, "commands and options")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the script."""
     options = _options()
     if args.json:
-        print(json.dumps({"schema": SCHEMA, "commands": options}, indent=2))
+        print_json({"schema": SCHEMA, "commands": options})
         return 0
     lines = _fish(options) if args.shell == "fish" else _bash(options, zsh=args.shell == "zsh")
     print("\n".join(lines))

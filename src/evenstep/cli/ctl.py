@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent import request
 from evenstep.agent.actions.action import ACTIONS
+from evenstep.cli.arguments import add_json
 from evenstep.cli.env import add_part
-from evenstep.cli.terminal import say
+from evenstep.cli.terminal import print_json, say
 from evenstep.errors import ConfigError, TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-delay", metavar="SHARE", help="longest delay, of the median step")
     add_part(parser, "hold only")
-    parser.add_argument("--json", action="store_true", help="print the state as JSON")
+    add_json(parser, "the state")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -136,10 +136,9 @@ def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]
 
 def _say(state: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(state, indent=2, allow_nan=False))
-        return
-    for line in status_lines(state):
-        print(line)
+        print_json(state)
+    else:
+        print("\n".join(status_lines(state)))
 
 
 def status_lines(state: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import signal
@@ -16,7 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from evenstep.cli import child
-from evenstep.cli.terminal import say
+from evenstep.cli.arguments import MOST_STEPS, add_json, whole
+from evenstep.cli.terminal import print_json, say
 from evenstep.errors import UsageError
 
 HELP = """See evenstep at work on a real job, on this machine and without a GPU.
@@ -39,17 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for the demo's own folder (evenstep-runs)",
     )  # fmt: skip
     parser.add_argument(
-        "--steps", metavar="N", type=int, default=260, help="of each of the two runs (260)"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print where runs and pages lie as JSON"
-    )
+        "--steps", metavar="N", type=whole(MOST_STEPS), default=260,
+        help="of each of the two runs (260)",
+    )  # fmt: skip
+    add_json(parser, "where runs and pages lie")
 
 
 def main(args: argparse.Namespace) -> int:
     """Run both jobs and say where their pages lie."""
-    if args.steps < 1:
-        raise UsageError(f"--steps must be 1 or more, found {args.steps}")
     if find_spec("torch") is None:
         raise UsageError("the demo trains with torch, which is not installed: pip install torch")
     job = next((path for path in JOB if path.is_file()), None)
@@ -65,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         runs = [{"name": name, "run": str(page.parent), "page": str(page)}
                 for name, page in pages.items()]  # fmt: skip
-        print(json.dumps({"schema": SCHEMA, "folder": str(folder), "runs": runs}, indent=2))
+        print_json({"schema": SCHEMA, "folder": str(folder), "runs": runs})
         return 0
     _heading("The reports, to open in a browser")
     for page in pages.values():

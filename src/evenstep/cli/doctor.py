@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenstep.cli.arguments import count
+from evenstep.cli.arguments import add_json, whole
+from evenstep.cli.terminal import print_json
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ log with NCCL_DEBUG=INFO. --root examines a copy of another host's /proc and /sy
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep doctor`."""
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    add_json(parser, "the checks")
     parser.add_argument("--all", action="store_true", help="say what is fine at length, too")
     parser.add_argument(
-        "--ranks", metavar="N", type=count(999_999),
+        "--ranks", metavar="N", type=whole(999_999),
         help="ranks this host gets; else as the launcher says, or one per GPU",
     )  # fmt: skip
     parser.add_argument(
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     given = ForeignFiles(args.topology, args.lstopo, args.nccl_log)
     found = examine(host, given, _recorder() if args.root == Path("/") else ())
     if args.json:
-        print(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        print_json(found.to_json())
     else:
         from evenstep.doctor.page import render
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 from collections.abc import Mapping
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from evenstep.agent import config
 from evenstep.agent.actions.action import ACTIONS
+from evenstep.cli.arguments import add_json
+from evenstep.cli.terminal import print_json
 
 HELP = """Print the environment variables that observe a job whose launcher cannot be wrapped
 (srun, Kubernetes, a scheduler's own agent). Set them for every rank:
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep env`."""
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--shell", action="store_true", help="export lines for a shell (default)")
-    form.add_argument("--json", action="store_true", help="one JSON object")
+    add_json(form, "variables, settings and where they come from")
     add_settings(parser)
 
 
@@ -72,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
             "settings": config.describe(settings),
             "warnings": list(settings.warnings),
         }
-        print(json.dumps(shown, indent=2))
+        print_json(shown)
         return 0
     for name, value in variables({}, parse_settings(args)).items():
         after = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" else ""

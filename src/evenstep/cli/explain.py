@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from evenstep.cli.arguments import add_json
+from evenstep.cli.terminal import print_json
 from evenstep.errors import UsageError
 from evenstep.explain import shown, text
 from evenstep.explain.topic import Topic
@@ -43,6 +44,7 @@ ARITHMETIC = {
     "latency_bound": "allreduce",
     "collective_topology_mismatch": "rank-order",
 }
+FEW = 8  # names that a sentence may list
 _NEGATIVE = re.compile(r"-\.?\d")
 
 
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words", metavar="TOPIC", nargs=argparse.PARSER, help="a failure mode or a quantity"
     )
     words.required = False
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    add_json(parser, "the answer")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -136,7 +138,7 @@ def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     presets = ", ".join(claim.name for claim in CLAIMS if claim.topic == topic.name)
     parser.add_argument("--preset", metavar="NAME", help=f"inputs of a known case: {presets}"
                         if presets else argparse.SUPPRESS)  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    add_json(parser, "the answer")
     given = vars(parser.parse_args(_joined(options)))
     del given["json"]
     return given
@@ -198,6 +200,8 @@ def _near(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name.replace("-", "_"), names, n=1) or get_close_matches(name, names)
     if near:
         return f"; did you mean {near[0]!r}?"
+    if len(names) > FEW:
+        return "; `evenstep explain` lists what there is"
     return f"; there are {', '.join(names)}" if names else "; it has none"
 
 
@@ -205,7 +209,7 @@ def _show(
     data: Mapping[str, Any], as_json: bool, lines: Callable[[Mapping[str, Any]], Iterable[str]]
 ) -> None:
     if as_json:
-        print(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False))
+        print_json(data)
     else:
         print("\n".join(lines(data)))
 

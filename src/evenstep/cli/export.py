@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import json
 import os
 import secrets
 import sys
@@ -12,8 +11,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenstep.cli import files
+from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import severity
+from evenstep.cli.terminal import print_json
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json_schema is not None:
         from evenstep.report.schema import schema
 
-        print(json.dumps(schema(args.json_schema), indent=2))
+        print_json(schema(args.json_schema))
         return 0
     wanted = [name for name in OUTPUTS if getattr(args, name)]
     if args.run is None or not (wanted or args.serve):
@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     diagnosis = _diagnosed(trace, scrub)
     if args.json:
-        print(json.dumps(diagnosis.to_json(), indent=2, allow_nan=False))
+        print_json(diagnosis.to_json())
     _files(args, trace, diagnosis)
     _sent(args, trace, diagnosis)
     return 0
@@ -98,25 +98,21 @@ def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
     """The trace, and what hides names in it if it has to."""
     from evenstep.diagnose.measure.attempts import with_attempts
     from evenstep.export.anonymise import anonymised
-    from evenstep.importers.opening import load
 
-    trace = with_attempts(load(args.run), args.run)
+    trace = with_attempts(traces.read(args.run), args.run)
     return anonymised(trace, [args.run]) if args.anonymise else (trace, None)
 
 
 def _diagnosed(trace: Trace, scrub: Scrubber | None) -> Diagnosis:
-    from evenstep.diagnose.engine import diagnose
-
-    found = diagnose(trace)
-    if scrub is not None:
-        found = scrub.value(found)
-    return found
+    found = traces.judge(trace)
+    return scrub.value(found) if scrub is not None else found
 
 
 def _store(args: argparse.Namespace, trace: Trace) -> None:
     from evenstep.trace.store.writing import write_store
 
-    written = write_store(trace, args.store, force=args.force)
+    with progress.ticking(f"writing {args.store}"):
+        written = write_store(trace, args.store, force=args.force)
     each = f", {written.size_bytes / written.records:.3g} bytes each" if written.records else ""
     size = f"{written.records:,} records, {written.size_bytes:,} bytes{each}"
     print(f"Wrote {written.path} ({size})", file=sys.stderr)
@@ -128,7 +124,9 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
     if args.parquet is not None:
         from evenstep.export.parquet import write
 
-        for written in write(trace, diagnosis, args.parquet, force=args.force):
+        with progress.ticking(f"writing {args.parquet}"):
+            tables = write(trace, diagnosis, args.parquet, force=args.force)
+        for written in tables:
             each = f", {written.size_bytes / written.rows:.3g} bytes each" if written.rows else ""
             size = f"{written.rows:,} rows, {written.size_bytes:,} bytes{each}"
             print(f"Wrote {written.path} ({size})", file=sys.stderr)
@@ -142,7 +140,8 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
 def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     from evenstep.export.perfetto.document import encode
 
-    data, partial = encode(trace, diagnosis, steps=args.steps)
+    with progress.ticking(f"writing {args.perfetto}"):
+        data, partial = encode(trace, diagnosis, steps=args.steps)
     only = f", {partial}" if partial else ""
     files.write(args.perfetto, data, note=f" ({len(data):,} bytes{only})")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from evenstep.cli.arguments import price
+from evenstep.cli.arguments import add_json, price
+from evenstep.cli.progress import counting
+from evenstep.cli.terminal import print_json
 from evenstep.errors import TraceError
 
 HELP = """Say how the runs in a folder have developed, and what they cost per unit of progress.
@@ -22,7 +23,7 @@ in words, with intervals."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep history`."""
     parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("--json", action="store_true", help="print the history as JSON")
+    add_json(parser, "the history")
     parser.add_argument(
         "--price-per-rank-hour", metavar="MONEY", type=price, help="tell costs in this money too"
     )
@@ -32,17 +33,13 @@ def main(args: argparse.Namespace) -> int:
     """Read all runs and print them."""
     if not args.folder.is_dir():
         raise TraceError(f"there is no folder {args.folder}; give one that holds runs' folders")
-    from evenstep.cli.progress import counter
     from evenstep.diagnose.compare.history import history
     from evenstep.report.terminal.history import render
 
-    found = history(
-        args.folder,
-        price_per_rank_hour=args.price_per_rank_hour,
-        progress=counter("diagnosed {} of {} runs"),
-    )
+    with counting("diagnosed {} of {} runs") as tell:
+        found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour, progress=tell)
     if args.json:
-        print(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        print_json(found.to_json())
     else:
         print(render(found), end="")
     return 0

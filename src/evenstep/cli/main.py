@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NamedTuple, Protocol, cast
 
-from evenstep.cli import runs
+from evenstep.cli import traces
 from evenstep.cli.arguments import Help, Parser
 from evenstep.cli.terminal import drop_output, open_streams, say
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
@@ -155,7 +155,7 @@ def _of_the_machine(error: OSError) -> str:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv and runs.latest() is not None:
+    if not argv and traces.latest() is not None:
         argv = ["diagnose"]
     first = argv[0] if argv else "--help"
     if first in ("-h", "--help", "help"):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.cli import files
-from evenstep.cli.arguments import count, seconds
-from evenstep.cli.terminal import say
+from evenstep.cli.arguments import add_files, add_json, seconds, whole
+from evenstep.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from evenstep.probe.outcome import ProbeResult
@@ -33,7 +33,7 @@ _SECONDS, _TIMEOUT_S = 60.0, 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep probe`."""
     parser.add_argument(
-        "--nproc", metavar="N", type=count(1024), help="start N ranks on this machine"
+        "--nproc", metavar="N", type=whole(1024), help="start N ranks on this machine"
     )
     parser.add_argument(
         "--seconds",
@@ -53,10 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend", choices=("auto", "gloo", "nccl"), default="auto",
         help="nccl on GPUs, gloo elsewhere",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--floors", metavar="FILE", type=Path, help="write what the fabric reaches")
-    parser.add_argument("--scenario", metavar="FILE", type=Path, help="write it as a scenario")
-    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    add_json(parser, "everything")
+    add_files(parser, floors="write what the fabric reaches", scenario="write it as a scenario")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)  # of --nproc
 
 
@@ -95,7 +93,7 @@ def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
     judged = judge(outcome)
     found = document(outcome, judged, seconds=args.seconds)
     if args.json:
-        print(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
+        print_json(found)
     else:
         from evenstep.probe.page import render
 

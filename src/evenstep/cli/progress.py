@@ -27,19 +27,15 @@ class Line:
         self._drawn = 0  # characters that stand on the terminal
         self._lock = threading.Lock()
 
-    @property
-    def passed_s(self) -> float:
-        """Since the work began."""
-        return time.monotonic() - self.begun_s
-
-    def tell(self, words: Callable[[], str]) -> None:
-        """Say it if it is time to."""
+    def tell(self, words: Callable[[float], str]) -> None:
+        """Say it, given the seconds since the work began, if it is time to."""
         with self._lock:
-            if time.monotonic() < self._next_s:
+            now_s = time.monotonic()
+            if now_s < self._next_s:
                 return
             terminal = sys.stderr.isatty()
-            self._next_s = time.monotonic() + (DRAWN_S if terminal else LINE_S)
-            text = words()
+            self._next_s = now_s + (DRAWN_S if terminal else LINE_S)
+            text = words(now_s - self.begun_s)
             if not terminal:
                 print(text, file=sys.stderr, flush=True)
                 return
@@ -63,49 +59,62 @@ def time_left(done: float, total: float, passed_s: float) -> str:
     return f", about {duration(1e9 * passed_s * (total - done) / done)} left"
 
 
-def counter(words: str = "simulated {} of {}") -> Callable[[int, int], None]:
+@contextmanager
+def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
+    """Say that work goes on which cannot say how far it is; `about_s` is what it may take."""
+
+    def words(passed_s: float) -> str:  # on a busy machine more than it should be: not known then
+        known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
+        return f"{what}: {passed_s:.0f} s{known}"
+
+    with _told(words):
+        yield
+
+
+@contextmanager
+def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int], None]]:
     """What to call with how many are done, and of how many."""
-    line = Line()
+    state = (0, 0)
 
-    def report(done: int, total: int) -> None:
-        line.tell(lambda: words.format(done, total) + time_left(done, total, line.passed_s))
-        if done >= total:
-            line.end()
+    def text(passed_s: float) -> str:
+        done, total = state
+        if not total:
+            return f"{words.partition(' ')[0]} none yet: {passed_s:.0f} s"
+        return words.format(done, total) + time_left(done, total, passed_s)
 
-    return report
+    with _told(text) as line:
+
+        def report(done: int, total: int) -> None:
+            nonlocal state
+            state = (done, total)
+            line.tell(text)
+
+        yield report
 
 
 @contextmanager
 def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], None]]:
     """What to call with a name, the bytes done and their number, while so much is read."""
-    line = Line()
     done_by_name: dict[str, int] = {}
 
-    def report(name: str, done: int, size: int) -> None:
-        done_by_name[name] = min(done, size)
-        all_done = sum(done_by_name.values())
-        line.tell(
-            lambda: (
-                f"reading: {100 * all_done // max(total_bytes, 1)} % of "
-                f"{total_bytes / 1e6:,.0f} MB{time_left(all_done, total_bytes, line.passed_s)}"
-            )
-        )
+    def text(passed_s: float) -> str:
+        done = sum(done_by_name.values())
+        share = f"{100 * done // max(total_bytes, 1)} % of {total_bytes / 1e6:,.0f} MB"
+        return f"reading: {share}{time_left(done, total_bytes, passed_s)}"
 
-    try:
+    with _told(text) as line:
+
+        def report(name: str, done: int, size: int) -> None:
+            done_by_name[name] = min(done, size)
+            line.tell(text)
+
         yield report
-    finally:
-        line.end()
 
 
 @contextmanager
-def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
-    """Say that work goes on which cannot say how far it is; `about_s` is what it may take."""
+def _told(words: Callable[[float], str]) -> Iterator[Line]:
+    """A line that is told now and then by itself; left clean at the end."""
     line, over = Line(), threading.Event()
-
-    def words() -> str:
-        passed_s = line.passed_s  # on a busy machine more than it should be: then nothing is known
-        known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
-        return f"{what}: {passed_s:.0f} s{known}"
 
     def tick() -> None:
         while not over.wait(DRAWN_S):
@@ -114,7 +123,7 @@ def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
     thread = threading.Thread(target=tick, daemon=True, name="evenstep-progress")
     thread.start()
     try:
-        yield
+        yield line
     finally:
         over.set()
         thread.join()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evenstep.cli.arguments import sizes
-from evenstep.errors import TraceError
+from evenstep.cli import progress, traces
+from evenstep.cli.arguments import add_json, sizes
+from evenstep.cli.terminal import print_json
 
 HELP = """Say what a measured run would reach with other numbers of ranks.
 
@@ -33,17 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scaling", choices=("weak", "strong"), default="weak",
         help="weak: every rank keeps its batch (default); strong: the same work for more ranks",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the projection as JSON")
+    add_json(parser, "the projection")
 
 
 def main(args: argparse.Namespace) -> int:
     """Project and print."""
-    for path in args.traces:
-        if not path.exists():
-            raise TraceError(f"there is no {path}; give a run's folder, an attempt or a spool")
     document = _projected(args)
     if args.json:
-        print(json.dumps(document, indent=2, allow_nan=False))
+        print_json(document)
     else:
         print("\n".join(_page(document)))
     return 0
@@ -51,11 +48,10 @@ def main(args: argparse.Namespace) -> int:
 
 def _projected(args: argparse.Namespace) -> dict[str, Any]:
     from evenstep.diagnose.sizes.project import projection
-    from evenstep.importers.opening import load
 
-    traces = sorted((load(path) for path in args.traces), key=lambda trace: trace.world)
-    *others, largest = traces
-    return projection(largest, args.ranks, strong=args.scaling == "strong", others=others)
+    *others, largest = sorted(map(traces.read, args.traces), key=lambda trace: trace.world)
+    with progress.ticking(f"projecting {largest.world:,} ranks"):
+        return projection(largest, args.ranks, strong=args.scaling == "strong", others=others)
 
 
 # -- as text ---------------------------------------------------------------------------------------
@@ -63,18 +59,16 @@ def _projected(args: argparse.Namespace) -> dict[str, Any]:
 
 def _page(document: dict[str, Any]) -> Iterator[str]:
     """The table, then what it cannot know; at most 80 columns."""
-    from evenstep.report.terminal.style import wants_color
+    from evenstep.report.terminal.style import table, wants_color
 
     bold = ("\x1b[1m", "\x1b[0m") if wants_color() else ("", "")
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
     for line in textwrap.wrap(_headline(document), width):
         yield f"{bold[0]}{line}{bold[1]}"
     yield ""
-    rows = [ROWS, *(_row(point) for point in document["projected"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(ROWS))]
-    for index, row in enumerate(rows):
-        line = "  ".join(cell.rjust(size) for cell, size in zip(row, widths, strict=True))
-        yield f"{bold[0]}{line}{bold[1]}" if index == 0 else line
+    head, *body = table([ROWS, *map(_row, document["projected"])])
+    yield f"{bold[0]}{head}{bold[1]}"
+    yield from body
     yield ""
     yield "What this cannot tell"
     for limit in document["limits"]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from evenstep.cli import files, progress
+from evenstep.cli.arguments import (
+    MOST_STEPS,
+    add_files,
+    add_json,
+    add_repeats,
+    add_workers,
+    whole,
+)
+from evenstep.cli.terminal import print_json
 from evenstep.errors import UsageError
 
 Row = dict[str, Any]
@@ -30,12 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coordination", metavar="NAME,…", default="slack,paper", help="controllers (slack,paper)"
     )
-    parser.add_argument("--repeats", metavar="N", type=int, default=5, help="seeds of each (5)")
-    parser.add_argument("--steps", metavar="N", type=int, default=400, help="of each run (400)")
-    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows")
-    parser.add_argument("--force", action="store_true", help="overwrite FILE")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    add_repeats(parser, 5)
+    parser.add_argument(
+        "--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="of each run (400)"
+    )
+    add_workers(parser)
+    add_files(parser, csv="write the rows")
+    add_json(parser, "the rows")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -53,23 +61,21 @@ def main(args: argparse.Namespace) -> int:
         repeats=args.repeats,
         steps=args.steps,
     )
-    rows, tell = [], progress.counter()
-    for row in carried(units, _workers(args.workers, usable_cores()), evaluation.outcome):
-        rows.append(row)
-        tell(len(rows), len(units))
+    rows = []
+    with progress.counting() as tell:
+        for row in carried(units, args.workers or usable_cores(), evaluation.outcome):
+            rows.append(row)
+            tell(len(rows), len(units))
     table = evaluation.table(rows)
     document = {"schema": evaluation.SCHEMA, "repeats": args.repeats, "steps": args.steps,
                 "rows": table, "limits": list(evaluation.LIMITS)}  # fmt: skip
-    print(json.dumps(document, indent=2) if args.json else "\n".join(_lines(document)))
+    if args.json:
+        print_json(document)
+    else:
+        print("\n".join(_lines(document)))
     if args.csv is not None:
         files.write(args.csv, _csv(table))
     return 0
-
-
-def _workers(asked: int | None, cores: int) -> int:
-    if asked is not None and asked < 1:
-        raise UsageError(f"--workers must be at least 1, found {asked}")
-    return asked or cores
 
 
 def _controllers(text: str) -> list[str]:

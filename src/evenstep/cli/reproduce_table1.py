@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from evenstep.cli import files
-from evenstep.cli.progress import counter
+from evenstep.cli.arguments import add_files, add_json
+from evenstep.cli.progress import counting, ticking
+from evenstep.cli.terminal import print_json
 from evenstep.errors import UsageError
 
 SCHEMA = "evenstep.table1/1"
@@ -36,12 +36,8 @@ LIMITS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep reproduce table1`."""
-    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows")
-    parser.add_argument(
-        "--svg", metavar="FILE", type=Path, help="draw throughput, CV and a timeline of ranks"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    add_json(parser, "the tables")
+    add_files(parser, csv="write the rows", svg="draw throughput, CV and a timeline of ranks")
     parser.add_argument("--seed", type=int, default=101, help="of the first world")
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, help=f"worlds averaged, {SEEDS} unless given"
@@ -61,10 +57,10 @@ def main(args: argparse.Namespace) -> int:
 
     families: list[dict[str, Any]] = []
     for family in table_one.FAMILIES:
-        chosen = table_one.fit(family)[0] if args.refit else family
+        chosen = _refitted(family) if args.refit else family
         seeds = range(args.seed, args.seed + args.seeds)
-        words = f"{family.name}: {{}} of {{}} sizes"
-        rows = table_one.predict(chosen, seeds=seeds, steps=args.steps, progress=counter(words))
+        with counting(f"{family.name}: {{}} of {{}} sizes") as tell:
+            rows = table_one.predict(chosen, seeds=seeds, steps=args.steps, progress=tell)
         shown = table_one.timelines(chosen, seed=args.seed, steps=args.steps)
         families.append({**table_one.to_json(chosen, rows), "timeline": shown})
     data = {
@@ -76,7 +72,10 @@ def main(args: argparse.Namespace) -> int:
         "families": families,
         "limits": list(LIMITS),
     }
-    print(json.dumps(data, indent=2, allow_nan=False) if args.json else "\n".join(_text(data)))
+    if args.json:
+        print_json(data)
+    else:
+        print("\n".join(_text(data)))
     if args.csv is not None:
         files.write(args.csv, _csv(families))
     if args.svg is not None:
@@ -84,6 +83,13 @@ def main(args: argparse.Namespace) -> int:
 
         files.write(args.svg, draw(families))
     return 0
+
+
+def _refitted(family: Any) -> Any:
+    from evenstep.reproduce import table_one
+
+    with ticking(f"fitting {family.name}"):
+        return table_one.fit(family)[0]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -104,6 +110,8 @@ def _text(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _family_text(family: Mapping[str, Any]) -> Iterator[str]:
+    from evenstep.report.terminal.style import table
+
     fitted, error = family["parameters"], family["fit_error"]
     yield (
         f"{family['family']}: {fitted['jobs']} jobs, η {fitted['goodput']:g}, exchange at 64 nodes "
@@ -116,9 +124,7 @@ def _family_text(family: Mapping[str, Any]) -> Iterator[str]:
     )
     heads = ("baseline", "fitted", "printed gain", *(TITLES[arm] for arm in ARMS))
     rows = [("nodes", *heads), *((str(row["nodes"]), *_cells(row)) for row in family["rows"])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        yield " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    yield from table(rows, gap=" ")
     most = ", ".join(f"{100 * row['alone']['gain']:+.1f}" for row in family["rows"])
     yield f"  with the other jobs gone, the most there is: {most} %"
     for arm in ARMS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.cli import progress
-from evenstep.cli.arguments import sizes
+from evenstep.cli.arguments import add_json, add_repeats, add_set, add_workers, sizes
+from evenstep.cli.terminal import print_json
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", metavar="N,N…", type=sizes, help="sizes (halves and doubles of its own)"
     )
     parser.add_argument("--strong", action="store_true", help="one batch for all sizes")
-    parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field for all"
-    )
+    add_set(parser, "change one field for all")
     parser.add_argument(
         "--control", metavar="NAME=VALUE", action="append", default=[],
         help=f"change for the control, or none ({CONTROL})",
@@ -49,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--deadline", metavar="HOURS", type=float, help="cheapest size in time")
     parser.add_argument("--price", metavar="P", type=float, help="of one GPU for an hour")
-    parser.add_argument("--repeats", metavar="N", type=int, default=1, help="seeds of each (1)")
-    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
-    parser.add_argument("--json", action="store_true", help="print the curve as JSON")
+    add_repeats(parser, 1)
+    add_workers(parser)
+    add_json(parser, "the curve")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -59,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     _check(args)
     document = _document(args)
     if args.json:
-        print(json.dumps(document, indent=2, allow_nan=False))
+        print_json(document)
     else:
         from evenstep.report.terminal.scaling_scenario import page
 
@@ -68,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("repeats", "workers", "target", "deadline"):
+    for name in ("target", "deadline"):
         value = getattr(args, name)
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"--{name} must be above 0, found {value}")
@@ -138,9 +136,9 @@ def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
 
     units = study.units()
     rows: list[dict[str, Any]] = []
-    tell = progress.counter()
+    work = carried(units, workers or usable_cores(), measured)
     try:
-        with closing(carried(units, workers or usable_cores(), measured)) as finished:
+        with closing(work) as finished, progress.counting() as tell:
             for row in finished:
                 rows.append(row)
                 tell(len(rows), len(units))

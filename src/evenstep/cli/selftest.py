@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli.terminal import say
+from evenstep.cli.arguments import add_json
+from evenstep.cli.terminal import print_json, say
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ WIDTH = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep selftest`."""
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    add_json(parser, "the outcome")
     parser.add_argument("--out", metavar="DIR", type=Path, help="keep the job's trace here")
 
 
@@ -115,11 +115,10 @@ def _judge(run: Path, held: int, *, as_json: bool) -> bool:
     named, found_ms = _named(found)
     works = named == [held]
     if as_json:
-        outcome = {
+        print_json({
             "schema": SCHEMA, "works": works, "held_rank": held, "named_ranks": named,
             "held_ms": 1e3 * HELD_S, "found_ms": found_ms,
-        }  # fmt: skip
-        print(json.dumps(outcome, indent=2))
+        })  # fmt: skip
     elif works:
         print(
             f"evenstep works here: rank {held} was held {1e3 * HELD_S:.0f} ms a step and is named"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import textwrap
@@ -11,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from evenstep.cli import files, progress
+from evenstep.cli import files, progress, traces
+from evenstep.cli.arguments import add_files, add_json, add_set
+from evenstep.cli.terminal import print_json
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,15 +36,10 @@ _NAMES, _WIDEST = 23, 80  # columns of the list of presets
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep simulate`."""
     parser.add_argument("scenario", metavar="SCENARIO", nargs="?", type=Path)
-    parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field"
-    )
+    add_set(parser)
     parser.add_argument("--out", metavar="RUN", type=Path, help="write the trace as a run folder")
-    parser.add_argument(
-        "--html", metavar="FILE", type=Path, help="diagnose it, and write the page to look at"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite RUN and FILE")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_files(parser, html="diagnose it, and write the page to look at")
+    add_json(parser, "the result")
     parser.add_argument("--fields", action="store_true", help="list what a scenario may say")
     parser.add_argument("--presets", action="store_true", help="list systems and models")
 
@@ -63,14 +59,19 @@ def _main(args: argparse.Namespace) -> int:
     if args.fields:
         from evenstep.scenario import fields
 
-        print(_json(fields.document()) if args.json else fields.described(), end="")
+        if args.json:
+            print_json(fields.document())
+        else:
+            print(fields.described(), end="")
         return 0
     if args.presets:
         from evenstep.scenario import presets
 
         found = presets.summaries()
-        document = {"schema": "evenstep.presets/1", "presets": found}
-        print(_json(document) if args.json else _preset_list(found), end="")
+        if args.json:
+            print_json({"schema": "evenstep.presets/1", "presets": found})
+        else:
+            print(_preset_list(found), end="")
         return 0
     if args.scenario is None:
         raise UsageError("name a SCENARIO file, or list the fields of one with --fields")
@@ -86,7 +87,7 @@ def _main(args: argparse.Namespace) -> int:
 
     error = estimate(asked)
     if args.json:
-        print(_json(result.to_json() | {"error_estimate": error and asdict(error)}), end="")
+        print_json(result.to_json() | {"error_estimate": error and asdict(error)})
     else:
         from evenstep.report.terminal.simulation import off_by, render
 
@@ -94,10 +95,6 @@ def _main(args: argparse.Namespace) -> int:
     for written in filter(None, (args.html, args.out)):
         print(f"Wrote {written}", file=sys.stderr)
     return PARTIAL if result.partial else 0
-
-
-def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _preset_list(summaries: Mapping[str, str]) -> str:
@@ -121,14 +118,12 @@ def _folder(args: argparse.Namespace) -> Iterator[Path | None]:
 
 def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     """The page of a simulation is that of its trace, with the load of the links it knows."""
-    from evenstep.diagnose.engine import diagnose
     from evenstep.report.page import html
     from evenstep.report.page.fabric import LinkMap
-    from evenstep.trace.loading import load
 
-    trace, mapped = load(folder), result.fabric_map()
+    trace, mapped = traces.read(folder), result.fabric_map()
     html.write(
-        diagnose(trace),
+        traces.judge(trace),
         trace,
         args.html,
         force=args.force,
@@ -141,11 +136,12 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
     from evenstep.simulate import simulation
 
     _warn(asked)
-    tell = progress.counter("simulated {} of {} steps")
-    if folder is None:
-        return simulation.simulate(asked, progress=tell)
-    _make_room(folder, force=args.force)
-    return simulation.simulate_to(folder, asked, progress=tell)
+    if folder is not None:
+        _make_room(folder, force=args.force)
+    with progress.counting("simulated {} of {} steps") as tell:
+        if folder is None:
+            return simulation.simulate(asked, progress=tell)
+        return simulation.simulate_to(folder, asked, progress=tell)
 
 
 def _warn(asked: Scenario) -> None:

@@ -17,7 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli.terminal import say
+from evenstep.cli import progress, traces
+from evenstep.cli.arguments import add_json
+from evenstep.cli.terminal import print_json, say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", type=Path)
     parser.add_argument("--tables", action="store_true", help="list tables and columns")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the rows as JSON")
+    add_json(form, "the rows")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")
 
 
@@ -65,7 +67,8 @@ def main(args: argparse.Namespace) -> int:
         _source(args.run) as source,
         store_query.open_tables(source, _findings(args, source)) as connection,
     ):
-        answer = store_query.ask(connection, args.query)
+        with progress.ticking("asking"):
+            answer = store_query.ask(connection, args.query)
         if args.json:
             _print_json(answer)
         elif args.csv:
@@ -78,7 +81,6 @@ def main(args: argparse.Namespace) -> int:
 @contextmanager
 def _source(path: Path) -> Iterator[Path | Trace]:
     """What to ask: a store as it is, a small run in memory, a large one stored for the moment."""
-    from evenstep.importers.opening import load
     from evenstep.trace.spooled import OnDisk
     from evenstep.trace.store.layout import is_store
     from evenstep.trace.store.writing import write_store
@@ -86,7 +88,7 @@ def _source(path: Path) -> Iterator[Path | Trace]:
     if is_store(path):
         yield path
         return
-    trace = load(path)
+    trace = traces.read(path)
     if trace.operations is not None:
         raise TraceError(f"{path} is an operation table, not records of a run; ask its own file")
     if not isinstance(trace.events, OnDisk):
@@ -97,17 +99,16 @@ def _source(path: Path) -> Iterator[Path | Trace]:
             f"{path} is large and stored for this question alone; "
             f"`evenstep export {path} --store DIR` keeps the store"
         )
-        yield write_store(trace, Path(folder) / "store").path
+        with progress.ticking("storing it"):
+            stored = write_store(trace, Path(folder) / "store").path
+        yield stored
 
 
 def _findings(args: argparse.Namespace, source: Path | Trace) -> list[dict[str, Any]]:
     """What the diagnosis found, where the question is about it."""
     if not re.search(r"\bfindings\b", args.query, re.IGNORECASE):
         return []
-    from evenstep.diagnose.engine import diagnose
-    from evenstep.importers.opening import load
-
-    return diagnose(load(args.run) if isinstance(source, Path) else source).rows()
+    return traces.judge(traces.read(args.run) if isinstance(source, Path) else source).rows()
 
 
 # -- forms -----------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ def _print_tables(*, as_json: bool) -> None:
 
     if as_json:
         found = {table.name: _described(table) for table in TABLES}
-        print(json.dumps({"schema": SCHEMA, "tables": found}, indent=2))
+        print_json({"schema": SCHEMA, "tables": found})
         return
     for table in TABLES:
         print(textwrap.fill(f"{table.name}: {table.meaning}", LINE))

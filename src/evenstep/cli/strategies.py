@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenstep.cli import files, progress
+from evenstep.cli.arguments import add_files, add_json, add_set, add_workers
+from evenstep.cli.terminal import print_json
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ _UNITS_NS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "": 1e6, "s": 1e9}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep strategies`."""
     parser.add_argument("scenario", metavar="SCENARIO", type=Path)
-    parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field"
-    )
+    add_set(parser)
     parser.add_argument(
         "--limit", metavar="NAME=VALUE", action="append", default=[], help="keep to it"
     )
@@ -43,10 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--margins", metavar="AXIS,…", default=",".join(AXES),
         help="what margins are looked for: " + ", ".join(AXES) + "; or none",
     )  # fmt: skip
-    parser.add_argument("--workers", metavar="N", type=int, help="processes (one for each core)")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="settings for the agent")
-    parser.add_argument("--force", action="store_true", help="overwrite FILE")
-    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_workers(parser)
+    add_files(parser, write="settings for the agent")
+    add_json(parser, "the table")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,20 +54,16 @@ def main(args: argparse.Namespace) -> int:
     from evenstep.simulate.study.decision import compare
 
     limits, axes = limits_of(args.limit), _axes(args.margins)
-    if args.workers is not None and args.workers < 1:
-        raise UsageError(f"--workers must be at least 1, found {args.workers}")
     files.check_free(args.write, force=args.force)
-    table = compare(
-        scenario.load(args.scenario, args.set),
-        limits,
-        axes=axes,
-        workers=args.workers or len(os.sched_getaffinity(0)),
-        progress=progress.counter("compared {} of {} options"),
-    )
+    asked, workers = scenario.load(args.scenario, args.set), args.workers
+    with progress.counting("compared {} of {} options") as tell:
+        table = compare(
+            asked, limits, axes=axes, workers=workers or len(os.sched_getaffinity(0)), progress=tell
+        )
     from evenstep.report.terminal import decision as decision_table
 
     if args.json:
-        print(json.dumps(table.to_json(), indent=2, allow_nan=False, ensure_ascii=False))
+        print_json(table.to_json())
     else:
         print(decision_table.render(table), end="")
     if args.write is not None:

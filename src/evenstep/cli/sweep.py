@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli import engine, files, progress
+from evenstep.cli import files, progress
+from evenstep.cli.arguments import (
+    add_engine,
+    add_files,
+    add_json,
+    add_repeats,
+    add_set,
+    engine_of,
+)
+from evenstep.cli.terminal import print_json
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -38,17 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vary", metavar="NAME=VALUE,…", action="append", default=[], help="values of one field"
     )
-    parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], help="change one field for all"
-    )
-    parser.add_argument("--repeats", metavar="N", type=int, default=1, help="seeds of each (1)")
+    add_set(parser, "change one field for all")
+    add_repeats(parser, 1)
     parser.add_argument("--out", metavar="DIR", type=Path, help="keep results here, and resume")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page to look at")
-    parser.add_argument(
-        "--force", action="store_true", help="replace another sweep in DIR, or FILE"
-    )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    engine.add_arguments(parser, workers="one for each core")
+    add_files(parser, html="write a page to look at")
+    add_json(parser, "the summary")
+    add_engine(parser, workers="one for each core")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -61,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.vary:
         raise UsageError("name at least one field to --vary, as in --vary nodes=4,8,16")
     files.check_free(args.html, force=args.force)
-    carrier = engine.chosen(args)
+    carrier = engine_of(args)
     axes = [sweep.axis(text) for text in args.vary]
     data = scenario.read(args.scenario)
     try:
@@ -79,7 +82,10 @@ def main(args: argparse.Namespace) -> int:
         if folder is not None and rows:
             written = folder.write_results(rows)
     document = _document(plan, summed_up(rows, [axis.field for axis in axes]), len(rows))
-    print(json.dumps(document, indent=2, allow_nan=False) if args.json else _page(document))
+    if args.json:
+        print_json(document)
+    else:
+        print(_page(document))
     if args.html is not None:
         from evenstep.report.page import sweep_page
 
@@ -103,9 +109,8 @@ def _carry_out(
     if known:
         print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
     keep = rows.append if folder is None else _kept(rows, folder)
-    tell = progress.counter()
     try:
-        with closing(carried(left, carrier)) as finished:
+        with closing(carried(left, carrier)) as finished, progress.counting() as tell:
             for row in finished:
                 keep(row)
                 tell(len(rows), len(plan.units))
@@ -145,6 +150,8 @@ def _document(plan: SweepPlan, summary: list[dict[str, Any]], finished: int) -> 
 
 def _page(document: dict[str, Any]) -> str:
     """A table, at most 80 columns where the names of what is varied allow."""
+    from evenstep.report.terminal.style import table
+
     entries = document["combinations"]
     if not entries:
         return "nothing was finished"
@@ -157,16 +164,14 @@ def _page(document: dict[str, Any]) -> str:
         "p99",
         "eff.",
     ]
-    rows = [heads, *(_cells(entry) for entry in entries)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(heads))]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    lines = table([heads, *map(_cells, entries)])
     if document["repeats"] > 1:
         lines.append(f"± is a 95 % interval of the mean over {document['repeats']} seeds")
     return "\n".join(lines)
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
-    from evenstep.report.terminal.simulation import duration
+    from evenstep.report.terminal.simulation import precise
 
     rate, cv = entry["throughput"], entry["step_cv"]
     spread = "" if rate["low"] is None else f" ±{rate['high'] - rate['value']:.2g}"
@@ -174,8 +179,8 @@ def _cells(entry: dict[str, Any]) -> list[str]:
         *(str(value) for value in entry["varied"].values()),
         f"{entry['ranks']:,}",
         f"{rate['value']:.4g}{spread}",
-        duration(entry["step_mean_ns"]["value"]),
+        precise(entry["step_mean_ns"]["value"]),
         f"{cv['value']:.3f}",
-        duration(entry["step_p99_ns"]["value"]),
+        precise(entry["step_p99_ns"]["value"]),
         f"{100 * entry['efficiency']['value']:.1f} %",
     ]

@@ -1,11 +1,19 @@
-"""Where a command speaks: messages beside its output, and streams that may be closed or full."""
+"""Where a command speaks: its result, messages beside it, streams that may be closed or full."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import shutil
 import sys
 import textwrap
+from typing import Any
+
+
+def print_json(document: Any) -> None:
+    """A result as JSON on standard output; plain ASCII, whatever the terminal's encoding."""
+    print(json.dumps(document, indent=2, allow_nan=False))
 
 
 def say(message: str, *, who: str = "evenstep") -> None:
@@ -32,6 +40,9 @@ def open_streams() -> None:
         sys.stdout = os.fdopen(1, "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w")
+    for stream in (sys.stdout, sys.stderr):  # what an encoding does not have is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def drop_output() -> None:

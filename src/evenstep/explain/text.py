@@ -10,9 +10,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from evenstep import words
+
 WIDTH = 80
-_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+DIGITS = 4
 
 
 def format_quantity(value: float | None, unit: str) -> str:
@@ -23,13 +24,9 @@ def format_quantity(value: float | None, unit: str) -> str:
         return "yes" if value else "no"
     if unit == "share":
         return f"{_digits(100 * value)} %"
-    scales = {"ns": _TIMES, "bytes": _BYTES}.get(unit)
-    if scales is None:
-        return f"{_digits(value)} {unit}".rstrip()
-    if value == 0:
-        return "0"
-    size, name = next((row for row in scales if abs(value) >= row[0]), scales[-1])
-    return f"{_digits(value / size)} {name}"
+    if unit in ("ns", "bytes"):
+        return (words.duration if unit == "ns" else words.size)(value, digits=DIGITS)
+    return f"{_digits(value)} {unit}".rstrip()
 
 
 def _digits(value: float) -> str:

@@ -55,6 +55,6 @@ def redacted_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
-        return f"{parts.scheme}://{parts.hostname or ''}{port}"
     except ValueError:
         return "what was given"
+    return f"{parts.scheme}://{parts.hostname}{port}" if parts.hostname else "what was given"

@@ -80,8 +80,9 @@ def write(document: Document, name: str, path: Path, *, force: bool = False) -> 
 
 def format_measure(measure: Measure, value: float | None) -> str:
     """A measure's number as people read it."""
-    words = {"duration": duration, "share": percent, "number": number}
-    return words[measure.kind](value)
+    if measure.kind == "duration":
+        return duration(value)
+    return percent(value) if measure.kind == "share" else number(value)
 
 
 def short(field: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from evenstep.report.terminal.simulation import duration
+from evenstep.report.terminal.simulation import precise
 from evenstep.simulate.study.decision import DecisionRow, DecisionTable
 from evenstep.simulate.study.decision_options import AGENT
 from evenstep.simulate.study.margin import Margin
@@ -43,7 +43,7 @@ def _lines(table: DecisionTable) -> Iterator[str]:
         gain = 100 * (row.throughput / first.throughput - 1)
         yield (
             f" {mark}{row.option.name:27}{row.throughput:11.5g}{gain:+7.1f}%{row.cv:7.3f}"
-            f"{duration(row.p99_ns):>10}{row.staleness:7.3g}{energy}"
+            f"{precise(row.p99_ns):>10}{row.staleness:7.3g}{energy}"
         )
         if broken := table.limits.broken(row):
             yield f"    breaks {', '.join(broken)}"

@@ -12,6 +12,7 @@ from evenstep.words import duration, number, percent, plural, printable
 
 WIDTH = 80
 NAME = 12
+SIMULATED_S = 1e6  # a simulation begins at the beginning of Unix time
 
 
 def render(found: History) -> str:
@@ -36,6 +37,7 @@ def _lines(found: History) -> Iterator[str]:
 
 def _row(run: PastRun) -> str:
     started = datetime.fromtimestamp(run.started_s, timezone.utc).strftime("%y%m%d-%H%M%S")
+    started = started if run.started_s > SIMULATED_S else "simulated"
     energy = "" if run.joules_per_unit is None else number(run.joules_per_unit)
     cv = "" if run.cv is None else percent(run.cv)
     hours = run.rank_hours_per_unit if run.cost_per_unit is None else run.cost_per_unit

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from evenstep.report.terminal.simulation import duration
+from evenstep.report.terminal.simulation import precise
+from evenstep.report.terminal.style import table
 
 WIDEST = 80
 
@@ -20,14 +21,14 @@ def page(document: dict[str, Any]) -> Iterator[str]:
     title = document["name"] or "scaling"
     yield f"{title}: {document['scaling']} scaling, throughput in {points[0]['unit']}"
     yield ""
-    yield from _table(_rows(document))
+    yield from table(_rows(document))
     yield ""
     yield from textwrap.wrap(verdict(document), WIDEST)
     if document["control"]:
         yield ""
         changes = ", ".join(document["control"])
         yield from textwrap.wrap(f"With {changes}, over without (below 1 is less):", WIDEST)
-        yield from _table(_ratio_rows(points))
+        yield from table(_ratio_rows(points))
     if document["outlay"]:
         yield ""
         yield from _outlay(document["outlay"], points[0]["unit"])
@@ -48,9 +49,9 @@ def _rows(document: dict[str, Any]) -> list[list[str]]:
             f"{point['bandwidth_only']:.4g}",
             f"{point['throughput']['value']:.4g}",
             _percent(point["efficiency"]),
-            duration(point["step_ns"]["value"]),
+            precise(point["step_ns"]["value"]),
             f"{point['cv']['value']:.3f}",
-            duration(point["p99_ns"]["value"]),
+            precise(point["p99_ns"]["value"]),
         ]
         rows.append([*cells, _percent(point["goodput"])] if failing else cells)
     return rows
@@ -72,7 +73,7 @@ def verdict(document: dict[str, Any]) -> str:
         return head
     reason = f" From {peak['from_ranks']:,} to {peak['to_ranks']:,} ranks: {peak['why']}"
     if grown is not None and peak["share"] is not None:
-        reason += f", {duration(grown)} a step, {_percent(peak['share'])} of what is lost"
+        reason += f", {precise(grown)} a step, {_percent(peak['share'])} of what is lost"
     missed = last["bandwidth_only"] / last["throughput"]["value"]
     seen = f" Bandwidth alone promises {missed:.2f} times what is predicted there."
     return f"{head}{reason}.{seen}"
@@ -95,18 +96,12 @@ def _outlay(outlay: dict[str, Any], unit: str) -> Iterator[str]:
     for size in outlay["sizes"]:
         numbers = (size[name] for name in ("hours", "rank_hours", "cost", "kilowatt_hours"))
         rows.append([f"{size['ranks']:,}", *("-" if n is None else f"{n:,.4g}" for n in numbers)])
-    yield from _table(rows)
+    yield from table(rows)
     within = f" within {outlay['deadline_hours']:g} hours" if outlay["deadline_hours"] else ""
     if outlay["cheapest"] is None:
         yield f"No size is done{within}."
     else:
         yield f"Cheapest{within}: {outlay['cheapest']:,} ranks."
-
-
-def _table(rows: list[list[str]]) -> Iterator[str]:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
 def _percent(share: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from evenstep.report.terminal.style import table as aligned
 from evenstep.words import is_known, number, percent
 
 HEADS = ("ranks", "throughput", "efficiency", "law")
@@ -22,12 +23,7 @@ def table(scaling: Mapping[str, Any]) -> list[str]:
         )
         for row in scaling["points"]
     ]
-    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-    return [_line(row, widths) for row in (HEADS, *rows)]
-
-
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    return aligned([HEADS, *rows])
 
 
 def notes(scaling: Mapping[str, Any]) -> Iterator[str]:

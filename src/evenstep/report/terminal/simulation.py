@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from evenstep.reproduce.published.estimate import ErrorEstimate
 from evenstep.simulate.result import Result
+from evenstep.words import duration, size
 
 WIDTH, LABEL = 80, 15  # columns of a line, and of what comes before what it says
-_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-
+DIGITS = 4  # a simulation has no noise of measuring
 
 _LOSSES = (
     ("writing", "checkpoints"),
@@ -31,8 +30,8 @@ def render(result: Result) -> str:
         + (", interrupted" if result.partial else ""),
         f"  throughput   {result.throughput:.4g} {result.unit}, "
         f"{100 * result.efficiency:.1f} % of compute alone{_arithmetic(result)}",
-        f"  step time    {duration(step.mean_ns)} on average, CV {step.cv:.3f}, "
-        f"median {duration(step.p50_ns)}, 99 % below {duration(step.p99_ns)}",
+        f"  step time    {precise(step.mean_ns)} on average, CV {step.cv:.3f}, "
+        f"median {precise(step.p50_ns)}, 99 % below {precise(step.p99_ns)}",
         f"  time goes to compute {_percent(shares.compute)}, "
         f"exposed communication {_percent(shares.exposed_communication)}, "
         f"waiting for others {_percent(shares.wait)}, input {_percent(shares.input)}"
@@ -41,8 +40,8 @@ def render(result: Result) -> str:
     for use in result.collectives:
         bus = f", bus bandwidth {use.busbw_gBps:.4g} GB/s" if use.busbw_gBps is not None else ""
         lines.append(
-            f"  {use.operation:12} {amount(use.bytes)} among {use.size} ranks by {use.algorithm}: "
-            f"{duration(use.alone_ns)} alone{bus}"
+            f"  {use.operation:12} {size(use.bytes, digits=DIGITS)} among {use.size} ranks by "
+            f"{use.algorithm}: {precise(use.alone_ns)} alone{bus}"
         )
     lines += [
         f"  busiest link {link.link}: {_percent(link.utilisation)} of "
@@ -129,19 +128,12 @@ def _lasts(result: Result) -> Iterator[str]:
     )
     lost = ", ".join(f"{word} {_percent(weeks[name])}" for name, word in _LOSSES if weeks[name])
     yield f"               lost: {lost}"
-    yield f"               a checkpoint every {duration(weeks['checkpoint_interval_ns'])}"
+    yield f"               a checkpoint every {precise(weeks['checkpoint_interval_ns'])}"
 
 
-def duration(length_ns: float) -> str:
-    """A time in the unit that fits."""
-    scale, unit = next((u for u in _UNITS if abs(length_ns) >= u[0]), _UNITS[-1])
-    return f"{length_ns / scale:.4g} {unit}"
-
-
-def amount(size_bytes: float) -> str:
-    """A size in the unit that fits; SI."""
-    scale, unit = next((u for u in _BYTES if size_bytes >= u[0]), _BYTES[-1])
-    return f"{size_bytes / scale:.4g} {unit}"
+def precise(length_ns: float | None) -> str:
+    """A time of a simulation."""
+    return duration(length_ns, digits=DIGITS)
 
 
 def _percent(share: float) -> str:

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evenstep.words import printable
@@ -23,6 +24,14 @@ def wants_color() -> bool:
     """Whether standard output is a terminal that nobody asked to keep plain."""
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     return not plain and sys.stdout is not None and sys.stdout.isatty()
+
+
+def table(rows: Sequence[Sequence[str]], *, gap: str = "  ") -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    ]
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
+from evenstep.diagnose.verdict import sureness
 from evenstep.report.terminal import scaling_table
 from evenstep.report.terminal.movement import movement
 from evenstep.report.terminal.operations import stragglers
@@ -148,11 +149,10 @@ def goodput(diagnosis: Diagnosis) -> str:
 
 
 def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
-    name = finding.mode.replace("_", " ")
-    head = (
-        f"{printable(name)} ({printable(finding.layer)}): "
-        f"{percent(finding.severity)} of step time recoverable, "
-        f"confidence {percent(finding.confidence)}"
+    family = f"{finding.mode.replace('_', ' ')}, {finding.layer}"
+    head = printable(
+        f"{finding.title} ({family}): {percent(finding.severity)} of step time recoverable, "
+        f"{sureness(finding.confidence)}"
     )
     yield from style.wrap(head, first=f"{index}. ", indent=3, code="1")
     yield from style.field("seen", finding.observation)

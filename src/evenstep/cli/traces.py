@@ -1,20 +1,45 @@
-"""The runs that lie here: the latest, and a list of them."""
+"""Traces as commands find, read and diagnose them, with progress where that takes long."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from evenstep.cli import progress
 from evenstep.trace.spool.folder import RUNS, RunFolder
 
+if TYPE_CHECKING:
+    from evenstep.diagnose.finding import Diagnosis
+    from evenstep.trace.trace import Trace
+
 SHOWN = 20
+RECORDS_A_SECOND = 700_000  # one core, 640,000 to 910,000 in runs of 128 and 1,024 ranks
 
 
-def latest(place: Path | None = None) -> Path | None:
-    """The run in ./evenstep-runs (or `place`) that began last; None where there is none."""
-    found = inside(place or Path(RUNS))
-    return found[0] if found else None
+def read(path: Path) -> Trace:
+    """The trace at a path. Raises `TraceError` where there is none, `UsageError` for several."""
+    from evenstep.importers.opening import load
+
+    with progress.ticking(f"reading {path}"):
+        return load(path)
+
+
+def judge(trace: Trace) -> Diagnosis:
+    """The diagnosis of a trace."""
+    from evenstep.diagnose.engine import diagnose
+
+    about_s = len(trace.events) / RECORDS_A_SECOND
+    with progress.ticking(f"diagnosing {trace.world:,} ranks", about_s):
+        return diagnose(trace)
+
+
+def latest(place: Path = Path()) -> Path | None:
+    """The run at or below a folder that began last: itself, or of its `evenstep-runs`, or in it."""
+    if RunFolder(place).exists():
+        return place
+    return next(iter(inside(place / RUNS) or inside(place)), None)
 
 
 def inside(place: Path) -> list[Path]:
