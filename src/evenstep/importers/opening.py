@@ -42,7 +42,6 @@ LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # all may speak in o
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"
 DEEPEST = 5  # below a folder: JAX writes rank0/plugins/profile/STAMP/HOST.xplane.pb
-REASONS = 3  # told at once why nothing can be read
 MOST_FILES = 20_000  # in a folder: beyond it is no folder of ranks
 
 
@@ -286,12 +285,8 @@ def _nothing(given: InputPaths) -> str:
             f"{sources[0].path} is a {known.name}: it tells of the fabric, not of a run; give it "
             "beside a trace"
         )
-    reasons = [line.removeprefix("left out: ") for line in given.limits]
-    more = f" and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
-    return (
-        f"nothing to read: {'; '.join(reasons[:REASONS])}{more}; `evenstep diagnose --help` lists "
-        "what can be"
-    )
+    reasons = "; ".join(line.removeprefix("left out: ") for line in given.limits[:3])
+    return f"nothing to read: {reasons}; `evenstep diagnose --help` lists what can be"
 
 
 def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
