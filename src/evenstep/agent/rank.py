@@ -265,7 +265,14 @@ class Agent:
 
     def end_step(self, now_ns: int) -> None:
         """The marking optimizer has finished. On the training thread; may sleep when pacing."""
+        cost = self.recorder.end_cost
+        began_ns = cost.began()
         closed = self._work.end(now_ns)
+        spared = not (self._conductor.acts or self._work.at_once)
+        for begins in self._stepped:
+            begins(closed.number + 1, spared=spared)
+        if began_ns:
+            cost.add(time.thread_time_ns() - began_ns)
         if self._conductor.acts:
             self._work.glance(closed)
             self._conductor.end_step(closed)
@@ -273,9 +280,6 @@ class Agent:
             self._steering.look(closed)
         if self._probe_every is not None:
             self._probe_after(closed.number + 1, self._probe_every)
-        spared = not (self._conductor.acts or self._work.at_once)
-        for begins in self._stepped:
-            begins(closed.number + 1, spared=spared)
 
     def _probe_after(self, steps: int, every: int) -> None:
         """Measure the machine if it is time; what fails is said once and not tried again."""

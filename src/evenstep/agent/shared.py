@@ -27,10 +27,11 @@ class Word(IntEnum):
     FAILURES = 9  # of compiled code
     COST_NS = 10  # its thread time, in the calls that were sampled
     COST_SAMPLES = 11
-    HOT_NS = 12  # what a call costs before our code is reached, where caches are hot …
-    COLD_NS = 13  # … and where they are not
-    WAITS = 14  # how many pairs (enter_ns, exit_ns) follow, of waits nobody has told Python of
-    WAIT_PAIRS = 15
+    CALLS = 12  # of kernels so far
+    HOT_NS = 13  # what a call costs before our code is reached, where caches are hot …
+    COLD_NS = 14  # … and where they are not
+    WAITS = 15  # how many pairs (enter_ns, exit_ns) follow, of waits nobody has told Python of
+    WAIT_PAIRS = 16
 
 
 WORDS = Word.WAIT_PAIRS + 2 * MOST_WAITS

@@ -66,15 +66,11 @@ class StepWork:
 
     def end(self, now_ns: int) -> ClosedStep:
         """The marking optimizer has finished. May sleep when pacing."""
-        recorder = self._recorder
-        began_ns = recorder.end_cost.began()
         self._before, self._latest = self._latest, self.meter.now()
-        closed = recorder.end_step(now_ns, self._latest, self._pace.take_held())
+        closed = self._recorder.end_step(now_ns, self._latest, self._pace.take_held())
         self._pending.append(closed)
         if self.at_once or len(self._pending) >= PENDING_STEPS:
             self.through()
-        if began_ns:
-            recorder.end_cost.add(time.thread_time_ns() - began_ns)
         if self.at_once:
             self._pace.hold(self._decision, closed.number + 1)
         return closed

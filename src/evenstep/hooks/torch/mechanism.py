@@ -1,8 +1,9 @@
 """What it costs to be called from torch's dispatcher in Python, before a line of ours runs.
 
-No clock of ours can see it from inside a kernel, so it is measured once: an operation of our own
-with an empty kernel on the way, less the same operation without, in thread time. On a thread of its
-own, which ends; once without a pause, and once after pauses as between a step's collectives.
+No clock of ours can see it from inside a kernel, so it is measured once: an operation of
+torch's with an empty kernel of ours on the way, less the same operation without, in thread time. On
+a thread of its own, which ends; once without a pause, and once after pauses as between a step's
+collectives. Both end in C++, as a collective does.
 """
 
 from __future__ import annotations
@@ -62,29 +63,18 @@ class Measurement:
 
 
 def _operations(torch: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """A call like that of `c10d::allreduce_`, and the same with an empty kernel on the way."""
+    """A call on a list of tensors, which does next to nothing, and the same by way of a kernel."""
     global _library
-    space, of = "evenstep_python_cost", "__torch__.torch.classes.c10d.Work"
-    work = torch._C._distributed_c10d.FakeWork().boxed()
+    bare, space = torch.ops.aten.atleast_1d.Sequence, "evenstep_python_cost"
     if _library is None:
         made = torch.library.Library(space, "DEF")
+        made.define("seen(Tensor[] tensors) -> Tensor[]")
         below = torch._C.DispatchKey.BackendSelect
-        for name in ("bare", "seen"):
-            made.define(
-                f"{name}(Tensor[] tensors, {of} group, {of} reduction, Tensor? indices, "
-                f"bool async_op=True, int timeout=-1) -> (Tensor[], {of})"
-            )
-            made.impl(name, lambda tensors, *_: (tensors, work), "CPU")
-        seen = getattr(torch.ops, space).seen.default
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            return seen.redispatch(keyset.remove(below), *args)
+            return bare.redispatch(keyset.remove(below), *args)
 
         made.impl("seen", kernel, "BackendSelect", with_keyset=True)
         _library = made
-    operations, tensor = getattr(torch.ops, space), torch.empty(1)
-
-    def calling(operation: Any) -> Callable[[], Any]:
-        return lambda: operation([tensor], work, work, None, True, -1)
-
-    return calling(operations.bare.default), calling(operations.seen.default)
+    seen, tensors = getattr(torch.ops, space).seen.default, [torch.empty(1)]
+    return lambda: bare(tensors), lambda: seen(tensors)

@@ -27,6 +27,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -64,6 +66,7 @@ enum Word {
   FAILURES,      // of our own code; the first disarms
   COST_NS,       // thread time of our code in the calls that were sampled
   COST_SAMPLES,
+  CALLS,         // so far
   HOT_NS,        // what a call costs before our code is reached, where caches are hot …
   COLD_NS,       // … and where they are not
   WAITS,         // pairs (enter_ns, exit_ns) below, of waits for functional collectives
@@ -232,8 +235,22 @@ struct Session {
     words[ARMED].store(0);
   }
 
+  // Fowler, Noll and Vo's hash: a line of our own, where the library's is a page that nobody has used.
+  std::atomic<Group*>& bucket(const std::string& name) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (const char letter : name) hash = (hash ^ uint8_t(letter)) * 0x100000001b3ull;
+    return buckets[hash % BUCKETS];
+  }
+
+  // The memory that the next record goes to, fetched while the call is read.
+  void prepare() {
+    const char* next = reinterpret_cast<const char*>(&slot(load(NUMBER) + 1));
+    __builtin_prefetch(next, 1);
+    __builtin_prefetch(next + sizeof(Record) - 1, 1);
+  }
+
   Group* find(const std::string& name) {
-    Group* group = buckets[std::hash<std::string>{}(name) % BUCKETS].load(std::memory_order_acquire);
+    Group* group = bucket(name).load(std::memory_order_acquire);
     while (group && (group->retired.load(std::memory_order_relaxed) || group->name != name))
       group = group->next;
     return group;
@@ -241,15 +258,15 @@ struct Session {
 
   Group* enter(std::string name, uint32_t index, std::vector<int32_t> ranks, uint64_t sequence) {
     std::lock_guard<std::mutex> lock(mutex);
-    auto& bucket = buckets[std::hash<std::string>{}(name) % BUCKETS];
+    auto& first = bucket(name);
     Group* group = new Group{std::move(name), index, std::move(ranks), {sequence}};
-    group->next = bucket.load(std::memory_order_relaxed);
-    bucket.store(group, std::memory_order_release);
+    group->next = first.load(std::memory_order_relaxed);
+    first.store(group, std::memory_order_release);
     return group;
   }
 
   // The group of a call. At its first use, and only then, Python is asked: it knows the members.
-  Group& group_of(c10d::ProcessGroup& members) {
+  Group& group_of(const c10d::ProcessGroup& members) {
     const std::string& name = members.getGroupName();
     Group* group = find(name);
     if (group) return *group;
@@ -336,6 +353,8 @@ struct Session {
     return found.get();
   }
 
+  // What every call looks at lies together.
+  alignas(64) std::array<std::atomic<uint64_t>, WORDS> words{};
   Record* ring = nullptr;
   const uint64_t capacity;
   std::atomic<uint64_t> users{0};  // calls and callbacks that may still write into the ring
@@ -351,8 +370,6 @@ struct Session {
   std::map<int, std::unique_ptr<Timer>> timers;
   std::string failure;
   std::thread calibration;
-  std::array<std::atomic<uint64_t>, WORDS> words{};
-
 };
 
 std::atomic<Session*> current{nullptr};
@@ -425,11 +442,13 @@ struct Sizes {
   uint64_t bytes = 0;
   const at::Tensor* first = nullptr;
 
+  void take(const at::Tensor& tensor) {
+    bytes += tensor.nbytes();
+    if (!first) first = &tensor;
+  }
   void take(const c10::IValue& value) {
     if (value.isTensor()) {
-      const at::Tensor& tensor = value.toTensor();
-      bytes += tensor.nbytes();
-      if (!first) first = &tensor;
+      take(value.toTensor());
     } else if (value.isList()) {
       for (const auto& inner : value.toListRef()) take(inner);
     }
@@ -456,11 +475,41 @@ uint8_t dtype_code(at::ScalarType type) {  // `evenstep.trace.layout.DType`
   }
 }
 
-// One operation's kernel. Where its arguments stand is read from its schema, which differs between
-// torch's versions. Our part may fail; the collective must not notice.
-class Kernel final : public c10::OperatorKernel {
+// What a kernel reads of a call, however its arguments came.
+struct Facts {
+  const c10d::ProcessGroup* group = nullptr;
+  Sizes in, out;
+  bool async = false;
+  int64_t peer = 0, tag = 0;
+};
+
+using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+using GroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+WorkPointer work_of(const c10::IValue& value) {
+  return value.isObject() ? value.toCustomClass<c10d::Work>() : WorkPointer();
+}
+WorkPointer work_of(const torch::jit::Stack& stack) {
+  if (stack.empty()) return {};
+  if (!stack.back().isTuple()) return work_of(stack.back());
+  const auto& elements = stack.back().toTupleRef().elements();
+  return elements.empty() ? WorkPointer() : work_of(elements.back());
+}
+template <typename Tensors>
+const WorkPointer& work_of(const std::tuple<Tensors, WorkPointer>& result) {
+  return std::get<1>(result);
+}
+
+// The rest of the keys of a call that has come to us.
+c10::DispatchKeySet below(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+}
+
+// One operation's part in a call. Where its arguments stand is read from its schema, which differs
+// between torch's versions. Our part may fail; the collective must not notice.
+class Watch {
  public:
-  Kernel(const c10::FunctionSchema& schema, uint8_t op, Reading reading, uint16_t flags, Kind kind)
+  Watch(const c10::FunctionSchema& schema, uint8_t op, Reading reading, uint16_t flags, Kind kind)
       : op_(op), flags_(flags), reading_(reading), kind_(kind) {
     const auto& arguments = schema.arguments();
     count_ = int(arguments.size());
@@ -474,68 +523,106 @@ class Kernel final : public c10::OperatorKernel {
     TORCH_CHECK(group_ >= 0, schema.name(), " has no process group");
   }
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    const auto below =
-        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
-    Hold session(current.load(std::memory_order_acquire));
-    if (!session) {
-      op.redispatchBoxed(below, stack);
-      return;
-    }
+  // `facts` reads the arguments, `call` hands them on, `work` finds what came back.
+  template <typename Read, typename Call, typename Work>
+  void around(const Hold& session, Read facts, Call call, Work work) const {
     if (const auto gate = session->gate.load(std::memory_order_relaxed)) gate();
-    thread_local uint64_t calls = 0;
-    const bool sampled = calls++ % COST_EVERY == COST_EVERY / 2;  // not the first, which meets its group
+    session->prepare();
+    // not the first, which meets its group
+    const bool sampled = session->add(CALLS, 1) % COST_EVERY == COST_EVERY / 2;
     const uint64_t start = sampled ? thread_ns() : 0;
-    Call call;
+    Begun begun;
     try {
-      call = begin(*session, stack);
+      begun = begin(*session, facts());
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
-    const uint64_t begun = sampled ? thread_ns() : 0;
+    const uint64_t gone = sampled ? thread_ns() : 0;
     try {
-      op.redispatchBoxed(below, stack);
+      call();
     } catch (...) {
-      if (call.seq) session->close(call.seq, now_ns(), FAILED);
+      if (begun.seq) session->close(begun.seq, now_ns(), FAILED);
       throw;
     }
     const uint64_t back = sampled ? thread_ns() : 0;
     try {
-      if (call.seq) end(session, call, *stack);
+      if (begun.seq) end(session, begun, work());
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
     if (sampled) {
       static const uint64_t reading = reading_ns();
-      const uint64_t spent = begun - start + (thread_ns() - back);
+      const uint64_t spent = gone - start + (thread_ns() - back);
       session->add(COST_NS, spent - std::min(spent, 2 * reading));
       session->add(COST_SAMPLES, 1);
     }
   }
 
+  Facts facts(const torch::jit::Stack& stack) const {
+    Facts found;
+    const c10::IValue* arguments = stack.data() + (stack.size() - size_t(count_));
+    for (int at = 0; at < count_; ++at) {
+      if (at == group_)
+        found.group = arguments[at].toCustomClass<c10d::ProcessGroup>().get();  // the stack holds it
+      else if (at == async_)
+        found.async = arguments[at].toBool();
+      else if (at == peer_)
+        found.peer = arguments[at].toInt();
+      else if (at == tag_)
+        found.tag = arguments[at].toInt();
+      else if (at < 2)
+        sizes(found, at).take(arguments[at]);
+    }
+    return found;
+  }
+
+  template <typename... Args>
+  Facts facts(const Args&... arguments) const {
+    Facts found;
+    int at = 0;
+    (take(found, at++, arguments), ...);
+    return found;
+  }
+
  private:
-  struct Call {
+  struct Begun {
     uint64_t seq = 0;
     uint16_t flags = 0;
     Timer* timer = nullptr;
     std::unique_ptr<Mark> mark;
   };
 
-  Call begin(Session& session, torch::jit::Stack* stack) const {
-    const c10::IValue* arguments = stack->data() + (stack->size() - size_t(count_));
+  // Where the sizes of an argument, the first or the second, belong.
+  Sizes& sizes(Facts& found, int at) const {
+    return at == 1 || reading_ == IN_PLACE || reading_ == NOTHING ? found.in : found.out;
+  }
+
+  template <typename Argument>
+  void take(Facts& found, int at, const Argument& value) const {
+    if constexpr (std::is_same_v<Argument, GroupPointer>)
+      found.group = value.get();
+    else if constexpr (std::is_same_v<Argument, bool>)
+      found.async = value;
+    else if constexpr (std::is_same_v<Argument, int64_t>)
+      found.peer = at == peer_ ? value : found.peer;
+    else if constexpr (std::is_same_v<Argument, at::Tensor>)
+      sizes(found, at).take(value);
+    else if constexpr (std::is_same_v<Argument, at::TensorList>)
+      for (const at::Tensor& tensor : value) sizes(found, at).take(tensor);
+  }
+
+  Begun begin(Session& session, const Facts& call) const {
     Record record{};
     record.enter_ns = int64_t(now_ns());
-    auto group = arguments[group_].toCustomClass<c10d::ProcessGroup>();
-    Group& known = session.group_of(*group);
-    Sizes in, out;
-    read(arguments, in, out);
-    const at::Tensor* tensor = in.first ? in.first : out.first;
-    record.bytes_in = reading_ == NOTHING ? 0 : in.bytes;
-    record.bytes_out = reading_ == NOTHING ? 0 : out.bytes;
+    Group& known = session.group_of(*call.group);
+    const Sizes& out = reading_ == IN_PLACE ? call.in : call.out;
+    const at::Tensor* tensor = call.in.first ? call.in.first : out.first;
+    record.bytes_in = reading_ == NOTHING ? 0 : call.in.bytes;
+    record.bytes_out = out.bytes;
     record.group = known.index;
-    record.peer_or_root = peer_ < 0 ? NO_PEER : known.global(arguments[peer_].toInt());
+    record.peer_or_root = peer_ < 0 ? NO_PEER : known.global(call.peer);
     record.flags = flags_;
-    if (async_ < 0 ? kind_ != BLOCKS : arguments[async_].toBool()) record.flags |= ASYNC;
+    if (async_ < 0 ? kind_ != BLOCKS : call.async) record.flags |= ASYNC;
     record.device = -1;
     if (tensor) record.dtype = dtype_code(tensor->scalar_type());
     if (tensor && tensor->is_cuda()) {
@@ -548,25 +635,23 @@ class Kernel final : public c10::OperatorKernel {
     record.kind = kind_ == MESSAGE ? POINT_TO_POINT : COLLECTIVE;
     record.op = op_;
     if (kind_ == MESSAGE) {
-      const int64_t tag = tag_ < 0 ? 0 : arguments[tag_].toInt();
-      record.payload = uint32_t(tag);
-      record.group_seq = session.order({known.index, record.peer_or_root, op_, tag});
+      record.payload = uint32_t(call.tag);
+      record.group_seq = session.order({known.index, record.peer_or_root, op_, call.tag});
     } else {
       record.group_seq = known.sequence.fetch_add(1, std::memory_order_relaxed);
     }
-    Call call;
-    call.flags = record.flags;
-    call.seq = session.put(record);
-    note(session, record, call.seq);
+    Begun begun;
+    begun.flags = record.flags;
+    begun.seq = session.put(record);
+    note(session, record, begun.seq);
     if ((record.flags & ON_DEVICE) && !session.load(CAPTURES)) {
-      call.timer = session.timer(tensor->device());
-      call.mark = call.timer->begin(call.seq);
+      begun.timer = session.timer(tensor->device());
+      begun.mark = begun.timer->begin(begun.seq);
     }
-    return call;
+    return begun;
   }
 
-  void end(const Hold& session, Call& call, const torch::jit::Stack& stack) const {
-    auto work = returned(stack);
+  void end(const Hold& session, Begun& call, WorkPointer work) const {
     if (!work) {  // the call itself was the wait, or it runs on the current stream
       if (call.mark)
         call.timer->end(std::move(call.mark));
@@ -589,48 +674,21 @@ class Kernel final : public c10::OperatorKernel {
       session->close(call.seq, now_ns());
       return;
     }
+    if (!call.mark) {  // small and plain: it is kept without an allocation
+      session->users.fetch_add(1);
+      future->addCallback([session = &*session, seq = call.seq](c10::ivalue::Future& done) {
+        session->close(seq, now_ns(), done.hasError() ? FAILED : 0);
+        session->users.fetch_sub(1);
+      });
+      return;
+    }
     std::shared_ptr<Mark> mark(std::move(call.mark));
-    future->addCallback([session, seq = call.seq, timer = call.timer, mark](c10::ivalue::Future& done) {
-      const uint64_t now = now_ns();
-      try {
-        if (!mark)
-          session->close(seq, now, done.hasError() ? FAILED : 0);
-        else  // torch runs this on a stream that waits for the collective
-          timer->end(std::make_unique<Mark>(std::move(*mark)));
+    future->addCallback([session, timer = call.timer, mark](c10::ivalue::Future&) {
+      try {  // torch runs this on a stream that waits for the collective
+        timer->end(std::make_unique<Mark>(std::move(*mark)));
       } catch (const std::exception&) {  // the device is broken, which the job hears from itself
       }
     });
-  }
-
-  static c10::intrusive_ptr<c10d::Work> returned(const torch::jit::Stack& stack) {
-    if (stack.empty()) return {};
-    const c10::IValue& last = stack.back();
-    if (last.isTuple()) {
-      const auto& elements = last.toTupleRef().elements();
-      return elements.empty() ? c10::intrusive_ptr<c10d::Work>() : work_of(elements.back());
-    }
-    return work_of(last);
-  }
-
-  static c10::intrusive_ptr<c10d::Work> work_of(const c10::IValue& value) {
-    if (!value.isObject()) return {};
-    return value.toCustomClass<c10d::Work>();
-  }
-
-  void read(const c10::IValue* arguments, Sizes& in, Sizes& out) const {
-    switch (reading_) {
-      case IN_PLACE:
-        in.take(arguments[0]);
-        out = in;
-        return;
-      case FROM_FIRST:
-      case LISTS:
-        out.take(arguments[0]);
-        in.take(arguments[1]);
-        return;
-      case NOTHING:
-        in.take(arguments[0]);
-    }
   }
 
   void note(Session& session, const Record& record, uint64_t seq) const {
@@ -649,47 +707,105 @@ class Kernel final : public c10::OperatorKernel {
   int count_ = 0, group_ = -1, async_ = -1, peer_ = -1, tag_ = -1;
 };
 
+// The kernel of any operation. To get here and on, torch puts its arguments into boxes twice.
+class Boxed final : public c10::OperatorKernel {
+ public:
+  explicit Boxed(const Watch& watch) : watch_(watch) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const auto call = [&] { op.redispatchBoxed(below(keys), stack); };
+    const Hold session(current.load(std::memory_order_acquire));
+    if (!session) return call();
+    watch_.around(session, [&] { return watch_.facts(*stack); }, call, [&] { return work_of(*stack); });
+  }
+
+ private:
+  Watch watch_;
+};
+
+// The kernel of one that is called as this torch's own headers call it: nothing is boxed.
+template <typename Signature>
+class Plain;
+template <typename Result, typename... Args>
+class Plain<Result(Args...)> {
+ public:
+  Plain(const Watch& watch, const c10::OperatorHandle& op)
+      : watch_(watch), op_(op.typed<Result(Args...)>()) {}
+
+  Result operator()(c10::DispatchKeySet keys, Args... arguments) const {
+    const Hold session(current.load(std::memory_order_acquire));
+    if (!session) return op_.redispatch(below(keys), std::forward<Args>(arguments)...);
+    std::optional<Result> result;
+    watch_.around(
+        session, [&] { return watch_.facts(arguments...); },
+        [&] { result.emplace(op_.redispatch(below(keys), std::forward<Args>(arguments)...)); },
+        [&] { return work_of(*result); });
+    return std::move(*result);
+  }
+
+ private:
+  Watch watch_;
+  c10::TypedOperatorHandle<Result(Args...)> op_;
+};
+
 // Waits of functional collectives, which go past Python's `Work.wait`.
 void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto below =
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
-  Hold session(current.load(std::memory_order_acquire));
+  const Hold session(current.load(std::memory_order_acquire));
   const uint64_t enter = session ? now_ns() : 0;
-  op.redispatchBoxed(below, stack);
+  op.redispatchBoxed(below(keys), stack);
   if (session) session->waited(enter, now_ns());
 }
 
-// What being on the way costs, whoever records: an operation with an empty kernel against one without.
-at::Tensor unchanged(const at::Tensor& tensor, bool, int64_t) { return tensor; }
-void passed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  op.redispatchBoxed(
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect), stack);
+// The operations of every step, as this torch's headers call them.
+using ReduceOpPointer = c10::intrusive_ptr<c10d::ReduceOp>;
+using Tensors = std::tuple<std::vector<at::Tensor>, WorkPointer>;
+using OneTensor = std::tuple<at::Tensor, WorkPointer>;
+using AllReduce = Tensors(at::TensorList, const GroupPointer&, const ReduceOpPointer&,
+                          const std::optional<at::Tensor>&, bool, int64_t);
+using Broadcast = Tensors(at::TensorList, const GroupPointer&, int64_t, int64_t, bool, int64_t);
+using AllGather = OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, bool, int64_t);
+using ReduceScatter =
+    OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, const ReduceOpPointer&, bool, int64_t);
+
+// What being on the way costs, whoever records: a call like that of an all-reduce with an empty
+// kernel on the way, against one without.
+Tensors unchanged(at::TensorList tensors, const GroupPointer&, const ReduceOpPointer&,
+                  const std::optional<at::Tensor>&, bool, int64_t) {
+  return {tensors.vec(), WorkPointer()};
 }
+auto priced(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<AllReduce>();
+}
+Tensors passed(c10::DispatchKeySet keys, at::TensorList tensors, const GroupPointer& group,
+               const ReduceOpPointer& reduction, const std::optional<at::Tensor>& indices, bool async,
+               int64_t timeout) {
+  static const auto op = priced("evenstep_cost::seen");
+  return op.redispatch(below(keys), tensors, group, reduction, indices, async, timeout);
+}
+#define EVENSTEP_LIKE_ALL_REDUCE                                                                  \
+  "(Tensor[] tensors, __torch__.torch.classes.c10d.ProcessGroup process_group, "                  \
+  "__torch__.torch.classes.c10d.ReduceOp reduce_op, Tensor? sparse_indices, bool async_op=True, " \
+  "int timeout=-1) -> (Tensor[], __torch__.torch.classes.c10d.Work)"
 TORCH_LIBRARY(evenstep_cost, m) {
-  m.def("bare(Tensor tensor, bool async_op, int timeout) -> Tensor");
-  m.def("seen(Tensor tensor, bool async_op, int timeout) -> Tensor");
+  m.def("bare" EVENSTEP_LIKE_ALL_REDUCE);
+  m.def("seen" EVENSTEP_LIKE_ALL_REDUCE);
 }
 TORCH_LIBRARY_IMPL(evenstep_cost, CPU, m) {
   m.impl("bare", &unchanged);
   m.impl("seen", &unchanged);
 }
-TORCH_LIBRARY_IMPL(evenstep_cost, BackendSelect, m) {
-  m.impl("seen", torch::CppFunction::makeFromBoxedFunction<&passed>());
-}
+TORCH_LIBRARY_IMPL(evenstep_cost, BackendSelect, m) { m.impl("seen", &passed); }
 
 // Thread time of a call with an empty kernel, less one without, each after `pause_ns` of sleep: a mean.
 uint64_t mechanism_ns(const Session& session, int calls, uint64_t pause_ns) {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  using Call = at::Tensor(const at::Tensor&, bool, int64_t);
-  const auto bare = dispatcher.findSchemaOrThrow("evenstep_cost::bare", "").typed<Call>();
-  const auto seen = dispatcher.findSchemaOrThrow("evenstep_cost::seen", "").typed<Call>();
-  const auto tensor = at::empty({1});
+  const auto bare = priced("evenstep_cost::bare"), seen = priced("evenstep_cost::seen");
+  const std::vector<at::Tensor> tensors{at::empty({1})};
   const timespec pause{0, long(pause_ns)};
   int64_t total = 0;
   for (int at = 0; at < 2 * calls && session.words[ARMED].load(); ++at) {
     if (pause_ns) nanosleep(&pause, nullptr);
     const uint64_t start = thread_ns();
-    (at % 2 ? seen : bare).call(tensor, true, -1);
+    (at % 2 ? seen : bare).call(tensors, {}, {}, {}, true, -1);
     const int64_t took = int64_t(thread_ns() - start);
     total += at % 2 ? took : -took;
   }
@@ -709,14 +825,25 @@ void calibrate(Session& session) {
   }
 }
 
-template <typename Registered>
-bool with_schema(const char* space, const char* name, Registered registered) {
-  const auto found = c10::Dispatcher::singleton().findSchema({std::string(space) + "::" + name, ""});
-  if (!found) return false;
-  auto* library =  // for the life of the process: taking a kernel back races with who is inside it
-      new torch::Library(torch::Library::IMPL, space, c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
-  library->impl(name, registered(found->schema()));
-  return true;
+// An operation of this torch, and where its kernel goes; empty where it does not have it. Kernels stay
+// for the life of the process: taking one back races with who is inside it.
+std::optional<c10::OperatorHandle> operation(const char* space, const char* name) {
+  return c10::Dispatcher::singleton().findSchema({std::string(space) + "::" + name, ""});
+}
+torch::Library& kernels(const char* space) {
+  return *new torch::Library(
+      torch::Library::IMPL, space, c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
+}
+
+// Whether the operation is called that way in this torch, and now by our kernel.
+template <typename Signature>
+bool plainly(const char* name, const Watch& watch, const c10::OperatorHandle& op) {
+  try {
+    kernels("c10d").impl(name, torch::CppFunction(Plain<Signature>(watch, op)));
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -725,16 +852,24 @@ extern "C" {
 
 // Registers an operation's kernel; false where this torch does not have the operation.
 bool evenstep_observe(const char* name, int op, int reading, int flags, int kind) {
-  return with_schema("c10d", name, [&](const c10::FunctionSchema& schema) {
-    return torch::CppFunction::makeFromBoxedFunctor(
-        std::make_unique<Kernel>(schema, uint8_t(op), Reading(reading), uint16_t(flags), Kind(kind)));
-  });
+  const auto found = operation("c10d", name);
+  if (!found) return false;
+  const Watch watch(found->schema(), uint8_t(op), Reading(reading), uint16_t(flags), Kind(kind));
+  const std::string_view called = name;
+  if (!(called == "allreduce_" && plainly<AllReduce>(name, watch, *found)) &&
+      !(called == "broadcast_" && plainly<Broadcast>(name, watch, *found)) &&
+      !(called == "_allgather_base_" && plainly<AllGather>(name, watch, *found)) &&
+      !(called == "_reduce_scatter_base_" && plainly<ReduceScatter>(name, watch, *found)))
+    kernels("c10d").impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(watch)));
+  return true;
 }
 
 bool evenstep_observe_waits() {
-  return with_schema("_c10d_functional", "wait_tensor", [](const c10::FunctionSchema&) {
-    return torch::CppFunction::makeFromBoxedFunction<&wait_tensor>();
-  });
+  const bool found = operation("_c10d_functional", "wait_tensor").has_value();
+  if (found)
+    kernels("_c10d_functional")
+        .impl("wait_tensor", torch::CppFunction::makeFromBoxedFunction<&wait_tensor>());
+  return found;
 }
 
 // A session for a ring of so many records; it numbers them from now on, and records once armed.
