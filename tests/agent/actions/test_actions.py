@@ -93,14 +93,24 @@ def test_a_cycle_made_while_it_acts_is_collected_before_acting_ends():
     action.end(1)
 
 
-def test_collections_are_so_rare_that_they_cost_a_fifth_of_a_percent():
+def settled(fixed_ms, each_ms, steps=2048):
+    """Steps between two collections that cost so much in any case, and for each step."""
     action = Garbage()
     action.applies(PLAIN)
-    action.begin(0)
-    action._cost_ns = 3 * MS
-    action._adapt()
-    assert action.every == 16  # 3 ms in 16 steps of 100 ms are .19 %
-    action.end(0)
+    for step in range(1, steps):
+        action._since += 1
+        if step % action.every == 0:
+            action._adapt(int((fixed_ms + each_ms * action._since) * MS))
+    return action.every
+
+
+def test_collections_are_so_rare_that_they_cost_a_fifth_of_a_percent():
+    assert settled(3.0, 0.0) == 16  # 3 ms in 16 steps of 100 ms are .19 %
+
+
+def test_collections_are_no_rarer_where_that_only_leaves_more_to_collect():
+    assert settled(0.0, 1.0) == 2
+    assert settled(8.0, 1.0) == 32  # 1.25 ms a step for 1.5
 
 
 def test_a_collector_that_the_script_has_switched_off_is_left_alone():
@@ -111,17 +121,28 @@ def test_a_collector_that_the_script_has_switched_off_is_left_alone():
         gc.enable()
 
 
-def test_memory_that_grows_again_and_again_ends_it(monkeypatch):
-    sizes = iter([100, 106, 112, 119])
-    monkeypatch.setattr("evenstep.agent.actions.garbage.resident_bytes", lambda: next(sizes))
+def watched(monkeypatch, *sizes):
+    """An action that has looked at memory of these sizes, of which the first is what it found."""
+    grows = iter([sizes[0], *sizes])
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: next(grows))
     action = Garbage()
     action.applies(ACTIONS[0][1])
     action.begin(0)
-    for step in (16, 32, 48):
-        assert action.note == ""
-        action.during(step, last=False)
-    assert action.note
-    action.end(48)
+    action.every = 64
+    for look in range(1, len(sizes)):
+        action.during(16 * look, last=False)
+    action.end(16 * len(sizes))
+    return action
+
+
+def test_memory_that_has_taken_half_its_room_is_collected_twice_as_often(monkeypatch):
+    action = watched(monkeypatch, 1000, 1020, 1026)
+    assert (action.every, action.note) == (32, "")
+
+
+def test_memory_that_would_exceed_its_room_by_the_next_look_ends_it(monkeypatch):
+    assert watched(monkeypatch, 1000, 1026, 1030, 1034).note == ""
+    assert watched(monkeypatch, 1000, 1026, 1030, 1041).note == "memory grew by 4.1%"
 
 
 @given(st.integers(1, 64), st.integers(1, 64))

@@ -5,6 +5,10 @@ for 266,000 objects, 1 ms after freezing). Where ranks wait for each other, the 
 cost one pause. Frozen again and again, cycles of before would stay: they are given back at each
 `end`, and while it lasts resident memory is watched.
 
+A collection costs something in any case, and something for each step since the last. Only the first
+is saved by collecting less often, so the steps between two are doubled while that makes a step
+cheaper, and no further: what has not been collected takes memory.
+
 Python collects everything once in so many steps, and collecting by hand puts that off: steps after
 acting are as good as those within, until the next one is due. So half of a block of the trial has
 to be longer than that. There are two lengths only, by which ranks that differ a little still agree.
@@ -13,6 +17,7 @@ to be longer than that. There are two lengths only, by which ranks that differ a
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 from pathlib import Path
@@ -23,10 +28,10 @@ from evenstep.pacing.random_trial import BLOCK_STEPS, RARE
 WORTH = 0.003  # of the step, paused
 LONG = 0.05  # ... or one pause of this share of a step
 SHARE = 0.002  # of time that collections may take
+SAVED = 0.2  # of what collecting takes of a step, or twice as many steps between are not worth it
 MOST_STEPS = 1024  # between two; a power of two, so that ranks that differ still meet
 LOOK_STEPS = 16
-GROWTH = 1.05  # of resident memory; then it is collected, and twice as often
-MOST_GROWN = 2  # times, then it is given up
+GROWTH = 0.05  # of resident memory that is not to be exceeded; at half of it N is halved
 SHORT_SCALE, LONG_SCALE = 4, 8  # doublings of a block
 MEMORY = 0.25  # weight of the newest cost
 
@@ -47,11 +52,12 @@ class Garbage(Action):
         self._seen_steps = 0
         self.note = ""
         self._step_ns = 0
-        self._cost_ns = 0.0
+        self._since = 0  # steps since the last collection
+        self._costs: dict[int, float] = {}  # ns of a step, by the steps between two collections
         self._was = (True, False)  # the collector was on; something was frozen by others
         self._collected = False
-        self._resident = 0
-        self._grown = 0
+        self._resident = self._looked = 0  # memory at first, and at the last look
+        self._halved = False
 
     def applies(self, facts: Facts) -> str:
         """Where the collector takes time, or has long pauses, of a job of several ranks."""
@@ -67,7 +73,8 @@ class Garbage(Action):
             return ""
         if not self._collected:  # once, and not at the expense of the trial's first block
             gc.collect()
-            self._collected, self._resident = True, resident_bytes()
+            self._collected = True
+            self._resident = self._looked = resident_bytes()
         longest = facts.longest_pause_ns / 1e6
         return f"the collector pauses {paused:.1%} of the time, {longest:.0f} ms at most"
 
@@ -78,17 +85,17 @@ class Garbage(Action):
         if not self._was[1]:
             gc.freeze()
         gc.disable()
+        self._since, self._looked = 0, resident_bytes()
 
     def during(self, step: int, *, last: bool) -> None:
         """Collect where all ranks do; what has come is paid for before acting ends."""
+        self._since += 1
         if step % LOOK_STEPS == 0:
             self._watch()
         if last or step % self.every == 0:
             begin = time.monotonic_ns()
             gc.collect()
-            took = time.monotonic_ns() - begin
-            self._cost_ns += (MEMORY if self._cost_ns else 1.0) * (took - self._cost_ns)
-            self._adapt()
+            self._adapt(time.monotonic_ns() - begin)
 
     def end(self, step: int) -> None:
         """Give everything back."""
@@ -99,24 +106,31 @@ class Garbage(Action):
         if was_on:
             gc.enable()
 
-    def _adapt(self) -> None:
-        """As often as the cost allows, and half as often as memory asks for."""
-        allowed = SHARE * max(1, self._step_ns)
-        every = 1
-        while every < MOST_STEPS and every * allowed < self._cost_ns:
-            every *= 2
-        self.every = max(1, every >> self._grown)
+    def _adapt(self, took_ns: int) -> None:
+        """Collect less often where it takes too much of a step, and that would be less then."""
+        steps, self._since = self._since, 0
+        every, costs = self.every, self._costs
+        if steps != every:  # the first and the last of a stretch
+            return
+        usual = costs.get(every, took_ns / every)
+        cost = costs[every] = usual + MEMORY * (took_ns / every - usual)
+        before = costs.get(every // 2, math.inf)
+        worth = cost > SHARE * self._step_ns and cost < (1 - SAVED) * before
+        if worth and every < MOST_STEPS and not self._halved:
+            self.every = 2 * every
 
     def _watch(self) -> None:
-        now = resident_bytes()
-        if not self._resident or now <= GROWTH * self._resident:
-            return
-        self._grown += 1
-        self._resident = now
-        if self._grown > MOST_GROWN:
-            self.note = f"memory grew by {GROWTH - 1:.0%} {self._grown} times"
-        gc.collect()
-        self._adapt()
+        """Collect twice as often where memory grows, and give up before it has grown too much."""
+        before, now = self._looked, resident_bytes()
+        self._looked = now
+        allowed = GROWTH * self._resident
+        if self._halved and now + max(0, now - before) > self._resident + allowed:
+            self.note = f"memory grew by {now / self._resident - 1:.1%}"
+        elif not self._halved and now > self._resident + allowed / 2:
+            self._halved = True
+            self.every = max(1, self.every // 2)
+            gc.collect()
+            self._since = 0
 
 
 def resident_bytes() -> int:
