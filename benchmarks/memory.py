@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.measure import Row
 from benchmarks.ranks import run_alone
-from evenstep.agent.config import Config
+from evenstep.agent.settings.config import Config
 from evenstep.trace.spool.spool import Regions
 
 BAR_MB = 80.0

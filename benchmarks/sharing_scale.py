@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.measure import Row
 from benchmarks.ranks import environment
-from evenstep.agent.node_store import JobStore, SpokenFor, Spokesman
-from evenstep.agent.sharing import Sharing, gathers_by_node
-from evenstep.agent.windows import StepRow, summarize
+from evenstep.agent.exchange.node_store import JobStore, SpokenFor, Spokesman
+from evenstep.agent.exchange.sharing import Sharing, gathers_by_node
+from evenstep.agent.exchange.windows import StepRow, summarize
 
 COMMAND = "python -m benchmarks sharing_scale"
 LOCAL = 8

@@ -19,7 +19,7 @@ import numpy as np
 import evenstep
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError, environment, free_port, last_object, place
-from evenstep.agent import request
+from evenstep.agent.settings import request
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
 
 COMMAND = "python -m benchmarks toggles"

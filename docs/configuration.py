@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenstep.agent import config
+from evenstep.agent.settings import config
 
 PAGE = Path(__file__).with_suffix(".md")
 

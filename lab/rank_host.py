@@ -18,11 +18,11 @@ from itertools import zip_longest
 from typing import Any
 
 from evenstep.agent.actions.link import LinkToken
-from evenstep.agent.collector import PauseWatch
-from evenstep.agent.entries import GroupState
-from evenstep.agent.orders import Orders
+from evenstep.agent.exchange.orders import Orders
 from evenstep.agent.pace import PaceHost
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.collector import PauseWatch
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.host.resources import ResourceMeter, used
 from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Reason, TrialBudget
 from evenstep.pacing.waits import WaitEstimator

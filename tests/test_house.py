@@ -17,8 +17,6 @@ MOST_FILES = 20
 #: Lists of like things, which may be longer.
 LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
-#: Folders that are still larger: they may only shrink.
-LARGER = {"agent": 30}
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
     "agent": 6060,  # the token between hosts and on storage, and one store client a node, came
@@ -97,7 +95,7 @@ def test_a_folder_is_small_and_repeats_no_prefix(folder):
     names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
     place = str(folder.relative_to(ROOT))
     if place not in LISTS:
-        assert len(names) <= LARGER.get(place, MOST_FILES)
+        assert len(names) <= MOST_FILES
     prefixes = Counter(name.partition("_")[0] for name in names if "_" in name)
     assert [prefix for prefix, times in prefixes.items() if times > MOST_OF_A_PREFIX] == []
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from evenstep.agent.alarm import NOTE_S, SAY_S, Alarm
-from evenstep.agent.vigil import Standstill
+from evenstep.agent.pulse.alarm import NOTE_S, SAY_S, Alarm
+from evenstep.agent.pulse.vigil import Standstill
 from tests.agent.test_sharing import FakeStore
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.agent.collector import PauseWatch
+from evenstep.agent.recording.collector import PauseWatch
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_failing_receiver_is_never_called_again_and_harms_nobody(watch):
 
 PROGRAM = """
 import _thread, functools, gc, signal, sys, time
-from evenstep.agent.collector import PauseWatch
+from evenstep.agent.recording.collector import PauseWatch
 
 kill = functools.partial(_thread.interrupt_main, signal.SIGINT)  # arrives, is not handled yet
 

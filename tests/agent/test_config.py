@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent import config, values
-from evenstep.agent.config import Config, describe, load, resolve
+from evenstep.agent.settings import config, values
+from evenstep.agent.settings.config import Config, describe, load, resolve
 from evenstep.errors import ConfigError
 
 # powers: IEC 80000-13 for the binary prefixes, SI for the decimal ones

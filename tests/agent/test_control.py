@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent import control, request
+from evenstep.agent import control
 from evenstep.agent.control import LOOK_STEPS, Control, home, lead, stance
-from evenstep.agent.request import SettingsChange
-from evenstep.agent.selection import Selection
+from evenstep.agent.settings import request
+from evenstep.agent.settings.request import SettingsChange
+from evenstep.agent.settings.selection import Selection
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.folder import RunFolder

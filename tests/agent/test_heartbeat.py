@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from evenstep.agent.heartbeat import Heartbeat
+from evenstep.agent.pulse.heartbeat import Heartbeat
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.spool import Spool
 

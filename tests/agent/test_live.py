@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from evenstep.agent.live import STEADY, LiveView
-from evenstep.agent.windows import Late
+from evenstep.agent.exchange.live import STEADY, LiveView
+from evenstep.agent.exchange.windows import Late
 from evenstep.trace.spool.layout import WINDOW_STEPS
 from tests.agent.test_sharing import report
 

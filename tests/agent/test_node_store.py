@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from evenstep.agent.node_store import ALONE_AFTER_S, SpokenFor, Spokesman, packed, unpacked
+from evenstep.agent.exchange.node_store import ALONE_AFTER_S, SpokenFor, Spokesman, packed, unpacked
 from tests.agent.test_sharing import FakeStore
 
 

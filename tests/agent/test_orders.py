@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent.orders import MOST_BYTES, Orders, SharedFloor, floor_of, slowest_of
-from evenstep.agent.windows import FirstCollective, StepRow, summarize
+from evenstep.agent.exchange.orders import MOST_BYTES, Orders, SharedFloor, floor_of, slowest_of
+from evenstep.agent.exchange.windows import FirstCollective, StepRow, summarize
 from evenstep.pacing import Plan, Slowest
 from evenstep.trace.spool.layout import WINDOW_STEPS
 

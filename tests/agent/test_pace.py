@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from evenstep.agent.entries import GroupState
 from evenstep.agent.pace import PaceHost
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.steps import ClosedStep
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.recording.steps import ClosedStep
 from evenstep.host.resources import ResourceUse
 from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.reader import read_spool

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
 from evenstep.host.resources import ResourceUse
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent import config, selection
-from evenstep.agent.selection import Selection, Whereabouts, whereabouts
+from evenstep.agent.settings import config, selection
+from evenstep.agent.settings.selection import Selection, Whereabouts, whereabouts
 from evenstep.agent.stacks import RankInWorld
 from evenstep.attachment import agent
 from evenstep.errors import ConfigError

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import evenstep
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.attachment import agent
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind

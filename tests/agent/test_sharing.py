@@ -2,9 +2,9 @@
 
 import pytest
 
-from evenstep.agent.orders import Orders
-from evenstep.agent.sharing import PATIENCE, Sharing
-from evenstep.agent.windows import StepRow, WindowReport, summarize
+from evenstep.agent.exchange.orders import Orders
+from evenstep.agent.exchange.sharing import PATIENCE, Sharing
+from evenstep.agent.exchange.windows import StepRow, WindowReport, summarize
 from evenstep.pacing import Plan, Slowest
 from evenstep.trace.spool.layout import WINDOW_STEPS
 

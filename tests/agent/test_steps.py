@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.agent.phases import PhaseStack
-from evenstep.agent.steps import SHORTEST_EVALUATION_NS, StepClock
+from evenstep.agent.recording.phases import PhaseStack
+from evenstep.agent.recording.steps import SHORTEST_EVALUATION_NS, StepClock
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spool.spool import Spool
@@ -55,8 +55,8 @@ EVENTS = {
     "train": lambda clock, now, back: clock.mode_changes(now, training=True),
     "eval": lambda clock, now, back: clock.mode_changes(now, training=False),
     "issue": lambda clock, now, back: clock.issued(1, now),
-    "wait": lambda clock, now, back: clock.blocked(now - back, now, record=True),
-    "blocking": lambda clock, now, back: clock.blocked(now - back, now, record=False),
+    "wait": lambda clock, now, back: clock.stack.add(Phase.SYNC, now - back, now),
+    "blocking": lambda clock, now, back: clock.stack.count(Phase.SYNC, now - back, now),
 }
 TALES = st.lists(
     st.tuples(st.sampled_from([*EVENTS, "step"]), st.integers(0, 3 * MS), st.integers(0, 5 * MS)),
@@ -145,9 +145,9 @@ def test_a_forward_without_backward_ends_where_the_module_returned(clock):
 
 def test_a_collective_after_such_a_forward_takes_nothing_away_from_it(clock):
     clock.forward_begins(0, training=True)
-    clock.blocked(2, 4, record=False)  # inside it
+    clock.stack.count(Phase.SYNC, 2, 4)  # inside it
     clock.forward_ends(10)
-    clock.blocked(12, 18, record=False)  # averaging the loss
+    clock.stack.count(Phase.SYNC, 12, 18)  # averaging the loss
     clock.input_begins(20)
     clock.input_ends(20, 1)
     assert leaf(clock.end_step(20)) == {Phase.FORWARD: 8, Phase.SYNC: 8, Phase.OTHER: 4}
@@ -196,7 +196,8 @@ def test_what_was_waited_for_inside_backward_is_not_waited_for_at_its_end(clock)
     clock.forward_ends(0)
     clock.backward_begins(0)
     clock.issued(1, 30)
-    clock.blocked(35, 50, record=True)
+    clock.stack.add(Phase.SYNC, 35, 50)
+    clock.last_entry_ns = 0
     clock.backward_ends(100)
     assert leaf(clock.end_step(100)) == {Phase.BACKWARD: 85, Phase.SYNC: 15}
 

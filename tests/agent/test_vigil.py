@@ -5,9 +5,9 @@ from time import monotonic_ns
 
 import pytest
 
-from evenstep.agent import vigil
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.vigil import SEPARATOR, Vigil
+from evenstep.agent.pulse import vigil
+from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import Spool

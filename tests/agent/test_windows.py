@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent.windows import (
+from evenstep.agent.exchange.windows import (
     MESSAGE_BYTES,
     VERSION,
     WINDOW_STEPS,

@@ -8,7 +8,7 @@ def test_the_page_of_settings_is_current():
 
 
 def test_its_example_is_a_valid_configuration(tmp_path):
-    from evenstep.agent import config
+    from evenstep.agent.settings import config
 
     file = tmp_path / "evenstep.toml"
     file.write_text(page().partition("```toml\n")[2].partition("```")[0])

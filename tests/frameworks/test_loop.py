@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.attachment import agent
 from evenstep.frameworks import deepspeed
 from evenstep.frameworks import loop as loops

@@ -193,7 +193,7 @@ def _spools(folder: Path) -> None:
 
 
 def _requests() -> list[bytes]:
-    from evenstep.agent.request import SettingsChange, encoded
+    from evenstep.agent.settings.request import SettingsChange, encoded
 
     return [encoded(SettingsChange(1, "on", 0.02, 0.2, ranks="0-3", nodes="gpu[1-4]"), "r")]
 
@@ -294,13 +294,13 @@ def _live(path: Path) -> object:
 
 
 def _request(path: Path) -> object:
-    from evenstep.agent.request import read
+    from evenstep.agent.settings.request import read
 
     return read(path.parent, "r", name=path.name)
 
 
 def _settings(path: Path) -> object:
-    from evenstep.agent import config
+    from evenstep.agent.settings import config
 
     return config.load({}, {}, path.parent)
 
@@ -312,16 +312,16 @@ def _scenario(path: Path) -> object:
 
 
 def _messages(path: Path) -> object:
-    from evenstep.agent.orders import Orders
-    from evenstep.agent.windows import WindowReport
+    from evenstep.agent.exchange.orders import Orders
+    from evenstep.agent.exchange.windows import WindowReport
 
     data = path.read_bytes()
     return Orders.unpack(data), WindowReport.unpack(data)
 
 
 def _message_seeds() -> list[bytes]:
-    from evenstep.agent.orders import Orders, SharedFloor
-    from evenstep.agent.windows import WindowReport
+    from evenstep.agent.exchange.orders import Orders, SharedFloor
+    from evenstep.agent.exchange.windows import WindowReport
 
     report = WindowReport(0, 1, 16, 16, *range(1, 15)).pack()
     return [report, Orders(floor=SharedFloor(1, 2, 3, 4)).pack()]

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import COMPILED, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, new_session

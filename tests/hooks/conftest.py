@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import evenstep
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.install import COMPILED, DISPATCHER
 from evenstep.trace.columns import Columns

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evenstep.agent.entries import GroupState
+from evenstep.agent.recording.entries import GroupState
 from evenstep.hooks.torch import device
 from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer

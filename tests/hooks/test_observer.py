@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch import observer as observing
 from evenstep.hooks.torch.groups import Groups
@@ -20,6 +20,7 @@ from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.trace.spool.layout import HALF_FLAGS, RECORD_WORDS, WORD_EXIT, Flag, Op
+from tests.test_walks import passed
 
 Failures = list[Exception]
 
@@ -90,6 +91,14 @@ def in_python(mechanism) -> None:
     """Only for what Python's own kernels go through, or a session that can be armed again."""
     if mechanism == COMPILED:
         pytest.skip("compiled kernels are not in Python's hands")
+
+
+def test_a_collective_reaches_the_spool_through_no_more_modules_than_before(hooked, mechanism):
+    hooked().begins_step(1, spared=False)  # call sites are looked for in the first
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)  # which meets its group
+    walked = passed(lambda: dist.all_reduce(tensor))
+    assert len(walked) <= (5 if mechanism == COMPILED else 9), walked  # docs/design.md has the list
 
 
 @pytest.mark.parametrize("part", ["collective", "end"])

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 import msgspec
 import pytest
 
-from evenstep.agent.windows import WindowReport
+from evenstep.agent.exchange.windows import WindowReport
 from evenstep.errors import UsageError
 from evenstep.export.prometheus import exposition, running, server, write
 from evenstep.export.prometheus_metrics import MEANINGS, Families, Live, of_diagnosis, of_live

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from evenstep.agent import config
+from evenstep.agent.settings import config
 from evenstep.report.schema import schema
 from evenstep.report.terminal import decision as decision_table
 from evenstep.simulate.simulation import simulate

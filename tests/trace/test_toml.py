@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from evenstep.agent import config
+from evenstep.agent.settings import config
 from evenstep.errors import ConfigError
 from evenstep.scenario import scenario, schema
 from evenstep.trace.spool.toml import MOST_BYTES, parse_toml, read_toml

@@ -9,19 +9,19 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenstep.agent.alarm import Alarm
-from evenstep.agent.config import Config
 from evenstep.agent.control import Control
-from evenstep.agent.live import LiveView
-from evenstep.agent.node_store import SpokenFor, Spokesman, place_of
+from evenstep.agent.exchange.live import LiveView
+from evenstep.agent.exchange.node_store import SpokenFor, Spokesman, place_of
+from evenstep.agent.exchange.sharing import Sharing, gathers_by_node
+from evenstep.agent.exchange.windows import Late, WindowReport
 from evenstep.agent.notes import LONGEST, Notes
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.pulse.alarm import Alarm
+from evenstep.agent.pulse.vigil import Standstill
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.sampler import Sampler
-from evenstep.agent.sharing import Sharing, gathers_by_node
+from evenstep.agent.settings.config import Config
 from evenstep.agent.stacks import Hooks
 from evenstep.agent.step_work import FIRST_STEP_NS, StepWork
-from evenstep.agent.vigil import Standstill
-from evenstep.agent.windows import Late, WindowReport
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.identity import Identity
 

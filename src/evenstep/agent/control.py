@@ -23,8 +23,8 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.agent.request import FILE, SettingsChange, decoded, encoded, read, write
-from evenstep.agent.selection import Selection
+from evenstep.agent.settings.request import FILE, SettingsChange, decoded, encoded, read, write
+from evenstep.agent.settings.selection import Selection
 from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.filesystem import NETWORK, filesystem_type
 from evenstep.trace.spool.identity import boot_id

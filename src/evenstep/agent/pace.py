@@ -6,10 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from evenstep.agent.orders import Orders, SharedFloor
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.steps import ClosedStep
-from evenstep.agent.windows import FirstCollective, StepRow
+from evenstep.agent.exchange.orders import Orders, SharedFloor
+from evenstep.agent.exchange.windows import FirstCollective, StepRow
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.recording.steps import ClosedStep
 from evenstep.pacing import Decision, Pacer, Plan, Slowest, StepObservation
 from evenstep.pacing.waits import Collective, StepWait, WaitEstimator
 from evenstep.trace.spool.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase

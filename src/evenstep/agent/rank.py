@@ -21,20 +21,20 @@ from evenstep.agent.actions.garbage import Garbage
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.actions.power import Power
 from evenstep.agent.background import Background
-from evenstep.agent.collector import PauseWatch, signal_behind
-from evenstep.agent.config import Config
 from evenstep.agent.control import Control
-from evenstep.agent.heartbeat import Heartbeat
-from evenstep.agent.live import LiveView
+from evenstep.agent.exchange.live import LiveView
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.selection import whereabouts
-from evenstep.agent.shared import Compiled
+from evenstep.agent.pulse.heartbeat import Heartbeat
+from evenstep.agent.pulse.vigil import Vigil
+from evenstep.agent.recording.collector import PauseWatch, signal_behind
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.recording.shared import Compiled
+from evenstep.agent.settings.config import Config
+from evenstep.agent.settings.selection import whereabouts
 from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
-from evenstep.agent.vigil import Vigil
 from evenstep.errors import EvenstepError
 from evenstep.host.resources import ResourceCounters
 from evenstep.pacing import Pacer, PacerSettings, TrialBudget

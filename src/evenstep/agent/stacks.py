@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from evenstep.agent.recorder import Recorder
+    from evenstep.agent.recording.recorder import Recorder
     from evenstep.host.resources import ResourceCounters
     from evenstep.trace.spool.identity import Identity
     from evenstep.trace.spool.spool import Spool

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from evenstep.agent.actions.conductor import Conductor
-from evenstep.agent.config import Config
 from evenstep.agent.control import Control, record, stance
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.request import SettingsChange, allowed
-from evenstep.agent.selection import Whereabouts
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.recording.steps import ClosedStep
+from evenstep.agent.settings.config import Config
+from evenstep.agent.settings.request import SettingsChange, allowed
+from evenstep.agent.settings.selection import Whereabouts
 from evenstep.agent.step_work import StepWork
-from evenstep.agent.steps import ClosedStep
 
 PACE = "pace"  # the one action that is the pacer's
 

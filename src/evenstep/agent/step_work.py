@@ -10,11 +10,11 @@ import threading
 import time
 from collections import deque
 
+from evenstep.agent.exchange.sharing import Sharing
+from evenstep.agent.exchange.windows import StepRow, summarize
 from evenstep.agent.pace import PaceHost
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.sharing import Sharing
-from evenstep.agent.steps import ClosedStep
-from evenstep.agent.windows import StepRow, summarize
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.recording.steps import ClosedStep
 from evenstep.host.resources import ResourceCounters, ResourceMeter, used
 from evenstep.pacing import Decision, Reason
 from evenstep.trace.spool.layout import WINDOW_STEPS

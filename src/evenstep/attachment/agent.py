@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from evenstep.agent import arming
-from evenstep.agent import config as configuration
-from evenstep.agent.config import Config
 from evenstep.agent.rank import Agent, pacer_settings
-from evenstep.agent.selection import whereabouts
-from evenstep.agent.shared import Compiled
+from evenstep.agent.recording.shared import Compiled
+from evenstep.agent.settings import config as configuration
+from evenstep.agent.settings.config import Config
+from evenstep.agent.settings.selection import whereabouts
 from evenstep.agent.stacks import RankInWorld, Stack
 from evenstep.attachment.attempts import renumbered, started_ticks
 from evenstep.attachment.stacks import imported, torch_stack

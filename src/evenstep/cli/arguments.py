@@ -147,7 +147,7 @@ def price(text: str) -> float:
 
 def severity(text: str) -> float:
     """A share of the step time, as settings have it: .05 or 5%."""
-    from evenstep.agent.values import share
+    from evenstep.agent.settings.values import share
 
     kind = share(1.0, whole=True)
     try:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent import request
 from evenstep.agent.actions.action import ACTIONS
+from evenstep.agent.settings import request
 from evenstep.cli.arguments import add_json
 from evenstep.cli.env import add_part
 from evenstep.cli.terminal import print_json, say

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Examine, and say what was found."""
-    from evenstep.agent.config import load
+    from evenstep.agent.settings.config import load
     from evenstep.doctor.check import Severity
     from evenstep.doctor.examination import ForeignFiles, examine
     from evenstep.doctor.host import this_host

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from evenstep.agent import config
 from evenstep.agent.actions.action import ACTIONS
+from evenstep.agent.settings import config
 from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import print_json
 

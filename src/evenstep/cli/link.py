@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from evenstep.agent import values
+from evenstep.agent.settings import values
 from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 

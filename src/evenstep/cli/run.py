@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from evenstep.agent import config
+from evenstep.agent.settings import config
 from evenstep.cli import child, env, files, preemption
 from evenstep.cli.admission import Admission, admit
 from evenstep.cli.deaths import RankEnds

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from evenstep.agent import config
+from evenstep.agent.settings import config
 from evenstep.errors import ConfigError
 from evenstep.frameworks.loop import Loop, callback
 from evenstep.hooks.tested import Tested

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.collector import signal_behind
+from evenstep.agent.recording.collector import signal_behind
 
 log = logging.getLogger("evenstep")
 

@@ -6,7 +6,7 @@ import pytest
 
 from evenstep.agent.actions.action import Facts
 from evenstep.agent.actions.conductor import Conductor
-from evenstep.agent.steps import ClosedStep
+from evenstep.agent.recording.steps import ClosedStep
 from evenstep.pacing import TrialBudget
 
 MS = 1_000_000

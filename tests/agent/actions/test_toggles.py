@@ -15,7 +15,7 @@ from evenstep.agent.actions.cores import Cores
 from evenstep.agent.actions.garbage import Garbage
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.actions.power import Power
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.host.resources import ResourceCounters
 from evenstep.pacing import TrialBudget
 from evenstep.pacing.random_trial import ALWAYS

@@ -12,7 +12,7 @@ from typing import Any
 
 from evenstep.agent.actions.action import FACTS_STEPS, OFF, Action, Facts
 from evenstep.agent.actions.link import LinkToken, StorageTurns
-from evenstep.agent.steps import ClosedStep
+from evenstep.agent.recording.steps import ClosedStep
 from evenstep.errors import EvenstepError
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial

@@ -15,8 +15,8 @@ from typing import Any
 
 from evenstep.agent.actions.board import LinkBoard, board_path
 from evenstep.agent.actions.served import ServedBoard
-from evenstep.agent.recorder import Recorder
-from evenstep.agent.steps import ClosedStep
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.recording.steps import ClosedStep
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.token import TOKEN, Post, Token
 from evenstep.trace.spool.layout import WORD_EXIT, Actuator, Flag, Kind, Phase

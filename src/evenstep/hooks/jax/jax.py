@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
-from evenstep.agent.entries import GroupState
+from evenstep.agent.recording.entries import GroupState
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.ranks import format_ranks, group_uid

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi.calls import MpiCollective, both, measured
 from evenstep.hooks.mpi.groups import MpiGroups
 from evenstep.hooks.mpi.requests import Ticket

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from evenstep.agent.entries import GroupState
+from evenstep.agent.recording.entries import GroupState
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.spool import Spool
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.calls import Message, argument
 from evenstep.hooks.mpi.groups import MpiGroups

@@ -14,9 +14,9 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from evenstep.agent.collector import signal_behind
-from evenstep.agent.frames import first_outside
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.pulse.frames import first_outside
+from evenstep.agent.recording.collector import signal_behind
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import (
     HALF_NAME,

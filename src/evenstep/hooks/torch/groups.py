@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import LONGEST_NAME
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import LONGEST_NAME
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.spool import Spool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch import dynamo, mechanism
 from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.capture import CaptureGate

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import COST_WINDOW, Recorder
-from evenstep.agent.shared import WORDS, Compiled, Word
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import COST_WINDOW, Recorder
+from evenstep.agent.recording.shared import WORDS, Compiled, Word
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT

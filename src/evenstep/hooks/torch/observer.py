@@ -14,9 +14,9 @@ from sys import getrefcount
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from evenstep.agent.entries import GroupState
-from evenstep.agent.recorder import SHORTEST_WAIT_NS, Recorder
-from evenstep.agent.shared import Word
+from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import SHORTEST_WAIT_NS, Recorder
+from evenstep.agent.recording.shared import Word
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes
@@ -30,7 +30,7 @@ WAITED_FOR_LIMIT = 64  # works of messages kept until somebody waits: they hold 
 Token = tuple[int, int]
 
 _OURS = 2  # references to a kept work that are ours: the entry's, and the argument's
-_BLOCKING, _KEPT = int(Word.BLOCKING), int(Word.KEPT)
+_BLOCKING, _KEPT, _LAST_ENTRY = int(Word.BLOCKING), int(Word.KEPT), int(Word.LAST_ENTRY)
 
 _get_ident = threading.get_ident
 
@@ -230,7 +230,7 @@ class Observer:
             words[_BLOCKING] = 0
             recorder.blocking[ident] = seq
         elif now - enter_ns < SHORTEST_WAIT_NS:
-            recorder.clock.last_entry_ns = 0
+            words[_LAST_ENTRY] = 0
             return
         recorder.host_waited(enter_ns, now, ident=ident)
 

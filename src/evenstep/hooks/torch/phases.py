@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from evenstep.agent.arming import arm, disarm
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import Phase
 

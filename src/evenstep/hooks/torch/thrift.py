@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
 from evenstep.hooks.torch.groups import Groups, Standing
 from evenstep.trace.spool.layout import FIRST_WINDOWS, WINDOW_STEPS

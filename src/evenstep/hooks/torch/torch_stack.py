@@ -13,7 +13,7 @@ from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.wrapping import Wrapped
 
 if TYPE_CHECKING:
-    from evenstep.agent.shared import Compiled
+    from evenstep.agent.recording.shared import Compiled
     from evenstep.agent.stacks import ObservedRank
     from evenstep.trace.spool.spool import Spool
 

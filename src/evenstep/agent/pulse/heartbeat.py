@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenstep.agent.frames import frames_of_error
+from evenstep.agent.pulse.frames import frames_of_error
 from evenstep.trace.spool.spool import Spool
 
 log = logging.getLogger("evenstep")

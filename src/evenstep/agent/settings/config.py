@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evenstep.agent import values
-from evenstep.agent.selection import Selection
+from evenstep.agent.settings import values
+from evenstep.agent.settings.selection import Selection
 from evenstep.errors import ConfigError
 
 FILE = "evenstep.toml"

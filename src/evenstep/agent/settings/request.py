@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evenstep.agent import config
-from evenstep.agent.selection import ALL, Selection
+from evenstep.agent.settings import config
+from evenstep.agent.settings.selection import ALL, Selection
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.files import read_own, write_whole

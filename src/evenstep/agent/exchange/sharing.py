@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from evenstep.agent.node_store import JobStore
-from evenstep.agent.orders import Orders, floor_of, slowest_of
-from evenstep.agent.windows import Late, WindowReport, latest_rank, window_stride
+from evenstep.agent.exchange.node_store import JobStore
+from evenstep.agent.exchange.orders import Orders, floor_of, slowest_of
+from evenstep.agent.exchange.windows import Late, WindowReport, latest_rank, window_stride
 from evenstep.pacing import Plan
 
 DIRECT_RANKS = 64

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evenstep.agent.windows import Late, WindowReport
+from evenstep.agent.exchange.windows import Late, WindowReport
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.layout import WINDOW_STEPS
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from evenstep.agent.windows import WindowReport
+from evenstep.agent.exchange.windows import WindowReport
 from evenstep.pacing import Plan, Slowest
 from evenstep.trace.spool.layout import WINDOW_STEPS
 

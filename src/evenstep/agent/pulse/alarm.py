@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.vigil import Standstill
+from evenstep.agent.pulse.vigil import Standstill
 from evenstep.trace.ranks import format_ranks
 
 log = logging.getLogger("evenstep")

@@ -6,7 +6,7 @@ times of a step add up to its length. It is fed with times and never reads a clo
 
 from __future__ import annotations
 
-from evenstep.agent.shared import MOST_WAITS, Word, unshared
+from evenstep.agent.recording.shared import MOST_WAITS, Word, unshared
 from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
 from evenstep.trace.spool.spool import Spool
 

@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from evenstep.agent.frames import frames_of
-from evenstep.agent.heartbeat import PERIOD_S
-from evenstep.agent.recorder import Recorder
+from evenstep.agent.pulse.frames import frames_of
+from evenstep.agent.pulse.heartbeat import PERIOD_S
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.layout import (
     WORD_EXIT,
     WORD_GROUP_SEQ,

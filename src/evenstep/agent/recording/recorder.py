@@ -13,10 +13,10 @@ from itertools import count
 from time import monotonic_ns, thread_time_ns, time_ns
 from typing import TYPE_CHECKING
 
-from evenstep.agent.entries import GroupState, collective_recorder
-from evenstep.agent.phases import PhaseStack
-from evenstep.agent.shared import Compiled, Word
-from evenstep.agent.steps import ClosedStep, StepClock, StepCollective
+from evenstep.agent.recording.entries import GroupState, collective_recorder
+from evenstep.agent.recording.phases import PhaseStack
+from evenstep.agent.recording.shared import Compiled, Word
+from evenstep.agent.recording.steps import ClosedStep, StepClock, StepCollective
 from evenstep.trace.spool.layout import (
     HOST_DEVICE,
     RECORD_WORDS,
@@ -27,6 +27,7 @@ from evenstep.trace.spool.layout import (
     WORD_PARENT,
     Flag,
     Kind,
+    Phase,
 )
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
@@ -42,6 +43,7 @@ _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
+_SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
 
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
@@ -165,14 +167,16 @@ class Recorder:
         seq = self.blocking.pop(ident, 0)
         if not seq and exit_ns - enter_ns < SHORTEST_WAIT_NS:  # what it waited for had ended
             if ident == self.ident:
-                self.clock.last_entry_ns = 0
+                self.words[_LAST_ENTRY] = 0
             return
         if seq:
             self.spool.add_flags(seq, _HOST_BLOCKED)
             self.spool.close(seq, exit_ns)
         if ident == self.ident:
             times = self.spool.times(seq) if seq else None
-            self.clock.blocked(times[0] if times else enter_ns, exit_ns, record=not seq)
+            account = self.stack.count if seq else self.stack.add  # its record shows it, or not
+            account(_SYNC, times[0] if times else enter_ns, exit_ns)
+            self.words[_LAST_ENTRY] = 0
 
     def issued(self, after: int, upto: int) -> list[StepCollective]:
         """Collectives among the records after one and up to another, as far as the ring has them.

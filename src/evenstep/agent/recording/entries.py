@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from itertools import count
 
-from evenstep.agent.shared import Word
-from evenstep.agent.steps import StepClock
+from evenstep.agent.recording.shared import Word
+from evenstep.agent.recording.steps import StepClock
 from evenstep.trace.spool.layout import (
     BEGUN_BODY,
     HOST_DEVICE,

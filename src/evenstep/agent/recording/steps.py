@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from evenstep.agent.phases import PhaseStack
-from evenstep.agent.shared import Word
+from evenstep.agent.recording.phases import PhaseStack
+from evenstep.agent.recording.shared import Word
 from evenstep.trace.spool.layout import Flag, Phase
 
 if TYPE_CHECKING:
@@ -202,14 +202,6 @@ class StepClock:
         self.stack.leave(now_ns)
 
     # -- other phases ----------------------------------------------------------------------------
-
-    def blocked(self, enter_ns: int, exit_ns: int, *, record: bool) -> None:
-        """The thread waited for communication; `record` where no collective's record shows it."""
-        if record:
-            self.stack.add(_SYNC, enter_ns, exit_ns)
-        else:
-            self.stack.count(_SYNC, enter_ns, exit_ns)
-        self.last_entry_ns = 0
 
     def optimizer_begins(self, now_ns: int) -> None:
         """An optimizer updates parameters."""

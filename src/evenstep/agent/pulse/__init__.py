@@ -1,0 +1,1 @@
+"""Whether a rank goes on, and where it is when it does not."""
