@@ -14,6 +14,7 @@ def test_export_lines_do_in_a_shell_what_they_say(command, environ):
     )  # fmt: skip
     switch, out, mode, path = done.stdout.splitlines()
     assert (switch, mode, path) == ("1", "off", f"{BOOTSTRAP}:/mine")
+    assert (BOOTSTRAP / "sitecustomize.py").exists()
     assert out.endswith("/a dir")
 
 

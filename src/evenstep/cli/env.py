@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+import evenstep
 from evenstep.agent.actions.action import ACTIONS
 from evenstep.agent.settings import config
 from evenstep.cli.arguments import add_json
@@ -28,7 +29,7 @@ PARTS = {
     "partitions": ("NAMES", "the ranks in these partitions of the cluster"),
     "first_nodes": ("N", "the ranks on the first N nodes of the job"),
 }
-BOOTSTRAP = Path(config.__file__).parent / "bootstrap"
+BOOTSTRAP = Path(evenstep.__file__).parent / "agent" / "bootstrap"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

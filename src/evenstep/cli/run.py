@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import evenstep
 from evenstep.agent.settings import config
 from evenstep.cli import child, env, files, preemption
 from evenstep.cli.admission import Admission, admit
@@ -233,7 +234,7 @@ def _conclude(
     diagnose = [sys.executable, "-m", "evenstep", "diagnose", str(folder.path)]
     output = None if as_json else sys.stderr
     # An observer must not be observed, and `-m` must find the package we are.
-    package = str(Path(config.__file__).parents[2])
+    package = str(Path(evenstep.__file__).parents[1])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
     own = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
     subprocess.run([*diagnose, *["--json"] * as_json], stdout=output, env=own, check=False)

@@ -13,7 +13,7 @@ from traceback import walk_stack, walk_tb
 from types import CodeType, FrameType
 
 DEEPEST = 12  # frames kept, from the innermost
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 _PARTS = 3  # of a file's path: enough to know it by
 
 
