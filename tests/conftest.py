@@ -1,7 +1,9 @@
-"""How hard the property tests look: the same cases every time, or with EVENSTEP_FUZZ many new."""
+"""How hard the property tests look (the same cases every time, or with EVENSTEP_FUZZ many new), and
+that nothing is forked without need."""
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("same", deadline=None, derandomize=True)
@@ -9,3 +11,9 @@ settings.register_profile(
     "fuzz", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("fuzz" if os.environ.get("EVENSTEP_FUZZ") else "same")
+
+
+@pytest.fixture(autouse=True)
+def one_reader(monkeypatch):
+    """Large runs are read by this process: forking one that has imported everything takes long."""
+    monkeypatch.setattr("evenstep.trace.cores.available", lambda: 1)

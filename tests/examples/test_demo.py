@@ -11,10 +11,6 @@ from evenstep.trace.spool.layout import Kind
 
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
-GPT = ROOT / "examples" / "gpt.py"
-RANKS, STEPS = 2, 8
-
 
 @pytest.fixture(scope="module")
 def environ():
@@ -24,22 +20,6 @@ def environ():
 
 def losses(output):
     return re.findall(r"step +\d+ +loss (\d+\.\d+)", output)
-
-
-def test_training_gives_the_same_losses_observed_or_not(environ, tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    train = [*launch, f"--nproc-per-node={RANKS}", GPT, "--steps", STEPS, "--every", 1]
-    observe = [sys.executable, "-m", "evenstep", "run", "--out", "run", "--pace", "on", "--"]
-    outputs = [
-        subprocess.run(
-            [str(word) for word in command], env=environ, cwd=tmp_path, capture_output=True,
-            text=True, timeout=120, check=True,
-        ).stdout
-        for command in (train, [*observe, *train])
-    ]  # fmt: skip
-    assert len(losses(outputs[0])) == STEPS
-    assert losses(outputs[0]) == losses(outputs[1])
-    assert (tmp_path / "run" / "attempt-000" / "rank-00001.spool").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +54,11 @@ def test_the_demo_shows_commands_that_can_be_repeated(demo):
     assert [command.split()[2] for command in commands] == ["run", "diagnose"] * 2
     assert "--garbage-rank 2" in commands[2]
     assert "--pace on" in commands[2]
+
+
+def test_neither_garbage_nor_pacing_changes_what_is_learned(demo):
+    healthy, disturbed = losses(demo[1].stdout)
+    assert healthy == disturbed
 
 
 def test_every_rank_of_the_demo_was_observed(demo):

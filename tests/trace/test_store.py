@@ -13,7 +13,7 @@ from evenstep.errors import LayoutError, TraceError, UsageError
 from evenstep.trace.columns import Columns
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk
 from evenstep.trace.store import reading as store_reading
 from evenstep.trace.store import writing as store_writing
 from evenstep.trace.store.events import StoredEvents
@@ -57,6 +57,7 @@ def stored(folder, monkeypatch):
 
 
 def same(one, other, names=EVENT_COLUMNS):
+    one = one.held() if isinstance(one, OnDisk) else one
     return len(one) == len(other) and all(np.array_equal(one[n], other[n]) for n in names)
 
 
@@ -76,6 +77,11 @@ def test_a_small_store_is_read_into_memory(folder, trace):
 def test_a_large_one_stays_on_disk_and_reads_the_same(stored, trace):
     assert isinstance(stored.events, StoredEvents)
     assert same(stored.events, trace.events)
+
+
+def test_a_column_asked_for_is_read_alone(stored, trace):
+    for name in ("rank", "enter_ns", "group"):
+        assert np.array_equal(stored.events[name], trace.events[name])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -181,6 +181,7 @@ def systems() -> list[System]:
     return [*map(megascale, MEGASCALE), llama3(), ddp(), horovod()]
 
 
+@cache
 def simulated() -> tuple[PublishedRow, ...]:
     """The rows of whole steps that have a preset, simulated; fitted ones stay marked."""
     return (*_simulated_megascale(), *_simulated_overlap(), *_simulated_horovod())

@@ -70,7 +70,7 @@ class StoredEvents(OnDisk):
             return self._cache[name]
         found = self._alike(name)
         if found is None:
-            found = _narrow(self._whole(name))
+            found = _narrow(self._whole([name])[name])
         if found.strides == (0,) or found.nbytes <= KEPT_BYTES:
             self._cache[name] = found
         return found
@@ -100,7 +100,7 @@ class StoredEvents(OnDisk):
 
     def with_column(self, name: str, array: Array) -> Columns:
         """A table in memory with one column added or replaced."""
-        return Columns({each: self[each] for each in EVENT_COLUMNS} | {name: array})
+        return self.held().with_column(name, array)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
         """The records of the steps from `first`, before `last`: of each kind some columns."""
@@ -113,6 +113,10 @@ class StoredEvents(OnDisk):
                 for kind, names in wanted.items()
             }
         )
+
+    def held(self) -> Columns:
+        """All of it, in memory: one look into each file."""
+        return self._whole(EVENT_COLUMNS)
 
     def oldest_steps(self) -> dict[int, int]:
         """Step of the first record that each rank still has."""
@@ -147,10 +151,10 @@ class StoredEvents(OnDisk):
                 f"{self._folder}: store.json is damaged; store the run again"
             ) from None
 
-    def _whole(self, name: str) -> Array:
-        """A whole column, the files of the same nodes together."""
-        found = [self._read(block, self._kinds, [name])[name] for block in self._blocks()]
-        return np.concatenate([empty([name])[name], *found])
+    def _whole(self, names: Sequence[str]) -> Columns:
+        """Whole columns, the files of the same nodes together."""
+        found = [self._read(block, self._kinds, names) for block in self._blocks()]
+        return Columns.concatenate([empty(names), *found])
 
     def _blocks(self) -> list[list[StoredPart]]:
         """Files with the same nodes; all together where their ranks lie between one another."""

@@ -27,6 +27,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
     manifest = read_manifest(folder)
     if attempt not in (None, manifest.attempt):
         raise TraceError(f"{folder} has no attempt {attempt}; it holds attempt {manifest.attempt}")
+    groups = groups_of(manifest)
     ranks, oldest = _ranks(folder)
     events = StoredEvents(
         folder,
@@ -44,7 +45,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
         attempt=manifest.attempt,
         ranks=ranks,
         events=events.held() if few else events,
-        groups=groups_of(manifest),
+        groups=groups,
         names=tuple(manifest.names),
         summaries=summaries,
         summary_rank=summary_rank,
