@@ -190,12 +190,10 @@ def simulated() -> tuple[PublishedRow, ...]:
 def _simulated_megascale() -> Iterator[PublishedRow]:
     for framework in MEGASCALE:
         base = _preset(f"{framework.split('-')[0].lower()}-175b")
-        for (gpus, measured), row in zip(
-            MEGASCALE[framework].items(), megascale(framework).rows, strict=False
-        ):
+        rows = megascale(framework).rows
+        for gpus, row in zip(MEGASCALE[framework], rows, strict=False):
             found = simulate(resized(base, gpus, strong=True)).step_time.mean_ns / 1e9
-            what = f"{framework}, {row.what}"
-            yield PublishedRow(what, measured, found, "s per iteration", fitted=row.fitted)
+            yield row._replace(what=f"{framework}, {row.what}", predicted=found)
 
 
 def _simulated_overlap() -> Iterator[PublishedRow]:
