@@ -24,7 +24,7 @@ BUDGET = {
     "diagnose": 15960, "doctor": 2700, "explain": 1400, "export": 1560, "frameworks": 600,
     "hooks": 4730, "host": 1750, "pacing": 1860, "probe": 1720,
     "report": 3820,  # a simulation says how far it may be off
-    "reproduce": 1720,
+    "reproduce": 1721,
     "scenario": 1150, "simulate": 9800,
     "statistics": 820,  # who stands out beyond the noise came from probe
     "importers": 8797,  # XPlane, OTF2 and TensorBoard's files came in
