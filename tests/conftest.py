@@ -6,7 +6,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile(
     "fuzz", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)
 )

@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,14 @@ BUDGET = {
 WHOLE = 78_600
 
 
+@cache
+def tree(path):
+    return ast.parse(path.read_text())
+
+
 def imports(name):
     """Modules of ours that a module imports, for types and inside functions too."""
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+    for node in ast.walk(tree(MODULES[name])):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
@@ -104,7 +110,7 @@ def test_a_public_class_has_a_name_of_its_own():
     found = Counter(
         node.name
         for path in MODULES.values()
-        for node in ast.parse(path.read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, times in found.items() if times > 1] == []
@@ -123,7 +129,7 @@ def test_public_names_are_nouns_of_the_field_and_verbs():
     found = {
         (path.stem, node.name)
         for path in MODULES.values()
-        for node in ast.parse(path.read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower() in NO_NAMES
     }
     assert found <= KNOWN_NAMES

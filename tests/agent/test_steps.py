@@ -76,7 +76,7 @@ def told(clock, tale):
     return [*closed, clock.end_step(now)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tale=TALES)
 def test_leaf_times_add_up_to_the_step_whatever_happens(spool, tale):
     closed = told(StepClock(PhaseStack(spool), 0), tale)
@@ -86,7 +86,7 @@ def test_leaf_times_add_up_to_the_step_whatever_happens(spool, tale):
     assert [step.start_ns for step in closed[1:]] == [step.end_ns for step in closed[:-1]]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tale=TALES)
 def test_whatever_happened_a_plain_step_afterwards_is_read_right(spool, tale):
     clock = StepClock(PhaseStack(spool), 0)

@@ -54,7 +54,7 @@ def test_a_checkpoint_an_input_and_a_straggler_share_the_loss():
     assert parts == pytest.approx(world.injected_share(), rel=0.1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(["overlapped", "blocking", "gathered", "grid"]),
     st.floats(0, 40),

@@ -33,14 +33,14 @@ def lengths(found, *changes):
     return step_lengths(found, replay(found, [Change.none(), *changes])).sum(axis=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(JOBS)
 def test_a_replay_of_what_happened_gives_what_happened(job):
     run = job.run()
     assert lengths(graph_of(run.trace()))[0] == pytest.approx(run.length_ns, rel=0.005)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(JOBS, st.integers(0, 7), st.floats(1.1, 1.6))
 def test_what_a_slow_rank_costs_is_what_the_run_without_it_saves(job, rank, factor):
     faulty, well = replace(job, slow={rank: factor}).run(), job.run()
@@ -52,7 +52,7 @@ def test_what_a_slow_rank_costs_is_what_the_run_without_it_saves(job, rank, fact
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(JOBS, st.integers(0, 7), st.floats(0, 1))
 def test_nothing_gains_more_than_the_work_it_removes(job, rank, share):
     found = graph_of(job.run().trace())
@@ -61,7 +61,7 @@ def test_nothing_gains_more_than_the_work_it_removes(job, rank, share):
     assert -1000 <= was - now <= found.own_ns[mine].sum() * (1 - share) + 1000
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(JOBS, st.lists(st.floats(0, 1), min_size=2, max_size=2))
 def test_more_removed_never_gains_less(job, shares):
     found = graph_of(job.run().trace())

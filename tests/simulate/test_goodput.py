@@ -73,7 +73,7 @@ JOBS = st.builds(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(JOBS)
 def test_all_time_is_accounted_for(job):
     found = simulate(job, horizon_ns=20.0 * DAY_NS, repeats=4).mean

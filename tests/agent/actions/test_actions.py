@@ -39,7 +39,7 @@ ACTIONS = [
 
 @pytest.mark.parametrize(("make", "facts"), ACTIONS)
 @given(st.lists(st.integers(0, 5), max_size=30))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_whatever_comes_between_begin_and_end_nothing_is_left_changed(make, facts, lengths):
     action, before, step = make(), state(), 0
     action.applies(facts)
