@@ -349,7 +349,7 @@ def _job(
             pacer.observe(
                 StepObservation(
                     step, int(whole * MS), int(own[rank] * MS), first - 2 * MS, MS // 10, first,
-                    2 * MS, decisions[rank].delay_ns, world=ranks, slowest=shared,
+                    2 * MS, decisions[rank].delay_ns, slowest=shared,
                 )
             )  # fmt: skip
         if chosen.get("sharing"):
@@ -400,7 +400,7 @@ def _decision_cost() -> Row:
             pacer.observe(
                 StepObservation(
                     step, 100 * MS, 80 * MS, wait.first_ns, wait.margin_ns, wait.in_flight_ns,
-                    wait.floor_lower_ns, world=4,
+                    wait.floor_lower_ns,
                 )
             )  # fmt: skip
         costs.append((time.process_time_ns() - begin) / len(steps) / 1e3)

@@ -79,7 +79,7 @@ class RankHost:
         waits = WaitEstimator()  # one for all arms: floors are the links', not a controller's
         self._arms = []
         for chosen in settings:
-            host = PaceHost(Pacer(chosen), self.recorder, world=world, can_hold=True)
+            host = PaceHost(Pacer(chosen), self.recorder, can_hold=True)
             host.waits = waits
             self._arms.append(_ArmHost(host))
         self._links = [

@@ -37,7 +37,7 @@ def sleeps(monkeypatch):
 
 def host(recorder, mode="on", *, can_hold=True):
     pacer = Pacer(PacerSettings(mode=mode, guarded=False, world=2))
-    return PaceHost(pacer, recorder, world=2, can_hold=can_hold)
+    return PaceHost(pacer, recorder, can_hold=can_hold)
 
 
 def decisions(recorder):

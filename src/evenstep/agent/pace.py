@@ -30,7 +30,6 @@ class PaceHost:
         pacer: Pacer,
         recorder: Recorder,
         *,
-        world: int,
         can_hold: bool,
         on_stream: Callable[[int, int], bool] | None = None,
     ) -> None:
@@ -44,7 +43,6 @@ class PaceHost:
         self.on_stream = on_stream  # where the host cannot: lets the device's stream wait so long,
         #                             what it took being written to that record; False: it cannot
         self._recorder = recorder
-        self._world = world
         self._held_ns = 0  # realised since the last step ended
         self._said: tuple[str, int] = ("", 0)
 
@@ -84,7 +82,6 @@ class PaceHost:
                 floor_lower_ns=floor_ns,
                 delay_ns=delay_ns,
                 steady=not closed.unsteady,
-                world=self._world,
                 batch=closed.samples or None,
                 slowest=slowest,
             )

@@ -81,7 +81,6 @@ class Agent:
         self._pace = PaceHost(
             Pacer(replace(pacer_settings(config, identity), mode=start.mode), account),
             self.recorder,
-            world=identity.world,
             can_hold=not any(hooks.on_device for hooks in self._hooks.values()),
             on_stream=self._hold_device,
         )

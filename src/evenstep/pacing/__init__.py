@@ -7,8 +7,7 @@ here reads a clock, does I/O or imports torch.
 
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.observation import Decision, Plan, Reason, Slowest, StepObservation
-from evenstep.pacing.pacer import Pacer
-from evenstep.pacing.settings import CONTROLLERS, OBJECTIVES, PacerSettings
+from evenstep.pacing.pacer import CONTROLLERS, OBJECTIVES, Pacer, PacerSettings
 from evenstep.pacing.waits import WaitEstimator
 
 __all__ = [

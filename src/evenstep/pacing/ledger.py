@@ -52,9 +52,3 @@ class RankLedger:
             self.elapsed_ns += step_ns
         if seen.delay_ns > 0 and not seen.waited:
             self.loss_ns += seen.delay_ns
-
-    def rebase(self, ranks: int) -> None:
-        """Open an account for another world size, without credit: none is given twice."""
-        self.ranks = ranks
-        self.elapsed_ns = self.loss_ns = 0
-        self.credit_ns = -1  # nothing is ever granted again

@@ -43,7 +43,6 @@ class StepObservation(NamedTuple):
     delay_ns: int = 0  # realised before this step, by the host's clock
     spread_ns: int | None = None  # first to last arrival, where it is shared
     steady: bool = True  # False around checkpoint, evaluation, compilation
-    world: int = 1
     batch: int | None = None
     slowest: Slowest | None = None
 

@@ -8,13 +8,14 @@ trial has nothing to compare, is part of what it sees.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from evenstep.pacing.account import SHARE, PacingAccount, TrialBudget
 from evenstep.pacing.ledger import RankLedger
 from evenstep.pacing.observation import Decision, Plan, Proposal, Reason, StepObservation
 from evenstep.pacing.paper import PaperRule
 from evenstep.pacing.plans import PlanBook
 from evenstep.pacing.random_trial import ALWAYS, BLOCK_STEPS, RandomTrial, acts
-from evenstep.pacing.settings import PacerSettings
 from evenstep.pacing.slack import LocalSlack, SharedSlack
 from evenstep.pacing.window import RollingWindow
 
@@ -25,6 +26,9 @@ SAMPLE = 4  # one step in so many counts for it, once the window has been filled
 CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
 SHORTEST_DELAY_NS = 10_000  # a host cannot sleep less than about this
 CREDIT_BOUNDS = 2  # b0 of the ledger, in longest delays
+LONGEST_DELAY_NS = 1_000_000_000  # whatever a step lasts
+OBJECTIVES = ("throughput", "stability")
+CONTROLLERS = ("slack", "paper")
 _BLOCK = Proposal(0, Reason.GUARD_BLOCK)
 _RESTING = Proposal(0, Reason.GUARD_OFF)
 _UNSTEADY = Proposal(0, Reason.UNSTEADY)
@@ -33,6 +37,30 @@ _BALANCED = Proposal(0, Reason.BALANCED)
 _SPENT = Proposal(0, Reason.LEDGER)
 _NO_PLAN = Proposal(0, Reason.NO_PLAN)
 _new = tuple.__new__  # a third of what a named tuple's own costs, once a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacerSettings:
+    """How a job may be paced, as whoever read it has found valid.
+
+    Shares are fractions of the median step. `guarded=False` switches the trial and the ledger off:
+    for comparisons in the simulator, never for a job somebody needs.
+    """
+
+    mode: str = "observe"
+    controller: str = "slack"
+    objective: str = "throughput"
+    imbalance: float = 0.03  # slack below this share of a step is left alone
+    max_delay: float = 0.10  # no step is ever held longer than this share of the median step
+    stability_cost: float = 0.006  # throughput that steadier steps may cost
+    loss_share: float = 0.005  # ε of the ledger
+    sharing: bool = False  # decide by the published plan and shared work, not alone
+    exchange_ns: int = 0  # how often ranks exchange what they share; a plan lasts two of these
+    guarded: bool = True
+    run_id: str = ""
+    attempt: int = 0
+    rank: int = 0
+    world: int = 1
 
 
 class Pacer:
@@ -45,7 +73,6 @@ class Pacer:
         self.settings = settings
         self.leads = settings.rank == 0  # publishes the plan; the host moves it when it is gone
         self.killed = False
-        self._world = settings.world
         self._batch: int | None = None
         self._odd_batch: int | None = None  # a batch seen once that differs
         self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
@@ -69,13 +96,14 @@ class Pacer:
     def _fresh_controller(self) -> PaperRule | SharedSlack | LocalSlack:
         if self.settings.controller == "paper":
             return PaperRule()
-        return SharedSlack(self._world) if self.settings.sharing else LocalSlack(self._world)
+        world = self.settings.world
+        return SharedSlack(world) if self.settings.sharing else LocalSlack(world)
 
     def _fresh_ledger(self) -> RankLedger:
         share = self.settings.loss_share
         if self.settings.objective == "stability":
             share = max(share, self.settings.stability_cost)
-        return RankLedger(share=share, ranks=self._world)
+        return RankLedger(share=share, ranks=self.settings.world)
 
     @property
     def bound_ns(self) -> int:
@@ -105,7 +133,7 @@ class Pacer:
     def observe(self, seen: StepObservation) -> None:
         """Take the finished step; call it once per step, before `decide` for the next."""
         # Taken apart at once: each look at a named field costs more than all of this together.
-        step, step_ns, _, _, _, _, _, delay_ns, _, steady, world, batch, _ = seen
+        step, step_ns, _, _, _, _, _, delay_ns, _, steady, batch, _ = seen
         asked, due, acted = self._asked
         if asked != step:
             due = acted = False
@@ -113,8 +141,8 @@ class Pacer:
         if delay_ns > 0:
             self._held_steps += 1
             self._held_ns += delay_ns
-        self._ledger.book(seen)  # before a change opens another account
-        plain = world == self._world and batch == self._batch and self._odd_batch is None
+        self._ledger.book(seen)
+        plain = batch == self._batch and self._odd_batch is None
         if not (steady and step_ns > 0 if plain else self._is_steady(seen)):
             self._calm = 0
             return
@@ -130,12 +158,7 @@ class Pacer:
             self._rescale()
 
     def _is_steady(self, seen: StepObservation) -> bool:
-        """Whether to learn from the step; a change of world or batch starts everything anew."""
-        if seen.world != self._world:
-            self._world = seen.world
-            self._ledger.rebase(seen.world)
-            self._reset()
-            return False
+        """Whether to learn from the step; a change of batch starts everything anew."""
         if seen.batch is not None and seen.batch != self._batch:
             return self._is_first_batch(seen.batch)
         self._odd_batch = None
@@ -154,7 +177,7 @@ class Pacer:
 
     def _reset(self) -> None:
         self._times.clear()
-        self._plans = PlanBook(attempt=self.settings.attempt, world=self._world)
+        self._plans = PlanBook(attempt=self.settings.attempt, world=self.settings.world)
         self._bound_ns = self._threshold_ns = 0
         self._controller = self._fresh_controller()
         self.trial.reset()
@@ -165,7 +188,7 @@ class Pacer:
             return
         median = times[(len(times) - 1) // 2]
         self._threshold_ns = int(self.settings.imbalance * median)
-        self._bound_ns = min(int(self.settings.max_delay * median), self.settings.max_delay_ns)
+        self._bound_ns = min(int(self.settings.max_delay * median), LONGEST_DELAY_NS)
         self._ledger.grant(CREDIT_BOUNDS * self._bound_ns)
 
     def decide(self, step: int) -> Decision:

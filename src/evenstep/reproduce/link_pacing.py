@@ -58,7 +58,6 @@ class PacedRanks(Free):
                     in_flight_ns=flight[rank],
                     floor_lower_ns=self._floor_ns,
                     delay_ns=held[rank],
-                    world=len(self.pacers),
                     slowest=self._shared,
                 )
             )

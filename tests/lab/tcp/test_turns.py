@@ -18,7 +18,7 @@ def walk(turns, steps):
     """Decisions of a rank that always waits for another."""
     delays = []
     for step in range(steps):
-        turns.observe(StepObservation(step, STEP_NS, STEP_NS - WAIT_NS, WAIT_NS, world=2))
+        turns.observe(StepObservation(step, STEP_NS, STEP_NS - WAIT_NS, WAIT_NS))
         delays.append(turns.decide(step + 1).delay_ns)
     return delays
 

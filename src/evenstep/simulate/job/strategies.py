@@ -148,7 +148,6 @@ class Paced(Pace):
                     floor_lower_ns=floor,
                     delay_ns=int(held[rank]),
                     spread_ns=spread if self._sharing else None,
-                    world=len(self._pacers),
                     batch=self._samples,
                     slowest=self._slowest,
                 )
