@@ -11,6 +11,7 @@ from benchmarks.independent.case import Case, run
 from benchmarks.independent.cases import build
 from benchmarks.independent.faults import SlowRanks
 from benchmarks.independent.job import Spec, World, shapley
+from benchmarks.independent.judge import judged
 from benchmarks.independent.machine import ALL_REDUCE, Communicator, Machine
 from benchmarks.independent.pipelines import bubble, schedule
 from evenstep.trace.spool.layout import Kind
@@ -111,3 +112,11 @@ def test_the_same_number_is_the_same_case(tmp_path):
         build(12).write(tmp_path / name)
     files = [sorted((tmp_path / name).rglob("*.spool")) for name in ("a", "b")]
     assert [one.read_bytes() for one in files[0]] == [one.read_bytes() for one in files[1]]
+
+
+@pytest.mark.parametrize("number", [266, 590])
+def test_pipelines_that_mark_nothing_are_diagnosed_right(number):
+    """What is handed over and asked for in the same moment stands in the order of the calls."""
+    verdict = judged(build(number))
+    assert verdict.right
+    assert verdict.identity == pytest.approx(0, abs=0.005)

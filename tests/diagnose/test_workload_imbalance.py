@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.diagnose.modes.stage_imbalance import stages_passed
 from evenstep.importers.draft import Draft
 from evenstep.importers.format import SourceFile
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Group
+from tests.diagnose.programs import Do, pipeline
 from tests.diagnose.synthetic import MS, World
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
@@ -105,6 +108,28 @@ def test_a_long_stage_is_seen_by_lateness_where_groups_say_who_is_which():
     finding = found(replace(trace, groups=tuple(named)))["workload_imbalance"]
     assert sorted(finding.where.ranks) == [1, 3, 5, 7]
     assert finding.severity == pytest.approx(slow.injected_share(), rel=0.1)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_long_stage_is_seen_by_who_passes_work_on_to_whom(device):
+    job = pipeline(slow=dict.fromkeys((2, 3), 1.5), noise=0.02, seed=5, steps=20, device=device)
+    slow, even = job.run(), replace(job, slow={}).run()
+    finding = found(slow.trace())["workload_imbalance"]
+    assert finding.where.ranks == [2, 3]
+    assert finding.where.groups == ["stage 1"]
+    assert finding.severity == pytest.approx(1 - even.length_ns / slow.length_ns, rel=0.1)
+
+
+def test_a_ring_of_messages_has_no_stages():
+    job = pipeline(stages=4, replicas=1, steps=12)
+
+    def ring(rank):
+        before, after = (rank - 1) % 4, (rank + 1) % 4
+        passed = [Do("send", peer=after), Do("receive", peer=before), Do("work", MS)]
+        return [Do("work", 8 * MS), *passed, *passed, Do("wait")]
+
+    trace = replace(job, program=ring).run().trace()
+    assert (stages_passed(step_grid(trace).graph) == -1).all()
 
 
 # -- sequences -------------------------------------------------------------------------------------

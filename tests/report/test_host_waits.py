@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.lateness.blame import Blame, blame
+from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.report.page import host_waits as module
 from evenstep.report.page.host_waits import HostWaits, host_waits
@@ -15,7 +15,7 @@ from tests.report.small_run import NODES, STEPS, WAIT_NS
 
 def found(trace: Trace) -> HostWaits | None:
     case = open_case(trace)
-    return host_waits(trace, case, blame(case.grid))
+    return host_waits(trace, case)
 
 
 def test_each_pair_has_what_its_ranks_waited(trace: Trace) -> None:

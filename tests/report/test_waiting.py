@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.lateness.blame import Blame, blame
+from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.report.page.waiting import NOBODY, Waiting, binned, waiting
 from evenstep.trace.spool.layout import Phase
@@ -14,7 +14,7 @@ from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS
 @pytest.fixture
 def found(trace: Trace) -> Waiting:
     case = open_case(trace)
-    result = waiting(case, blame(case.grid))
+    result = waiting(case)
     assert result is not None
     return result
 
@@ -44,12 +44,12 @@ def test_neighbouring_ranks_share_a_cell_and_nothing_is_lost() -> None:
 
 def test_a_trace_with_a_missing_rank_tells_nothing_of_waits(trace: Trace) -> None:
     case = open_case(replace(trace, world=RANKS + 1))
-    assert waiting(case, blame(case.grid)) is None
+    assert waiting(case) is None
 
 
 def test_a_step_that_nobody_holds_up_has_no_rank(trace: Trace) -> None:
     case = open_case(trace)
     case.grid.wait_ns[:10] = 0
-    found = waiting(case, blame(case.grid))
+    found = waiting(case)
     assert found is not None
     assert found.path.rank[:10].tolist() == [NOBODY] * 10

@@ -78,6 +78,17 @@ def test_what_a_step_holds_is_the_same_on_all_ranks(pipeline):
         assert len(np.unique(rows.step[rows.group_seq == number])) == 1
 
 
+def test_steps_end_after_the_same_collective_whoever_pauses_longer_before_it(pipeline):
+    for step in range(STEPS):  # the second stage has longest to do before its gradients
+        pipeline.call(step, 90, "world", range(4))
+    rows = pipeline.steps()
+    last = pipeline.trace.of_kind(Kind.COLLECTIVE)
+    for rank in range(4):
+        mine = last.select((last["rank"] == rank) & (last.bytes_in == 1024))
+        ends = mine.exit_ns[mine.enter_ns % (STEP_MS * MS) == 90 * MS]
+        assert set(rows[rank].exit_ns.tolist()) <= set(ends.tolist())
+
+
 def test_a_call_now_and_then_is_passed_over():
     program = Program(2)
     for step in range(60):

@@ -11,7 +11,6 @@ from evenstep import words
 from evenstep.diagnose.attribution import attributed
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.lateness import blame_summary, critical_path
-from evenstep.diagnose.lateness.blame import blame
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.pacing_effects import pacing
 from evenstep.diagnose.measure import resets
@@ -67,10 +66,9 @@ def dynamics(case: Case) -> dict[str, Any]:
     """How a run moves: its critical path, who waits for whom, and what checkpoints change."""
     if not len(case.grid.steps):
         return dict.fromkeys(("critical_path", "blame", "checkpoints", "asynchrony"))
-    found = blame(case.grid)
     return {
-        "critical_path": critical_path.summary(case, found),
-        "blame": blame_summary.summary(case, found),
+        "critical_path": critical_path.summary(case),
+        "blame": blame_summary.summary(case),
         "checkpoints": resets.summary(case.grid, entries(known(case.trace.run))),
         "asynchrony": async_staleness.summary(case),
     }

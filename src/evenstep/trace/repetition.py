@@ -291,7 +291,9 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
             mine = calls.shared[calls.of(place)]
             step[mine] = np.searchsorted(found[place], np.arange(len(mine)), side="left")
         left -= waiting
-        waiting = {place for place in left if (step[calls.shared[calls.of(place)]] >= 0).any()}
+        known = {at: float((step[calls.shared[calls.of(at)]] >= 0).mean()) for at in left}
+        most = max(known.values(), default=0.0)  # whose neighbours are known better come first
+        waiting = {place for place, share in known.items() if share > 0 and share >= most / 2}
         for place in waiting:
             found[place] = _like(calls, place, step[calls.shared[calls.of(place)]], len(cuts))
     return found
@@ -299,7 +301,8 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
 
 def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:
     """Cuts of a rank of whose calls some belong to known steps (-1 others): where it pauses longest
-    between the last known call of a step and the first of the next."""
+    between the last known call of a step and the first of the next, after a collective if it has
+    one there."""
     known = np.flatnonzero(step >= 0)
     at = np.searchsorted(np.maximum.accumulate(step[known]), np.arange(1, count + 1))
     low = np.maximum(np.where(at > 0, known[at - 1], known[0] - 1), 0)
@@ -308,5 +311,8 @@ def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:
     room = np.maximum(high - low, 0)
     width = int(np.bincount(room).argmax())
     usual = np.flatnonzero(room == width)
-    chosen = np.median(pauses[low[usual][:, None] + np.arange(width + 1)], axis=0).argmax()
-    return np.asarray(low + np.minimum(int(chosen), room))
+    between = low[usual][:, None] + np.arange(width + 1)
+    wanted = calls.collective[calls.of(place)][between].mean(axis=0) > 0.5
+    longest = np.median(pauses[between], axis=0)
+    chosen = int(np.argmax(np.where(wanted, longest, -1.0) if wanted.any() else longest))
+    return np.asarray(low + np.minimum(chosen, room))

@@ -147,7 +147,7 @@ def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Colu
     waits = _after_calls(waits, rows).sorted_by("lane", "enter_ns")
     parts, known = [], np.zeros(len(waits), bool)
     if len(behind) and not len(waits):
-        rows = rows.sorted_by("lane", "enter_ns")
+        rows = rows.sorted_by("lane", "enter_ns", "seq")
         waited = streams.awaited(rows, found.operations, over)
         ahead = np.where(rows.waits & ~rows.calls, waited.ahead, 0)
         blocked = rows.waits & (rows.calls | ((ahead == 1) & ~waited.worked))
@@ -200,7 +200,7 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
     from that, it waited for something else."""
     if not len(waits) or not len(rows):
         return waits
-    rows = rows.sorted_by("lane", "enter_ns")
+    rows = rows.sorted_by("lane", "enter_ns", "seq")
     last = _Line(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
     at = np.maximum(last, 0)
     inside = (last >= 0) & (rows.lane[at] == waits.lane) & (rows.enter_ns[at] > waits.enter_ns)
@@ -317,7 +317,7 @@ def _before_in_lane(lane: Array, last: Array) -> Array:
 def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]:
     """Entries of streams, what their compute waits for, and steps that end with the last of it."""
     rows = found.rows.select(found.rows.on_device)
-    rows = rows.select(np.lexsort([~rows.sends, rows.enter_ns, rows.lane]))
+    rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
     waited = streams.awaited(rows, found.operations, over)
     changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
     last = np.flatnonzero(changes)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.lateness.blame import Blame, by_node, drift
+from evenstep.diagnose.lateness.blame import by_node, drift
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import MAD_SIGMA
 
@@ -60,8 +60,9 @@ def _calm(case: Case, more: Array, late: Array) -> float:
     return max(middle + DECAYED_SIGMAS * spread, least)
 
 
-def summary(case: Case, found: Blame) -> dict[str, Any] | None:
+def summary(case: Case) -> dict[str, Any] | None:
     """The few largest entries, as plain values; None where nobody was seen to wait."""
+    found = case.blame
     total = float(found.lost_ns.sum())
     if total <= 0:
         return None

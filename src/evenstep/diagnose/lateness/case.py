@@ -21,7 +21,7 @@ from evenstep.diagnose.finding import (
     Where,
 )
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.blame import blame
+from evenstep.diagnose.lateness.blame import Blame, blame
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
 from evenstep.diagnose.measure import attempts, restarts
@@ -132,9 +132,14 @@ class Case:
         return self.scheduler is not None and self.scheduler.oversubscribed
 
     @cached_property
+    def blame(self) -> Blame:
+        """Who waited for whom, in which step."""
+        return blame(self.grid)
+
+    @cached_property
     def waited_for_ns(self) -> Array:
         """How long all the others together waited for each rank in each step. (steps, ranks)"""
-        return blame(self.grid).cells()
+        return self.blame.cells()
 
     @cached_property
     def transfers(self) -> Transfers:

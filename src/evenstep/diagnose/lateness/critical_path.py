@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import Case
 from evenstep.trace.spool.layout import Phase
 
@@ -32,12 +31,10 @@ class Path(NamedTuple):
     phase: Array
 
 
-def critical_path(case: Case, found: Blame) -> Path:
+def critical_path(case: Case) -> Path:
     """Who bounds each step of the grid, and where."""
-    grid = case.grid
+    grid, lost = case.grid, case.waited_for_ns
     steps, ranks = grid.shape
-    place = found.step * ranks + found.culprit
-    lost = np.bincount(place, weights=found.lost_ns, minlength=steps * ranks).reshape(steps, ranks)
     column = lost.argmax(axis=1) if ranks else np.zeros(steps, int)
     rows = np.arange(steps)
     clear = lost[rows, column] / max(ranks - 1, 1) > LEAST * grid.step_ns
@@ -65,12 +62,12 @@ def dwells(column: Array) -> tuple[Array, Array]:
     return column[edges], np.diff(np.append(edges, len(column)))
 
 
-def summary(case: Case, found: Blame) -> dict[str, Any] | None:
+def summary(case: Case) -> dict[str, Any] | None:
     """The path as plain values; None where waits are not known."""
     steps, ranks = case.grid.shape
     if not steps or ranks < 2 or not case.waits_known:
         return None
-    path = _seen(case, critical_path(case, found))
+    path = _seen(case, critical_path(case))
     bound = path.column != NOBODY
     counts = np.bincount(path.column[bound], minlength=ranks)
     bits = entropy(counts)

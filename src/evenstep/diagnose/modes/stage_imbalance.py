@@ -13,6 +13,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.modes import projection
@@ -22,6 +23,7 @@ from evenstep.trace.operations import COMPUTES
 
 LONGER = 1.05  # compute of a stage over that of the others, from which it is worth naming
 LONGEST = 8  # stages that are looked at
+MOSTLY = 0.5  # of the steps agree on who passes work on to whom
 MODE_NAME = "workload_imbalance"
 
 
@@ -138,13 +140,66 @@ def by_lateness(case: Case) -> list[Finding]:
 
 
 def stages_of(case: Case) -> dict[int, int]:
-    """Stage of each rank: its place in its pipeline group, where groups have such names."""
+    """Stage of each rank: its place in its pipeline group, where groups have such names; else as
+    messages pass work on; of who passes none, that of all the others in one of its groups."""
+    groups = case.trace.groups
     named = [
         group
-        for group in case.trace.groups
+        for group in groups
         if group.name.lower().startswith(("pp", "pipe")) and len(group.ranks) > 1
     ]
-    return {rank: place for group in named for place, rank in enumerate(group.ranks)}
+    found = {rank: place for group in named for place, rank in enumerate(group.ranks)}
+    if not found and case.grid.graph is not None:
+        number = stages_passed(case.grid.graph)
+        found = {int(case.grid.ranks[at]): int(number[at]) for at in np.flatnonzero(number >= 0)}
+        for group in groups if found else ():
+            theirs = {found[rank] for rank in group.ranks if rank in found}
+            if len(theirs) == 1:
+                found |= dict.fromkeys(group.ranks, theirs.pop())
+    return found
+
+
+def stages_passed(graph: Graph) -> Array:
+    """Stage of each lane, -1 none, by who sends first in a step, and to whom before anything comes
+    back. All -1 unless every stage has as many lanes: then it is no pipeline."""
+    table, lanes = graph.operations, len(graph.ranks)
+    none = np.full(lanes, -1)
+    if not table.message.any():
+        return none
+    lane = np.concatenate([graph.rows.lane, graph.rows.lane])
+    number = np.concatenate([graph.rows.enter, graph.rows.wait])
+    theirs = (number >= 0) & table.message[number]
+    lane, number = lane[theirs], number[theirs]
+    sends = table.root[number] == graph.ranks[lane]
+    source, target = np.full((2, len(table)), -1)
+    source[number[sends]], target[number[~sends]] = lane[sends], lane[~sends]
+    passed = np.flatnonzero((source >= 0) & (target >= 0))
+    step = np.searchsorted(graph.steps, table.step[passed])
+    sent_ns, came_ns = table.last_ns[passed], table.over_ns[passed]
+    source, target = source[passed], target[passed]
+    way, channel = np.unique(source * lanes + target, return_inverse=True)
+    turned = way % lanes * lanes + way // lanes
+    back = np.where(np.isin(turned, way), np.searchsorted(way, turned), len(way))
+
+    def first(column: Array, count: int, time_ns: Array) -> Array:
+        """When the first of each step was, (steps, count)."""
+        found = np.full((len(graph.steps), count), np.inf)
+        np.minimum.at(found, (step, column), time_ns)
+        return found
+
+    gone = first(channel.reshape(-1), len(way) + 1, sent_ns)
+    onward = (gone[:, :-1] < gone[:, back]).mean(axis=0) > MOSTLY
+    begins = first(source, lanes, sent_ns) < first(target, lanes, came_ns)
+    begins = begins.mean(axis=0) > MOSTLY
+    stage = np.where(begins, 0, none)
+    for place in range(1, lanes):
+        reached = (way % lanes)[onward & (stage[way // lanes] == place - 1)]
+        reached = reached[stage[reached] < 0]
+        if not len(reached):
+            break
+        stage[reached] = place
+    even = len(np.unique(np.bincount(stage[stage >= 0]))) == 1
+    return stage if even and stage.max() > 0 else none
 
 
 # -- the finding -----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.lateness.blame import blame
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.report.page.distributions import PHASES_IN_ORDER, distributions
@@ -105,15 +104,14 @@ def _map(table: Columns, trace: Trace, culprits: Sequence[int]) -> Part:
 def _waiting(trace: Trace, case: Case) -> Part:
     if not case.waits_known or not min(case.grid.shape):
         return {}, {}
-    blamed = blame(case.grid)
-    found = waiting(case, blamed)
+    found = waiting(case)
     if found is None:
         return {}, {}
     tables = {"matrix": found.matrix, "bounds": found.path}
     facts: dict[str, Any] = {
         "waiting": {"ranks": found.ranks, "ranks_per_bin": found.ranks_per_bin}
     }
-    between = host_waits(trace, case, blamed)
+    between = host_waits(trace, case)
     if between is not None:
         tables["host_waits"] = between.pairs
         facts["host_waits"] = {

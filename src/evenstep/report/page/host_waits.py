@@ -38,10 +38,11 @@ class HostWaits:
     hosts_per_place: int
 
 
-def host_waits(trace: Trace, case: Case, found: Blame) -> HostWaits | None:
+def host_waits(trace: Trace, case: Case) -> HostWaits | None:
     """The waits of a run on several hosts; None of one on a single host, or without any wait."""
     names = [trace.ranks[int(rank)].node for rank in case.grid.ranks]
     hosts = list(dict.fromkeys(names))
+    found = case.blame
     if len(hosts) < 2 or not all(hosts) or found.lost_ns.sum() <= 0:
         return None
     number = {name: at for at, name in enumerate(hosts)}

@@ -34,15 +34,15 @@ class Waiting:
     ranks_per_bin: int
 
 
-def waiting(case: Case, found: Blame) -> Waiting | None:
+def waiting(case: Case) -> Waiting | None:
     """Lost time by pair, and the bound of every step; None where nobody was seen to wait."""
-    ranks = case.grid.shape[1]
+    found, ranks = case.blame, case.grid.shape[1]
     if ranks < 2 or not case.waits_known or found.lost_ns.sum() <= 0:
         return None
     width = -(-ranks // MOST_CELLS_A_SIDE)
     matrix = Columns({"lost_us": (binned(found, width) / 1e3).astype(np.float32).reshape(-1)})
     firsts = [int(rank) for rank in case.grid.ranks[::width]]
-    return Waiting(matrix, _bounds(case, found), firsts, width)
+    return Waiting(matrix, _bounds(case), firsts, width)
 
 
 def binned(found: Blame, width: int) -> Array:
@@ -53,8 +53,8 @@ def binned(found: Blame, width: int) -> Array:
     return total.reshape(side, side)
 
 
-def _bounds(case: Case, found: Blame) -> Columns:
-    path = critical_path(case, found)
+def _bounds(case: Case) -> Columns:
+    path = critical_path(case)
     every = -(-len(path.step) // BOUNDS)
     kept = np.flatnonzero(case.grid.sampled)[::every]
     column = path.column[kept]
