@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.hashing import mixed
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
 from evenstep.diagnose.graph.peers import uncovered
 from evenstep.diagnose.graph.schedule import Links, schedule
-from evenstep.diagnose.graph.structure import Batch, Graph
+from evenstep.diagnose.graph.structure import Batch, Graph, mixed
 from evenstep.diagnose.measure.intervals import Intervals, length_before
 from evenstep.trace.columns import Columns
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.hashing import mixed
+from evenstep.diagnose.graph.structure import mixed
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace

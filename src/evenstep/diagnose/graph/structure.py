@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.schedule import Schedule
+from evenstep.diagnose.measure.intervals import Intervals, length_before
 from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]
@@ -58,3 +60,112 @@ class Graph:
     def took_ns(self) -> Array:
         """How long each operation took once it could begin."""
         return np.asarray(self.operations.took_ns)
+
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mixed(columns: Sequence[Array]) -> Array:
+    """Per row, a hash of integer columns (multiplied and folded, 64 bits)."""
+    code = np.zeros(len(columns[0]), np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            code = (code ^ column.astype(np.int64).astype(np.uint64)) * _ODD
+            code ^= code >> np.uint64(29)
+    return code
+
+
+class Waits(NamedTuple):
+    """Rows that waited: indices, time blocked, and how much of it was for others. ns."""
+
+    rows: Array
+    blocked_ns: Array
+    others_ns: Array
+
+
+class Times(NamedTuple):
+    """(steps, lanes) in ns; `collectives` counts operations taken part in."""
+
+    work_ns: Array
+    blocked_ns: Array
+    wait_ns: Array
+    hidden_ns: Array
+    collectives: Array
+
+
+def waits(graph: Graph) -> Waits:
+    """Everything that was waited for: blocked from when a row waits until its operation is over; of
+    that, for others until the last member has entered, the rest being exposed transfer."""
+    rows = np.flatnonzero(graph.rows.wait >= 0)
+    awaited, at = graph.rows.wait[rows], graph.rows.at_ns[rows]
+    blocked = np.maximum(graph.operations.over_ns[awaited] - at, 0)
+    others = np.clip(graph.operations.last_ns[awaited] - at, 0, blocked)
+    seen = blocked > 0
+    return Waits(rows[seen], blocked[seen], others[seen])
+
+
+def times(graph: Graph) -> Times:
+    """Sums over the rows of each step and lane."""
+    found = waits(graph)
+    enters = graph.rows.enter >= 0
+    took = np.append(graph.took_ns, 0.0)  # -1, none, takes nothing
+    moving = summed(graph, took[graph.rows.enter])
+    blocked, wait = np.zeros(len(graph.rows)), np.zeros(len(graph.rows))
+    blocked[found.rows], wait[found.rows] = found.blocked_ns, found.others_ns
+    seen_later = _seen_later(graph)
+    exposed, waited = summed(graph, blocked + seen_later), summed(graph, wait)
+    return Times(
+        summed(graph, graph.own_ns - np.append(0.0, seen_later[:-1])),
+        exposed,
+        waited,
+        np.maximum(moving - (exposed - waited), 0),
+        summed(graph, enters & np.append(_shared(graph), False)[graph.rows.enter]),
+    )
+
+
+def _seen_later(graph: Graph) -> Array:
+    """How much later than the first of its operation each host that waited was seen to go on.
+
+    In a replay that is the rank's own; of what was measured it is time blocked.
+    """
+    rows = graph.rows
+    follows = np.append((rows.lane[1:] == rows.lane[:-1]) & ~rows.hidden[1:], False)
+    follows &= (rows.wait >= 0) & ~graph.device[rows.lane]
+    since = np.maximum(rows.at_ns, np.append(graph.operations.over_ns, 0)[rows.wait])
+    own_after = np.append(graph.own_ns[1:], 0.0)
+    return np.where(follows, np.clip(rows.until_ns - since, 0, own_after), 0.0)
+
+
+def _shared(graph: Graph) -> Array:
+    """Collectives that several ranks take part in."""
+    return np.asarray(~graph.operations.message & (graph.operations.members > 1))
+
+
+def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
+    """How much of each row's own work lies in intervals of its lane: (rows,), ns.
+
+    Intervals of a lane must not overlap; times are those of the graph.
+    """
+    at = graph.rows.at_ns
+    covered = Intervals(lane, start, end)
+    until = length_before(covered, graph.rows.lane, at)
+    since = length_before(covered, graph.rows.lane, at - graph.own_ns.astype(np.int64))
+    return np.asarray(until - since)
+
+
+def summed(graph: Graph, values: Array) -> Array:
+    """Values of rows by step and lane."""
+    shape = len(graph.steps), len(graph.ranks)
+    cell = graph.rows["index"] * shape[1] + graph.rows.lane
+    total = np.bincount(cell, values, minlength=shape[0] * shape[1])
+    return np.rint(total).astype(np.int64).reshape(shape)
+
+
+def last_lanes(graph: Graph) -> Array:
+    """Lane of the last entry that each operation needs; -1 where it has none. (operations,)."""
+    entering = np.flatnonzero(graph.rows.enter >= 0)
+    number = graph.rows.enter[entering]
+    last = entering[graph.rows.at_ns[entering] == graph.operations.last_ns[number]]
+    found = np.full(len(graph.operations), -1)
+    found[graph.rows.enter[last][::-1]] = graph.rows.lane[last][::-1]
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import TO_ROOT
-from evenstep.diagnose.graph.times import last_lanes
+from evenstep.diagnose.graph.structure import last_lanes
 from evenstep.diagnose.measure.grid import StepGrid
 
 Array = npt.NDArray[Any]

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.hashing import mixed
 from evenstep.diagnose.graph.peers import Alike, alike, programs
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
-from evenstep.diagnose.graph.structure import Graph
-from evenstep.diagnose.graph.times import summed
+from evenstep.diagnose.graph.structure import Graph, mixed, summed
 from evenstep.diagnose.lateness.thresholds import above_others
 
 Array = npt.NDArray[Any]

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
-from evenstep.diagnose.graph.structure import Graph
-from evenstep.diagnose.graph.times import overlap, summed, times
+from evenstep.diagnose.graph.structure import Graph, overlap, summed, times
 from evenstep.diagnose.measure import stretches
 from evenstep.diagnose.measure.device_time import COMPUTE
 from evenstep.diagnose.measure.intervals import Intervals, union_length

@@ -1,30 +1,132 @@
 """`async_staleness`: updates made on weights that are older than the number of ranks explains.
 
-n equally fast ranks have a staleness of n − 1, give or take √(n − 1) (others finish at random). An
-update staler than two such deviations allow counts like allowed/s of one at the bound: the step
-size that keeps asynchronous SGD stable falls like 1/s (Zhang et al. 2016). What is so lost, as a
-share of every rank's time, is what a bounded staleness would use.
+Local SGD synchronizes every K steps: a round. A parameter server never does: a rank's update is
+staler by one for every step that another rank finishes meanwhile. Of n equally fast ranks that is
+n − 1, give or take √(n − 1) (others finish at random). An update staler than two such deviations
+allow counts like allowed/s of one at the bound: the step size that keeps asynchronous SGD stable
+falls like 1/s (Zhang et al. 2016). What is so lost, as a share of every rank's time, is what a
+bounded staleness would use. What a script logs as `staleness` goes before what is counted here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.thresholds import above_others
+from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.samples import marked
-from evenstep.diagnose.modes.asynchrony import Staleness, rounds, staleness
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.association import Association, association
 from evenstep.statistics.interval import Share, share_of
 from evenstep.statistics.trend import Trend, thinned, trend
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-STALER = 1.5  # times the median rank's: whose updates are named
+STALENESS = "staleness"
+ALONG = 0.05  # of the steps of a run without barriers may still have one (setting up, saving)
+IN_STEP = 1.0  # of a step: ranks that end the same step closer together are in step after all
+
+
+class Staleness(NamedTuple):
+    """One row per update, in order of time."""
+
+    rank: Array
+    step: Array
+    value: Array
+    logged: bool  # by the script; else counted from the steps
+
+
+class Rounds(NamedTuple):
+    """Steps between two synchronizations of all ranks."""
+
+    steps: float  # per round, median
+    regular: bool  # every round has as many
+
+
+def rounds(grid: StepGrid) -> Rounds | None:
+    """The rounds of a run that synchronizes more rarely than every step; None for any other."""
+    synced = np.asarray((grid.collectives > 0).all(axis=1))
+    if not len(synced) or synced.mean() > 0.5 or np.count_nonzero(synced) < 3:
+        return None
+    lengths = np.diff(np.flatnonzero(synced))
+    return Rounds(float(np.median(lengths)), bool((lengths == lengths[0]).all()))
+
+
+def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
+    """Staleness of every update: logged, or counted where ranks never wait for all others."""
+    logged = _logged(trace)
+    if logged is not None:
+        return logged
+    if len(trace.ranks) < 2 or not _uncoupled(trace, grid):
+        return None
+    return _counted(trace, grid)
+
+
+def _logged(trace: Trace) -> Staleness | None:
+    found = marked(trace, STALENESS)
+    good = np.isfinite(found.value) & (found.value >= 0)
+    if not good.any():
+        return None
+    order = np.flatnonzero(good)[np.argsort(found.step[good], kind="stable")]
+    return Staleness(found.rank[order], found.step[order], found.value[order], logged=True)
+
+
+def _uncoupled(trace: Trace, grid: StepGrid) -> bool:
+    """Whether ranks pass messages but practically never meet in a collective."""
+    if len(grid.steps):
+        rare = float((grid.collectives > 0).any(axis=1).mean()) <= ALONG
+    else:
+        rare = not len(trace.of_kind(Kind.COLLECTIVE))
+    return rare and bool(len(trace.of_kind(Kind.POINT_TO_POINT)))
+
+
+def _counted(trace: Trace, grid: StepGrid) -> Staleness | None:
+    """Steps that others finished during each step; None where clocks or steps forbid it."""
+    if grid.clocks.unplaced:
+        return None
+    steps = trace.of_kind(Kind.STEP)
+    steps = steps.select(steps.exit_ns > 0)
+    start, end = _common(steps, grid)
+    if len(steps) < 2 or _in_step(steps, end):
+        return None
+    ends = np.sort(end)
+    within = np.searchsorted(ends, end, "left") - np.searchsorted(ends, start, "right")
+    own = np.maximum(within, 0).astype(float)  # ends strictly within: one's own is not
+    order = np.argsort(end, kind="stable")
+    return Staleness(
+        steps["rank"][order], steps.step.astype(np.int64)[order], own[order], logged=False
+    )
+
+
+def _common(steps: Columns, grid: StepGrid) -> tuple[Array, Array]:
+    start, end = steps.enter_ns.astype(np.int64).copy(), steps.exit_ns.astype(np.int64).copy()
+    for rank, offset in grid.clocks.by_rank.items():
+        if offset is not None and offset.offset_ns.any():
+            mine = steps["rank"] == rank
+            start[mine], end[mine] = offset.shift(start[mine]), offset.shift(end[mine])
+    return start, end
+
+
+def _in_step(steps: Columns, end: Array) -> bool:
+    """Whether ranks finish the steps that all have done at the same time, as in a pipeline."""
+    order = np.argsort(steps.step, kind="stable")
+    first = np.flatnonzero(np.diff(steps.step[order].astype(np.int64), prepend=-1))
+    members = np.diff(np.append(first, len(order)))
+    latest = np.maximum.reduceat(end[order], first)
+    spread = (latest - np.minimum.reduceat(end[order], first))[members == members.max()]
+    length = float(np.median(steps.exit_ns - steps.enter_ns))
+    return bool(np.median(spread) <= IN_STEP * length)
+
+
+STALER = 1.5  # times the median of the others': whose updates are named
 OUTCOMES = ("loss", "grad_norm", "gradient_norm", "grad_norm_total", "train_loss")
 SURE = 0.01  # p-value of a trend
 GROWN = 1.25  # ratio of the last quarter to the first
@@ -35,7 +137,7 @@ def find(case: Case) -> list[Finding]:
     updates = staleness(case.trace, case.grid)
     if updates is None or len(updates.value) < 2:
         return []
-    wasted = lost(updates.value, allowed(case))
+    wasted = lost(updates.value, allowed(case, updates)[0])
     time = _time_share(updates)
     share = share_of(_by_step(updates, wasted * time), _by_step(updates, time))
     if share.value < SMALLEST_SHARE:
@@ -43,14 +145,22 @@ def find(case: Case) -> list[Finding]:
     return [_finding(case, updates, share)]
 
 
-def allowed(case: Case) -> float:
-    """Staleness that equally fast ranks have: every other one finishes a step, at random times."""
+def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
+    """Staleness of each update that equally fast ranks may have, two deviations of chance; and the
+    ranks that are staler than the others all the time, the stalest first: of what they usually have
+    chance explains only two deviations of a mean."""
     together = rounds(case.grid) if len(case.grid.steps) else None
-    others = max(case.trace.world - 1.0, together.steps - 1 if together else 1.0, 1.0)
-    return others + 2 * float(np.sqrt(others))
+    equal = max(case.trace.world - 1.0, together.steps - 1 if together else 1.0, 1.0)
+    ranks, place, count = np.unique(updates.rank, return_inverse=True, return_counts=True)
+    usual = np.array([np.median(updates.value[updates.rank == rank]) for rank in ranks])
+    others = usual - above_others(usual[None])[0]
+    by_chance = equal + 2 * np.sqrt(equal / count)
+    stale = (usual > by_chance) & (usual > STALER * others) & (len(ranks) > 1)
+    bound = np.where(stale, by_chance, equal + 2 * np.sqrt(equal))[place.reshape(-1)]
+    return bound, [int(rank) for rank in ranks[stale][np.argsort(-usual[stale], kind="stable")]]
 
 
-def lost(value: Array, bound: float) -> Array:
+def lost(value: Array, bound: Array) -> Array:
     """Share of each update that its staleness beyond the bound costs."""
     return np.asarray(1 - bound / np.maximum(value, bound))
 
@@ -78,18 +188,10 @@ def drifting(updates: Staleness) -> Trend | None:
     return change if change.p < SURE and change.slope > 0 and grows else None
 
 
-def _culprits(case: Case, updates: Staleness) -> list[int]:
-    """Ranks whose updates are much staler than the median rank's, the stalest first."""
-    ranks = np.unique(updates.rank)
-    usual = np.array([np.median(updates.value[updates.rank == rank]) for rank in ranks])
-    stale = usual > max(STALER * float(np.median(usual)), allowed(case))
-    return [int(rank) for rank in ranks[stale][np.argsort(-usual[stale], kind="stable")]]
-
-
 def _finding(case: Case, updates: Staleness, share: Share) -> Finding:
-    value, bound = updates.value, allowed(case)
-    ranks, growing = _culprits(case, updates), drifting(updates)
-    stale = value > bound
+    value, growing = updates.value, drifting(updates)
+    bounds, ranks = allowed(case, updates)
+    stale, bound = value > bounds, float(bounds.max())
     steps = updates.step[stale]
     why = say("async_staleness.some" if ranks else "async_staleness.all", those=ranks)
     return found(

@@ -13,8 +13,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
-from evenstep.diagnose.measure.curve import TransferLine
-from evenstep.diagnose.measure.expected import Shape, reference
+from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.sentences import found

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.graph.batches import Batches, micro_batches
+from evenstep.diagnose.graph.peers import Batches, micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause

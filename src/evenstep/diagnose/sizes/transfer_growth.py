@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.allreduce import bus_factor, depth
-from evenstep.diagnose.measure.curve import line_through
+from evenstep.diagnose.measure.expected import line_through
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.transfer import transfers
 

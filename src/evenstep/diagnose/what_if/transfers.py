@@ -13,7 +13,7 @@ from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure import curve
-from evenstep.diagnose.measure.curve import TransferLine
+from evenstep.diagnose.measure.expected import TransferLine
 from evenstep.diagnose.what_if_spec import Spec
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
