@@ -12,8 +12,7 @@ from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.measure import curve
-from evenstep.diagnose.measure.expected import TransferLine
+from evenstep.diagnose.measure.expected import TransferLine, line_through
 from evenstep.diagnose.what_if_spec import Spec
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -126,4 +125,4 @@ def _reductions(rows: Columns) -> Array:
 def _line(case: Case, mine: Array) -> TransferLine | None:
     """Line through the usual times of the kinds these transfers are of."""
     kinds = case.transfers.kinds.select(np.unique(case.transfers.rows.kind[mine]))
-    return curve.line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])
+    return line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])
