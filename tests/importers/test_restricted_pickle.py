@@ -73,9 +73,14 @@ def test_a_claimed_size_is_not_believed(claim):
         loads(b"\x80\x02" + claim + b".", "here")
 
 
-def test_a_place_in_memory_that_no_pickler_would_choose_is_damage():
+def test_a_place_in_memory_that_no_pickler_would_choose_takes_none():
+    program = b"\x80\x02K\x01" + pickle.LONG_BINPUT + struct.pack("<I", 2**32 - 1) + b"."
+    assert loads(program, "here") == 1
+
+
+def test_marks_that_nothing_closes_are_damage():
     with pytest.raises(TraceError, match="damaged"):
-        loads(b"\x80\x02K\x01" + pickle.LONG_BINPUT + struct.pack("<I", 2**32 - 1) + b".", "here")
+        loads(b"\x80\x02" + pickle.MARK * 200_000 + b"N.", "here")
 
 
 def _colliding(number):

@@ -1,10 +1,10 @@
 """Reading a pickle without ever running what is in it.
 
 A pickle is a program for a small machine with a stack, and some of its instructions import and
-call whatever they name. This machine knows only the instructions that build plain values: numbers,
-text, lists, tuples, dictionaries. There is no instruction here that could import or call anything,
-so there is nothing to escape from. Sizes that a pickle claims are checked against the bytes that
-are there, and nothing is allocated on a claim.
+call whatever they name. The machine is Python's own, written in Python, and is given only those
+instructions that build plain values: numbers, text, lists, tuples, dictionaries. It has none that
+could import or call anything, so there is nothing to escape from. Sizes that a pickle claims are
+checked against the bytes that are there, and nothing is allocated on a claim.
 
 A value can also do harm by its shape: a key that takes for ever to hash, a depth that overflows the
 stack of whoever walks it, shared parts that unfold to more than there are atoms. So keys are text,
@@ -13,10 +13,11 @@ numbers or None, and what has been built is weighed before it is handed out.
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from evenstep.errors import TraceError
 
@@ -25,10 +26,15 @@ MOST_CONTAINERS = 2_000_000  # 65,536 entries of 30 lists and dictionaries each
 MOST_NESTED = 32  # a ring nests 6 deep: file, entries, entry, frames, frame, text
 MOST_SHARED = 64  # times what a pickle unfolds to, shared parts counted wherever they stand
 
-_NEWEST = 5
-_LONGEST_INTEGER = 64  # bytes
+_READS = 3 * MOST_INSTRUCTIONS  # an instruction, and at most a size and what is of that size
+_MOST_MARKS = 4 * MOST_NESTED  # open at a time
 _KEY_BELOW = 1 << 63  # longer integers can be made to have one hash and so to take quadratic time
-_Step = Callable[["_Machine"], None]
+_DAMAGE = (
+    *(LookupError, ValueError, TypeError, AttributeError, EOFError, OverflowError),
+    *(struct.error, pickle.UnpicklingError),
+)
+_Step = Callable[[Any], None]
+_Python: Any = pickle._Unpickler  # the machine in Python, whose parts can be taken away
 
 
 def loads(data: bytes, place: str) -> Any:
@@ -36,152 +42,99 @@ def loads(data: bytes, place: str) -> Any:
 
     Raises `TraceError` for a pickle that would import or call something, and for a damaged one.
     """
-    machine = _Machine(data, place)
+    program = _Program(data, place)
     try:
-        value = machine.run()
+        value = _Machine(program, encoding="bytes").load()
         _weigh(value, MOST_SHARED * len(data))
         return value
-    except (IndexError, struct.error, UnicodeDecodeError, ValueError, TypeError, KeyError):
-        raise machine.damaged() from None
+    except _DAMAGE:
+        raise TraceError(
+            f"{place} is a damaged pickle: it breaks off or makes no sense at byte "
+            f"{program.tell()}; copy it again"
+        ) from None
 
 
-class _Stop(Exception):  # noqa: N818 - the regular end
-    """The program has ended."""
-
-
-class _Machine:
-    """The stack, the memory and the place in the program."""
+class _Program(io.BytesIO):
+    """The bytes of a pickle, of which there must be as many as are asked for."""
 
     def __init__(self, data: bytes, place: str) -> None:
-        self.data = data
-        self.place = place
-        self.at = 0
-        self.stack: list[Any] = []
-        self.marks: list[int] = []  # heights of the stack, ascending
-        self.memory: list[Any] = []  # picklers number what they remember from 0 (or 1), one by one
-        self.containers = 0
+        super().__init__(data)
+        self.data, self.place, self.reads = data, place, 0
 
-    def run(self) -> Any:
-        data, steps = self.data, _STEPS
-        for _ in range(MOST_INSTRUCTIONS):
-            code = data[self.at]
-            self.at += 1
-            step = steps.get(code)
-            if step is None:
-                raise self._refusal(code)
-            try:
-                step(self)
-            except _Stop:
-                return self.stack.pop()
-        raise self.too_much()
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads += 1
+        if self.reads > _READS:
+            raise self.too_much()
+        piece = super().read(size)
+        if len(piece) != size:
+            raise EOFError
+        return piece
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(size)
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return line
 
     def too_much(self) -> TraceError:
         """What is said of a pickle that no ring fills."""
         return TraceError(
             f"{self.place} holds more than a flight recorder's ring ever does; it was not read "
-            f"beyond byte {self.at}"
+            f"beyond byte {self.tell()}"
         )
 
-    def damaged(self) -> TraceError:
-        """What is said of a pickle that does not add up."""
+    def refusal(self, stack: list[Any]) -> TraceError:
+        """What is said of an instruction that would import or call what it or the stack names."""
+        at = self.tell() - 1
+        parts = [
+            line.decode("ascii", "replace") for line in self.data[at + 1 : at + 201].split(b"\n")
+        ]
+        if self.data[at : at + 1] == pickle.STACK_GLOBAL:
+            parts = stack[-2:]
+        named = ".".join(part[:60] for part in parts[:2] if isinstance(part, str) and part)
         return TraceError(
-            f"{self.place} is a damaged pickle: it breaks off or makes no sense at byte {self.at}; "
-            "copy it again"
+            f"{self.place} was refused: at byte {at} this pickle asks to run "
+            f"{named if named.isprintable() and named else 'code'}, which a dump of plain values "
+            "never does; nothing of it was run"
         )
 
-    def _refusal(self, code: int) -> TraceError:
-        if bytes([code]) not in _CALLING:
-            return self.damaged()
-        wanted = self._wanted(code)
-        return TraceError(
-            f"{self.place} was refused: at byte {self.at - 1} this pickle asks to run {wanted}, "
-            "which a dump of plain values never does; nothing of it was run"
-        )
 
-    def _wanted(self, code: int) -> str:
-        """What the refused instruction names, as far as it can be told."""
-        if bytes([code]) == pickle.STACK_GLOBAL:
-            parts = self.stack[-2:]
-        else:
-            parts = [part.decode("ascii", "replace") for part in self._lines(2)]
-        named = ".".join(str(part)[:60] for part in parts if isinstance(part, str) and part)
-        return named if named.isprintable() and named else "code"
+class _Machine(_Python):  # type: ignore[misc]
+    """Python's machine; `dispatch` has its instructions by their code."""
 
-    def _lines(self, number: int) -> list[bytes]:
-        return self.data[self.at : self.at + 200].split(b"\n")[:number]
+    def __init__(self, program: _Program, *, encoding: str) -> None:
+        super().__init__(program, encoding=encoding)
+        self.program, self.containers = program, 0
+        self.stack: list[Any] = []
+        self.metastack: list[list[Any]] = []
 
-    # -- operands ----------------------------------------------------------------------------------
+    def refuse(self) -> NoReturn:
+        raise self.program.refusal(self.stack)
 
-    def take(self, size: int) -> bytes:
-        """The next bytes of the program; there must be so many."""
-        end = self.at + size
-        if size < 0 or end > len(self.data):
+    def frame(self) -> None:
+        self.program.read(8)  # how much may be read at once
+
+    def mark(self) -> None:
+        if len(self.metastack) > _MOST_MARKS:
             raise ValueError
-        piece = self.data[self.at : end]
-        self.at = end
-        return piece
+        _PLAIN[pickle.MARK[0]](self)
 
-    def unsigned(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "little")
+    def set_item(self) -> None:
+        self._set([self.stack.pop(-2), self.stack.pop()])
 
-    def line(self) -> bytes:
-        end = self.data.index(b"\n", self.at)
-        piece = self.data[self.at : end]
-        self.at = end + 1
-        return piece
+    def set_items(self) -> None:
+        self._set(self.pop_mark())
 
-    def items(self) -> list[Any]:
-        """What lies above the last mark."""
-        height = self.marks.pop()
-        taken = self.stack[height:]
-        del self.stack[height:]
-        return taken
-
-    def integer(self, size: int) -> None:
-        if size > _LONGEST_INTEGER:
-            raise ValueError
-        self.stack.append(int.from_bytes(self.take(size), "little", signed=True))
-
-    def text(self, size: int) -> None:
-        self.stack.append(self.take(size).decode("utf-8", "surrogatepass"))
-
-    def put(self, index: int) -> None:
-        if index == 1 and not self.memory:
-            self.memory.append(None)
-        if not 0 <= index <= len(self.memory):
-            raise ValueError
-        self.memory[index : index + 1] = [self.stack[-1]]
-
-    def get(self, index: int) -> None:
-        if index < 0:
-            raise ValueError
-        self.stack.append(self.memory[index])
-
-    def build(self, container: Any) -> None:
-        self.containers += 1
-        if self.containers > MOST_CONTAINERS:
-            raise self.too_much()
-        self.stack.append(container)
-
-    def tuple(self, size: int) -> None:
-        if len(self.stack) < size:
-            raise ValueError
-        taken = self.stack[len(self.stack) - size :]
-        del self.stack[len(self.stack) - size :]
-        self.build(tuple(taken))
-
-    def extend(self, taken: list[Any]) -> None:
-        target = self.stack[-1]
-        if not isinstance(target, list):
-            raise TypeError
-        target.extend(taken)
-
-    def set_items(self, taken: list[Any]) -> None:
-        target = self.stack[-1]
-        keys = taken[::2]
+    def _set(self, items: list[Any]) -> None:
+        target, keys = self.stack[-1], items[::2]
         if not isinstance(target, dict) or not all(map(_is_key, keys)):
             raise TypeError
-        target.update(zip(keys, taken[1::2], strict=True))
+        target.update(zip(keys, items[1::2], strict=True))
+
+    def dictionary(self) -> None:
+        items = self.pop_mark()
+        self.stack.append({})
+        self._set(items)
 
 
 def _is_key(value: Any) -> bool:
@@ -227,117 +180,46 @@ def _weight(container: Any, known: Mapping[int, tuple[int, int]]) -> tuple[int, 
     return 1 + sum(size for size, _ in parts), 1 + max((depth for _, depth in parts), default=0)
 
 
-def _protocol(machine: _Machine) -> None:
-    if machine.unsigned(1) > _NEWEST:
-        raise ValueError
+def _counted(step: _Step) -> _Step:
+    """An instruction that makes a container."""
+
+    def counted(machine: _Machine) -> None:
+        machine.containers += 1
+        if machine.containers > MOST_CONTAINERS:
+            raise machine.program.too_much()
+        step(machine)
+
+    return counted
 
 
-def _stop(_: _Machine) -> None:
-    raise _Stop
-
-
-def _integer_line(machine: _Machine) -> None:
-    line = machine.line()
-    known: dict[bytes, Any] = {b"00": False, b"01": True}
-    machine.stack.append(known[line] if line in known else int(line[:40].rstrip(b"L")))
-
-
-def _pair(machine: _Machine) -> list[Any]:
-    value = machine.stack.pop()
-    return [machine.stack.pop(), value]
-
-
-def _pushing(value: Any) -> _Step:
-    return lambda machine: machine.stack.append(value)
-
-
-def _reading(layout: str) -> _Step:
-    form = struct.Struct(layout)
-    return lambda machine: machine.stack.append(form.unpack(machine.take(form.size))[0])
-
-
-def _text(size: int) -> _Step:
-    return lambda machine: machine.text(machine.unsigned(size))
-
-
-def _bytes(size: int) -> _Step:
-    return lambda machine: machine.stack.append(machine.take(machine.unsigned(size)))
-
-
-def _put(size: int) -> _Step:
-    return lambda machine: machine.put(machine.unsigned(size))
-
-
-def _get(size: int) -> _Step:
-    return lambda machine: machine.get(machine.unsigned(size))
-
-
-def _popped(machine: _Machine) -> None:
-    machine.stack.pop()
-
-
-def _dictionary(machine: _Machine) -> None:
-    taken = machine.items()
-    machine.build({})
-    machine.set_items(taken)
-
-
-#: Every instruction that builds plain values (`pickletools` describes them), by its code.
-_STEPS: dict[int, _Step] = {
-    code[0]: step
-    for code, step in (
-        (pickle.PROTO, _protocol),
-        (pickle.FRAME, lambda m: m.unsigned(8) and None),
-        (pickle.STOP, _stop),
-        (pickle.MARK, lambda m: m.marks.append(len(m.stack))),
-        (pickle.POP, _popped),
-        (pickle.NONE, _pushing(None)),
-        (pickle.NEWTRUE, _pushing(True)),
-        (pickle.NEWFALSE, _pushing(False)),
-        (pickle.INT, _integer_line),
-        (pickle.LONG, _integer_line),
-        (pickle.BININT, _reading("<i")),
-        (pickle.BININT1, _reading("<B")),
-        (pickle.BININT2, _reading("<H")),
-        (pickle.LONG1, lambda m: m.integer(m.unsigned(1))),
-        (pickle.LONG4, lambda m: m.integer(m.unsigned(4))),
-        (pickle.FLOAT, lambda m: m.stack.append(float(m.line()[:400]))),
-        (pickle.BINFLOAT, _reading(">d")),
-        (pickle.SHORT_BINUNICODE, _text(1)),
-        (pickle.BINUNICODE, _text(4)),
-        (pickle.BINUNICODE8, _text(8)),
-        (pickle.UNICODE, lambda m: m.stack.append(m.line().decode("raw-unicode-escape"))),
-        (pickle.SHORT_BINSTRING, _bytes(1)),
-        (pickle.BINSTRING, _bytes(4)),
-        (pickle.SHORT_BINBYTES, _bytes(1)),
-        (pickle.BINBYTES, _bytes(4)),
-        (pickle.BINBYTES8, _bytes(8)),
-        (pickle.EMPTY_LIST, lambda m: m.build([])),
-        (pickle.EMPTY_DICT, lambda m: m.build({})),
-        (pickle.EMPTY_TUPLE, _pushing(())),
-        (pickle.LIST, lambda m: m.build(m.items())),
-        (pickle.TUPLE, lambda m: m.build(tuple(m.items()))),
-        (pickle.DICT, _dictionary),
-        (pickle.TUPLE1, lambda m: m.tuple(1)),
-        (pickle.TUPLE2, lambda m: m.tuple(2)),
-        (pickle.TUPLE3, lambda m: m.tuple(3)),
-        (pickle.APPEND, lambda m: m.extend([m.stack.pop()])),
-        (pickle.APPENDS, lambda m: m.extend(m.items())),
-        (pickle.SETITEM, lambda m: m.set_items(_pair(m))),
-        (pickle.SETITEMS, lambda m: m.set_items(m.items())),
-        (pickle.PUT, lambda m: m.put(int(m.line()[:20]))),
-        (pickle.BINPUT, _put(1)),
-        (pickle.LONG_BINPUT, _put(4)),
-        (pickle.MEMOIZE, lambda m: m.put(len(m.memory))),
-        (pickle.GET, lambda m: m.get(int(m.line()[:20]))),
-        (pickle.BINGET, _get(1)),
-        (pickle.LONG_BINGET, _get(4)),
-    )
-}
-
-#: Instructions that import, call or hand over to a host: never executed.
-_CALLING = frozenset(
-    {pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BUILD, pickle.INST, pickle.OBJ}
-    | {pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4}
-    | {pickle.PERSID, pickle.BINPERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER}
+_PLAIN: Mapping[int, _Step] = _Python.dispatch
+#: Instructions that build plain values (`pickletools` describes them), as they are …
+_BUILDING = (
+    *(pickle.PROTO, pickle.STOP, pickle.POP, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
+    *(pickle.INT, pickle.LONG, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+    *(pickle.LONG4, pickle.FLOAT, pickle.BINFLOAT, pickle.SHORT_BINUNICODE, pickle.BINUNICODE),
+    *(pickle.BINUNICODE8, pickle.UNICODE, pickle.SHORT_BINSTRING, pickle.BINSTRING),
+    *(pickle.SHORT_BINBYTES, pickle.BINBYTES, pickle.BINBYTES8, pickle.EMPTY_TUPLE),
+    *(pickle.APPEND, pickle.APPENDS, pickle.PUT, pickle.BINPUT, pickle.LONG_BINPUT),
+    *(pickle.MEMOIZE, pickle.GET, pickle.BINGET, pickle.LONG_BINGET),
 )
+#: … those that are counted, and those that import, call or hand over to a host: never executed.
+_CONTAINING = (
+    *(pickle.EMPTY_LIST, pickle.EMPTY_DICT, pickle.LIST, pickle.TUPLE),
+    *(pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+)
+_CALLING = (
+    *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BUILD, pickle.INST, pickle.OBJ),
+    *(pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID),
+    *(pickle.BINPERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+)
+_Machine.dispatch = {
+    **{code[0]: _PLAIN[code[0]] for code in _BUILDING},
+    **{code[0]: _counted(_PLAIN[code[0]]) for code in _CONTAINING},
+    **{code[0]: _Machine.refuse for code in _CALLING},
+    pickle.FRAME[0]: _Machine.frame,
+    pickle.MARK[0]: _Machine.mark,
+    pickle.SETITEM[0]: _Machine.set_item,
+    pickle.SETITEMS[0]: _Machine.set_items,
+    pickle.DICT[0]: _counted(_Machine.dictionary),
+}
