@@ -15,48 +15,9 @@ from pathlib import PurePath
 from typing import Any
 
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES
+from evenstep.importers.kineto.names import MESSAGES, element_type, operation
 from evenstep.trace.spool.layout import DType, Op
 
-#: c10's name of an element type: ours, and its size in bytes.
-DTYPES: Mapping[str, tuple[DType, int]] = {
-    "Float": (DType.FLOAT32, 4),
-    "Half": (DType.FLOAT16, 2),
-    "BFloat16": (DType.BFLOAT16, 2),
-    "Double": (DType.FLOAT64, 8),
-    "Long": (DType.INT64, 8),
-    "Int": (DType.INT32, 4),
-    "Short": (DType.INT16, 2),
-    "Char": (DType.INT8, 1),
-    "Byte": (DType.UINT8, 1),
-    "Bool": (DType.BOOL, 1),
-    "Float8_e4m3fn": (DType.FLOAT8, 1),
-    "Float8_e5m2": (DType.FLOAT8, 1),
-    "Float8_e4m3fnuz": (DType.FLOAT8, 1),
-    "Float8_e5m2fnuz": (DType.FLOAT8, 1),
-    "ComplexHalf": (DType.COMPLEX, 4),
-    "ComplexFloat": (DType.COMPLEX, 8),
-    "ComplexDouble": (DType.COMPLEX, 16),
-    "UInt16": (DType.OTHER, 2),
-    "UInt32": (DType.OTHER, 4),
-    "UInt64": (DType.OTHER, 8),
-}
-
-#: How an operation's name begins once underscores are gone; the longer before the shorter.
-_BEGINNINGS: Sequence[tuple[str, Op]] = (
-    ("allreducebarrier", Op.BARRIER),
-    ("allreduce", Op.ALL_REDUCE),
-    ("broadcast", Op.BROADCAST),
-    ("reducescatter", Op.REDUCE_SCATTER),
-    ("reduce", Op.REDUCE),
-    ("allgather", Op.ALL_GATHER),
-    ("alltoall", Op.ALL_TO_ALL),
-    ("gather", Op.GATHER),
-    ("scatter", Op.SCATTER),
-    ("barrier", Op.BARRIER),
-    ("monitoredbarrier", Op.BARRIER),
-    ("send", Op.SEND),
-    ("recv", Op.RECV),
-)
 _PEERS = re.compile(r"(\d{1,9})\s*(->|<-)\s*(\d{1,9})")
 _COALESCED = "coalesced"
 _LONGEST_NAME = 200
@@ -103,7 +64,8 @@ def entry(raw: Any) -> Entry:
     if not isinstance(raw, Mapping):
         raise ValueError("is no dictionary")
     backend, name = _profiling_name(raw)
-    message = raw.get("is_p2p") is True or operation(name) in (Op.SEND, Op.RECV)
+    op = operation(name) or Op.OTHER
+    message = raw.get("is_p2p") is True or op in MESSAGES
     completed = _whole(raw, "time_discovered_completed_ns", 0)
     retired = raw.get("retired") is True
     # gloo's recorder never says "completed": it retires an entry when its work has ended. On a
@@ -117,7 +79,7 @@ def entry(raw: Any) -> Entry:
         pg=str(raw.get("pg_id", ""))[:_LONGEST_NAME],
         sequence=_sequence(raw, message),
         message=message,
-        op=operation(name),
+        op=op,
         backend=backend,
         closes=name.lower().endswith(_COALESCED),
         peer=_peer(name),
@@ -132,12 +94,6 @@ def entry(raw: Any) -> Entry:
         timeout_ns=_milliseconds(raw, "timeout_ms"),
         site=_site(raw.get("frames")),
     )
-
-
-def operation(name: str) -> Op:
-    """The operation a name like "_all_gather_base" or "send 0->1" stands for."""
-    bare = name.lower().replace("_", "")
-    return next((op for start, op in _BEGINNINGS if bare.startswith(start)), Op.OTHER)
 
 
 def folded(entries: Sequence[Entry]) -> list[Entry]:
@@ -233,7 +189,7 @@ def _tensors(raw: Mapping[Any, Any], side: str) -> tuple[int, DType]:
     shapes, types = raw.get(f"{side}_sizes") or [], raw.get(f"{side}_dtypes") or []
     if not isinstance(shapes, list | tuple) or not isinstance(types, list | tuple):
         raise ValueError(f"{side}_sizes is no list of shapes")
-    known = [DTYPES.get(str(name)[:40], (DType.OTHER, 0)) for name in types[: len(shapes)]]
+    known = [element_type(str(name)[:40]) for name in types[: len(shapes)]]
     widths = [size for _, size in known] + [known[-1][1] if known else 4] * len(shapes)
     pairs = zip(shapes, widths, strict=False)
     total = sum(_elements(shape, side) * width for shape, width in pairs)

@@ -10,6 +10,7 @@ from evenstep.trace.spool.layout import DType, Op, Phase
 
 #: Longest first where one name contains another.
 _OPS = (
+    ("allreducebarrier", Op.BARRIER),
     ("allreduce", Op.ALL_REDUCE),
     ("allgather", Op.ALL_GATHER),
     ("reducescatter", Op.REDUCE_SCATTER),
@@ -20,8 +21,8 @@ _OPS = (
     ("gather", Op.GATHER),
     ("scatter", Op.SCATTER),
     ("reduce", Op.REDUCE),
+    ("send", Op.SEND),  # so is a pair of both, where that is one call
     ("recv", Op.RECV),
-    ("send", Op.SEND),
 )
 MESSAGES = frozenset({Op.SEND, Op.RECV})
 ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
@@ -163,6 +164,10 @@ _TYPES: dict[str, tuple[DType, int]] = {
     "unsigned char": (DType.UINT8, 1),
     "uint8": (DType.UINT8, 1),
     "bool": (DType.BOOL, 1),
+    "uint16": (DType.OTHER, 2),
+    "uint32": (DType.OTHER, 4),
+    "uint64": (DType.OTHER, 8),
+    "complexhalf": (DType.COMPLEX, 4),
     "complexfloat": (DType.COMPLEX, 8),
     "complexdouble": (DType.COMPLEX, 16),
 }

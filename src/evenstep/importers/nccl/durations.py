@@ -19,7 +19,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
-from evenstep.importers.kineto.names import operation
+from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
@@ -142,7 +142,7 @@ def _enter(draft: Draft, table: Columns) -> None:
     numbers = np.full(len(names), -1)
     for group, ranks in zip(groups.tolist(), np.split(pairs[1], first[1:]), strict=True):
         numbers[group] = draft.group(names[group], ranks.tolist())
-    message = np.isin(table.op, [int(Op.SEND), int(Op.RECV)])
+    message = np.isin(table.op, list(MESSAGES))
     draft.rows(
         table["rank"],
         {

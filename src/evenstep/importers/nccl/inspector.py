@@ -25,6 +25,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.format import Progress, SourceFile, TraceFormat
+from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.trace.ranks import MOST_RANKS, format_missing
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -35,20 +36,6 @@ MOST_RECORDS = 20_000_000  # of all files: what fits into memory
 _MOST_COMPLAINTS = 3
 
 _HEAD = re.compile(rb'"(coll_perf|p2p_perf|dump_stats)"\s*:')
-_OPS: Mapping[str, Op] = {
-    "AllReduce": Op.ALL_REDUCE,
-    "AllGather": Op.ALL_GATHER,
-    "ReduceScatter": Op.REDUCE_SCATTER,
-    "Broadcast": Op.BROADCAST,
-    "Reduce": Op.REDUCE,
-    "AlltoAll": Op.ALL_TO_ALL,
-    "AllToAll": Op.ALL_TO_ALL,
-    "Gather": Op.GATHER,
-    "Scatter": Op.SCATTER,
-    "Send": Op.SEND,
-    "Recv": Op.RECV,
-    "SendRecv": Op.SEND,
-}
 _COLUMNS = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns", "group_seq", "bytes", "op")
 
 _Process = tuple[str, int]  # host and pid
@@ -160,7 +147,7 @@ def _record(log: _Log, value: Any, before: dict[str, Any]) -> bool:
         *times,
         _whole(perf, f"{kind}_sn", LATEST_NS),
         _whole(perf, f"{kind}_msg_size_bytes", MOST_BYTES),
-        int(_OPS.get(str(perf.get(kind)), Op.OTHER)),
+        int(operation(str(perf.get(kind))[:40]) or Op.OTHER),
     )
     series = log.series.setdefault((name, *process, rank), _Series(process, rank))
     for column, number in zip(_COLUMNS, numbers, strict=True):
@@ -268,7 +255,7 @@ def _rows(draft: Draft, rank: int, group: int, series: _Series) -> None:
     """Enter a rank's records of a communicator."""
     columns = {name: np.asarray(values, np.int64) for name, values in series.columns.items()}
     size = columns.pop("bytes")
-    message = np.isin(columns["op"], [int(Op.SEND), int(Op.RECV)])
+    message = np.isin(columns["op"], list(MESSAGES))
     origin = int(columns["device_enter_ns"].min()) - 1_000_000_000
     for name in ("device_enter_ns", "device_exit_ns"):
         columns[name] = columns[name] - origin

@@ -20,6 +20,7 @@ from evenstep.allreduce import bus_factor
 from evenstep.errors import TraceError
 from evenstep.importers.content import TextLine, lines, reported, whole_json
 from evenstep.importers.format import CompanionFormat, Progress, SourceFile
+from evenstep.importers.kineto.names import operation
 from evenstep.trace.spool.layout import Op
 
 NAME = "nccl-tests log"
@@ -29,18 +30,6 @@ LARGEST = 1e15  # of any number printed: bytes, microseconds, GB/s
 
 _PROGRAM = re.compile(r"\b(\w+)_perf\b")
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)")
-_NAMES: Mapping[str, Op] = {
-    "all_reduce": Op.ALL_REDUCE,
-    "all_gather": Op.ALL_GATHER,
-    "reduce_scatter": Op.REDUCE_SCATTER,
-    "broadcast": Op.BROADCAST,
-    "reduce": Op.REDUCE,
-    "alltoall": Op.ALL_TO_ALL,
-    "alltoallv": Op.ALL_TO_ALL,
-    "gather": Op.GATHER,
-    "scatter": Op.SCATTER,
-    "sendrecv": Op.SEND,
-}
 #: Before a line: by mpirun --tag-output, srun --label, torchrun, and whoever collects logs.
 _TAG = re.compile(
     r"\s*(?:\[[\w,]+\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)\s*"
@@ -155,7 +144,7 @@ def _table(test: _Test, words: list[str]) -> None:
 
 def _program(text: str) -> Op | None:
     match = _PROGRAM.search(text)
-    return _NAMES.get(match[1]) if match else None
+    return operation(match[1]) if match else None
 
 
 def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]]:
