@@ -25,8 +25,8 @@ from evenstep.trace.spool.layout import (
     PAGE_BYTES,
     RECORD_BYTES,
     SUMMARY_BYTES,
-    TABLE_ENTRY,
     TABLE_FACT,
+    unpack_entries,
 )
 
 SUFFIX = ".pack"
@@ -198,16 +198,8 @@ def _whole(data: bytearray, again: bytes, record_bytes: int) -> bytes:
 
 
 def _facts(tables: bytes) -> dict[str, Any]:
-    found, start = {}, 0
-    while start + TABLE_ENTRY.size <= len(tables):
-        length, kind, padding, _ = TABLE_ENTRY.unpack_from(tables, start)
-        if length < TABLE_ENTRY.size or start + length > len(tables):
-            break
-        if kind == TABLE_FACT:
-            fact = json.loads(tables[start + TABLE_ENTRY.size : start + length - padding])
-            found[fact["key"]] = fact["value"]
-        start += length
-    return found
+    told = [json.loads(text) for _, kind, _, text in unpack_entries(tables) if kind == TABLE_FACT]
+    return {fact["key"]: fact["value"] for fact in told}
 
 
 class _Sparse(io.FileIO):

@@ -261,19 +261,11 @@ def _summaries(region: Array, capacity: int) -> Array:
 
 
 def _read_tables(contents: SpoolContents, region: Array) -> None:
-    data = memoryview(region.data)
-    start = 0
-    head = layout.TABLE_ENTRY
-    while start + head.size <= len(data):
-        length, kind, padding, number = head.unpack_from(data, start)
-        if length < head.size or start + length > len(data):
-            return
-        text = bytes(data[start + head.size : start + length - padding])
-        start += length
+    for end, kind, number, text in layout.unpack_entries(memoryview(region.data)):
         try:
             _enter(contents, kind, number, text)
         except _DAMAGE:
-            contents.damage = f"{contents.path}: a table entry before byte {start} is damaged"
+            contents.damage = f"{contents.path}: a table entry before byte {end} is damaged"
 
 
 def _enter(contents: SpoolContents, kind: int, number: int, text: bytes) -> None:

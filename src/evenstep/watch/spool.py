@@ -136,15 +136,11 @@ class SpoolTail:
 
     def _take_entries(self, data: bytes) -> int:
         """Bytes of the whole entries at the beginning of `data`."""
-        head, start = layout.TABLE_ENTRY, 0
-        while start + head.size <= len(data):
-            length, kind, padding, _ = head.unpack_from(data, start)
-            if length < head.size or start + length > len(data):
-                break
+        entries = list(layout.unpack_entries(data))
+        for _, kind, _, text in entries:
             if kind == layout.TABLE_FACT:
-                self._enter(data[start + head.size : start + length - padding])
-            start += length
-        return start
+                self._enter(text)
+        return entries[-1][0] if entries else 0
 
     def _enter(self, text: bytes) -> None:
         try:

@@ -143,9 +143,12 @@ class FolderArchive:
         path = self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         identity = _text(cast.identity(rank))
-        tables = [_entry(layout.TABLE_GROUP, n, _described(g)) for n, g in enumerate(groups, 1)]
+        tables = [
+            layout.pack_entry(layout.TABLE_GROUP, n, _described(g)) for n, g in enumerate(groups, 1)
+        ]
         tables += [
-            _entry(layout.TABLE_NAME, n, name.encode()) for n, name in enumerate(cast.names, 1)
+            layout.pack_entry(layout.TABLE_NAME, n, name.encode())
+            for n, name in enumerate(cast.names, 1)
         ]
         head = self._header(self._capacity, len(identity))
         data = head.ljust(layout.HEADER_TEXT_OFFSET, b"\0") + identity
@@ -210,7 +213,7 @@ def _tables_room(cast: Cast) -> int:
 
 def _facts(cast: Cast, rank: int) -> bytes:
     return b"".join(
-        _entry(layout.TABLE_FACT, 0, _text({"key": key, "value": value}))
+        layout.pack_entry(layout.TABLE_FACT, 0, _text({"key": key, "value": value}))
         for key, value in cast.closing(rank).items()
     )
 
@@ -224,13 +227,6 @@ def _described(group: Group) -> bytes:
 
 def _text(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _entry(kind: int, number: int, text: bytes) -> bytes:
-    head = layout.TABLE_ENTRY
-    length = -(-(head.size + len(text)) // 8) * 8
-    padding = length - head.size - len(text)
-    return head.pack(length, kind, padding, number) + text + b"\0" * padding
 
 
 def _row_of_rank(members: Array, ranks: int) -> Array:

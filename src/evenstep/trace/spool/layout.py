@@ -13,6 +13,7 @@ A spool is one file per rank and attempt, little-endian throughout:
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum, IntFlag
 
 MAGIC = b"EVNSTEP\0"
@@ -34,6 +35,26 @@ TABLE_ENTRY = struct.Struct("<IBBH")
 TABLE_NAME = 1  # text is the name
 TABLE_GROUP = 2  # text is JSON: {"uid", "name", "ranks", "base", "backend"}
 TABLE_FACT = 3  # text is JSON: {"key", "value"}; a later entry of the same key wins
+
+
+def pack_entry(kind: int, number: int, text: bytes) -> bytes:
+    """An entry of a spool's tables."""
+    length = -(-(TABLE_ENTRY.size + len(text)) // 8) * 8
+    padding = length - TABLE_ENTRY.size - len(text)
+    return TABLE_ENTRY.pack(length, kind, padding, number) + text + bytes(padding)
+
+
+def unpack_entries(tables: bytes | memoryview) -> Iterator[tuple[int, int, int, bytes]]:
+    """Each whole entry: where it ends, its kind, its id and its text. What is none ends them."""
+    start = 0
+    while start + TABLE_ENTRY.size <= len(tables):
+        length, kind, padding, number = TABLE_ENTRY.unpack_from(tables, start)
+        if length < TABLE_ENTRY.size or start + length > len(tables):
+            return
+        text = bytes(tables[start + TABLE_ENTRY.size : start + length - padding])
+        start += length
+        yield start, kind, number, text
+
 
 #: Everything of a record after its sequence number; `RECORD_FIELDS` names the columns.
 RECORD_BODY = struct.Struct("<qqqqqQQQIIIIHHHHihBBBB")

@@ -225,7 +225,7 @@ class Spool:
 
     def _append(self, kind: int, number: int, text: bytes) -> bool:
         """Add a table entry, its length last: a reader stops at the first length of zero."""
-        entry = _entry(kind, number, text)
+        entry = layout.pack_entry(kind, number, text)
         start, length = self._table_end, len(entry)
         kept = 0 if kind == layout.TABLE_FACT else FACTS_BYTES
         if start + length > layout.PAGE_BYTES + TABLES_BYTES - _ENTRY_BYTES - kept:
@@ -324,7 +324,7 @@ def add_last_fact(path: Path, key: str, value: Any) -> bool:
 
     Raises OSError, and ValueError for a file that is no spool. Nobody may be writing to it.
     """
-    entry = _entry(layout.TABLE_FACT, 0, _fact(key, value))
+    entry = layout.pack_entry(layout.TABLE_FACT, 0, _fact(key, value))
     with path.open("r+b", buffering=0) as file:
         fields = layout.HEADER.unpack_from(file.read(layout.PAGE_BYTES).ljust(layout.HEADER.size))
         if fields[0] != layout.MAGIC:
@@ -337,13 +337,6 @@ def add_last_fact(path: Path, key: str, value: Any) -> bool:
         os.pwrite(file.fileno(), entry[_LENGTH_BYTES:], start + _LENGTH_BYTES)
         os.pwrite(file.fileno(), entry[:_LENGTH_BYTES], start)
     return True
-
-
-def _entry(kind: int, number: int, text: bytes) -> bytes:
-    """An entry of a spool's tables."""
-    length = -(-(_ENTRY_BYTES + len(text)) // 8) * 8
-    padding = length - _ENTRY_BYTES - len(text)
-    return layout.TABLE_ENTRY.pack(length, kind, padding, number) + text + bytes(padding)
 
 
 def _fact(key: str, value: Any) -> bytes:
