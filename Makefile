@@ -9,9 +9,9 @@ TORCH := torch==2.13.0
 TOOLS := pytest hypothesis coverage mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto \
 	mkdocs-material "mkdocstrings[python]" promql-parser grafana-foundation-sdk \
-	kubernetes-validate kubeflow-trainer-api
+	kubernetes-validate kubeflow-trainer-api hatchling
 # What the integrations are tested against; the tests of one that is absent skip and say so.
-RANKS := mpi4py mpich jax
+RANKS := mpi4py mpich jax otf2
 STACKS := lightning transformers accelerate deepspeed "ray[default,train]"
 VERSIONED := .venv-torch
 
