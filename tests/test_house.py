@@ -28,8 +28,8 @@ BUDGET = {
     "reproduce": 1721,
     "scenario": 1150, "simulate": 9800,
     "statistics": 820,  # who stands out beyond the noise came from probe
-    "importers": 8797,  # XPlane, OTF2 and TensorBoard's files came in
-    "trace": 5600,  # leaving, which sets clocks, and steps by repetition came here
+    "importers": 8620,  # XPlane, OTF2 and TensorBoard's files came in
+    "trace": 5445,  # leaving, which sets clocks, and steps by repetition came here
     "watch": 1960, "workers": 400,
 }  # fmt: skip
 WHOLE = 78_600
