@@ -27,6 +27,7 @@ NAMES = (
     "deaths",
     "stacks",
     "beside",
+    "first_verdict",
     "one_host",
     "seams",
     "gpu",

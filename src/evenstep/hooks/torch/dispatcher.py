@@ -54,12 +54,12 @@ class DispatcherHooks:
 
     def rest(self) -> None:
         """Have the dispatcher pass the kernels by: they stay registered below."""
-        over = self._over = self._torch.library.Library("c10d", "IMPL")
+        library = self._torch.library
+        over = self._over = library.Library("c10d", "IMPL")
         for operation in self._operations:
             if operation.name not in self.unseen:
-                over.impl(
-                    operation.name, self._torch.library.fallthrough_kernel, "BackendSelect"
-                )  # fmt: skip
+                library._impls.discard(f"c10d/{operation.name}/BackendSelect")  # torch < 2.10 asks
+                over.impl(operation.name, library.fallthrough_kernel, "BackendSelect")
 
     def resume(self) -> None:
         """Have it call them again."""

@@ -121,7 +121,7 @@ function spansChart(canvas, read, records, kept, facts) {
     }
     context.textAlign = "left";
     context.fillStyle = color("soft");
-    context.fillText("since the step began", 4, 10);
+    context.fillText("time in the step", 4, 10);
   }
 
   /** @param {Context} context @param {Lane} row */
