@@ -93,24 +93,26 @@ def test_a_cycle_made_while_it_acts_is_collected_before_acting_ends():
     action.end(1)
 
 
-def settled(fixed_ms, each_ms, steps=2048):
-    """Steps between two collections that cost so much in any case, and for each step."""
-    action = Garbage()
+@pytest.mark.parametrize(
+    ("fixed_ms", "each_ms", "every"),
+    [(3.0, 0.0, 16), (0.0, 1.0, 1), (8.0, 1.0, 16), (0.1, 0.0, 1)],
+)
+def test_collections_are_as_rare_as_saves_and_no_rarer(monkeypatch, fixed_ms, each_ms, every):
+    # 3 ms in 16 steps of 100 ms are .19 %; of 8 + 16 ms twice as many steps would save a sixth
+    action, since = Garbage(), [0]
+
+    def collected():
+        steps, since[0] = since[0], 0
+        return int((fixed_ms + each_ms * steps) * MS)
+
+    monkeypatch.setattr(garbage, "_collected", collected)
     action.applies(PLAIN)
-    for step in range(1, steps):
-        action._since += 1
-        if step % action.every == 0:
-            action._adapt(int((fixed_ms + each_ms * action._since) * MS))
-    return action.every
-
-
-def test_collections_are_so_rare_that_they_cost_a_fifth_of_a_percent():
-    assert settled(3.0, 0.0) == 16  # 3 ms in 16 steps of 100 ms are .19 %
-
-
-def test_collections_are_no_rarer_where_that_only_leaves_more_to_collect():
-    assert settled(0.0, 1.0) == 2
-    assert settled(8.0, 1.0) == 32  # 1.25 ms a step for 1.5
+    action.begin(0)
+    for step in range(1, 1024):
+        since[0] += 1
+        action.during(step, last=False)
+    action.end(1024)
+    assert action.every == every
 
 
 def test_a_collector_that_the_script_has_switched_off_is_left_alone():
@@ -123,7 +125,7 @@ def test_a_collector_that_the_script_has_switched_off_is_left_alone():
 
 def watched(monkeypatch, *sizes):
     """An action that has looked at memory of these sizes, of which the first is what it found."""
-    grows = iter([sizes[0], *sizes])
+    grows = iter(sizes)
     monkeypatch.setattr(garbage, "resident_bytes", lambda: next(grows))
     action = Garbage()
     action.applies(ACTIONS[0][1])

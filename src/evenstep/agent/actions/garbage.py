@@ -2,12 +2,13 @@
 
 What exists when it begins is frozen, so a collection looks at what has come since (measured: 85 ms
 for 266,000 objects, 1 ms after freezing). Where ranks wait for each other, the pauses of all then
-cost one pause. Frozen again and again, cycles of before would stay: they are given back at each
-`end`, and while it lasts resident memory is watched.
+cost one pause. What is garbage already would be frozen with the rest and stay: it is collected
+first, what was frozen is given back at each `end`, and while it lasts resident memory is watched.
 
-A collection costs something in any case, and something for each step since the last. Only the first
-is saved by collecting less often, so the steps between two are doubled while that makes a step
-cheaper, and no further: what has not been collected takes memory.
+A collection costs something in any case (all that lives is looked at) and something for each step
+since the last. Only the first is saved by collecting less often, and it is what a second collection
+in a row takes. So the steps between two are doubled while that is much of the cost, and no further:
+what has not been collected takes memory.
 
 Python collects everything once in so many steps, and collecting by hand puts that off: steps after
 acting are as good as those within, until the next one is due. So half of a block of the trial has
@@ -17,7 +18,6 @@ to be longer than that. There are two lengths only, by which ranks that differ a
 from __future__ import annotations
 
 import gc
-import math
 import os
 import time
 from pathlib import Path
@@ -28,12 +28,11 @@ from evenstep.pacing.random_trial import BLOCK_STEPS, RARE
 WORTH = 0.003  # of the step, paused
 LONG = 0.05  # ... or one pause of this share of a step
 SHARE = 0.002  # of time that collections may take
-SAVED = 0.2  # of what collecting takes of a step, or twice as many steps between are not worth it
+SAVED = 0.2  # of the cost, or twice as many steps between two are not worth their memory
 MOST_STEPS = 1024  # between two; a power of two, so that ranks that differ still meet
 LOOK_STEPS = 16
 GROWTH = 0.05  # of resident memory that is not to be exceeded; at half of it N is halved
 SHORT_SCALE, LONG_SCALE = 4, 8  # doublings of a block
-MEMORY = 0.25  # weight of the newest cost
 
 _PAGES = Path("/proc/self/statm")
 
@@ -53,9 +52,8 @@ class Garbage(Action):
         self.note = ""
         self._step_ns = 0
         self._since = 0  # steps since the last collection
-        self._costs: dict[int, float] = {}  # ns of a step, by the steps between two collections
+        self._settled = False  # collecting less often would save little
         self._was = (True, False)  # the collector was on; something was frozen by others
-        self._collected = False
         self._resident = self._looked = 0  # memory at first, and at the last look
         self._halved = False
 
@@ -71,10 +69,6 @@ class Garbage(Action):
         paused = facts.paused_ns / max(1, facts.step_ns)
         if paused < WORTH and facts.longest_pause_ns < LONG * facts.step_ns:
             return ""
-        if not self._collected:  # once, and not at the expense of the trial's first block
-            gc.collect()
-            self._collected = True
-            self._resident = self._looked = resident_bytes()
         longest = facts.longest_pause_ns / 1e6
         return f"the collector pauses {paused:.1%} of the time, {longest:.0f} ms at most"
 
@@ -83,9 +77,11 @@ class Garbage(Action):
         del step
         self._was = gc.isenabled(), gc.get_freeze_count() > 0
         if not self._was[1]:
+            gc.collect()
             gc.freeze()
         gc.disable()
-        self._since, self._looked = 0, resident_bytes()
+        self._since, self._settled, self._looked = 0, self._halved, resident_bytes()
+        self._resident = self._resident or self._looked
 
     def during(self, step: int, *, last: bool) -> None:
         """Collect where all ranks do; what has come is paid for before acting ends."""
@@ -93,9 +89,7 @@ class Garbage(Action):
         if step % LOOK_STEPS == 0:
             self._watch()
         if last or step % self.every == 0:
-            begin = time.monotonic_ns()
-            gc.collect()
-            self._adapt(time.monotonic_ns() - begin)
+            self._collect()
 
     def end(self, step: int) -> None:
         """Give everything back."""
@@ -106,18 +100,14 @@ class Garbage(Action):
         if was_on:
             gc.enable()
 
-    def _adapt(self, took_ns: int) -> None:
-        """Collect less often where it takes too much of a step, and that would be less then."""
-        steps, self._since = self._since, 0
-        every, costs = self.every, self._costs
-        if steps != every:  # the first and the last of a stretch
-            return
-        usual = costs.get(every, took_ns / every)
-        cost = costs[every] = usual + MEMORY * (took_ns / every - usual)
-        before = costs.get(every // 2, math.inf)
-        worth = cost > SHARE * self._step_ns and cost < (1 - SAVED) * before
-        if worth and every < MOST_STEPS and not self._halved:
-            self.every = 2 * every
+    def _collect(self) -> None:
+        """Collect; less often from now on where that takes too much of a step and would save."""
+        took_ns, steps, self._since = _collected(), self._since, 0
+        if self._settled or steps != self.every or self.every >= MOST_STEPS:
+            return  # or the first of a stretch, or its last
+        if took_ns > SHARE * self._step_ns * steps:
+            self._settled = _collected() < 2 * SAVED * took_ns
+            self.every *= 1 if self._settled else 2
 
     def _watch(self) -> None:
         """Collect twice as often where memory grows, and give up before it has grown too much."""
@@ -127,10 +117,17 @@ class Garbage(Action):
         if self._halved and now + max(0, now - before) > self._resident + allowed:
             self.note = f"memory grew by {now / self._resident - 1:.1%}"
         elif not self._halved and now > self._resident + allowed / 2:
-            self._halved = True
+            self._halved = self._settled = True
             self.every = max(1, self.every // 2)
             gc.collect()
             self._since = 0
+
+
+def _collected() -> int:
+    """Collect everything that is not frozen; what that took, in ns."""
+    begin = time.monotonic_ns()
+    gc.collect()
+    return time.monotonic_ns() - begin
 
 
 def resident_bytes() -> int:
