@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
+from evenstep.diagnose.what_if.spec import FORMS, parse
 from evenstep.diagnose.what_if.what_if import added, answers
-from evenstep.diagnose.what_if_spec import FORMS, parse
 from evenstep.errors import UsageError
 from evenstep.report.terminal.what_if import render
 from evenstep.trace.columns import Columns

@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Diagnose every trace and say so in the form asked for."""
-    from evenstep.diagnose.what_if_spec import parse
+    from evenstep.diagnose.what_if.spec import parse
     from evenstep.workers.engines import Local
 
     for text in args.what_if:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.overview import compute_ns, time_shares
-from evenstep.diagnose.measure.transfer import LOW, transfers
+from evenstep.diagnose.measure.transfer import floors, transfers
 from evenstep.diagnose.sizes.workload import script
 from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, student
 from evenstep.trace.spool.layout import Phase
@@ -141,24 +141,6 @@ def _above_floor(trace: Trace, grid: StepGrid) -> Array | None:
     total = np.bincount(rows.step, took, steps)
     more = np.bincount(rows.step, above, steps)
     return grid.spread(np.where(total > 0, more / np.maximum(total, 1), 0.0))
-
-
-def floors(step: Array, kind: Array, took_ns: Array) -> Array:
-    """Low quantile of what the same transfer takes in all steps, for each transfer.
-
-    The same: equal kind, and equally many of the kind before it in the step. A step's first and
-    last buckets may take less than those between, with nobody else on the links.
-    """
-    order = np.lexsort([kind, step])
-    new = (np.diff(step[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0)
-    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - begin
-    same = np.unique(np.stack([kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
-    ascending = np.lexsort([took_ns, same])
-    count = np.bincount(same)
-    low = np.cumsum(count) - count + (LOW * (count - 1)).astype(int)
-    return np.asarray(took_ns[ascending[low]][same])
 
 
 # -- what is worked out of a run, and of each of its draws -----------------------------------------

@@ -116,6 +116,24 @@ def _kinds(rows: Columns) -> Columns:
     return Columns({**table, **added})
 
 
+def floors(step: Array, kind: Array, took_ns: Array) -> Array:
+    """Low quantile of what the same transfer takes in all steps, for each transfer.
+
+    The same: equal kind, and equally many of the kind before it in the step. A step's first and
+    last buckets may take less than those between, with nobody else on the links.
+    """
+    order = np.lexsort([kind, step])
+    new = (np.diff(step[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0)
+    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - begin
+    same = np.unique(np.stack([kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
+    ascending = np.lexsort([took_ns, same])
+    count = np.bincount(same)
+    low = np.cumsum(count) - count + (LOW * (count - 1)).astype(int)
+    return np.asarray(took_ns[ascending[low]][same])
+
+
 # -- all-to-alls -----------------------------------------------------------------------------------
 
 EVEN = 1.01  # fullest rank over the mean: sizes are the same but for rounding

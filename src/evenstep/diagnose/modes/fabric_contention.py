@@ -17,19 +17,15 @@ from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
-from evenstep.diagnose.measure.transfer import Transfers
+from evenstep.diagnose.measure.transfer import Transfers, floors
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, uneven
 
-SLOWER = 0.10  # above the quiet level; what is less may be anything
 SIGMAS = 5.0
-FEWEST = 6  # slow collectives, below which nothing is said
-FEWEST_STEPS = 3  # they lie in
-CLUSTERED = 4.0  # standard deviations of the number of slow neighbours, if they were independent
-APART = 3.0  # Ashman's D (1994) between quiet and slow: two states, not one with a tail
+CLUSTERED = 4.0  # standard deviations of the correlation of neighbours, if it were chance
+APART = 3.0  # Ashman's D between quiet and slow: two states, not one with a tail
 PERIODIC = 0.5  # of the variance at least is in a period that is believed
-PLACED = 0.8  # of the variance of what is slow is explained by the place in the step
 MOSTLY = 0.5  # of the worst group's share of slow time: a group is concerned
 
 
@@ -39,88 +35,58 @@ class Slow(NamedTuple):
     judged: Array  # enough of its kind to know what is quiet
     mask: Array
     excess_ns: Array
+    ratio: Array  # logarithm of the time over the quiet level
 
 
 def slowed(measured: Transfers, named: Array | None = None) -> Slow:
     """Transfers well outside the noise of their kind, but for those with a name already."""
-    quiet, noise = measured.of_kind("quiet_ns"), measured.of_kind("noise_ns")
+    rows, noise = measured.rows, measured.of_kind("noise_ns")
+    quiet = np.maximum(measured.of_kind("quiet_ns"), floors(rows.step, rows.kind, rows.transfer_ns))
     judged = np.isfinite(noise) & (quiet > 0)
     if named is not None:
         judged &= ~named
-    limit = quiet + np.maximum(SLOWER * quiet, SIGMAS * np.nan_to_num(noise))
-    mask = judged & (measured.rows.transfer_ns > limit)
-    return Slow(judged, mask, np.where(mask, measured.rows.transfer_ns - quiet, 0.0))
+    excess = np.where(judged, rows.transfer_ns - quiet, 0.0)
+    mask = excess > SIGMAS * np.nan_to_num(noise)
+    ratio = np.log(np.maximum(rows.transfer_ns, 1) / np.maximum(quiet, 1))
+    return Slow(judged, mask, np.where(mask, excess, 0.0), ratio)
 
 
 def find(case: Case) -> list[Finding]:
     """Episodes in which what is left of the exposed transfer is above its quiet level."""
     if not case.transfers_known or len(case.trace.nodes) == 1:  # one host has no fabric
         return []
-    measured = case.transfers
-    slow = slowed(measured, case.claims.moves)
-    steps_hit = np.unique(measured.rows.step[slow.mask])
-    if np.count_nonzero(slow.mask) < FEWEST or len(steps_hit) < FEWEST_STEPS:
-        return []
+    slow = slowed(case.transfers, case.claims.moves)
     lost = case.gained(slow.excess_ns)
     share = case.share(lost)
-    if share.value < SMALLEST_SHARE:
-        return []
-    period = _period(measured, slow)
-    sure = period or _clustered(measured, slow) or _two_states(measured, slow)
-    if not sure or _by_place(measured, slow):
+    if share.low < SMALLEST_SHARE or not (clustered(case.transfers, slow) or two_states(slow)):
         return []
     case.claims.slow_ns += lost
-    return [_finding(case, slow, share, period)]
+    return [_finding(case, slow, share, _period(case.transfers, slow))]
 
 
 # -- whether it is more than noise -----------------------------------------------------------------
 
 
-def _clustered(measured: Transfers, slow: Slow) -> bool:
-    """Whether slow transfers follow one another more often than independent ones would."""
+def clustered(measured: Transfers, slow: Slow) -> bool:
+    """Whether slow transfers follow slow ones: their correlation, in its deviations by chance."""
     order = np.argsort(measured.rows.begin_ns[slow.judged], kind="stable")
-    flags = slow.mask[slow.judged][order]
-    chance = float(flags.mean()) ** 2
-    pairs = np.count_nonzero(flags[1:] & flags[:-1])
-    expected, spread = chance * (len(flags) - 1), np.sqrt(chance * max(len(flags) - 1, 1))
-    return bool(pairs - expected > CLUSTERED * max(spread, 1.0))
+    excess = np.where(slow.mask, slow.ratio, 0.0)[slow.judged][order]
+    excess -= excess.mean()
+    power = float((excess**2).sum())
+    return float((excess[1:] * excess[:-1]).sum()) > CLUSTERED / np.sqrt(len(excess)) * power
 
 
-def _two_states(measured: Transfers, slow: Slow) -> bool:
-    """Whether the slow ones are a population of their own."""
-    quiet_ns = measured.of_kind("quiet_ns")
-    ratio = np.log(np.maximum(measured.rows.transfer_ns, 1) / np.maximum(quiet_ns, 1))
-    above, below = ratio[slow.mask], ratio[slow.judged & ~slow.mask]
-    if len(below) < FEWEST:
-        return False
-    spread = np.sqrt((above.var() + below.var()) / 2)
+def two_states(slow: Slow) -> bool:
+    """Whether the slow ones are a population of their own: Ashman's D (1994)."""
+    above, below = slow.ratio[slow.mask], slow.ratio[slow.judged & ~slow.mask]
+    spread = np.sqrt((above.var() + below.var()) / 2) if len(below) else np.inf
     return bool(above.mean() - below.mean() > APART * max(float(spread), 1e-9))
-
-
-def _by_place(measured: Transfers, slow: Slow) -> bool:
-    """Whether it is the same collectives of every step that are slow: then it is the program's."""
-    rows = measured.rows
-    order = np.lexsort([rows.begin_ns, rows.step, rows.group])
-    changed = (np.diff(rows.step[order], prepend=-1) != 0) | (
-        np.diff(rows.group[order], prepend=-1) != 0
-    )
-    first = np.flatnonzero(changed)
-    place = np.empty(len(rows), np.int64)
-    place[order] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
-    key = np.unique(np.stack([rows.kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
-    key, flags = key[slow.judged], slow.mask[slow.judged]
-    usual = np.bincount(key, flags) / np.maximum(np.bincount(key), 1)
-    whole = float(flags.var())
-    return whole > 0 and float(((flags - usual[key]) ** 2).mean()) < (1 - PLACED) * whole
 
 
 def _period(measured: Transfers, slow: Slow) -> Peak | None:
     """A period in seconds of the relative excess, as a neighbour with steps of its own has."""
-    rows = measured.rows
-    quiet = measured.of_kind("quiet_ns")[slow.judged]
-    middle = (rows.begin_ns + rows.end_ns)[slow.judged] / 2
-    ratio = np.minimum(rows.transfer_ns[slow.judged] / quiet, 1 + 10 * SLOWER)
-    peak = uneven((middle - middle.min()) / 1e9, ratio) if len(ratio) else None
+    middle = (measured.rows.begin_ns + measured.rows.end_ns)[slow.judged] / 2
+    peak = uneven((middle - middle.min()) / 1e9, slow.mask[slow.judged].astype(float))
     return peak if peak is not None and peak.explained >= PERIODIC else None
 
 

@@ -6,19 +6,19 @@ Where a trace cannot carry a question the answer says why instead of a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.operations.operations import job
-from evenstep.diagnose.operations.what_if_table import OperationWhatIf
-from evenstep.diagnose.what_if import transfers, work
-from evenstep.diagnose.what_if_spec import Spec, parse
+from evenstep.diagnose.sentences import say
+from evenstep.diagnose.what_if.changes import QUESTIONS
+from evenstep.diagnose.what_if.spec import Spec, parse
+from evenstep.diagnose.what_if.table import OperationWhatIf
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.trace import Trace
@@ -143,51 +143,15 @@ class WhatIfRun:
             return "no collective that all traced ranks took part in was recorded"
         if spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype"):
             return f"{spec.text!r} needs an operation table, with every compute and message"
-        return _REFUSALS[spec.subject](self.case, spec)
+        changed = QUESTIONS[spec.subject](self.case, spec)
+        return changed if isinstance(changed, str) else None
 
     def saved_ns(self, specs: list[Spec]) -> Array:
         """How much shorter each step is with all of the changes."""
-        assert self.case.costs is not None
-        changes = [_CHANGES[spec.subject](self.case, spec) for spec in specs]
-        return np.asarray(self.case.saved(self.case.costs.together(changes)))
+        asked = [QUESTIONS[spec.subject](self.case, spec) for spec in specs]
+        changes = [change for change in asked if not isinstance(change, str)]
+        return np.asarray(self.case.saved(self.case.together(changes)))
 
     def method(self, spec: Spec) -> str:
         """How it was predicted, in words."""
-        return "replay of the run's graph, " + _METHODS[spec.subject]
-
-
-_CHANGES: dict[str, Callable[[Case, Spec], Change]] = {
-    "rank": work.ranks_change,
-    "node": work.ranks_change,
-    "work": work.even_change,
-    "remove": work.removal,
-    "gc": work.collector_change,
-    "input": work.input_change,
-    "op": transfers.operation_change,
-    "algorithm": transfers.algorithm_change,
-    "bucket": transfers.bucket_change,
-}
-_REFUSALS: dict[str, Callable[[Case, Spec], str | None]] = {
-    "rank": work.ranks_refusal,
-    "node": work.ranks_refusal,
-    "work": work.even_refusal,
-    "remove": work.removal_refusal,
-    "gc": work.collector_refusal,
-    "input": work.input_refusal,
-    "op": transfers.operation_refusal,
-    "algorithm": transfers.algorithm_refusal,
-    "bucket": transfers.bucket_refusal,
-}
-_METHODS = {
-    "rank": "the ranks' own work between collectives at the others' median, or multiplied",
-    "node": "the own work of the node's ranks at the other ranks' median, or multiplied",
-    "work": "each rank's own work between collectives at the mean of all ranks",
-    "remove": "nobody waiting for the ranks; their share of the batch is not given to others",
-    "gc": "pauses taken out, and where aligned the longest of each n-th one put back at a time",
-    "input": "the input phase taken out before each step's first collective",
-    "op": "transfers at the lowest tenth of their group, operation and size, or multiplied",
-    "algorithm": "all-reduces by the latency and bandwidth that the line through their times by "
-    "size has for a ring, with the cost of the other algorithm (Thakur et al. 2005)",
-    "bucket": "gradients in buckets of this size by the line through times by size; overlap with "
-    "backward is taken to stay",
-}
+        return say(f"what_if.graph.{spec.subject}")

@@ -9,20 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.operations.operations import OperationJob, balanced, evened, replayed
-from evenstep.diagnose.what_if_spec import Spec
+from evenstep.diagnose.sentences import TEXTS, say
+from evenstep.diagnose.what_if.spec import Spec
 
 Array = npt.NDArray[Any]
 
 _COLUMN = {"rank": "rank", "stage": "stage", "dp": "dp_rank"}
-_METHODS = {
-    "ideal": "replay of every operation, the part's at the mean (computes) or median (transfers) "
-    "of their type",
-    "median": "replay of every operation, the rank's at the median of the other workers of its "
-    "stage",
-    "balanced": "replay of every operation, the computes of all stages equally long on average",
-    "work": "replay of every operation, each compute at the mean of those of its virtual stage",
-    "x": "replay of every operation, the part's multiplied",
-}
 
 
 class OperationWhatIf:
@@ -34,10 +26,8 @@ class OperationWhatIf:
 
     def refusal(self, spec: Spec) -> str | None:
         """Why the table cannot tell; None where it can."""
-        if (
-            spec.subject not in (*_COLUMN, "optype", "stages", "work")
-            or spec.change not in _METHODS
-        ):
+        known = spec.subject in (*_COLUMN, "optype", "stages", "work")
+        if not known or spec.change not in TEXTS["what_if"]["table"]:
             return (
                 f"an operation table does not record what {spec.text!r} changes; it can answer "
                 "rank:, stage:, dp: and optype: with =ideal or a factor, stages=balanced "
@@ -55,7 +45,7 @@ class OperationWhatIf:
 
     def method(self, spec: Spec) -> str:
         """How it was predicted, in words."""
-        return _METHODS[spec.subject if spec.subject == "work" else spec.change]
+        return say(f"what_if.table.{spec.subject if spec.subject == 'work' else spec.change}")
 
     def _changed(self, durations_s: Array, spec: Spec) -> Array:
         if spec.subject == "work":

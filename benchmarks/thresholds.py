@@ -1,0 +1,183 @@
+"""How much hangs on each number: every constant of the diagnosis moved by half, verdicts compared.
+
+A constant is a module-level number; its unit and origin are the comment behind it. A verdict flips
+where another mode comes first among the findings that count, or other ranks are its culprits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+import evenstep
+from benchmarks.independent.cases import build
+from benchmarks.labelled import calm, worlds
+from benchmarks.labelled.example import SEVERE
+from benchmarks.measure import Row
+from evenstep.diagnose.engine import diagnose
+from evenstep.trace.trace import Trace
+
+COMMAND = "python -m benchmarks thresholds"
+ROOT = Path(evenstep.__file__).parent
+MOVED = (0.5, 1.5)
+FLIPS = 0.01
+SEVERITY, SEED = 0.15, 3  # of the closed-form corpus' examples, below the seeds of its final rows
+
+Said = tuple[str | None, tuple[int, ...]]
+
+
+class Constant(NamedTuple):
+    """A number, where it stands, and what is said of it."""
+
+    module: str
+    name: str
+    value: float
+    origin: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark."""
+    parser.add_argument("--only", default="", help="constants whose module.NAME has this in it")
+    parser.add_argument("--cases", type=int, default=24, help="of the independent corpus")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write all of them there")
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """Move each constant and count; the table goes to the file asked for."""
+    every = list(constants())
+    chosen = [one for one in every if args.only in f"{one.module}.{one.name}"]
+    traces = [*closed_form(), *independent(args.cases)]
+    before = [verdict(trace) for trace in traces]
+    flips: dict[Constant, int] = {}
+    for constant in chosen:
+        flips[constant] = _flips(constant, traces, before)
+        print(f"{flips[constant]:4} {constant.module}.{constant.name}", file=sys.stderr, flush=True)
+    if args.table:
+        args.table.write_text(table(every, flips, len(traces)))
+    worst = max(flips, key=lambda one: flips[one])
+    share = flips[worst] / len(traces) / len(MOVED)
+    over = sum(count > FLIPS * len(traces) * len(MOVED) for count in flips.values())
+    return [
+        Row(
+            f"{len(every)} constants of the diagnosis, each moved by ±50 %, verdicts that flip",
+            f"≤ {FLIPS:.0%} for any one",
+            f"{share:.1%} at most ({worst.module}.{worst.name}); {over} of {len(flips)} above, "
+            f"{len(traces)} traces",
+            share <= FLIPS,
+            COMMAND,
+        )
+    ]
+
+
+# -- the constants ---------------------------------------------------------------------------------
+
+
+def constants(package: str = "diagnose") -> Iterator[Constant]:
+    """Numbers that modules name, in order of modules."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        text = path.read_text()
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(text).body:
+            value = getattr(node, "value", None)
+            names = _names(node)
+            numbers = value.elts if isinstance(value, ast.Tuple) else [value]
+            origin = re.search(r"#\s*(.*)$", text.splitlines()[getattr(node, "lineno", 1) - 1])
+            for one, number in zip(names, numbers, strict=False):
+                if isinstance(number, ast.Constant) and type(number.value) in (int, float):
+                    yield Constant(name, one, number.value, origin[1] if origin else "")
+
+
+def _names(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    parts = targets[0].elts if targets and isinstance(targets[0], ast.Tuple) else targets
+    return [one.id for one in parts if isinstance(one, ast.Name) and one.id.isupper()]
+
+
+@contextmanager
+def moved(constant: Constant, factor: float) -> Iterator[None]:
+    """The constant times that, in its module and wherever it was imported from there."""
+    home = importlib.import_module(f"evenstep.{constant.module}")
+    users = [home, *_importers(home.__name__, constant.name)]
+    value = constant.value * factor
+    for user in users:
+        setattr(user, constant.name, round(value) if isinstance(constant.value, int) else value)
+    try:
+        yield
+    finally:
+        for user in users:
+            setattr(user, constant.name, constant.value)
+
+
+def _importers(module: str, name: str) -> Iterable[ModuleType]:
+    line = re.compile(rf"from {re.escape(module)} import (\([^)]*\b{name}\b|.*\b{name}\b)")
+    for loaded in list(sys.modules.values()):
+        file = getattr(loaded, "__file__", None)
+        if file and file.startswith(str(ROOT)) and hasattr(loaded, name):
+            if line.search(Path(file).read_text()):
+                yield loaded
+
+
+def table(every: Sequence[Constant], flips: dict[Constant, int], traces: int) -> str:
+    """All constants as a page."""
+    head = (
+        "# Every constant of the diagnosis\n\n"
+        f"Written by `{COMMAND} --table benchmarks/thresholds.md`. Flips: verdicts of {traces} traces "
+        "that change when it is halved or half as large again, of twice as many.\n\n"
+        "| constant | value | unit and origin | flips |\n| --- | --- | --- | --- |\n"
+    )
+    return head + "".join(
+        f"| `{one.module}.{one.name}` | {one.value:g} | {one.origin} | {flips.get(one, '')} |\n"
+        for one in every
+    )
+
+
+# -- the traces ------------------------------------------------------------------------------------
+
+
+def closed_form() -> Iterator[Trace]:
+    """One example of every cause, and of every healthy kind."""
+    for cause in worlds.CAUSES.values():
+        trace = cause(np.random.default_rng([SEED, round(1000 * SEVERITY)]), SEVERITY).trace()
+        if isinstance(trace, Trace):
+            yield trace
+    for kind in calm.KINDS.values():
+        trace = kind(np.random.default_rng([SEED, 0])).trace()
+        assert isinstance(trace, Trace)
+        yield trace
+
+
+def independent(cases: int) -> Iterator[Trace]:
+    """The first cases of the independent corpus that are one run."""
+    with tempfile.TemporaryDirectory(prefix="thresholds-") as folder:
+        for number in range(cases):
+            case = build(number, "")
+            paths = case.write(Path(folder) / str(number)) if case else []
+            if len(paths) == 1:
+                yield evenstep.load(paths[0])
+
+
+def verdict(trace: Trace) -> Said:
+    """What comes first of the findings that count, and who is to blame."""
+    counting = [one for one in diagnose(trace).findings if one.severity > SEVERE]
+    first = counting[0] if counting else None
+    return (first.mode, tuple(sorted(first.where.ranks))) if first else (None, ())
+
+
+def _flips(constant: Constant, traces: Sequence[Trace], before: Sequence[Said]) -> int:
+    count = 0
+    for factor in MOVED:
+        with moved(constant, factor):
+            after = map(verdict, traces)
+            count += sum(one != other for one, other in zip(before, after, strict=True))
+    return count

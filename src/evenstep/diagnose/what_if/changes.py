@@ -1,0 +1,225 @@
+"""What a question changes in a run's graph: ranks' own work, pauses, input, or transfers.
+
+Each question is answered with a `Change`, or with the reason why the trace cannot tell. Work is
+changed where a rank has it: row by row of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep import allreduce
+from evenstep.allreduce import Cost, Link
+from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.measure.expected import TransferLine, line_through
+from evenstep.diagnose.what_if.spec import Spec
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind, Op, Phase
+
+Array = npt.NDArray[Any]
+
+FEW_SIZES = (
+    "the collectives have too few different sizes: latency and bandwidth can be told apart from "
+    "sizes that differ by a factor of 4 or more"
+)
+
+# -- ranks and nodes -------------------------------------------------------------------------------
+
+
+def _ranks(case: Case, spec: Spec) -> Change | str:
+    """These ranks' work at the median of the others', place by place and step, or multiplied."""
+    assert case.costs is not None
+    graph, mine = case.costs.graph, _columns(case, spec)
+    own = graph.own_ns.copy()
+    if spec.change == "x":
+        own[mine[graph.rows.lane]] *= spec.factor
+        return _changed(case, own)
+    if mine.all():
+        return "there are no other ranks to take the median of"
+    for part in case.costs.parts:
+        chosen = mine[part.lanes]
+        if chosen.any() and not chosen.all():
+            usual = np.median(own[part.rows[:, ~chosen]], axis=1, keepdims=True)
+            own[part.rows[:, chosen]] = np.broadcast_to(usual, part.rows[:, chosen].shape)
+        elif chosen.any():  # nobody else has their program
+            work = np.median(case.grid.work_ns, axis=0)
+            own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
+    return _changed(case, own)
+
+
+def _columns(case: Case, spec: Spec) -> Array:
+    """Columns of the grid asked about."""
+    if spec.subject == "node":
+        wanted = [rank for rank, info in case.trace.ranks.items() if info.node == spec.target]
+        return np.isin(case.grid.ranks, wanted)
+    return np.isin(case.grid.ranks, spec.numbers)
+
+
+def _changed(case: Case, own_ns: Array) -> Change:
+    """The change to this own work of all rows."""
+    assert case.costs is not None
+    rows = np.flatnonzero(own_ns != case.costs.graph.own_ns)
+    return Change.of_work(rows, own_ns[rows])
+
+
+def _even(case: Case, _: Spec) -> Change | str:
+    """Each stretch of own work at the mean of all ranks of the same program."""
+    assert case.costs is not None
+    if len(case.grid.ranks) < 2:
+        return "there is one rank only"
+    own = case.costs.graph.own_ns.copy()
+    for part in case.costs.parts:
+        here = own[part.rows]
+        own[part.rows] = np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape)
+    return _changed(case, own)
+
+
+def _removed(case: Case, spec: Spec) -> Change | str:
+    """These ranks with nothing to do: nobody waits for them."""
+    if np.count_nonzero(~_columns(case, spec)) < 2:
+        return "fewer than two ranks would be left"
+    return _ranks(case, spec._replace(change="x", factor=0.0))
+
+
+# -- pauses and input ------------------------------------------------------------------------------
+
+
+def _collector(case: Case, spec: Spec) -> Change | str:
+    """Without pauses; aligned, with the longest of each n-th one on all ranks at a time."""
+    assert case.costs is not None
+    grid = case.grid
+    if not grid.pause_ns.any():
+        return "no pause of a garbage collector was recorded"
+    own = case.costs.taken(grid.pause_ns[grid.sampled])
+    if spec.change == "aligned":
+        own[case.costs.first_rows()] += _aligned(case)[grid.sampled][:, None]
+    return _changed(case, own)
+
+
+def _aligned(case: Case) -> Array:
+    """Cost of the pauses per step, were the n-th of every rank in the same step."""
+    pauses = case.trace.of_kind(Kind.PAUSE)
+    cell, inside = case.grid.cell(pauses)
+    ranks = len(case.grid.ranks)
+    cell = cell[inside]
+    length = (pauses.exit_ns - pauses.enter_ns)[inside].astype(float)
+    order = np.lexsort([cell // ranks, cell % ranks])
+    rank, step, length = (cell % ranks)[order], (cell // ranks)[order], length[order]
+    turn = np.arange(len(rank)) - np.searchsorted(rank, rank)
+    cost = np.zeros(len(case.grid.steps))
+    for number in range(int(turn.max(initial=-1)) + 1):
+        here = turn == number
+        cost[int(np.median(step[here]))] += length[here].max()
+    return cost
+
+
+def _input(case: Case, _: Spec) -> Change | str:
+    """Without the time spent in the input, at the beginning of each step."""
+    assert case.costs is not None
+    loading = case.grid.phase_ns[Phase.INPUT]
+    if not loading.any():
+        return "no input phase was recorded"
+    return _changed(case, case.costs.taken(loading[case.grid.sampled]))
+
+
+# -- transfers -------------------------------------------------------------------------------------
+
+
+def _operation(case: Case, spec: Spec) -> Change | str:
+    """Transfers of one operation at the low end of their kind's, or multiplied."""
+    rows = case.transfers.rows
+    mine = rows.op == int(Op[spec.target.upper()])
+    if not mine.any():
+        there = ", ".join(Op(op).name.lower() for op in np.unique(rows.op)) or "none"
+        return f"no transfer of {spec.target} could be measured; there are {there}"
+    new = rows.transfer_ns * spec.factor
+    if spec.change == "floor":
+        new = np.minimum(rows.transfer_ns, case.transfers.of_kind("floor_ns"))
+    return case.transferred(np.where(mine, rows.transfer_ns - new, 0.0))
+
+
+def _algorithm(case: Case, spec: Spec) -> Change | str:
+    """All-reduces by another algorithm, of the latency and bandwidth a ring would have here."""
+    rows = case.transfers.rows
+    reduces = rows.op == int(Op.ALL_REDUCE)
+    line = _line(case, reduces) if reduces.any() else None
+    if line is None:
+        return FEW_SIZES if reduces.any() else "no all-reduce was recorded"
+    counts = {sum(i.node == n for i in case.trace.ranks.values()) for n in case.trace.nodes}
+    if spec.change == "hierarchical" and (len(case.trace.nodes) < 2 or len(counts) > 1):
+        return "a hierarchy needs two or more nodes with the same number of ranks each"
+    shorter = np.zeros(len(rows))
+    for members in np.unique(rows.members[reduces]).tolist():
+        mine = reduces & (rows.members == members)
+        size = rows.size_bytes[mine].astype(float)
+        alpha = line.alpha_ns / (2 * (members - 1))
+        gBps = line.gBps * allreduce.bus_factor("all_reduce", members)  # noqa: N806
+        cost = _ALGORITHMS[spec.change](case, members, Link(gBps, alpha))
+        ratio = cost.grown(size) / line.time_ns(size)
+        shorter[mine] = rows.transfer_ns[mine] * (1 - ratio)
+    return case.transferred(shorter)
+
+
+def _hierarchical(case: Case, members: int, link: Link) -> Cost:
+    nodes = min(len(case.trace.nodes), members)
+    inner = link._replace(latency_ns=0.0)
+    return allreduce.hierarchical(1.0, nodes, members // nodes, inner=inner, outer=link)
+
+
+#: Cost of an all-reduce of one byte.
+_ALGORITHMS: dict[str, Callable[[Case, int, Link], Cost]] = {
+    "ring": lambda _, members, link: allreduce.ring(1.0, members, link),
+    "tree": lambda _, members, link: allreduce.double_tree(1.0, members, link),
+    "hierarchical": _hierarchical,
+}
+
+
+def _buckets(case: Case, spec: Spec) -> Change | str:
+    """Gradients in buckets of this size: as many bytes, with another number of latencies."""
+    rows = case.transfers.rows
+    mine = _reductions(rows)
+    line = _line(case, mine) if mine.any() else None
+    if line is None:
+        return FEW_SIZES if mine.any() else "no reduction of gradients was recorded"
+    size, step = rows.size_bytes[mine], rows.step[mine] * (int(rows.group.max()) + 2)
+    step = np.unique(step + rows.group[mine], return_inverse=True)[1].reshape(-1)
+    total = np.bincount(step, weights=size)
+    now = np.bincount(step, weights=line.time_ns(size))
+    then = np.ceil(total / spec.size_bytes) * line.alpha_ns + total / line.gBps
+    shorter = np.zeros(len(rows))
+    shorter[mine] = rows.transfer_ns[mine] * (1 - then / now)[step]
+    return case.transferred(shorter)
+
+
+def _reductions(rows: Columns) -> Array:
+    """Reductions of gradients: of the groups that reduce most bytes."""
+    mine = np.isin(rows.op, (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)))
+    if not mine.any():
+        return np.asarray(mine)
+    group = rows.group - rows.group.min()
+    summed = np.bincount(group[mine], weights=rows.size_bytes[mine], minlength=group.max() + 1)
+    return np.asarray(mine & (summed[group] >= summed.max() / 2))
+
+
+def _line(case: Case, mine: Array) -> TransferLine | None:
+    """Line through the usual times of the kinds these transfers are of."""
+    kinds = case.transfers.kinds.select(np.unique(case.transfers.rows.kind[mine]))
+    return line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])
+
+
+QUESTIONS: Mapping[str, Callable[[Case, Spec], Change | str]] = {
+    "rank": _ranks,
+    "node": _ranks,
+    "work": _even,
+    "remove": _removed,
+    "gc": _collector,
+    "input": _input,
+    "op": _operation,
+    "algorithm": _algorithm,
+    "bucket": _buckets,
+}
