@@ -37,6 +37,7 @@ NAMES = (
     "trial",
     "corpus",
     "independent_corpus",
+    "thresholds",
     "published",
     "what_if",
     "kineto_loading",

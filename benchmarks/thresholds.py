@@ -123,17 +123,17 @@ def _importers(module: str, name: str) -> Iterable[ModuleType]:
     line = re.compile(rf"from {re.escape(module)} import (\([^)]*\b{name}\b|.*\b{name}\b)")
     for loaded in list(sys.modules.values()):
         file = getattr(loaded, "__file__", None)
-        if file and file.startswith(str(ROOT)) and hasattr(loaded, name):
-            if line.search(Path(file).read_text()):
-                yield loaded
+        ours = file and file.startswith(str(ROOT)) and hasattr(loaded, name)
+        if ours and line.search(Path(file).read_text()):
+            yield loaded
 
 
 def table(every: Sequence[Constant], flips: dict[Constant, int], traces: int) -> str:
     """All constants as a page."""
     head = (
         "# Every constant of the diagnosis\n\n"
-        f"Written by `{COMMAND} --table benchmarks/thresholds.md`. Flips: verdicts of {traces} traces "
-        "that change when it is halved or half as large again, of twice as many.\n\n"
+        f"Written by `{COMMAND} --table benchmarks/thresholds.md`. Flips: of {traces} traces twice "
+        "those whose verdict changes when it is halved or half as large again.\n\n"
         "| constant | value | unit and origin | flips |\n| --- | --- | --- | --- |\n"
     )
     return head + "".join(

@@ -9,18 +9,17 @@ import numpy as np
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure.expected import GOOD, Reference, Shape, reference
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes.projection import FACTORS
 from evenstep.diagnose.sentences import found, say
+from evenstep.diagnose.verdict import NAMED
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType
 from evenstep.trace.trace import RankInfo
 
 SMALLEST = 0.25  # of the step: a job that hides the rest of its transfer is not bound by it
-SMALLEST_SHORT = 0.05  # … where the links give less than they should
-EXPLAINED = 0.05  # of the step lost to something definite in the fabric: that is the finding then
 MOSTLY = 0.5  # of a shape's time is in its bytes
 MOST_OF = 0.1  # of what moves: smaller shapes are not named
 TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
@@ -50,7 +49,7 @@ def find(case: Case) -> list[Finding]:
     costs on such a fabric: it stands in the shares. So it does where links give what they should
     and late ranks have been found, which are a fault.
     """
-    if not case.transfers_known or case.share(case.claims.slow_ns).value >= EXPLAINED:
+    if not case.transfers_known or case.share(case.claims.slow_ns).value >= NAMED:
         return []
     heavy = [part for shape in case.shapes if (part := _heavy(case, shape)) is not None]
     if not heavy:
@@ -60,9 +59,9 @@ def find(case: Case) -> list[Finding]:
     wanted = missing if short else np.sum([part.bytes_ns for part in heavy], axis=0)
     lost = case.gained(wanted)
     share = case.share(lost)
-    if share.value < (SMALLEST_SHORT if short else SMALLEST) or share.low <= 0:
+    if share.low < (SMALLEST_SHARE if short else SMALLEST):
         return []
-    if not short and case.share(case.loss(case.claims.taken)).value >= EXPLAINED:
+    if not short and case.share(case.loss(case.claims.taken)).value >= NAMED:
         return []
     case.claims.slow_ns += lost
     return [_finding(case, heavy, share, case.transferred(wanted))]

@@ -14,7 +14,7 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.measure.patterns import throughout
@@ -22,9 +22,6 @@ from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
-SMALLEST = 0.02  # of the step
-SMALLEST_UNSURE = 0.10  # … where nothing but the placement says what an ordered ring would give
-SHORT = 1.25  # times the bandwidth of an ordered ring are missing at least
 UNSURE = 0.6  # confidence in that
 LISTED = 64  # ranks of a new order that are written out
 
@@ -50,8 +47,7 @@ def find(case: Case) -> list[Finding]:
         return []
     lost = case.gained(np.sum([part.shorter_ns for part in crossed], axis=0))
     share = case.share(lost)
-    least = SMALLEST if crossed[0].known else SMALLEST_UNSURE
-    if share.value < least or share.low <= 0:
+    if share.low < SMALLEST_SHARE:
         return []
     case.claims.slow_ns += lost
     return [_finding(case, crossed, share)]
@@ -67,8 +63,6 @@ def _crossed(case: Case, shape: Shape) -> Crossed | None:
         return None
     known = reference(case.trace, shape, [s for s in case.shapes if s.leaving <= 1])
     ordered = min(known.gBps, _most(shape)) if known else _most(shape)
-    if ordered < SHORT * shape.busbw_gBps:
-        return None
     slower = shape.factor * (1 / shape.busbw_gBps - 1 / ordered)
     rows = case.transfers.rows
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))

@@ -58,7 +58,7 @@ def find(case: Case) -> list[Finding]:
     slow = slowed(case.transfers, case.claims.moves)
     lost = case.gained(slow.excess_ns)
     share = case.share(lost)
-    if share.low < SMALLEST_SHARE or not (clustered(case.transfers, slow) or two_states(slow)):
+    if share.value < SMALLEST_SHARE or not (clustered(case.transfers, slow) or two_states(slow)):
         return []
     case.claims.slow_ns += lost
     return [_finding(case, slow, share, _period(case.transfers, slow))]
@@ -73,7 +73,8 @@ def clustered(measured: Transfers, slow: Slow) -> bool:
     excess = np.where(slow.mask, slow.ratio, 0.0)[slow.judged][order]
     excess -= excess.mean()
     power = float((excess**2).sum())
-    return float((excess[1:] * excess[:-1]).sum()) > CLUSTERED / np.sqrt(len(excess)) * power
+    least = CLUSTERED / float(np.sqrt(len(excess))) * power
+    return float((excess[1:] * excess[:-1]).sum()) > least
 
 
 def two_states(slow: Slow) -> bool:

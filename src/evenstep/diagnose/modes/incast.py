@@ -23,7 +23,6 @@ from evenstep.trace.spool.layout import Op
 COLLAPSED = 2.0  # times what its bytes take: busy links do not do that
 SIGMAS = 5.0  # … and outside the noise of its kind
 ALIKE = 1.5  # … while other operations stay below this, in the median
-FEWEST = 5  # collapsed transfers, below which nothing is said
 FEWEST_SENDERS = 3
 MANY_TO_ONE = (int(Op.GATHER), int(Op.REDUCE), int(Op.ALL_TO_ALL))
 
@@ -61,7 +60,7 @@ def _collapse(case: Case, shape: Shape) -> Collapse | None:
     quiet, basis = _expected(case, shape)
     limit = COLLAPSED * quiet + SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
     mask = shape.rows & (rows.transfer_ns > limit)
-    if np.count_nonzero(mask) < FEWEST or _everything_slow(case, mask):
+    if not mask.any() or _everything_slow(case, mask):
         return None
     return Collapse(shape, mask, np.where(mask, rows.transfer_ns - quiet, 0.0), basis)
 

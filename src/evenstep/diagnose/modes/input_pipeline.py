@@ -14,7 +14,6 @@ from evenstep.diagnose.sentences import found
 from evenstep.diagnose.verdict import NAMED
 from evenstep.trace.spool.layout import Phase
 
-LATE = 2.0  # times the usual: a batch that was not ready
 COMMON = 0.25  # of the longest: where every rank waits so much for input, it is everybody's
 
 
@@ -67,8 +66,7 @@ def _everybody(case: Case) -> Finding | None:
         return None
     change = case.taken(values, Cause.INPUT)
     share = case.share(case.saved(change))
-    late = np.quantile(values, 0.95) > LATE * max(usual, 1.0)
-    if share.value < (SMALLEST_SHARE if late else NAMED):  # handing a batch over takes time, too
+    if share.value < NAMED:  # handing a batch over takes time, too
         return None
     return found(
         "input_pipeline.everybody",

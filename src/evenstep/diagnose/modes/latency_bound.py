@@ -8,7 +8,7 @@ import numpy as np
 
 from evenstep import allreduce
 from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure.expected import SLOWEST_GBPS, USUAL_GBPS, Shape, reference
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes.projection import FACTORS
@@ -16,8 +16,6 @@ from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
-SMALLEST = 0.10  # of the step: below it nothing is bound by it
-MANY = 12  # collectives of a shape in a step: fewer are not many small ones
 MOSTLY = 0.5  # of their time is latency
 BUCKET_BYTES = 25_000_000  # DDP's default, and large against latency on any fabric
 LARGE = 10.0  # times the size at which half of the time is latency
@@ -44,7 +42,7 @@ def find(case: Case) -> list[Finding]:
         return []
     lost = case.gained(np.sum([part.shorter_ns for part in small], axis=0))
     share = case.share(lost)
-    if share.value < SMALLEST or share.low <= 0:
+    if share.low < SMALLEST_SHARE:
         return []
     case.claims.slow_ns += lost
     return [_finding(case, small, share)]
@@ -56,7 +54,7 @@ def _small(case: Case, shape: Shape) -> Small | None:
     steps = len(np.unique(rows.step[shape.rows]))
     per_step = np.count_nonzero(shape.rows) / max(steps, 1) / len(shape.groups)
     unsized = shape.op != Op.BARRIER and not shape.sizes.any()  # size not recorded
-    if per_step < MANY or not len(shape.sizes) or unsized:
+    if not len(shape.sizes) or unsized:
         return None
     latency = _latency(case, shape)
     moved = rows.transfer_ns[shape.rows]

@@ -20,7 +20,6 @@ from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 
-SLOWER = 1.15  # floors of groups with such a rank over those without
 FEWEST = 4  # collectives of a kind
 
 
@@ -49,7 +48,7 @@ def find(case: Case) -> list[Finding]:
     slow, excess = _slow_groups(case, worse)
     moving = case.gained(excess) if slow else np.zeros(len(case.grid.steps))
     share = case.share(case.loss(cells) + moving)
-    if share.value < SMALLEST_SHARE or share.low <= 0:
+    if share.low < SMALLEST_SHARE:
         return []
     case.claims.cells(cells)
     case.claims.slow_ns += moving
@@ -93,7 +92,7 @@ def _of_groups(
         alike = mine & (kinds.size_bytes == size)
         others = kinds.floor_ns[alike & np.isin(kinds.group, without)]
         for kind in np.flatnonzero(alike & np.isin(kinds.group, with_one)):
-            if len(others) and kinds.floor_ns[kind] > SLOWER * np.median(others):
+            if len(others) and kinds.floor_ns[kind] > np.median(others):
                 rows = measured.rows.kind == kind
                 more = measured.rows.transfer_ns[rows] - np.median(others)
                 excess[rows] = np.minimum(np.maximum(more, 0), measured.rows.transfer_ns[rows])

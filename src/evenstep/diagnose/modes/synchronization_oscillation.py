@@ -27,7 +27,6 @@ MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one ha
 PASSED_ON = 0.5  # of the swing of the work shows in the steps: else it hides behind waiting
 BINS = 8  # of a long period; a short one has a bin per step
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
-FEWEST_SLOW, MOST_SLOW = 0.25, 0.75  # share of slow steps: less is an exception, more the rule
 
 
 class Swing(NamedTuple):
@@ -83,7 +82,7 @@ def _common(case: Case) -> Finding | None:
         return None
     change = case.less(np.clip(seen.lost_ns / np.maximum(work, 1.0), 0.0, 1.0))
     share = case.share(case.saved(change))
-    if share.value < SMALLEST_SHARE or share.low <= 0:
+    if share.low < SMALLEST_SHARE:
         return None
     return _finding(case, seen, share, [], change)
 
@@ -119,11 +118,9 @@ def _alternating(case: Case) -> Finding | None:
     seen = swing(loss)
     if seen is None or seen.peak.period > ALTERNATING:
         return None
-    if not FEWEST_SLOW <= float(seen.slow.mean()) <= MOST_SLOW:
-        return None
     mine = cells & seen.slow[:, None]
     share = case.share(case.loss(mine))
-    if share.value < SMALLEST_SHARE or share.low <= 0:
+    if share.low < SMALLEST_SHARE:
         return None
     case.claims.cells(mine)
     return _finding(case, seen, share, case.culprits(mine), case.relieved(mine))

@@ -23,10 +23,7 @@ from evenstep.trace.spool.layout import Phase
 Array = npt.NDArray[Any]
 
 SURE = 0.001  # p-value over all ranks
-GROWTH = 0.02  # of a step, over the run: a smaller drift is not worth a finding
 SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
-SMOOTH = 5  # blocks averaged
-FALLBACK = 0.2  # of the growth: noise that wanders falls back by more
 CLEAR = 4.0  # growth in standard errors of a block
 HOUR_NS = 3.6e12
 WARMER_CELSIUS = 3.0
@@ -57,11 +54,10 @@ def drifts(case: Case) -> list[Drift]:
     at, excess = thinned(hours, above_others(work))
     own = thinned(hours, work)[1]
     rows = np.array([part[0] for part in np.array_split(np.arange(len(hours)), len(at))])
-    least = GROWTH * float(np.median(grid.step_ns))
     found_ = []
     for column in range(grid.shape[1]):
         risen = isotonic(excess[:, column])
-        if risen[-1] - risen[0] < least or not _gradual(excess[:, column], risen):
+        if not _gradual(excess[:, column], risen):
             continue
         rate = trend(at, excess[:, column], excess[:, column] - risen)
         if rate.p * grid.shape[1] > SURE or trend(at, own[:, column]).slope <= 0:
@@ -80,9 +76,7 @@ def _gradual(excess: Array, risen: Array) -> bool:
     if growth < CLEAR * noise or len(risen) < 8:
         return False
     jump = float((risen[3:] - risen[:-3]).max())
-    smooth = np.convolve(excess, np.ones(SMOOTH) / SMOOTH, mode="valid")
-    fallback = float((np.maximum.accumulate(smooth) - smooth).max())
-    return jump < SUDDEN * growth and fallback < FALLBACK * growth
+    return jump < SUDDEN * growth
 
 
 def _onset(excess: Array, risen: Array) -> int:
