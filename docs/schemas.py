@@ -10,7 +10,7 @@ from evenstep.diagnose.compare.history import History
 from evenstep.diagnose.finding import Finding
 from evenstep.doctor.examination import Examination
 from evenstep.documents import schema_of
-from evenstep.probe.findings import ProbeFinding
+from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
 from evenstep.reproduce.published.estimate import ErrorEstimate
 from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
@@ -52,7 +52,8 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
     "doctor-1": {"": Examination},
     "history-1": {"": History},
     "lab.comparison-1": {"$defs/finding": Finding},
-    "probe-1": {"properties/findings/items": ProbeFinding},
+    "floors-1": {"": FloorsDocument},
+    "probe-1": {"": ProbeDocument},
     "simulation-1": {
         "properties/step_time": StepTime,
         "properties/shares": Shares,

@@ -1,7 +1,8 @@
 """What commands print as JSON: plain values of a result, and the schema, both from its type.
 
-A result is a dataclass; printed are the fields that its repr shows, and what it computes. `Meta` in
-an annotation says of a field what its type does not: bounds, words, a meaning. `docs/schemas.py`
+A result is a dataclass, of which the fields are printed that its repr shows, and what it computes;
+or it is put together as a dictionary, whose keys a `TypedDict` names. `Meta` in an annotation says
+of a field what its type does not: bounds, words, a meaning. `docs/schemas.py`
 writes published schemas from the types, and a test holds them to be current.
 """
 
@@ -17,11 +18,13 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Literal,
     NamedTuple,
     Union,
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
 )
 
 
@@ -38,6 +41,7 @@ class Meta(NamedTuple):
 Natural = Annotated[int, Meta(minimum=0)]
 Positive = Annotated[int, Meta(minimum=1)]
 Portion = Annotated[float, Meta(minimum=0, maximum=1)]  # of a whole
+Amount = Annotated[float, Meta(minimum=0)]
 
 _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 
@@ -76,6 +80,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return reduce(_annotated, arguments[1:], schema_of(arguments[0]))
+    if origin is Literal:
+        return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
     if origin in (Union, UnionType):
         return _union([schema_of(one) for one in arguments])
     if origin is tuple and arguments[-1] is not Ellipsis:
@@ -92,7 +98,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
         return {"type": "object", **held}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return {"type": "array", "items": schema_of(arguments[0])}
-    if is_dataclass(kind):
+    if is_dataclass(kind) or is_typeddict(kind):
         return _object(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [one.name.lower() for one in reversed(kind)]}
@@ -102,6 +108,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 def _printed(kind: Any) -> list[str]:
+    if is_typeddict(kind):
+        return list(kind.__annotations__)
     return [one.name for one in fields(kind) if one.repr] + list(getattr(kind, "computed", ()))
 
 

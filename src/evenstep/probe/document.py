@@ -2,19 +2,122 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Final, Literal, TypedDict
 
-from evenstep.probe.findings import Judgement
+from evenstep.documents import Amount, Meta, Natural, Positive, plain
+from evenstep.probe.findings import Judgement, ProbeFinding
 from evenstep.probe.outcome import ProbedPlace, ProbeResult
 from evenstep.statistics.outliers import Series
 
-SCHEMA = "evenstep.probe/1"
-FLOORS_SCHEMA = "evenstep.floors/1"
+SCHEMA: Final = "evenstep.probe/1"
+FLOORS_SCHEMA: Final = "evenstep.floors/1"
+
+
+class RepeatedTimes(TypedDict):
+    """Repeated measurements of one thing."""
+
+    median_ns: Natural
+    mad_ns: Natural
+    count: Positive
+
+
+class ComputeTimes(RepeatedTimes):
+    """Of matrix products."""
+
+    tflops: Amount
+
+
+class MemoryTimes(RepeatedTimes):
+    """Of copies."""
+
+    gBps: Amount
+
+
+class RankRow(TypedDict):
+    """What one rank can do."""
+
+    rank: Natural
+    node: str
+    host: str
+    device: str
+    compute: ComputeTimes | None
+    memory: MemoryTimes | None
+
+
+class AllReduceRow(RepeatedTimes):
+    """All-reduces of one size over one kind of group."""
+
+    bytes: Natural
+    ranks: Positive
+    nodes: Positive
+    algbw_gBps: Amount
+    busbw_gBps: Annotated[float, Meta("As nccl-tests defines it.", minimum=0)]
+
+
+PairRow = TypedDict(
+    "PairRow",
+    {"from": Natural, "to": Natural, "bytes": Natural, "transfer": RepeatedTimes, "gBps": Amount,
+     "latency": RepeatedTimes | None},
+)  # fmt: skip
+
+
+class NoiseRow(TypedDict):
+    """What a metric was held against."""
+
+    usual_ns: Natural
+    limit: Amount
+
+
+class ProbeDocument(TypedDict):
+    """What `--json` prints."""
+
+    schema: Literal["evenstep.probe/1"]
+    complete: Annotated[bool, Meta("Whether all that was planned was measured on every rank.")]
+    world: Positive
+    nodes: Natural
+    backend: str | None
+    seconds: Amount
+    verdict: str
+    ranks: list[RankRow]
+    all_reduce: list[AllReduceRow]
+    pairs: list[PairRow]
+    findings: list[ProbeFinding]
+    noise: Annotated[
+        dict[str, NoiseRow],
+        Meta("What each metric was held against: the usual value, and by what share slower "
+             "stands out."),
+    ]  # fmt: skip
+    limits: list[str]
+
+
+class FloorRow(TypedDict):
+    """What all-reduces of one size reach."""
+
+    op: str
+    bytes: Natural
+    time_ns: Natural
+    algbw_gBps: Amount
+    busbw_gBps: Amount
+    ranks: Positive
+    nodes: Positive
+    in_place: bool
+    dtype: str
+    wrong: Natural | None
+
+
+class FloorsDocument(TypedDict):
+    """What `--floors` writes."""
+
+    schema: Literal["evenstep.floors/1"]
+    world: Positive
+    nodes: Natural
+    backend: str | None
+    floors: list[FloorRow]
 
 
 def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict[str, Any]:
     """Everything, for `--json`."""
-    return {
+    whole: ProbeDocument = {
         "schema": SCHEMA,
         "complete": outcome.whole,
         "world": outcome.world,
@@ -24,15 +127,20 @@ def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict
         "verdict": verdict(outcome, judged),
         "ranks": [_rank(outcome, place) for _, place in sorted(outcome.places.items())],
         "all_reduce": [
-            {"bytes": row.bytes, "ranks": row.ranks, "nodes": row.nodes, **row.times.to_json(),
+            {"bytes": row.bytes, "ranks": row.ranks, "nodes": row.nodes, **_times(row.times),
              "algbw_gBps": short(row.algbw_gBps), "busbw_gBps": short(row.busbw_gBps)}
             for row in outcome.reductions
         ],
         "pairs": _pairs(outcome),
-        "findings": [finding.to_json() for finding in judged.findings],
-        "noise": {name: found.to_json() for name, found in judged.standings.items()},
+        "findings": list(judged.findings),
+        "noise": {
+            name: {"usual_ns": round(found.usual_ns), "limit": round(found.limit, 4)}
+            for name, found in judged.standings.items()
+        },
         "limits": list(outcome.limits),
     }  # fmt: skip
+    found: dict[str, Any] = plain(whole)
+    return found
 
 
 def verdict(outcome: ProbeResult, judged: Judgement) -> str:
@@ -50,15 +158,23 @@ def verdict(outcome: ProbeResult, judged: Judgement) -> str:
     return f"{head}: {first.observation}{more}."
 
 
-def _rank(outcome: ProbeResult, place: ProbedPlace) -> dict[str, Any]:
+def _times(series: Series) -> RepeatedTimes:
+    return {
+        "median_ns": round(series.median_ns),
+        "mad_ns": round(series.mad_ns),
+        "count": len(series.values_ns),
+    }
+
+
+def _rank(outcome: ProbeResult, place: ProbedPlace) -> RankRow:
     compute, memory = outcome.compute.get(place.rank), outcome.memory.get(place.rank)
     return {
         "rank": place.rank,
         "node": outcome.node_name(place.rank),
         "host": place.host,
         "device": place.device,
-        "compute": compute and {**compute.to_json(), "tflops": _tflops(place, compute)},
-        "memory": memory and {**memory.to_json(), "gBps": _memory_gBps(place, memory)},
+        "compute": {**_times(compute), "tflops": _tflops(place, compute)} if compute else None,
+        "memory": {**_times(memory), "gBps": _memory_gBps(place, memory)} if memory else None,
     }
 
 
@@ -71,8 +187,8 @@ def _memory_gBps(place: ProbedPlace, times: Series) -> float:  # noqa: N802
     return short(2 * place.copied_bytes / max(times.median_ns, 1.0))
 
 
-def _pairs(outcome: ProbeResult) -> list[dict[str, Any]]:
-    found = []
+def _pairs(outcome: ProbeResult) -> list[PairRow]:
+    found: list[PairRow] = []
     for edge, times in sorted(outcome.transfer.items()):
         latency = outcome.latency.get(edge) or outcome.latency.get(edge[::-1])
         found.append(
@@ -80,9 +196,9 @@ def _pairs(outcome: ProbeResult) -> list[dict[str, Any]]:
                 "from": edge[0],
                 "to": edge[1],
                 "bytes": outcome.message_bytes,
-                "transfer": times.to_json(),
+                "transfer": _times(times),
                 "gBps": short(outcome.message_bytes / max(times.median_ns, 1.0)),
-                "latency": latency and latency.to_json(),
+                "latency": _times(latency) if latency else None,
             }
         )
     return found
@@ -93,7 +209,7 @@ def short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def floors(outcome: ProbeResult) -> dict[str, Any]:
+def floors(outcome: ProbeResult) -> FloorsDocument:
     """What this fabric reaches with nobody late; `evenstep diagnose` reads it beside a trace."""
     return {
         "schema": FLOORS_SCHEMA,

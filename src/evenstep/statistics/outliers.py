@@ -12,7 +12,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 ALARM = 0.01
 BLOCKS = 5
@@ -59,14 +59,6 @@ class Series:
         variance = sum((part - mean) ** 2 for part in parts) / (BLOCKS - 1)
         return max(plain, math.sqrt(variance / BLOCKS)) / middle
 
-    def to_json(self) -> dict[str, Any]:
-        """For people and JSON."""
-        return {
-            "median_ns": round(self.median_ns),
-            "mad_ns": round(self.mad_ns),
-            "count": len(self.values_ns),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Outliers(Generic[Key]):
@@ -76,10 +68,6 @@ class Outliers(Generic[Key]):
     limit: float  # slower than the usual by more than this share stands out
     factors: Mapping[Key, float]  # of those that do: how many times the usual, slowest first
     ratios: Mapping[Key, float]  # of all
-
-    def to_json(self) -> dict[str, float]:
-        """For people and JSON."""
-        return {"usual_ns": round(self.usual_ns), "limit": round(self.limit, 4)}
 
 
 def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5) -> Outliers[Key]:
