@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from evenstep.cli.collect import Collection
+from evenstep.cli.completion import Completions
+from evenstep.cli.demo import DemoRuns
+from evenstep.cli.selftest import SelfTest
 from evenstep.diagnose.compare.history import History
 from evenstep.diagnose.finding import Finding
 from evenstep.doctor.examination import Examination
@@ -48,12 +52,16 @@ not known is null.
 #: Where in a schema a type of ours stands, by name and place; "" is the whole document.
 FROM_TYPES: dict[str, dict[str, Any]] = {
     "alert-1": {"properties/finding": Finding},
+    "collection-1": {"": Collection},
+    "completion-1": {"": Completions},
+    "demo-1": {"": DemoRuns},
     "diagnosis-1": {"$defs/finding": Finding},
     "doctor-1": {"": Examination},
     "history-1": {"": History},
     "lab.comparison-1": {"$defs/finding": Finding},
     "floors-1": {"": FloorsDocument},
     "probe-1": {"": ProbeDocument},
+    "selftest-1": {"": SelfTest},
     "simulation-1": {
         "properties/step_time": StepTime,
         "properties/shares": Shares,

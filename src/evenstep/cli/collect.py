@@ -6,12 +6,14 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 from evenstep.cli import files
 from evenstep.cli.arguments import add_json, seconds
 from evenstep.cli.terminal import print_json
+from evenstep.documents import Document, Meta, Natural, Positive
 from evenstep.errors import TraceError, UsageError
 from evenstep.trace.pack import CollectableSpool, look, write_pack
 from evenstep.trace.spool.files import write_whole
@@ -27,7 +29,28 @@ node and attempt, which every command reads. A file appears whole or not at all;
 complete is not written again, so that collecting may be interrupted and repeated. With --every it
 goes on while the job runs, and ends with it."""
 
-SCHEMA = "evenstep.collection/1"
+
+@dataclass(frozen=True, slots=True)
+class CollectedPack:
+    """A file that holds a node's traces."""
+
+    path: str
+    attempt: Natural
+    node: str
+    ranks: Positive
+    bytes: Natural
+    written: Annotated[bool, Meta("False where it was complete before.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection(Document):
+    """The files of a run."""
+
+    schema: ClassVar[str] = "evenstep.collection/1"
+
+    run: str
+    into: str
+    packs: tuple[CollectedPack, ...]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,15 +84,14 @@ def main(args: argparse.Namespace) -> int:
             break
         time.sleep(args.every)
     if args.json:
-        document = {"schema": SCHEMA, "run": str(source.path), "into": str(target.path)}
-        print_json({**document, "packs": packs})
+        print_json(Collection(str(source.path), str(target.path), tuple(packs)).to_json())
     return 0
 
 
 def _collected(
     source: RunFolder, target: RunFolder, spools: Mapping[tuple[int, str], list[CollectableSpool]]
-) -> list[dict[str, Any]]:
-    """One look: what is new is written; every file there is now, as plain values."""
+) -> list[CollectedPack]:
+    """One look: what is new is written; every file there is now."""
     if spools and source.facts_path.exists():
         target.write({key: fact for key, fact in source.read().items() if key != "schema"})
     packs = []
@@ -78,8 +100,7 @@ def _collected(
         written = _collect(pack, found)
         _take_mark(source.preemption_path(attempt), target.preemption_path(attempt))
         size, ranks = pack.stat().st_size, len(found)
-        packs.append({"path": str(pack), "attempt": attempt, "node": node, "ranks": ranks,
-                      "bytes": size, "written": written})  # fmt: skip
+        packs.append(CollectedPack(str(pack), attempt, node, ranks, size, written))
     return packs
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import print_json
+from evenstep.documents import Document
 
 HELP = """Print what your shell needs to complete commands and options.
 
@@ -14,8 +17,16 @@ HELP = """Print what your shell needs to complete commands and options.
   eval "$(evenstep completion zsh)"         in ~/.zshrc
   evenstep completion fish | source         in ~/.config/fish/config.fish"""
 
-SCHEMA = "evenstep.completion/1"
 SHELLS = ("bash", "zsh", "fish")
+
+
+@dataclass(frozen=True, slots=True)
+class Completions(Document):
+    """Every command with its long options."""
+
+    schema: ClassVar[str] = "evenstep.completion/1"
+
+    commands: Mapping[str, list[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the script."""
     options = _options()
     if args.json:
-        print_json({"schema": SCHEMA, "commands": options})
+        print_json(Completions(options).to_json())
         return 0
     lines = _fish(options) if args.shell == "fish" else _bash(options, zsh=args.shell == "zsh")
     print("\n".join(lines))

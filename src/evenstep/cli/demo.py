@@ -10,13 +10,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 from evenstep.cli import child
 from evenstep.cli.arguments import MOST_STEPS, add_json, whole
 from evenstep.cli.terminal import print_json, say
+from evenstep.documents import Document
 from evenstep.errors import UsageError
 
 HELP = """See evenstep at work on a real job, on this machine and without a GPU.
@@ -25,11 +28,29 @@ Four ranks train a small GPT: first undisturbed, then with one rank that collect
 backward, and with pacing on. Every command is printed before it runs, so that it can be repeated by
 hand; each run ends with its verdict, and a page to look around in is written beside it."""
 
-SCHEMA = "evenstep.demo/1"
 RANKS = 4
 EVENSTEP = [sys.executable, "-m", "evenstep"]
 #: The job: beside this module where evenstep is installed, among the examples in a checkout.
 JOB = (Path(__file__).with_name("gpt.py"), Path(__file__).parents[3] / "examples" / "gpt.py")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """One of its runs, and its page."""
+
+    name: str
+    run: str
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRuns(Document):
+    """Where the demo's runs and their pages lie."""
+
+    schema: ClassVar[str] = "evenstep.demo/1"
+
+    folder: str
+    runs: tuple[DemoRun, ...]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +81,8 @@ def main(args: argparse.Namespace) -> int:
         say(f"the demo stops here: `{_shown(error.cmd)[2:]}` failed with code {error.returncode}")
         return int(error.returncode) if error.returncode > 0 else 128 - int(error.returncode)
     if args.json:
-        runs = [{"name": name, "run": str(page.parent), "page": str(page)}
-                for name, page in pages.items()]  # fmt: skip
-        print_json({"schema": SCHEMA, "folder": str(folder), "runs": runs})
+        runs = tuple(DemoRun(name, str(page.parent), str(page)) for name, page in pages.items())
+        print_json(DemoRuns(str(folder), runs).to_json())
         return 0
     _heading("The reports, to open in a browser")
     for page in pages.values():

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import print_json, say
+from evenstep.documents import Document, Meta
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,11 +27,23 @@ Alone it starts two ranks on this machine. Under a launcher (torchrun … -m eve
 python -m evenstep selftest) each rank takes part and the last is held; rank 0 diagnoses the ranks
 whose traces it can read. The exit code is 0 where just the held rank was named, 1 where not."""
 
-SCHEMA = "evenstep.selftest/1"
 RANKS = 2
 STEPS = 40
 HELD_S = 0.05
 WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest(Document):
+    """Whether a known delay was found on this machine."""
+
+    schema: ClassVar[str] = "evenstep.selftest/1"
+
+    works: Annotated[bool, Meta("Just the held rank was named.")]
+    held_rank: int
+    named_ranks: tuple[int, ...]
+    held_ms: float
+    found_ms: Annotated[float | None, Meta("What the first finding costs a step; unknown is null.")]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,10 +129,7 @@ def _judge(run: Path, held: int, *, as_json: bool) -> bool:
     named, found_ms = _named(found)
     works = named == [held]
     if as_json:
-        print_json({
-            "schema": SCHEMA, "works": works, "held_rank": held, "named_ranks": named,
-            "held_ms": 1e3 * HELD_S, "found_ms": found_ms,
-        })  # fmt: skip
+        print_json(SelfTest(works, held, tuple(named), 1e3 * HELD_S, found_ms).to_json())
     elif works:
         print(
             f"evenstep works here: rank {held} was held {1e3 * HELD_S:.0f} ms a step and is named"

@@ -37,7 +37,7 @@ _RING = "collectives.nccl_algo=ring"
 SEVERAL = (
     Pair("16 H100, 2 nodes, 8×400G, 16 GiB", 465.0, "dgx-h100", 2, 16 * GIB),
     Pair("16 H100, 2 nodes, 8×400G, 1 GiB", 446.0, "dgx-h100", 2, GIB),
-    Pair("32 H100, 4 nodes, 8×400G RoCE, 8 GiB", 320.0, "dgx-h100", 4, 8 * GIB),
+    Pair("32 H100, 4 nodes, RoCE, 8 GiB", 320.0, "dgx-h100", 4, 8 * GIB),
     Pair("1,984 H200, 248 nodes, 512 MiB", 350.0, "dgx-h100", 248, 512 * MIB,
          note="measured between 300 and 350"),
     Pair("16 A100, 2 nodes, 8×200G, 8 GiB", 238.0, "dgx-a100", 2, 8 * GIB),
@@ -47,8 +47,8 @@ SEVERAL = (
     Pair("16 A100, 2 nodes, 8×100G RoCE", 75.0, "dgx-a100", 2, 8 * GIB,
          ("cluster.nic_gBps=12.5", _RING),
          "ring; NCCL's maintainers call the measurement low (NVIDIA/nccl issue 495)"),
-    Pair("8 H100 as 2×4, 4×400G, tree, 16 MiB", 120.0, "dgx-h100", 2, 16 * MIB, _TREE),
-    Pair("8 H100 as 2×4, 4×400G, tree, 256 MiB", 159.0, "dgx-h100", 2, 256 * MIB, _TREE),
+    Pair("8 H100 as 2×4, tree, 16 MiB", 120.0, "dgx-h100", 2, 16 * MIB, _TREE),
+    Pair("8 H100 as 2×4, tree, 256 MiB", 159.0, "dgx-h100", 2, 256 * MIB, _TREE),
 )  # fmt: skip
 _MODEL = (
     "simulated: NCCL's own choice of algorithm and protocol, its latencies and its shares of links "
