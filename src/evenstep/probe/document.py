@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from evenstep.documents import Amount, Meta, Natural, Positive, plain
 from evenstep.probe.findings import Judgement, ProbeFinding
 from evenstep.probe.outcome import ProbedPlace, ProbeResult
 from evenstep.statistics.outliers import Series
-
-SCHEMA: Final = "evenstep.probe/1"
-FLOORS_SCHEMA: Final = "evenstep.floors/1"
 
 
 class RepeatedTimes(TypedDict):
@@ -33,7 +30,7 @@ class MemoryTimes(RepeatedTimes):
     gBps: Amount
 
 
-class RankRow(TypedDict):
+class ProbedRank(TypedDict):
     """What one rank can do."""
 
     rank: Natural
@@ -78,7 +75,7 @@ class ProbeDocument(TypedDict):
     backend: str | None
     seconds: Amount
     verdict: str
-    ranks: list[RankRow]
+    ranks: list[ProbedRank]
     all_reduce: list[AllReduceRow]
     pairs: list[PairRow]
     findings: list[ProbeFinding]
@@ -118,7 +115,7 @@ class FloorsDocument(TypedDict):
 def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict[str, Any]:
     """Everything, for `--json`."""
     whole: ProbeDocument = {
-        "schema": SCHEMA,
+        "schema": "evenstep.probe/1",
         "complete": outcome.whole,
         "world": outcome.world,
         "nodes": outcome.nodes,
@@ -166,7 +163,7 @@ def _times(series: Series) -> RepeatedTimes:
     }
 
 
-def _rank(outcome: ProbeResult, place: ProbedPlace) -> RankRow:
+def _rank(outcome: ProbeResult, place: ProbedPlace) -> ProbedRank:
     compute, memory = outcome.compute.get(place.rank), outcome.memory.get(place.rank)
     return {
         "rank": place.rank,
@@ -212,7 +209,7 @@ def short(value: float) -> float:
 def floors(outcome: ProbeResult) -> FloorsDocument:
     """What this fabric reaches with nobody late; `evenstep diagnose` reads it beside a trace."""
     return {
-        "schema": FLOORS_SCHEMA,
+        "schema": "evenstep.floors/1",
         "world": outcome.world,
         "nodes": outcome.nodes,
         "backend": outcome.backend,
