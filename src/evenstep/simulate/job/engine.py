@@ -185,7 +185,8 @@ def shares(done: Done) -> StepShares:
                 found["input"][mine] += length
             elif one.kind not in (COMPUTE, SLOWED) or one.phase is Phase.SYNC:
                 found["blocked"][mine] += length
-                found["waited"][mine] += np.clip(_waited(done, role, one, now, mine), 0.0, length)
+                waited = _waited(done, role, one, now, mine)
+                found["waited"][mine] += np.fmin(np.fmax(waited, 0.0), length)
             now = end
     over = done.over
     work = over - done.begin - found["blocked"] - done.held
@@ -195,14 +196,15 @@ def shares(done: Done) -> StepShares:
 
 
 def _waited(done: Done, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
-    """Of the time blocked, what others were late; what is over before the last entry is theirs."""
+    """Of the time blocked, what others were late; what is over before the last entry is theirs.
+    NaN where a rank has no part."""
     if one.kind == COLLECTIVE:
-        return np.asarray(np.nan_to_num(done.last_entry(one.instance)[mine] - now))
+        return np.asarray(done.last_entry(one.instance)[mine] - now)
     waited, reached = np.zeros(len(now)), now
     for collective in one.waits:
         instance = role.operations[collective].instance
-        last = np.nan_to_num(done.last_entry(instance)[mine])
-        waited = waited + np.maximum(last - reached, 0.0)
+        last = done.last_entry(instance)[mine]
+        waited = waited + np.fmax(last - reached, 0.0)
         reached = np.maximum(reached, done.end[collective, mine])
     return np.asarray(waited)
 

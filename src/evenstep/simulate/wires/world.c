@@ -20,11 +20,15 @@ typedef int32_t i32;
 
 enum { COMPUTE, COLLECTIVE, SLOWED, DROP, URGENT };
 enum { STUCK = -1, PAUSED = -2 };
+enum { TOGETHER = 8 }; /* ranks whose cells are copied side by side */
 
 static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than this are one */
 static const double EQUAL = 1e-10;                      /* of rates */
 static const double STEADY = 1e-14;                     /* of a round's length */
 static const double LEAST_SHARE = 0.05; /* of a link, left by what does not yield */
+
+static double larger(double a, double b) { return a > b ? a : b; } /* neither is NaN: as one move */
+static double smaller(double a, double b) { return a < b ? a : b; }
 
 static void *some(i64 count, size_t size) {
     void *found = calloc(count > 0 ? (size_t)count : 1, size);
@@ -119,9 +123,13 @@ typedef struct { /* one collective of one step */
     i32 point_count;
 } Instance;
 
+typedef struct { /* an operation of a rank: what it takes; when it was entered and over, NAN not yet */
+    double value, enter, end;
+} Cell;
+
 struct Step {
     Graph *graph;
-    double *value, *enter, *end;
+    Cell *cell; /* by rank, then operation */
     Instance **instance;
     double *scale;
     i64 open;   /* operations that have no end */
@@ -169,6 +177,12 @@ typedef struct {
     i32 rank;
 } Timed;
 
+typedef struct { /* what a point does next */
+    double time;
+    i64 number;
+    Point *point;
+} Due;
+
 typedef struct {
     i32 links, ranks, jobs, hops;
     double goodput, now;
@@ -183,6 +197,8 @@ typedef struct {
     i32 streams;
     i32 *at_step, *at; /* of each stream */
     double *until;
+    i32 *met; /* of what the next operation needs, how many are over, and when the last of these was */
+    double *ready;
     char *queued, *is_hungry;
     i32 *queue;
     i32 queue_count;
@@ -193,6 +209,8 @@ typedef struct {
     i32 *heap, heap_count;
     Timed *timed;
     i64 timed_count, timed_room, timed_number;
+    Due *due; /* a heap, of each point at most one */
+    i32 due_count;
     Delay *delays;
     i32 delay_count;
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
@@ -214,7 +232,8 @@ struct Point {
     Point *before, *after;
     i32 id, message, mode;
     i32 first, length, row, ring; /* messages since the point before: first of them, how many */
-    i64 due, told;                /* numbers of the timed events that are meant */
+    i32 due;                      /* place of its event among the due, -1: none */
+    i64 told;                     /* number of the timed event that is meant */
     /* rounds `round` to `round + count - 1` begin at `begin`, a period apart */
     i32 round, count;
     double begin, period, on, hop, rate; /* on: of a hop, the time on the wire */
@@ -234,6 +253,10 @@ struct Point {
     double *early; /* of each end: what follows from the segment's own entries */
 };
 
+
+static Cell *cell_of(const Step *s, i32 rank, i32 operation) {
+    return &s->cell[(i64)rank * s->graph->widest + operation];
+}
 
 static void lists_free(Lists *lists) { free(lists->start); free(lists->entry); }
 
@@ -268,6 +291,8 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     if (goodput < 1) w->present = some(links * jobs, sizeof(i32));
     i64 lanes = (i64)w->ranks * streams;
     w->at_step = some(lanes, sizeof(i32)), w->at = some(lanes, sizeof(i32));
+    w->met = some(lanes, sizeof(i32)), w->ready = some(lanes, sizeof(double));
+    for (i64 l = 0; l < lanes; l++) w->ready[l] = -INFINITY;
     w->until = some(lanes, sizeof(double)), w->begun = some(w->ranks, sizeof(double));
     w->queued = some(w->ranks, 1), w->is_hungry = some(w->ranks, 1);
     w->queue = some(w->ranks, sizeof(i32));
@@ -348,7 +373,7 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
         if (other[m] >= 0) s->need[other[m]]++;
         s->narrow[m] = INFINITY;
         for (i64 h = route[m]; h < route[m + 1]; h++)
-            s->narrow[m] = fmin(s->narrow[m], w->link[link[h]].capacity);
+            s->narrow[m] = smaller(s->narrow[m], w->link[link[h]].capacity);
         if (!f->closed) s->delay[m] = delay_number(w, latency[m]);
     }
     s->by_gate = lists_of(f->participants, s->count, gate);
@@ -422,10 +447,11 @@ void world_feed(World *w, i64 job, i64 graph, const double *value, const double 
     Job *j = &w->job[job];
     Step *s = some(1, sizeof(Step));
     Graph *g = s->graph = w->graphs[graph];
-    i64 cells = (i64)g->widest * j->ranks;
-    s->value = copied(value, cells, sizeof(double));
-    s->enter = some(cells, sizeof(double)), s->end = some(cells, sizeof(double));
-    for (i64 i = 0; i < cells; i++) s->enter[i] = s->end[i] = NAN;
+    s->cell = some((i64)g->widest * j->ranks, sizeof(Cell));
+    for (i32 block = 0; block < j->ranks; block += TOGETHER)
+        for (i32 o = 0; o < g->widest; o++)
+            for (i32 r = block; r < j->ranks && r < block + TOGETHER; r++)
+                *cell_of(s, r, o) = (Cell){value[(i64)o * j->ranks + r], NAN, NAN};
     s->instance = some(g->instances, sizeof(Instance *));
     s->scale = copied(scale, g->instances, sizeof(double));
     for (i32 r = 0; r < j->ranks; r++) s->open += g->start[g->role[r] + 1] - g->start[g->role[r]];
@@ -500,6 +526,35 @@ static Timed timed_pop(World *w) {
     return found;
 }
 
+static int sooner_due(const Due *a, const Due *b) {
+    return a->time < b->time || (a->time == b->time && a->number < b->number);
+}
+static void due_put(World *w, Due item, i32 place) {
+    while (place && sooner_due(&item, &w->due[(place - 1) / 4])) {
+        w->due[place] = w->due[(place - 1) / 4], w->due[place].point->due = place;
+        place = (place - 1) / 4;
+    }
+    for (;;) {
+        i32 first = 4 * place + 1, best = -1;
+        for (i32 c = first; c < first + 4 && c < w->due_count; c++)
+            if (best < 0 || sooner_due(&w->due[c], &w->due[best])) best = c;
+        if (best < 0 || !sooner_due(&w->due[best], &item)) break;
+        w->due[place] = w->due[best], w->due[place].point->due = place;
+        place = best;
+    }
+    w->due[place] = item, item.point->due = place;
+}
+static void due_at(World *w, double time, Point *p) {
+    due_put(w, (Due){time, w->timed_number++, p}, p->due < 0 ? w->due_count++ : p->due);
+}
+static void due_drop(World *w, Point *p) {
+    i32 place = p->due;
+    if (place < 0) return;
+    p->due = -1;
+    Due last = w->due[--w->due_count];
+    if (last.point != p) due_put(w, last, place);
+}
+
 /* -- the network: max-min fair rates ------------------------------------------------------------ */
 
 static double available(const World *w, i32 l) {
@@ -510,7 +565,7 @@ static double available(const World *w, i32 l) {
         for (i32 j = 0; j < w->jobs; j++) present += w->present[(i64)l * w->jobs + j] > 0;
         if (present > 1) capacity *= pow(w->goodput, present - 1);
     }
-    return link->steady > 0 ? fmax(capacity - link->steady, LEAST_SHARE * capacity) : capacity;
+    return link->steady > 0 ? larger(capacity - link->steady, LEAST_SHARE * capacity) : capacity;
 }
 static void soil(World *w, i32 l, int all) {
     Link *link = &w->link[l];
@@ -567,7 +622,7 @@ static void fill(World *w, i32 touched) {
     i32 *heap = w->level_heap, count = touched;
     for (i32 i = 0; i < touched; i++) {
         i32 l = heap[i] = w->touched[i];
-        w->level[l] = fmax(w->rest[l], 0) / w->unfrozen[l];
+        w->level[l] = larger(w->rest[l], 0) / w->unfrozen[l];
     }
     for (i32 i = count / 2; i-- > 0;) level_down(w, heap, count, i);
     while (count) {
@@ -577,7 +632,7 @@ static void fill(World *w, i32 touched) {
             if (count) level_down(w, heap, count, 0);
             continue;
         }
-        double level = fmax(w->rest[l], 0) / w->unfrozen[l];
+        double level = larger(w->rest[l], 0) / w->unfrozen[l];
         if (level > w->level[l]) { /* what was frozen since has left more to each */
             w->level[l] = level;
             level_down(w, heap, count, 0);
@@ -630,7 +685,7 @@ static void set_rate(World *w, i32 a, double rate) {
     Active *x = &w->active[a];
     x->left -= x->rate * (w->now - x->since);
     x->since = w->now, x->rate = rate;
-    x->finish = w->now + fmax(x->left, 0) / rate;
+    x->finish = w->now + larger(x->left, 0) / rate;
     if (x->place < 0) {
         w->heap[w->heap_count] = a, x->place = w->heap_count++;
         heap_up(w, x->place);
@@ -654,7 +709,7 @@ static void settle(World *w, i32 count, i32 touched) {
     }
     for (i32 t = 0; t < touched; t++) {
         Link *link = &w->link[w->touched[t]];
-        link->peak = fmax(link->peak, link->load + link->steady);
+        link->peak = larger(link->peak, link->load + link->steady);
     }
 }
 
@@ -667,7 +722,7 @@ static int alone(World *w, i32 a) {
     double rate = s->narrow[x->message];
     for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
         Link *link = &w->link[s->link[h]];
-        link->load = rate, link->peak = fmax(link->peak, link->load);
+        link->load = rate, link->peak = larger(link->peak, link->load);
         if (x->bottleneck < 0 && link->capacity == rate)
             x->bottleneck = s->link[h], link->stopped = 1;
     }
@@ -808,7 +863,7 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
     if (f->steady > 0) {
         for (i64 h = s->route[message]; h < s->route[message + 1]; h++) {
             Link *link = &w->link[s->link[h]];
-            link->peak = fmax(link->peak, link->load + link->steady);
+            link->peak = larger(link->peak, link->load + link->steady);
         }
         set_rate(w, a, f->steady);
     } else
@@ -860,7 +915,7 @@ static i32 *needs(Instance *of, i32 round) {
 
 static void through(World *w, Instance *of, i32 rank, double end) {
     Job *j = &w->job[of->job];
-    of->step->end[(i64)of->operation[of->flow->of_rank[rank]] * j->ranks + rank - j->first] = end;
+    cell_of(of->step, rank - j->first, of->operation[of->flow->of_rank[rank]])->end = end;
     of->step->open--;
     of->open--;
     wake(w, rank);
@@ -987,14 +1042,14 @@ static Hops *hops_of(const Stage *s, double scale) {
             i32 m = row + (start + k) % s->ring;
             if (s->shared[m]) { sum = most = 0; continue; }
             h->lead[m] = sum, sum += h->hop[m];
-            h->top[m] = most = fmax(most, h->hop[m]);
+            h->top[m] = most = larger(most, h->hop[m]);
         }
         sum = most = 0;
         for (i32 k = s->ring; k-- > 1;) {
             i32 m = row + (start + k) % s->ring, c = 0;
             if (s->shared[m]) { sum = most = 0; continue; }
             h->rest[m] = sum += h->hop[m];
-            h->worst[m] = most = fmax(most, h->hop[m]);
+            h->worst[m] = most = larger(most, h->hop[m]);
             while (h->length[c] != most) c++;
             h->kind[m] = c;
         }
@@ -1078,8 +1133,8 @@ static int sent_arrives(Point *p, i32 round, const Hops *h, Arrival *found) {
     while (p->read + 1 < q->pieces && q->piece[p->read + 1].round <= of) {
         const Piece *past = &q->piece[p->read++];
         i32 last = q->piece[p->read].round - 1;
-        p->folded = fmax(p->folded, past->first - past->round * worst);
-        p->folded = fmax(p->folded, piece_at(past, last) - last * worst);
+        p->folded = larger(p->folded, past->first - past->round * worst);
+        p->folded = larger(p->folded, piece_at(past, last) - last * worst);
     }
     const Piece *now = &q->piece[p->read];
     i32 left = q->known - of;
@@ -1091,7 +1146,7 @@ static int sent_arrives(Point *p, i32 round, const Hops *h, Arrival *found) {
         return 1;
     }
     double ahead = sum + (round - p->length) * worst;
-    double best = fmax(p->folded, now->first - now->round * worst);
+    double best = larger(p->folded, now->first - now->round * worst);
     overtake(found, best + ahead, worst);
     if (now->period > worst) overtake(found, piece_at(now, of) + sum, now->period);
     return 1;
@@ -1107,8 +1162,8 @@ static int arrival(Point *p, i32 round, Arrival *found) {
 
 /* -- on the links */
 
-static void timed_point(World *w, double time, Point *p, i64 *number) {
-    *number = w->timed_number;
+static void tell_at(World *w, double time, Point *p) {
+    p->told = w->timed_number;
     at_time(w, time, NULL, -1 - p->id);
 }
 
@@ -1147,27 +1202,27 @@ static void part_with(World *w, Point *p) {
     Active *x = &w->active[p->partner];
     double moved = 0, now = w->now;
     if (now > p->met) {
-        double from = fmax(p->met, p->begin), apart = fmin(now, fmax(p->begin, p->met)) - p->met;
+        double from = larger(p->met, p->begin), apart = smaller(now, larger(p->begin, p->met)) - p->met;
         double on = 0;
         if (now > from) {
             double start = from - p->begin, end = now - p->begin; /* into the train */
             i32 one = (i32)floor(start / p->period), other = (i32)floor(end / p->period);
             double into = start - one * p->period, out = end - other * p->period;
-            on = other * p->on + fmin(out, p->on) - one * p->on - fmin(into, p->on);
+            on = other * p->on + smaller(out, p->on) - one * p->on - smaller(into, p->on);
             apart += (now - from) - on;
         }
         moved = on * p->beside + apart * p->apart;
     }
     x->left -= moved, x->since = now, x->pair = NULL;
     p->partner = -1;
-    x->finish = now + fmax(x->left, 0) / x->rate;
+    x->finish = now + larger(x->left, 0) / x->rate;
     heap_set(w, (i32)(x - w->active), x->finish);
 }
 
 /* When the partner is through: it moves slower while a message of the train is on the wire. */
 static void partner_ends(World *w, Point *p) {
     Active *x = &w->active[p->partner];
-    double left = fmax(x->left, 0), now = p->met, into = 0;
+    double left = larger(x->left, 0), now = p->met, into = 0;
     if (now < p->begin) {
         double wait = p->begin - now;
         if (left <= wait * p->apart) {
@@ -1243,14 +1298,14 @@ static void halves(const World *w, const Point *p, const Active *x, double *mine
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
         const Link *link = &w->link[s->link[k]];
         double *least = link->count ? &both : &own;
-        *least = fmin(*least, link->capacity);
+        *least = smaller(*least, link->capacity);
     }
     for (i64 k = t->route[x->message]; k < t->route[x->message + 1]; k++) {
         const Link *link = &w->link[t->link[k]];
-        if (!link->points) other = fmin(other, link->capacity);
+        if (!link->points) other = smaller(other, link->capacity);
     }
-    if (own < both / 2) *mine = own, *theirs = fmin(other, both - own);
-    else if (other < both / 2) *theirs = other, *mine = fmin(own, both - other);
+    if (own < both / 2) *mine = own, *theirs = smaller(other, both - own);
+    else if (other < both / 2) *theirs = other, *mine = smaller(own, both - other);
     else *mine = *theirs = both / 2;
 }
 
@@ -1288,7 +1343,7 @@ static void tell_when_due(World *w, Point *p) {
     Point *next = p->after;
     if (next->waits || !next->length || p->round <= p->of->flow->rounds - next->length) return;
     next->waits = 1;
-    timed_point(w, w->now + p->of->hops->lead[seat(next, next->length - 1)], next, &next->told);
+    tell_at(w, w->now + p->of->hops->lead[seat(next, next->length - 1)], next);
 }
 
 static void point_over(World *w, Point *p, double end) {
@@ -1307,7 +1362,7 @@ static void point_next(World *w, Point *p) {
         else tell_when_due(w, p);
         return;
     }
-    double begin = fmax(p->came, next.time);
+    double begin = larger(p->came, next.time);
     if (p->round < rounds) {
         point_start(w, p, begin);
         tell_when_due(w, p);
@@ -1315,7 +1370,7 @@ static void point_next(World *w, Point *p) {
     }
     ends_told(w, p->after);
     p->mode = AWAITING, p->begin = begin;
-    if (begin > w->now + SAME_NS) timed_point(w, begin, p, &p->due);
+    if (begin > w->now + SAME_NS) due_at(w, begin, p);
     else point_over(w, p, begin);
 }
 
@@ -1346,7 +1401,7 @@ static void train_of(Point *p) {
 }
 
 static void point_due(World *w, Point *p) {
-    timed_point(w, p->begin + (p->count - 1) * p->period + p->hop, p, &p->due);
+    due_at(w, p->begin + (p->count - 1) * p->period + p->hop, p);
 }
 
 /* Its round begins then, and has all its links to itself or shares them with one. */
@@ -1355,7 +1410,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
     double bytes = s->bytes[p->message] * p->of->scale;
     double old = p->on, sent = 0;
     int midway = p->mode == TRAIN && p->begin < w->now; /* cut while on the wire */
-    if (midway) sent = fmin((w->now - p->begin) / old, 1);
+    if (midway) sent = smaller((w->now - p->begin) / old, 1);
     p->rate = rate, p->on = bytes / rate, p->hop = p->on + s->latency[p->message];
     if (midway) p->begin = w->now - sent * p->on;
     p->mode = TRAIN, p->partner = partner;
@@ -1377,7 +1432,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
     }
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
         Link *link = &w->link[s->link[k]];
-        link->peak = fmax(link->peak, link->count ? peak : rate);
+        link->peak = larger(link->peak, link->count ? peak : rate);
     }
     point_due(w, p);
     delivers(w, p, p->round, p->begin + p->hop, p->period, p->of->flow->rounds);
@@ -1391,7 +1446,7 @@ static void point_start(World *w, Point *p, double begin) {
     i32 other = company(w, p);
     if (other == -2) {
         unsure(w, p, p->round);
-        timed_point(w, begin, p, &p->due);
+        due_at(w, begin, p);
         return;
     }
     on_links(w, p);
@@ -1421,7 +1476,7 @@ static void point_cut(World *w, Point *p) {
     part_with(w, p);
     train_now(w, p);
     off_links(w, p);
-    p->due = -1;
+    due_drop(w, p);
     if (is_sent(w, p)) {
         p->came = p->begin + p->hop;
         p->round++, w->messages++;
@@ -1431,11 +1486,11 @@ static void point_cut(World *w, Point *p) {
     p->mode = AWAITING;
     unsure(w, p, p->round);
     if (p->begin > w->now + SAME_NS) {
-        timed_point(w, p->begin, p, &p->due);
+        due_at(w, p->begin, p);
         return;
     }
     p->mode = FLYING;
-    fly(w, p, fmin(fmax((w->now - p->begin) / p->on, 0), 1));
+    fly(w, p, smaller(larger((w->now - p->begin) / p->on, 0), 1));
 }
 
 /* Somebody came or went on the links of a train. */
@@ -1454,7 +1509,7 @@ static void point_again(World *w, Point *p) {
     if (is_sent(w, p)) {
         p->came = p->begin + p->hop;
         p->round++, w->messages++;
-        p->due = -1;
+        due_drop(w, p);
         off_links(w, p);
         point_next(w, p);
         return;
@@ -1482,7 +1537,7 @@ static void notify(World *w, Point *p, i32 round) {
     }
     if (p->round && based >= round && p->begin > w->now) {
         if (p->mode == TRAIN) part_with(w, p), off_links(w, p);
-        p->due = -1;
+        due_drop(w, p);
         point_next(w, p);
         return;
     }
@@ -1494,22 +1549,17 @@ static void notify(World *w, Point *p, i32 round) {
 }
 
 /* A train, or what was waited for, is over. */
-static void point_event(World *w, Point *p, i64 number) {
-    if (number == p->told) {
-        ends_told(w, p);
-        return;
-    }
-    if (number != p->due) return;
-    p->due = -1;
+static void point_event(World *w, Point *p) {
+    due_drop(w, p);
     if (p->mode == AWAITING) {
-        i64 next = w->timed_number;
         if (p->round == p->of->flow->rounds) {
             point_over(w, p, p->begin);
             return;
         }
         point_start(w, p, p->begin);
-        if (p->mode != AWAITING || p->due < next) return;
-        p->due = -1, p->mode = FLYING;
+        if (p->mode != AWAITING || p->due < 0) return;
+        due_drop(w, p);
+        p->mode = FLYING;
         fly(w, p, 0);
         return;
     }
@@ -1549,6 +1599,7 @@ static void points_of(World *w, Instance *of) {
                 i32 old = w->point_room;
                 w->point_room = 2 * old + 64;
                 w->points = more(w->points, w->point_room, sizeof(Point *));
+                w->due = more(w->due, w->point_room, sizeof(Due));
                 w->spare = more(w->spare, w->point_room, sizeof(i32));
                 for (i32 i = w->point_room; i-- > old;) w->spare[w->spare_count++] = i;
             }
@@ -1570,6 +1621,7 @@ static void points_of(World *w, Instance *of) {
 
 static void points_free(World *w, Instance *of) {
     for (i32 k = 0; k < of->point_count; k++) {
+        due_drop(w, &of->points[k]);
         w->spare[w->spare_count++] = of->points[k].id, w->points[of->points[k].id] = NULL;
         free(of->points[k].piece), free(of->points[k].early);
     }
@@ -1603,10 +1655,10 @@ static void early_ends(Point *p) {
         double best = -INFINITY, length = h->length[c], run = -INFINITY;
         for (i32 i = 0; i < p->length; i++) {
             i32 m = seat(p, i);
-            run = fmax(run, entry_of(p, m) - h->lead[m] + i * length);
+            run = larger(run, entry_of(p, m) - h->lead[m] + i * length);
             if (fabs(h->hop[m] - length) <= 1e-13 * length) best = run;
             if (best > -INFINITY)
-                p->early[i] = fmax(p->early[i], best + h->lead[m] + (rounds - i) * length);
+                p->early[i] = larger(p->early[i], best + h->lead[m] + (rounds - i) * length);
         }
     }
 }
@@ -1639,20 +1691,20 @@ static void ends_told(World *w, Point *p) {
             top[0] = -INFINITY;
             for (i32 k = 0; k + 1 < q->pieces; k++) {
                 i32 end = q->piece[k + 1].round - 1;
-                top[k + 1] = fmax(top[k], q->piece[k].first - q->piece[k].round * worst);
-                top[k + 1] = fmax(top[k + 1], piece_at(&q->piece[k], end) - end * worst);
+                top[k + 1] = larger(top[k], q->piece[k].first - q->piece[k].round * worst);
+                top[k + 1] = larger(top[k + 1], piece_at(&q->piece[k], end) - end * worst);
             }
             at = 0;
         }
         while (at + 1 < q->pieces && q->piece[at + 1].round <= last) at++;
-        double sent = fmax(top[at], piece_at(&q->piece[at], last) - last * worst);
-        sent = fmax(sent, q->piece[at].first - q->piece[at].round * worst);
-        double end = fmax(p->early[i], sent + h->lead[m] + last * worst);
+        double sent = larger(top[at], piece_at(&q->piece[at], last) - last * worst);
+        sent = larger(sent, q->piece[at].first - q->piece[at].round * worst);
+        double end = larger(p->early[i], sent + h->lead[m] + last * worst);
         through(w, p->of, f->rank[f->stages[0]->gate[m]], end);
     }
     if (p->left && known < rounds) {
         double lead = h->lead[seat(p, p->left - 1)];
-        if (lead > 0) timed_point(w, w->now + lead, p, &p->told);
+        if (lead > 0) tell_at(w, w->now + lead, p);
     }
 }
 
@@ -1671,7 +1723,7 @@ static void row_through(World *w, const double *x, double *out, const double *ho
         if (c == kinds) kinds++;
     }
     double longest = 0, latest = -INFINITY;
-    for (i32 i = 0; i < n; i++) longest = fmax(longest, hop[i]), latest = fmax(latest, x[i]);
+    for (i32 i = 0; i < n; i++) longest = larger(longest, hop[i]), latest = larger(latest, x[i]);
     if (kinds == 1 && k >= n - 1) {
         for (i32 i = 0; i < n; i++) out[i] = latest + k * longest;
         return;
@@ -1681,8 +1733,8 @@ static void row_through(World *w, const double *x, double *out, const double *ho
         memcpy(out, x, (size_t)n * sizeof(double));
         for (i32 round = 0; round < k; round++) {
             for (i32 i = 0; i < n; i++) sent[i] = out[i] + hop[i];
-            for (i32 i = 1; i < n; i++) out[i] = fmax(sent[i], sent[i - 1]);
-            out[0] = fmax(sent[0], sent[n - 1]);
+            for (i32 i = 1; i < n; i++) out[i] = larger(sent[i], sent[i - 1]);
+            out[0] = larger(sent[0], sent[n - 1]);
         }
         return;
     }
@@ -1707,7 +1759,7 @@ static void row_through(World *w, const double *x, double *out, const double *ho
             while (first < last && place[first] < u - window) first++;
             if (u >= size - n && first < last) {
                 double end = key[first] + sum[u] + (double)(k - u) * length;
-                out[u % n] = fmax(out[u % n], end);
+                out[u % n] = larger(out[u % n], end);
             }
         }
     }
@@ -1738,13 +1790,13 @@ static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, d
         for (i32 k = s->by_group.start[group]; k < s->by_group.start[group + 1]; k++) {
             i32 m = s->by_group.entry[k], gate = s->gate[m], other = s->other[m];
             double hop = s->latency[m] + (s->hop[m] - s->latency[m]) * scale;
-            double begin = s->posted && other >= 0 ? fmax(x[gate], x[other]) : x[gate];
-            next[gate] = fmax(fmax(next[gate], x[gate]), begin + hop);
-            if (other >= 0) next[other] = fmax(fmax(next[other], x[other]), begin + hop);
+            double begin = s->posted && other >= 0 ? larger(x[gate], x[other]) : x[gate];
+            next[gate] = larger(larger(next[gate], x[gate]), begin + hop);
+            if (other >= 0) next[other] = larger(larger(next[other], x[other]), begin + hop);
         }
         for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++) {
             i32 p = f->inside.entry[k];
-            least = fmin(least, next[p] - x[p]), most = fmax(most, next[p] - x[p]);
+            least = smaller(least, next[p] - x[p]), most = larger(most, next[p] - x[p]);
             x[p] = next[p];
         }
         if (most - least > STEADY * most) continue;
@@ -1775,8 +1827,8 @@ static void close_group(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
     double awaited = f->spared ? spare(w, of, group) : INFINITY, latest = -INFINITY;
     for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
-        latest = fmax(latest, of->entry[f->inside.entry[k]]);
-    latest = fmin(latest, awaited);
+        latest = larger(latest, of->entry[f->inside.entry[k]]);
+    latest = smaller(latest, awaited);
     for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++) {
         i32 p = f->inside.entry[k];
         w->here[p] = f->spared || f->joined ? latest : of->entry[p];
@@ -1787,7 +1839,7 @@ static void close_group(World *w, Instance *of, i32 group) {
         i32 rank = f->members.entry[k];
         double end = f->stage_count ? -INFINITY : latest; /* without messages: a barrier */
         if (f->stage_count)
-            for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++) end = fmax(end, w->here[p]);
+            for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++) end = larger(end, w->here[p]);
         through(w, of, rank, end);
     }
 }
@@ -1800,20 +1852,20 @@ static void urgent(World *w, Job *j, Step *step) {
         Instance *of = step->instance[k];
         begin[k] = of && step->graph->flow[k] >= 0 && of->entry && of->open ? -INFINITY : NAN;
         for (i32 p = 0; !isnan(begin[k]) && p < of->flow->participants; p++)
-            begin[k] = fmax(begin[k], of->entry[p]);
+            begin[k] = larger(begin[k], of->entry[p]);
     }
     while (left--) {
         double now = INFINITY;
         for (i32 k = 0; k < count; k++) if (begin[k] < now) now = begin[k];
-        now = fmax(now, j->free);
+        now = larger(now, j->free);
         i32 last = count - 1;
         while (!(begin[last] <= now)) last--;
         Instance *of = step->instance[last];
-        double start = fmax(begin[last], j->free + of->flow->launch);
+        double start = larger(begin[last], j->free + of->flow->launch);
         for (i32 p = 0; p < of->flow->participants; p++) of->entry[p] = start;
         begin[last] = NAN;
         for (i32 g = 0; g < of->flow->groups; g++) close_group(w, of, g);
-        for (i32 p = 0; p < of->flow->participants; p++) j->free = fmax(j->free, w->here[p]);
+        for (i32 p = 0; p < of->flow->participants; p++) j->free = larger(j->free, w->here[p]);
     }
     free(begin);
 }
@@ -1876,7 +1928,7 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
     if (++of->count[group] < to - from) return;
     if (!f->closed && !of->hops) {
         for (i32 k = from; k < to; k++)
-            begin = fmax(begin, of->entry[f->of_rank[f->members.entry[k]]]);
+            begin = larger(begin, of->entry[f->of_rank[f->members.entry[k]]]);
         for (i32 k = from; k < to; k++) enter_at(w, of, f->members.entry[k], begin);
     } else if (!is_urgent) close_group(w, of, group);
     else if (group == f->groups - 1 && ++step->urgent == step->graph->urgent)
@@ -1891,8 +1943,27 @@ static double slowed(World *w, Job *j, double begin, double length, double busy,
         at_time(w, whole, NULL, rank);
         return NAN;
     }
-    double under = fmin(length * (1 + j->slowdown), fmax(busy - begin, 0));
+    double under = smaller(length * (1 + j->slowdown), larger(busy - begin, 0));
     return begin + under + length - under / (1 + j->slowdown);
+}
+
+/* A stream is through with an operation. */
+static void onward(World *w, i64 lane) {
+    w->at[lane]++, w->met[lane] = 0, w->ready[lane] = -INFINITY;
+}
+
+/* Whether all that an operation needs is over; what is need not be asked again. */
+static int is_ready(World *w, Job *j, const Graph *g, i32 o, i32 number, i32 local, i64 lane) {
+    for (i32 k = g->need_start[o] + w->met[lane]; k < g->need_start[o + 1]; k++, w->met[lane]++) {
+        i32 of = number - g->back[k];
+        if (of < 0) continue;
+        Step *past = j->steps[of];
+        if (!past) continue; /* taken: over long ago */
+        double end = cell_of(past, local, g->need[k])->end;
+        if (isnan(end)) return 0;
+        w->ready[lane] = larger(w->ready[lane], end);
+    }
+    return 1;
 }
 
 /* The next operation of a stream; 0 where it has to wait. */
@@ -1914,29 +1985,22 @@ static int proceed(World *w, i32 rank, i32 stream) {
         return 1;
     }
     i32 o = g->lane[g->lane_start[place] + w->at[lane]], operation = o - g->start[role];
-    i64 cell = (i64)operation * j->ranks + local;
+    Cell *cell = cell_of(step, local, operation);
     if (stream == 0 && w->at[lane] == 0) w->begun[rank] = w->until[lane];
-    if (!isnan(step->enter[cell]) && g->kind[o] == COLLECTIVE) { /* in flight, or over */
-        if (isnan(step->end[cell])) return 0;
-        w->until[lane] = step->end[cell], w->at[lane]++;
+    if (!isnan(cell->enter) && g->kind[o] == COLLECTIVE) { /* in flight, or over */
+        if (isnan(cell->end)) return 0;
+        w->until[lane] = cell->end;
+        onward(w, lane);
         return 1;
     }
-    double ready = -INFINITY;
-    for (i32 k = g->need_start[o]; k < g->need_start[o + 1]; k++) {
-        i32 of = number - g->back[k];
-        if (of < 0) continue;
-        Step *past = j->steps[of];
-        if (!past) continue; /* taken: over long ago */
-        double end = past->end[(i64)g->need[k] * j->ranks + local];
-        if (isnan(end)) return 0;
-        ready = fmax(ready, end);
-    }
-    double begin = fmax(ready, w->until[lane]), value = step->value[cell], end = begin;
+    if (!is_ready(w, j, g, o, number, local, lane)) return 0;
+    double ready = w->ready[lane];
+    double begin = larger(ready, w->until[lane]), value = cell->value, end = begin;
     switch (g->kind[o]) {
     case COMPUTE: end = begin + value; break;
-    case DROP: end = fmax(fmin(ready, begin), w->begun[rank]); break;
+    case DROP: end = larger(smaller(ready, begin), w->begun[rank]); break;
     case SLOWED: {
-        double busy = step->end[(i64)g->soft[o] * j->ranks + local];
+        double busy = cell_of(step, local, g->soft[o])->end;
         end = slowed(w, j, begin, value, busy, rank);
         if (isnan(end)) return 0;
         break;
@@ -1944,31 +2008,33 @@ static int proceed(World *w, i32 rank, i32 stream) {
     case COLLECTIVE:
     case URGENT: {
         int is_urgent = g->kind[o] == URGENT;
-        step->enter[cell] = ready == -INFINITY ? begin : ready;
-        w->at[lane] += is_urgent;
+        cell->enter = ready == -INFINITY ? begin : ready;
+        if (is_urgent) onward(w, lane);
         Flow *f = w->flows[g->flow[g->instance[o]]];
-        if (f->group[rank] < 0) step->end[cell] = begin, step->open--;
+        if (f->group[rank] < 0) cell->end = begin, step->open--;
         else issue(w, job, step, rank, operation, g->instance[o], begin + value + f->launch, is_urgent);
         return 1;
     }
     }
-    step->enter[cell] = begin, step->end[cell] = end, step->open--;
-    w->until[lane] = end, w->at[lane]++;
+    cell->enter = begin, cell->end = end, step->open--;
+    w->until[lane] = end;
+    onward(w, lane);
     return 1;
 }
 
 static void advance(World *w, i32 rank) {
     Job *j = &w->job[w->job_of[rank]];
-    int moved = 1;
-    while (moved) {
-        moved = 0;
-        for (i32 s = 0; s < j->streams; s++)
-            while (proceed(w, rank, s)) moved = j->streams > 1;
+    i32 idle = 0; /* streams that cannot go on since another one did */
+    for (i32 s = j->streams; idle < j->streams;) {
+        s = (s ? s : j->streams) - 1;
+        int moved = 0;
+        while (proceed(w, rank, s)) moved = 1;
+        idle = moved ? 1 : idle + 1;
     }
     i64 lane = (i64)rank * w->streams;
     if (!j->final && !w->is_hungry[rank] && w->at_step[lane] >= j->fed) {
         w->is_hungry[rank] = 1, j->hungry++;
-        j->soonest = fmin(j->soonest, w->until[lane]);
+        j->soonest = smaller(j->soonest, w->until[lane]);
     }
 }
 
@@ -1984,10 +2050,11 @@ static void flow_on(World *w) {
 
 static double upcoming(World *w) {
     double soonest = w->heap_count ? w->active[w->heap[0]].finish : INFINITY;
-    if (w->timed_count) soonest = fmin(soonest, w->timed[0].time);
+    if (w->timed_count) soonest = smaller(soonest, w->timed[0].time);
+    if (w->due_count) soonest = smaller(soonest, w->due[0].time);
     for (i32 d = 0; d < w->delay_count; d++)
         if (w->delays[d].head < w->delays[d].tail)
-            soonest = fmin(soonest, w->delays[d].queue[w->delays[d].head].time);
+            soonest = smaller(soonest, w->delays[d].queue[w->delays[d].head].time);
     return soonest;
 }
 
@@ -2006,14 +2073,21 @@ static void pass(World *w, double now) {
                 deliver(w, &item);
                 more_now = 1;
             }
-        while (w->timed_count && w->timed[0].time <= until) {
+        for (;;) {
+            const Due *due = w->due_count && w->due[0].time <= until ? w->due : NULL;
+            const Timed *timed = w->timed_count && w->timed[0].time <= until ? w->timed : NULL;
+            if (!due && !timed) break;
+            more_now = 1;
+            if (due && (!timed || due->time < timed->time
+                        || (due->time == timed->time && due->number < timed->number))) {
+                point_event(w, due->point);
+                continue;
+            }
             Timed item = timed_pop(w);
             if (item.of) enter_network(w, item.of, item.rank);
-            else if (item.rank < 0) {
-                Point *p = w->points[-1 - item.rank];
-                if (p) point_event(w, p, item.number);
-            } else wake(w, item.rank);
-            more_now = 1;
+            else if (item.rank >= 0) wake(w, item.rank);
+            else if (w->points[-1 - item.rank] && w->points[-1 - item.rank]->told == item.number)
+                ends_told(w, w->points[-1 - item.rank]);
         }
         flow_on(w);
     }
@@ -2060,16 +2134,19 @@ i64 world_is_over(World *w, i64 job) {
 static void step_free(World *w, Step *s) {
     for (i32 k = 0; k < s->graph->instances; k++)
         if (s->instance[k]) instance_free(w, s->instance[k]);
-    free(s->instance), free(s->scale), free(s->value), free(s->enter), free(s->end), free(s);
+    free(s->instance), free(s->scale), free(s->cell), free(s);
 }
 
 /* When each operation of the oldest step was entered and was over, (widest role, ranks). */
 void world_take(World *w, i64 job, double *enter, double *end) {
     Job *j = &w->job[job];
     Step *s = j->steps[j->taken];
-    i64 cells = (i64)s->graph->widest * j->ranks;
-    memcpy(enter, s->enter, (size_t)cells * sizeof(double));
-    memcpy(end, s->end, (size_t)cells * sizeof(double));
+    for (i32 block = 0; block < j->ranks; block += TOGETHER)
+        for (i32 o = 0; o < s->graph->widest; o++)
+            for (i32 r = block; r < j->ranks && r < block + TOGETHER; r++) {
+                const Cell *cell = cell_of(s, r, o);
+                enter[(i64)o * j->ranks + r] = cell->enter, end[(i64)o * j->ranks + r] = cell->end;
+            }
     i32 old = j->taken++ - j->lag;
     if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
 }
@@ -2116,8 +2193,8 @@ void world_free(World *w) {
     for (i32 l = 0; l < w->links; l++) free(w->link[l].active), free(w->link[l].point);
     for (i32 d = 0; d < w->delay_count; d++) free(w->delays[d].queue);
     void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
-        w->until, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
-        w->heap, w->timed, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
+        w->until, w->met, w->ready, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
+        w->heap, w->timed, w->due, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
         w->head, w->next, w->unfrozen, w->rest, w->rate, w->level, w->top, w->stop, w->level_heap,
         w->here, w->there, w->sum, w->deque, w->points, w->point_dirty, w->spare, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
