@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,12 +12,7 @@ import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.finding import (
-    Effect,
     Evidence,
-    Finding,
-    Option,
-    Projection,
-    When,
     Where,
 )
 from evenstep.diagnose.graph.replay import Change
@@ -395,40 +390,3 @@ def _on_record(trace: Trace, grid: StepGrid) -> dict[int, Array]:
     for cause, kinds in _PHASES.items():
         records[cause] = phases.select(np.isin(phases.op, kinds))
     return {int(cause): during(grid, rows) for cause, rows in records.items() if len(rows)}
-
-
-def found(
-    mode: str,
-    layer: str,
-    share: Share,
-    *,
-    confidence: float | None = None,
-    observation: str,
-    cause: str,
-    where: Where,
-    when: When,
-    projected: Sequence[Projection] = (),
-    options: Sequence[Option] = (),
-    evidence: Sequence[Evidence] = (),
-    change: Change | Callable[[Change], Change] | None = None,
-) -> Finding:
-    """A finding of what this share of the step time is lost to.
-
-    `confidence` is that of the share unless the evidence is of another kind. Of the options those
-    that give nothing back are left out, and those that change the mathematics stand last.
-    """
-    useful = [option for option in options if option.gain is None or option.gain > 0]
-    return Finding(
-        mode=mode,
-        layer=layer,
-        severity=round(share.value, 4),
-        confidence=round(share.confidence if confidence is None else confidence, 3),
-        observation=observation,
-        cause=cause,
-        where=where,
-        when=when,
-        effect=Effect(round(share.value, 4), projected),
-        options=sorted(useful, key=lambda option: "convergence" in option.cost),
-        evidence=evidence,
-        change=change,
-    )

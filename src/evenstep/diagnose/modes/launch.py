@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Case, found
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.device_time import device_times
+from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
+from evenstep.diagnose.sentences import found
 
 AT_ONCE_NS = 50_000  # after a host has issued it: a device that is idle needs less
 MOSTLY = 0.3  # of the own time of streams ends so: of what hosts are ahead of, hardly any does
@@ -37,33 +38,15 @@ def late_issue(case: Case) -> Finding | None:
     rows = np.flatnonzero(bound)
     change = Change.of_work(rows, own[rows] * COMPUTING)
     share = case.share(case.saved(change))
-    steps = case.grid.steps
     return found(
-        "runtime_jitter",
-        "runtime",
+        "runtime_jitter.launch",
         share,
         confidence=0.5,
-        observation=(
-            f"devices begin what their hosts have issued within {words.duration(AT_ONCE_NS)} at "
-            f"the end of {words.percent(float(np.median(idle[lanes])))} of their time: they were "
-            "idle by then"
-        ),
-        cause=(
-            "launch-bound: hosts issue work more slowly than devices do it; how much less it could "
-            "take was not recorded, and is a guess"
-        ),
+        numbers={"at_once": AT_ONCE_NS, "idle": float(np.median(idle[lanes]))},
         where=Where(),
-        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        when=throughout(case.grid.steps),
         projected=projection.constant(share, count),
-        options=[
-            Option(
-                "fewer and larger launches: CUDA graphs, torch.compile(mode='reduce-overhead'), "
-                "fused optimizers, no .item() or synchronization in the step",
-                *share.rounded(),
-                "a change of the script; shapes that stay the same",
-                "a guess: no record of a collective shows how long devices were idle",
-            )
-        ],
+        options={"launches": share},
         evidence=[
             Evidence("time_before_late_issue", round(float(idle[lanes].mean()), 4), 0.0, "share")
         ],

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, found
+from evenstep.diagnose.finding import Evidence, Finding
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, MAD_SIGMA, above_others
+from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.operations.operations import OperationJob, on_steps, replayed
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.operations import COMPUTES
 
@@ -111,35 +112,17 @@ def _spent(plan: OperationJob, own_s: Array, worker: int, factor: float) -> tupl
 
 
 def _finding(case: Case, ranks: list[int], share: Share, spent_ns: tuple[float, float]) -> Finding:
-    steps = case.grid.steps
-    names = words.ranks(ranks)
-    more = words.duration(spent_ns[0] - spent_ns[1])
-    verb = "computes" if len(ranks) == 1 else "compute"
+    mine, others = spent_ns
     return found(
-        "straggler",
-        "node",
+        "straggler.stage",
         share,
-        observation=(
-            f"{case.named(ranks)} {verb} {words.duration(spent_ns[0])} a step, the others of the "
-            f"same stage {words.duration(spent_ns[1])}"
-        ),
-        cause=(
-            f"{names} {'is' if len(ranks) == 1 else 'are'} slower with the same layers: {more} "
-            "more a step in forward and backward, which every stage before and after waits for"
-        ),
+        numbers={
+            "who": case.named(ranks), "those": ranks, "mine": mine, "others": others,
+            "more": mine - others,
+        },
         where=case.where(ranks),
-        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        when=throughout(case.grid.steps),
         projected=projection.constant(share, len(case.grid.ranks)),
-        options=[
-            Option(
-                f"compare clocks, temperature and the host of {names} with those of the others; "
-                "if it moves with the host, drain it and restart with a spare",
-                *share.rounded(),
-                "one restart and a spare node",
-                "replay of every operation with these computes as long as the others'",
-            )
-        ],
-        evidence=[
-            Evidence(f"compute_of_rank_{ranks[0]}", round(spent_ns[0]), round(spent_ns[1]), "ns")
-        ],
-    )
+        options={"compare": share},
+        evidence=[Evidence(f"compute_of_rank_{ranks[0]}", round(mine), round(others), "ns")],
+    )  # fmt: skip

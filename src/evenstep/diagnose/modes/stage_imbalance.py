@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.structure import Graph
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.operations.operations import OperationJob, balanced, on_steps, replayed
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.operations import COMPUTES
 
 LONGER = 1.05  # compute of a stage over that of the others, from which it is worth naming
 LONGEST = 8  # stages that are looked at
 MOSTLY = 0.5  # of the steps agree on who passes work on to whom
-MODE_NAME = "workload_imbalance"
 
 
 @dataclass(slots=True, frozen=True)
@@ -208,34 +208,23 @@ def stages_passed(graph: Graph) -> Array:
 def _finding(
     case: Case, stage: Stage, share: Share, spread: Share, evidence: list[Evidence]
 ) -> Finding:
-    steps = case.grid.steps
     where = case.where(stage.ranks)
-    more = f"{stage.longer:.2f} times as long as"
+    replay = "replay with the computes of all stages equally long"
+    shared = "the stage's excess shared out among all stages"
     return found(
-        MODE_NAME,
-        "model",
+        "workload_imbalance.stage",
         share,
-        observation=(
-            f"{stage.name} computes {words.duration(stage.work_ns)} a step, the others "
-            f"{words.duration(stage.others_ns)}; they wait for it with every micro-batch"
-        ),
-        cause=(
-            f"{stage.name} has more layers or more expensive ones than the others: its forward "
-            f"and backward take {more} theirs"
-        ),
+        numbers={
+            "name": stage.name,
+            "mine": stage.work_ns,
+            "others": stage.others_ns,
+            "longer": stage.longer,
+            "stage": stage.number,
+            "method": shared if case.trace.operations is None else replay,
+        },
         where=Where(where.ranks, where.nodes, (), [f"stage {stage.number}"]),
-        when=When([(int(steps[0]), int(steps[-1]))], "chronic"),
+        when=throughout(case.grid.steps),
         projected=projection.constant(share, len(case.grid.ranks)),
-        options=[
-            Option(
-                f"move layers from stage {stage.number} to the others until all take as long "
-                "(count the output layer and the loss as layers)",
-                *spread.rounded(),
-                "another partition of the model; checkpoints must be resharded",
-                "replay with the computes of all stages equally long"
-                if case.trace.operations is not None
-                else "the stage's excess shared out among all stages",
-            )
-        ],
+        options={"move": spread},
         evidence=evidence,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Option, Projection, When
+from evenstep.diagnose.finding import Evidence, Finding, Projection, When
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import MINOR, SMALLEST_SHARE, Array, Case, found
+from evenstep.diagnose.lateness.case import MINOR, SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.modes import projection
+from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
@@ -46,31 +47,16 @@ def _brought_in(case: Case) -> list[Finding]:
         return []
     ranks = ranks[np.argsort(-late[ranks], kind="stable")]
     culprits = case.grid.ranks[ranks].tolist()
-    step = int(case.grid.steps[0])
-    more = words.duration(float(late[ranks[0]]))
+    step, more = int(case.grid.steps[0]), float(late[ranks[0]])
     return [
         found(
-            "straggler",
-            "runtime",
+            "straggler.entry",
             share,
-            observation=f"in the first traced step the others wait for {case.named(culprits)}",
-            cause=(
-                f"late entry: {case.named(culprits)} {_verb(culprits, 'begin')} the first traced "
-                f"step {more} after most ranks; what held {'it' if len(ranks) == 1 else 'them'} "
-                "came before the trace"
-            ),
+            numbers={"who": case.named(culprits), "those": culprits, "more": more},
             where=case.where(culprits),
             when=When([(step, step)], "transient"),
-            options=[
-                Option(
-                    "look at what these ranks do before the first step: loading, compiling, the "
-                    "first touch of memory",
-                    *share.rounded(),
-                    "a trace that begins earlier",
-                    "replay with these ranks beginning with the others",
-                )
-            ],
-            evidence=[Evidence("late_into_the_first_step", round(float(late[ranks[0]])), 0, "ns")],
+            options={"before": share},
+            evidence=[Evidence("late_into_the_first_step", round(more), 0, "ns")],
             change=change,
         )
     ]
@@ -97,18 +83,36 @@ def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
 def _finding(case: Case, cells: Array) -> Finding:
     share = case.share(case.loss(cells))
     recurrence = when(cells, case.grid.steps)
-    ranks = case.culprits(cells)
-    phase = case.main_phase(cells)
+    ranks, phase, pattern = case.culprits(cells), case.main_phase(cells), recurrence.pattern
+    where, turning = case.where(ranks), pattern == "rotating"
+    more, many = case.typical_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
+    often = {"transient": " now and then", "bursty": " for stretches of steps"}.get(
+        pattern or "", ""
+    )
+    enters = "enters" if len(ranks) == 1 else "enter"
+    several = where.nodes and len(case.trace.nodes) > 1
+    everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
     return found(
-        "straggler",
-        _layer(case, ranks, phase),
+        "straggler.turns" if turning else "straggler",
         share,
-        observation=case.waiting(cells) + waited_at(case.trace, case.victims(cells)[0]),
-        cause=_cause(case, cells, ranks, phase, recurrence.pattern),
-        where=case.where(ranks),
+        layer=_layer(case, ranks, phase),
+        numbers={
+            "waiting": case.waiting(cells) + waited_at(case.trace, case.victims(cells)[0]),
+            "lead": f"{case.named(ranks)} {enters} last{often}",
+            "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
+            "more": more,
+            "place": case.place(phase),
+            "why": _other_hardware(case, ranks) or _hint(case, cells, words.duration(more)),
+            "those": ranks,
+            "target": f"node {', '.join(where.nodes)}" if several else "it",
+        },
+        where=where,
         when=recurrence,
-        projected=_projected(case, cells, share, recurrence.pattern),
-        options=_options(case, ranks, phase, share, recurrence.pattern),
+        projected=_projected(case, cells, share, pattern),
+        options={
+            "share" if turning else "find": share,
+            **({} if everybody else {"drain": share}),
+        },
         evidence=[
             *case.wait_evidence(cells),
             *_phase_evidence(case, cells, ranks),
@@ -127,26 +131,6 @@ def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
         if len(on_it) > 1 and set(on_it) <= set(ranks):
             return "node"
     return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
-
-
-def _verb(ranks: list[int], plural: str) -> str:
-    return plural + "s" if len(ranks) == 1 else plural
-
-
-def _cause(case: Case, cells: Array, ranks: list[int], phase: Phase, pattern: str | None) -> str:
-    more = words.duration(case.typical_excess_ns(cells))
-    place = case.place(phase)
-    if pattern == "rotating":
-        many = len(ranks) > words.RUNS_LISTED  # of whom names say nothing
-        turns = f"{len(ranks):,} ranks" if many else words.ranks(ranks)
-        return (
-            f"the late rank changes from step to step ({turns} take turns): "
-            f"whoever is last spends {more} more {place} than the other ranks"
-        )
-    often = {"transient": "now and then", "bursty": "for stretches of steps"}.get(pattern or "", "")
-    lead = f"{case.named(ranks)} {_verb(ranks, 'enter')} last{' ' + often if often else ''}"
-    why = _other_hardware(case, ranks) or _hint(case, cells, more)
-    return f"{lead}: {more} more {place} than the other ranks{why}"
 
 
 def _other_hardware(case: Case, ranks: list[int]) -> str:
@@ -181,48 +165,6 @@ def _projected(case: Case, cells: Array, share: Share, pattern: str | None) -> l
         return projection.constant(share, ranks)
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
     return projection.by_chance(share, ranks, hits)
-
-
-def _options(
-    case: Case, ranks: list[int], phase: Phase, share: Share, pattern: str | None
-) -> list[Option]:
-    replay = "replay of the trace with these ranks arriving with the others"
-    gain = share.rounded()
-    does = "does" if len(ranks) == 1 else "do"
-    where = case.place(phase)
-    options = [
-        Option(
-            f"find what {words.ranks(ranks)} {does} {where} that the others do not, and remove it"
-            if pattern != "rotating"
-            else f"find what happens {where} on one rank at a time, and what the ranks share "
-            "(storage, host, noise)",
-            *gain,
-            "looking at one rank's phase; no change of hardware",
-            replay,
-        )
-    ]
-    if pattern == "chronic" and len(ranks) < len(case.grid.ranks):
-        nodes = case.where(ranks).nodes
-        target = f"node {', '.join(nodes)}" if nodes and len(case.trace.nodes) > 1 else "it"
-        options.append(
-            Option(
-                f"if it moves with the host: drain {target} and restart with a spare",
-                *gain,
-                "one restart and a spare node",
-                replay,
-            )
-        )
-    options.append(
-        Option(
-            "slack pacing: hold the early ranks a little",
-            0.0,
-            0.0,
-            0.0,
-            "none",
-            "a lone synchronous job cannot be sped up by a delay (max(c + d) + m >= max c + m)",
-        )
-    )
-    return options
 
 
 def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence]:
