@@ -15,14 +15,16 @@ from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.trace.spool.spool import Spool
 
-#: Starts a process and asks for its end every .1 s, as torchrun does; prints its number.
+#: Starts a process and prints its number; asks for its end when told to, not before it was seen.
 PARENT = """
-import subprocess, sys, time
+import signal, subprocess, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
 print(child.pid, flush=True)
-while child.poll() is None:
-    time.sleep(0.1)
+signal.sigwait([signal.SIGUSR1])
+child.wait()
 """
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -35,8 +37,9 @@ def ends(tmp_path):
 def rank(folder, code, number=0):
     """The parent of a rank that runs this code; its spool is what a rank would have made."""
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, code], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", PARENT, code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     pid = int(parent.stdout.readline())
     path = RunFolder(folder).spool_path(0, number)
     identity = {"rank": number, "pid": pid, "started_ticks": started_ticks(pid)}
@@ -45,22 +48,31 @@ def rank(folder, code, number=0):
     return parent, pid, path
 
 
-def how(watch, folder, code, act=lambda pid: None):
-    """The fact `ended` of a rank that runs this code while it is watched."""
-    parent, pid, path = rank(folder, code)
-    watch.start()
-    deadline = time.monotonic() + 10
-    while not watch._ranks and time.monotonic() < deadline:
+def until(condition):
+    """Wait for it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def how(watch, folder, code, act=lambda pid: None):
+    """The fact `ended` of a rank that waits for a line, then runs this code, while watched."""
+    parent, pid, path = rank(folder, f"input()\n{code}")
+    watch.start()
+    until(lambda: watch._ranks)
     act(pid)
-    parent.wait(20)
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+    until(lambda: "ended" in read_spool(path).facts)
+    parent.send_signal(signal.SIGUSR1)
+    parent.wait(PATIENCE_S)
     watch.settle()
     return read_spool(path).facts["ended"]
 
 
 def test_a_signal_is_known_by_its_name(ends, tmp_path):
     watch, said = ends
-    fact = how(watch, tmp_path, "import time; time.sleep(60)", lambda p: os.kill(p, signal.SIGKILL))
+    fact = how(watch, tmp_path, "", lambda pid: os.kill(pid, signal.SIGKILL))
     assert fact["signal"] == "SIGKILL"
     assert len(said) == 1
     assert said[0].endswith("died: SIGKILL")
@@ -68,13 +80,13 @@ def test_a_signal_is_known_by_its_name(ends, tmp_path):
 
 def test_an_exit_code_is_known(ends, tmp_path):
     watch, said = ends
-    assert how(watch, tmp_path, "import os, time; time.sleep(.6); os._exit(3)")["exit_code"] == 3
+    assert how(watch, tmp_path, "import os; os._exit(3)")["exit_code"] == 3
     assert said[0].endswith("exit code 3")
 
 
 def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):
     watch, said = ends
-    assert how(watch, tmp_path, "import time; time.sleep(.6)")["exit_code"] == 0
+    assert how(watch, tmp_path, "")["exit_code"] == 0
     assert said == []
 
 
@@ -85,8 +97,8 @@ def test_who_was_asked_to_end_did_not_fail(ends, tmp_path):
         watch.heard(signal.SIGTERM)
         os.kill(pid, signal.SIGTERM)
 
-    assert how(watch, tmp_path, "import time; time.sleep(60)", ask)["asked"] == "SIGTERM"
-    assert said == []
+    assert how(watch, tmp_path, "", ask)["asked"] == "SIGTERM"
+    assert said == ["attempt 0 is preempted (SIGTERM); passing it on"]  # and nobody died
 
 
 def test_what_nccl_warned_of_is_found_in_the_processs_own_log(tmp_path):

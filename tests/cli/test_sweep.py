@@ -66,7 +66,8 @@ def test_ctrl_c_keeps_what_is_finished(scenario, tmp_path, start):
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "interrupted: the" in err
-    assert len(out.splitlines()) == len(journal.read_text().splitlines()) + 1
+    shown, kept = len(out.splitlines()) - 1, len(journal.read_text().splitlines())
+    assert kept <= shown <= kept + 1  # the signal may come between the two
     assert list((tmp_path / "out").glob("results.*"))
 
 

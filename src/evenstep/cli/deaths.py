@@ -7,12 +7,14 @@ asked for it, the kernel still has its exit code (proc(5), field 52 of `stat`): 
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +22,14 @@ from evenstep import words
 from evenstep.attachment.attempts import header
 from evenstep.trace.pack import look
 from evenstep.trace.spool import layout
+from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.trace.spool.spool import add_last_fact
 
+PREEMPTED = "evenstep.preempted/1"
+#: What Slurm (`--signal`, preemption), Kubernetes and others send; not what a person types.
+PREEMPTING = frozenset({signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
 SOON_S, LATER_S = 0.25, 2.0  # between looks for ranks that have begun, and once all are known
 SILENT_S = 5.0  # without a heartbeat for so long, a rank that lives is told of
 LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # of what others said, that is kept
@@ -42,11 +48,13 @@ class _Rank(NamedTuple):
 
 class RankEnds:
     """Follows a run's ranks from `start` to `settle`, on a thread of its own. `say` is told of the
-    first rank of an attempt that dies, and of one that stands still."""
+    first rank of an attempt that dies, and of one that stands still. Attempts from `first` on are
+    this launcher's own."""
 
-    def __init__(self, folder: RunFolder, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: RunFolder, say: Callable[[str], None], first: int = 0) -> None:
         self._folder = folder
         self._say = say
+        self._first = first
         self._ranks: dict[int, _Rank] = {}  # by descriptor
         self._seen: set[Path] = set()
         self._told: set[int] = set()  # attempts of which the first death was told
@@ -68,8 +76,25 @@ class RankEnds:
 
     def heard(self, number: int) -> None:
         """A signal is passed on to the command: who ends from now on was asked to."""
+        name = signal.Signals(number).name
         if number not in (signal.SIGUSR1, signal.SIGUSR2):
-            self._asked = signal.Signals(number).name
+            self._asked = name
+        if number in PREEMPTING:
+            try:
+                self._mark_preempted(name)
+            except OSError as error:  # the job comes first
+                self._say(f"the run is not marked as preempted: {error}")
+
+    def _mark_preempted(self, name: str) -> None:
+        """Write down which signal came, unless one came before or no rank has begun."""
+        attempt = max(self._folder.attempts(), default=-1)
+        path = self._folder.preemption_path(attempt)
+        if attempt < self._first or path.exists():
+            return
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        facts = {"schema": PREEMPTED, "signal": name, "at": at, "hostname": hostname()}
+        write_whole(path, json.dumps(facts, indent=2) + "\n")
+        self._say(f"attempt {attempt} is preempted ({name}); passing it on")
 
     def settle(self) -> None:
         """The command has ended and was not waited for yet: look once more, and stop."""

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import evenstep
 from evenstep.agent.settings import config
-from evenstep.cli import child, env, files, preemption
+from evenstep.cli import child, env, files
 from evenstep.cli.admission import Admission, admit
 from evenstep.cli.deaths import RankEnds
 from evenstep.cli.terminal import say
-from evenstep.errors import UsageError
+from evenstep.errors import ConfigError, UsageError
 from evenstep.trace.spool import facts, identity
 from evenstep.trace.spool.folder import RunFolder, default_path, starter_pid
 from evenstep.trace.spool.layout import PAGE_BYTES
@@ -103,14 +103,13 @@ def _unobserved(command: Sequence[str]) -> int:
 
 def _watched(folder: RunFolder, command: Sequence[str], environ: Mapping[str, str]) -> int:
     """The command's exit code; how each of its ranks here ended stands in their traces."""
-    ends, noted = RankEnds(folder, say), preemption.noting(folder, environ)
-
-    def heard(number: int) -> None:
-        ends.heard(number)
-        noted(number)
-
+    try:
+        first = identity.from_environment(environ).attempt
+    except ConfigError:
+        first = 0
+    ends = RankEnds(folder, say, first)
     ends.start()
-    return child.run(command, environ, heard, ends.settle)
+    return child.run(command, environ, ends.heard, ends.settle)
 
 
 def disabling_options(command: Sequence[str]) -> list[str]:

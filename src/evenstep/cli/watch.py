@@ -175,7 +175,7 @@ def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
 
     size = shutil.get_terminal_size((80, 24))
     height = size.lines if terminal else 1_000
-    return lines(frame, journal, View(max(size.columns, 40), height, wants_color()))
+    return lines(frame, journal, View(max(size.columns, 40), wants_color(), height))
 
 
 def _show(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:

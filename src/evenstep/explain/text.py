@@ -96,7 +96,8 @@ def _measured(row: Mapping[str, Any]) -> str:
     predicted = format_quantity(
         row["predicted"], unit.partition(" ")[0]
     )  # of what was said beside it
-    return f"  {row['what']:<34} {measured:>21}{predicted:>12}{how:>10}"
+    head = f"  {row['what']:<34} "
+    return f"{head}{measured:>{58 - len(head)}}{predicted:>12}{how:>10}"
 
 
 def hanging_lines(head: str, text: str) -> list[str]:

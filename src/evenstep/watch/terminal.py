@@ -5,48 +5,39 @@ The same words with and without colour, never wider than asked, and no control c
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evenstep.report.terminal.style import Style
+from evenstep.report.terminal.terminal import bar, legend
 from evenstep.watch.findings import Journal
 from evenstep.watch.frame import Frame, LiveFinding, RankRow
-from evenstep.words import SHARES, cells, duration, number, percent, plural, printable
+from evenstep.words import duration, number, percent, plural, printable
 
 FEWEST_ROWS = 3
 HOST_WIDTH = 12
 _SPARKS = "▁▂▃▄▅▆▇█"
-_NAMES = tuple(name for name, _ in SHARES)
-_GLYPHS = dict(zip(_NAMES, "█▓▒░·", strict=True))
-_COLORS = dict(zip(_NAMES, ("34", "36", "33", "35", "90"), strict=True))
 _LEFT = 4 + 1 + HOST_WIDTH + 1 + 8 + 1 + 8 + 1  # of a row, before its bar
 
 
 @dataclass(slots=True, frozen=True)
-class View:
+class View(Style):
     """How much room there is, and whether there is colour."""
 
     width: int = 80
-    height: int = 24
     color: bool = False
+    height: int = 24
 
-    def paint(self, text: str, code: str) -> str:
-        """Text in a colour, where there is any."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color and code and text else text
-
-    def wrap(self, text: str, *, first: str = "", code: str = "") -> list[str]:
+    def filled(self, text: str, *, first: str = "", code: str = "") -> list[str]:
         """Lines of at most the width, the further ones indented as the first."""
-        lines = textwrap.wrap(
-            printable(text), self.width, initial_indent=first, subsequent_indent=" " * len(first)
-        )
-        return [self.paint(line, code) for line in lines]
+        return self.wrap(printable(text), first=first, indent=len(first), code=code)
 
 
 def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
     """The picture, at most `view.height` lines where the ranks leave a choice."""
     head = [
-        *view.wrap(_where(frame), code="2"),
-        *view.wrap(frame.verdict, code="1"),
+        *view.filled(_where(frame), code="2"),
+        *view.filled(frame.verdict, code="1"),
         *_steps(frame, view),
     ]
     tail = [*_pacing(frame, view), *_findings(frame, journal, view)]
@@ -84,15 +75,9 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     text = f"step {duration(time['p50_ns'])} p50 · {duration(time['p99_ns'])} p99"
     text += f" · CV {percent(time['cv'])}"
     yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
-    parts = [(f"{_GLYPHS[n]} {label} {percent(frame.shares.get(n))}", n) for n, label in SHARES]
-    used, line = 0, ""
-    for part, name in parts:
-        gap = "  " if used else ""
-        if used and used + 2 + len(part) > view.width:
-            break
-        line += gap + view.paint(part[0], _COLORS[name]) + part[1:]
-        used += len(gap) + len(part)
-    yield line
+    yield next(legend(frame.shares, view))
+    if frame.world > 1 and not any(row.wait_known for row in frame.rows):
+        yield from view.filled("communication has the waiting in it: they cannot be told apart yet")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -127,7 +112,7 @@ def _row(row: RankRow, view: View) -> str:
     late = "-" if row.late_ns is None else duration(row.late_ns) if row.late_ns > 0 else "0"
     left = f"{row.rank:>4} {host:<{HOST_WIDTH}} {step:>8} {late:>8} "
     width = max(view.width - _LEFT, 4)
-    return left + (_state(row, view, width) or _bar(row, view, width))
+    return left + (_state(row, view, width) or bar(row.shares, view, width))
 
 
 def _state(row: RankRow, view: View, width: int) -> str:
@@ -141,16 +126,11 @@ def _state(row: RankRow, view: View, width: int) -> str:
     return view.paint(text[:width], "31")
 
 
-def _bar(row: RankRow, view: View, width: int) -> str:
-    counts = cells(row.shares, width)
-    return "".join(view.paint(_GLYPHS[name] * n, _COLORS[name]) for name, n in counts.items())
-
-
 def _pacing(frame: Frame, view: View) -> Iterator[str]:
     text = pacing_words(frame)
     if text:
         yield ""
-        yield from view.wrap(text, first="pacing ")
+        yield from view.filled(text, first="pacing ")
 
 
 def pacing_words(frame: Frame) -> str:
@@ -182,9 +162,9 @@ def _findings(frame: Frame, journal: Journal, view: View) -> Iterator[str]:
     if frame.findings or journal.past:
         yield ""
     for finding in frame.findings:
-        yield from view.wrap(finding_words(finding, journal), first=" ! ", code="33")
+        yield from view.filled(finding_words(finding, journal), first=" ! ", code="33")
     for text in journal.past:
-        yield from view.wrap(text, first="   ", code="2")
+        yield from view.filled(text, first="   ", code="2")
 
 
 def finding_words(finding: LiveFinding, journal: Journal) -> str:

@@ -56,41 +56,16 @@ SCRIPTS = (
 
 
 def write(
-    diagnosis: Diagnosis,
-    trace: Trace,
-    path: str | Path,
-    *,
-    force: bool = False,
-    steps: Columns | None = None,
-    case: Case | None = None,
-    answers: Sequence[WhatIfGain] = (),
-    projection: Mapping[str, Any] | None = None,
-    price_per_rank_hour: float | None = None,
-    links: Sequence[Mapping[str, Any]] = (),
-    link_map: fabric.LinkMap | None = None,
+    diagnosis: Diagnosis, trace: Trace, path: str | Path, *, force: bool = False, **more: Any
 ) -> None:
-    """Write the page; it appears whole or not at all.
+    """Write the page, with `more` as `render` takes it; it appears whole or not at all.
 
-    `steps` (the table of `diagnose.measure.overview.step_table`) and `case` are made from the trace
-    when not given; `projection` is what `evenstep project --json` prints, `links` what `evenstep
-    simulate --json` says of a simulation's links, `link_map` the fabric they are in. Raises
-    `UsageError` when `path` exists and `force` is not set, or cannot be written, and `MissingExtra`
-    without jinja2.
+    Raises `UsageError` when `path` exists and `force` is not set, or cannot be written, and
+    `MissingExtra` without jinja2.
     """
     target = Path(path)
     sheet.check_free(target, force=force)
-    text = render(
-        diagnosis,
-        trace,
-        steps=steps,
-        case=case,
-        answers=answers,
-        projection=projection,
-        price_per_rank_hour=price_per_rank_hour,
-        links=links,
-        link_map=link_map,
-    )
-    sheet.write_whole(text, target)
+    sheet.write_whole(render(diagnosis, trace, **more), target)
 
 
 def render(
@@ -105,7 +80,13 @@ def render(
     links: Sequence[Mapping[str, Any]] = (),
     link_map: fabric.LinkMap | None = None,
 ) -> str:
-    """The page as text. Raises `MissingExtra` without jinja2."""
+    """The page as text.
+
+    `steps` (the table of `diagnose.measure.overview.step_table`) and `case` are made from the trace
+    when not given; `projection` is what `evenstep project --json` prints, `links` what `evenstep
+    simulate --json` says of a simulation's links, `link_map` the fabric they are in. Raises
+    `MissingExtra` without jinja2.
+    """
     template = sheet.template(
         "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect,
         sureness=sureness,

@@ -9,8 +9,6 @@ from html import escape
 from math import log2
 from typing import Any
 
-from evenstep.report.page import table_one_timeline
-
 WIDTH, HEIGHT = 460, 300  # of one panel
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 40, 42
 COLOURS = {
@@ -22,6 +20,14 @@ COLOURS = {
     "ideal": "#bbbbbb",
 }
 DASHED = ("ideal", "printed baseline", "printed coordination")
+LANE, BETWEEN, FOOT = 16, 4, 34  # heights of a timeline
+SPANS = {
+    "compute": "#9fc5a5",
+    "exchange": "#1f6fb2",
+    "wait": "#e3c565",
+    "held": "#8a6bbd",
+    "pause": "#c79adf",
+}
 TEXT = 'font-family="sans-serif" font-size="11" fill="#333"'
 
 Series = dict[str, list[float]]
@@ -41,10 +47,10 @@ def draw(families: Sequence[Mapping[str, Any]]) -> str:
     parts.append(_legend(y - 14))
     for family in families:
         timeline = family["timeline"]
-        panels = table_one_timeline.panels(family["family"], timeline, WIDTH)
+        panels = _timelines(family["family"], timeline, WIDTH)
         parts += _beside(panels, y)
-        y += table_one_timeline.height(timeline)
-    parts.append(table_one_timeline.legend(y + 6))
+        y += _timeline_height(timeline)
+    parts.append(_timeline_legend(y + 6))
     width, height = 2 * WIDTH, y + 24
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -123,4 +129,70 @@ def _legend(y: int) -> str:
             f'<line x1="{x}" x2="{x + 22}" y1="{y}" y2="{y}" stroke="{colour}" '
             f'stroke-width="2"{dashes}/><text x="{x + 27}" y="{y + 4}" {TEXT}>{name}</text>'
         )
+    return "".join(parts)
+
+
+# -- timelines -------------------------------------------------------------------------------------
+
+
+def _timeline_height(timeline: Mapping[str, Any]) -> int:
+    """Of one panel, in the figure's units."""
+    return TOP + FOOT + len(_lanes(timeline)) * (LANE + BETWEEN)
+
+
+def _timelines(family: str, timeline: Mapping[str, Any], width: int) -> list[str]:
+    """Two panels of `width`, without and with pacing, on one scale of time."""
+    until = max(span["end"] for arm in ("before", "after") for span in timeline[arm])
+    titles = {
+        "before": f"{family}: {timeline['nodes']} nodes, nobody paces",
+        "after": f"{timeline['steps']} steps with {timeline['controller']}",
+    }
+    return [
+        _timeline(titles[arm], timeline[arm], _lanes(timeline), until, width)
+        for arm in ("before", "after")
+    ]
+
+
+def _timeline_legend(y: int) -> str:
+    """What the colours mean."""
+    parts = []
+    for place, (kind, colour) in enumerate(SPANS.items()):
+        x = LEFT + 110 * place
+        parts.append(
+            f'<rect x="{x}" y="{y - 6}" width="22" height="10" fill="{colour}"/>'
+            f'<text x="{x + 27}" y="{y + 4}" {TEXT}>{kind}</text>'
+        )
+    return "".join(parts)
+
+
+def _lanes(timeline: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(job, rank), ours first."""
+    return sorted({(span["job"], span["rank"]) for span in timeline["before"]})
+
+
+def _timeline(
+    title: str,
+    spans: Sequence[Mapping[str, Any]],
+    lanes: Sequence[tuple[int, int]],
+    until: float,
+    width: int,
+) -> str:
+    scale = (width - LEFT - RIGHT) / until
+    parts = [f'<text x="{LEFT}" y="22" {TEXT} font-weight="bold">{escape(title)}</text>']
+    tops = {lane: TOP + place * (LANE + BETWEEN) for place, lane in enumerate(lanes)}
+    for (job, rank), top in tops.items():
+        name = f"rank {rank}" if job == 0 else f"tenant {job}"
+        parts.append(f'<text x="{LEFT - 6}" y="{top + 12}" text-anchor="end" {TEXT}>{name}</text>')
+    for span in spans:
+        top, begin = tops[span["job"], span["rank"]], LEFT + scale * span["begin"]
+        length = scale * (span["end"] - span["begin"])
+        parts.append(
+            f'<rect x="{begin:.1f}" y="{top}" width="{length:.2f}" height="{LANE}" '
+            f'fill="{SPANS[span["kind"]]}"><title>{span["kind"]}</title></rect>'
+        )
+    foot = TOP + len(lanes) * (LANE + BETWEEN) + 16
+    parts.append(
+        f'<text x="{width / 2}" y="{foot}" text-anchor="middle" {TEXT}>'
+        f"time, 0 to {until:.2f} computes of our job</text>"
+    )
     return "".join(parts)
