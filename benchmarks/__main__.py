@@ -25,6 +25,7 @@ NAMES = (
     "endurance",
     "waits",
     "deaths",
+    "unmarked",
     "stacks",
     "beside",
     "first_verdict",

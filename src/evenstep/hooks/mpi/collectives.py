@@ -19,8 +19,7 @@ from evenstep.hooks.mpi.steps import MpiSteps
 from evenstep.trace.spool.layout import NO_PEER, Flag, Op, Phase
 
 if TYPE_CHECKING:
-    from evenstep.hooks.mpi.methods import Enter
-    from evenstep.hooks.mpi.watch import Watch
+    from evenstep.hooks.mpi.methods import Enter, Watch
 
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
 _BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)

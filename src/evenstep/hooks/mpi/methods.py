@@ -8,15 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from evenstep.hooks.mpi.requests import Ticket
-
-if TYPE_CHECKING:
-    from evenstep.hooks.mpi.watch import Watch
+from evenstep.hooks.mpi.groups import MpiGroups
+from evenstep.hooks.mpi.requests import Requests, Ticket
 
 #: What enters a call: communicator, arguments by place and by name -> what it began.
 Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Ticket | None]
+
+
+class Watch(Protocol):
+    """What replaced methods see of the hooks behind them; told of every call while it is armed."""
+
+    armed: bool
+    gate: Callable[[], None] | None  # called before a collective is issued; it may sleep
+    groups: MpiGroups
+    requests: Requests
+
+    def safely(self, action: Callable[..., Any], *args: Any) -> Any:
+        """What our own code gives; where it fails, None (see `missed`)."""
+
+    def missed(self, error: Exception) -> None:
+        """Our part of a call failed."""
+
+    def returned(self, ticket: Ticket, enter_ns: int) -> None:
+        """A blocking call that began at `enter_ns` has returned."""
+
+    def failed(self, ticket: Ticket | None) -> None:
+        """A call raised."""
 
 
 class Methods:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.hooks.torch import dynamo, mechanism
+from evenstep.hooks.torch import mechanism
 from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
@@ -22,6 +23,7 @@ from evenstep.trace.spool.layout import WINDOW_STEPS
 
 DISPATCHER = "dispatcher"
 COMPILED = "compiled kernels"
+_DYNAMO_RULES = "torch._dynamo.trace_rules"
 
 
 class TorchHooks:
@@ -76,7 +78,7 @@ class TorchHooks:
         """Put everything in place, or raise and leave nothing behind but pass-through."""
         self._observer.device_timer = self._device_timer
         c10d = self._torch.distributed.distributed_c10d
-        self._undo.append(dynamo.keep_out())
+        self._undo.append(_keep_dynamo_out())
         self._undo.append(watch_groups(c10d, self._group_made))
         if self._native is None:
             self._install_kernels()
@@ -181,3 +183,20 @@ class TorchHooks:
             timer = DeviceTimer(cuda, device, self._recorder.spool, self._gate)
             timer = self._timers.setdefault(device, timer)  # another thread may have been first
         return timer
+
+
+def _keep_dynamo_out() -> Callable[[], None]:
+    """Have Dynamo leave our folder alone, now or when it is imported; returns how not to wait.
+
+    It looks at every Python frame that begins while a compiled model runs, also at ours, which
+    torch calls from inside a collective. Traced, our reading of a tensor's size becomes a graph and
+    fails. What it was told it keeps: an entry in its list harms nobody.
+    """
+
+    def leave_us_alone() -> None:
+        from torch._dynamo import trace_rules
+
+        trace_rules.add("evenstep")
+
+    arm(leave_us_alone, target=_DYNAMO_RULES)
+    return lambda: disarm(_DYNAMO_RULES)
