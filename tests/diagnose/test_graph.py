@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
+from evenstep.diagnose.graph.structure import times
 from evenstep.diagnose.measure.grid import _common_steps
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.clocks.leaving import sharpened
+from evenstep.trace.spool.layout import Flag
 from tests.diagnose.programs import data_parallel, pipeline, sharded
 from tests.diagnose.synthetic import MS, World
 
@@ -102,3 +104,13 @@ def test_steps_of_two_kinds_are_laid_out_once_each():
     found = graph_of(data_parallel(steps=20).run().trace())
     assert len(found.batches) <= 2
     assert sum(len(batch.segments) for batch in found.batches) == len(found.steps)
+
+
+def test_an_end_stamped_late_by_another_thread_hides_no_wait():
+    trace = data_parallel(noise=0.03, slow={2: 1.3}).run().trace()
+    events = trace.events
+    behind = (events.flags & int(Flag.ASYNC)) != 0
+    late_ns = np.random.default_rng(0).exponential(MS, len(events)).astype(np.int64) * behind
+    late = replace(trace, events=events.with_column("exit_ns", events.exit_ns + late_ns))
+    was = times(graph_of(trace)).wait_ns.sum(axis=0)
+    assert times(graph_of(late)).wait_ns.sum(axis=0) == pytest.approx(was, rel=0.02, abs=MS)

@@ -71,7 +71,8 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
     At one time rows are in the order in which they were recorded, where that is known.
     """
     over = operations.over_ns
-    parts, unknown = _host_rows(span, found, over)
+    parts, unknown = _host_rows(span, found, operations)
+    operations = _over_for(parts, operations)
     if len(unknown):
         parts.append(_unknown_rows(unknown, len(operations)))
         operations = Columns.concatenate([operations, _unknown_operations(unknown, operations)])
@@ -135,9 +136,23 @@ def _entered(rows: Columns, waits: Array) -> Columns:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Columns], Columns]:
+def _over_for(parts: list[Columns], operations: Columns) -> Columns:
+    """The operations, over at the latest when somebody who waited for them went on.
+
+    What stamps the end of an asynchronous one is another thread, which may come later."""
+    over = operations.over_ns.copy()
+    for rows in parts:
+        waited = rows.select(rows.order == WAIT)
+        np.minimum.at(over, waited.wait, waited.until_ns)
+    return operations.with_column("over_ns", np.maximum(over, operations.last_ns))
+
+
+def _host_rows(
+    span: LaneExtent, found: Entries, operations: Columns
+) -> tuple[list[Columns], Columns]:
     """Entries and waits of host threads, and the ends of their steps; and waits for what is not
     known."""
+    over = operations.over_ns
     rows = found.rows.select(~found.rows.on_device) if span.device.any() else found.rows
     phases = span.trace.of_kind(Kind.PHASE)
     waits = span.table(phases.select(phases.op == int(Phase.SYNC)))
@@ -153,7 +168,7 @@ def _host_rows(span: LaneExtent, found: Entries, over: Array) -> tuple[list[Colu
         blocked = rows.waits & (rows.calls | ((ahead == 1) & ~waited.worked))
         parts = _later(rows, waited._replace(ahead=ahead))
     elif len(behind):
-        parts, known = _awaited(waits, behind, found, over)
+        parts, known = _awaited(waits, behind, operations)
     unknown = waits.select(~known & (waits.leave_ns - waits.enter_ns >= TELLING_NS))
     ends = span.table(span.trace.of_kind(Kind.STEP))
     ends = ends.select(~span.device[ends.lane])
@@ -209,23 +224,22 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
     return waits.with_column("enter_ns", since)
 
 
-def _awaited(
-    waits: Columns, behind: Columns, found: Entries, over: Array
-) -> tuple[list[Columns], Array]:
+def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list[Columns], Array]:
     """Rows of waits: of every queue the last operation of the lane that was over when one ended.
 
     What an earlier wait has waited for is not waited for again. Also, which waits are for anything
     that is known.
     """
-    queue = found.operations.queue[behind.operation]
+    queue = operations.queue[behind.operation]
     queues = int(queue.max()) + 1
     pair = behind.lane * queues + queue
     present = np.bincount(pair, minlength=1) > 0
     lanes, number = np.flatnonzero(present) // queues, (np.cumsum(present) - 1)[pair]
-    ended = over[behind.operation]
+    ended = operations.over_ns[behind.operation]
     order = np.lexsort([behind.enter_ns, ended, number])
     number, ended, entered = number[order], ended[order], behind.enter_ns[order]
     operation = behind.operation[order]
+    began = operations.last_ns[operation]
     turn = np.arange(len(lanes)) - np.searchsorted(lanes, lanes)
     firsts = np.searchsorted(number, np.arange(len(lanes) + 1))
     by_lane = np.full((int(turn.max()) + 1, int(waits.lane.max(initial=0)) + 1), NONE)
@@ -233,7 +247,7 @@ def _awaited(
     by_lane[turn[inside], lanes[inside]] = np.flatnonzero(inside)
     ends, entries_ = _Line(number, ended), _Line(number, entered[np.lexsort([entered, number])])
     steps_ = _Line(number, behind.step[order])
-    place, latest = _turns(waits), waits.leave_ns + BETWEEN_NS
+    place = _turns(waits)
     parts, found_any = [], np.zeros(len(waits), bool)
     for which in by_lane:
         pairs = which[waits.lane]
@@ -248,7 +262,7 @@ def _awaited(
         known = (
             (usual >= first)
             & (usual < entered_by)
-            & (ended[np.clip(usual, 0, len(ended) - 1)] <= latest[mine])
+            & (began[np.clip(usual, 0, len(began) - 1)] <= waits.leave_ns[mine])
         )
         last = np.where(known, usual, last)
         earlier = _before_in_lane(waits.lane[mine], last)
