@@ -204,6 +204,13 @@ def _visible(text: str) -> Iterable[str]:
             yield " " if character.isspace() else "\ufffd"
 
 
+def own_place(frames: Sequence[str]) -> str:
+    """The innermost frame of nobody's library (those of Python and torch stand in brackets); where
+    there is none, the innermost."""
+    own = (frame for frame in frames if not frame.startswith("<"))
+    return next(own, frames[0] if frames else "")
+
+
 def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
     """How a rank ended, from what it and its launcher wrote down: "SIGKILL", "exit code 3".
 
@@ -222,6 +229,6 @@ def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
     voices = [*end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]]
     if not raised:
         return "; ".join([told, *voices])
-    where = f" at {raised['frames'][0]}" if raised.get("frames") else ""
+    where = f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
     message = f": {raised['message']}" if raised.get("message") else ""
     return "; ".join([f"{raised['type']}{where}{message}", *voices])

@@ -1,11 +1,14 @@
 """Looks at the training thread, on a clock of the test's own."""
 
+import copy
+import sys
 import threading
 from time import monotonic_ns
 
 import pytest
 
 from evenstep.agent.pulse import vigil
+from evenstep.agent.pulse.frames import frames_of
 from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.reader import read_spool
@@ -121,3 +124,15 @@ def test_a_thread_that_is_gone_is_not_looked_at(watched):
     recorder.ident = 1
     watch.look(recorder.clock.start_ns + 60_000 * MS)
     assert written() == []
+
+
+class Copied:
+    def __deepcopy__(self, memo):
+        return frames_of(sys._getframe())
+
+
+def test_files_of_python_stand_in_brackets():
+    innermost, next_one, *_ = copy.deepcopy(Copied())
+    assert innermost.startswith("tests/agent/test_vigil.py:")
+    assert next_one.startswith("<")
+    assert "copy.py>:" in next_one

@@ -38,6 +38,13 @@ def test_the_place_that_others_do_not_spend_as_long_in_is_named(late):
     assert finding.cause.endswith("47 % of the looks at rank 2 it was in train.py:31 nap")
 
 
+def test_of_a_wait_in_pythons_own_code_the_line_that_called_it_is_named(late):
+    late = seen(late, 2, {"<python3.12/queue.py>:180 get < train.py:25 batch": 90})
+    finding = diagnose(late).findings[0]
+    assert finding.stacks[0].frames[0] == "<python3.12/queue.py>:180 get"
+    assert finding.cause.endswith("it was in train.py:25 batch")
+
+
 def test_a_function_is_one_place_whatever_its_line(late):
     late = seen(late, 2, {"train.py:32 nap < train.py:9 main": 45})
     assert diagnose(late).findings[0].stacks[0].share == pytest.approx(85 / 130, abs=1e-3)

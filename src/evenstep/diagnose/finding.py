@@ -86,7 +86,7 @@ class CallStack:
 
     rank: int
     share: Portion  # of the looks at this rank
-    frames: Sequence[str] = ()  # "file:line function"
+    frames: Sequence[str] = ()  # "file:line function", files of Python and torch in brackets
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,10 +1,12 @@
 """Where a thread is, as people read it: "train/loop.py:31 step", innermost first.
 
-File, line and function, never a variable's value. Frames of evenstep itself are left out.
+File, line and function, never a variable's value. Frames of evenstep itself are left out; files of
+Python and torch, in which nobody's own code is, stand in angle brackets.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import islice
@@ -14,6 +16,8 @@ from types import CodeType, FrameType
 
 DEEPEST = 12  # frames kept, from the innermost
 _OURS = str(Path(__file__).parents[2])
+_PYTHON = str(Path(os.__file__).parent)
+_PACKAGES, _TORCH = "-packages/", "-packages/torch/"  # "site-packages", of Debian "dist-packages"
 _PARTS = 3  # of a file's path: enough to know it by
 
 
@@ -46,4 +50,6 @@ def _told(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:
 @lru_cache(maxsize=1024)
 def _place(file: str) -> tuple[str, bool]:
     """The end of a file's path, and whether it is one of ours."""
-    return "/".join(Path(file).parts[-_PARTS:]), file.startswith(_OURS)
+    end = "/".join(Path(file).parts[-_PARTS:])
+    python = file.startswith(_PYTHON) and _PACKAGES not in file
+    return f"<{end}>" if python or _TORCH in file else end, file.startswith(_OURS)

@@ -152,7 +152,7 @@ class Vigil:
         self._again_ns = 2 * lasted_ns
         frames = self._take(now_ns)
         inside = self._inside(self._write())
-        at = next((frame for frame in frames if "torch/" not in frame), "")
+        at = next((frame for frame in frames if not frame.startswith("<")), "")
         self.standstill = Standstill(self._step, now_ns - lasted_ns, inside, at)
 
     def _inside(self, newest: int) -> str:

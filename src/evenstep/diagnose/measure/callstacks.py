@@ -48,14 +48,18 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
         told = [each for each in stacks if each.rank in finding.where.ranks]
-        cause = f"{finding.cause}; it was in {told[0].frames[0]}" if told else finding.cause
+        cause = (
+            f"{finding.cause}; it was in {words.own_place(told[0].frames)}"
+            if told
+            else finding.cause
+        )
         return replace(finding, stacks=stacks, cause=cause)
     stacks = _of_late(trace, rows, finding.where.ranks[:RANKS_TOLD])
     if not stacks:
         return finding
     first = stacks[0]
     of = f" of the looks at rank {first.rank}"
-    seen = f"; in {words.percent(first.share)}{of} it was in {first.frames[0]}"
+    seen = f"; in {words.percent(first.share)}{of} it was in {words.own_place(first.frames)}"
     return replace(finding, stacks=stacks, cause=finding.cause + seen)
 
 

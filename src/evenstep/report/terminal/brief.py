@@ -11,7 +11,16 @@ from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.verdict import NAMED, Verdict, best, sureness, verdict
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling
-from evenstep.words import capital, duration, is_known, number, percent, plural, printable
+from evenstep.words import (
+    capital,
+    duration,
+    is_known,
+    number,
+    own_place,
+    percent,
+    plural,
+    printable,
+)
 
 OTHERS = 3  # findings beside the first that get a line each
 LINES = 2  # of a reason or an advice
@@ -52,9 +61,9 @@ def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     if not diagnosis.findings:
         return
     first = diagnosis.findings[0]
-    for stack in list(first.stacks)[:1]:
-        where = stack.frames[0] if stack.frames else ""
-        yield from style.field("in", f"{where} ({percent(stack.share)} of the looks)", most=1)
+    for stack in [each for each in first.stacks if each.rank in first.where.ranks][:1]:
+        looks = "" if first.mode in TERMINAL else f" ({percent(stack.share)} of the looks)"
+        yield from style.field("in", own_place(stack.frames) + looks, most=1)
     if first.mode not in TERMINAL:
         yield from style.field("sure", _sureness(first))
 
