@@ -72,7 +72,7 @@ def test_a_wider_group_takes_the_lead():
 
 @given(
     unit=st.lists(st.integers(0, 5), min_size=1, max_size=12),
-    prefix=st.lists(st.integers(6, 9), max_size=10),
+    prefix=st.lists(st.integers(6, 9), max_size=5),  # no more than what repeats: half of it all
     times=st.integers(5, 20),
 )
 def test_every_repetition_is_found_with_a_period_that_divides_it(unit, prefix, times):
