@@ -17,13 +17,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.finding import Effect, Finding, Option
+from evenstep.diagnose.finding import TERMINAL, Effect, Finding, Option
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
 
 Array = npt.NDArray[Any]
 
 MOST = 4  # findings of which all orders are replayed
+
+
+def worth_telling(case: Case, finding: Finding) -> bool:
+    """Whether its part of all lateness, or what the job is spared without it, is large enough: of
+    many that are late at once each has a part, and one alone may cost more than in proportion."""
+    if finding.severity >= SMALLEST_SHARE or finding.mode in TERMINAL:
+        return True
+    change = finding.change
+    return isinstance(change, Change) and case.share(case.saved(change)).value >= SMALLEST_SHARE
 
 
 def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.attribution import attributed
+from evenstep.diagnose.attribution import attributed, worth_telling
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.lateness import blame_summary, critical_path
 from evenstep.diagnose.lateness.case import Case, open_case
@@ -40,7 +40,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     findings: list[Finding] = []
     for mode in MODES:
         if len(case.grid.steps) or mode.without_steps:
-            findings += mode.find(case)
+            findings += [one for one in mode.find(case) if worth_telling(case, one)]
     findings = attributed(case, findings)
     findings.sort(key=_place)
     findings = [with_stacks(trace, with_probe(trace, titled(one))) for one in findings]

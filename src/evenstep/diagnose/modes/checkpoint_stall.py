@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.measure.patterns import when
@@ -17,7 +17,7 @@ from evenstep.trace.spool.layout import Phase
 def find(case: Case) -> list[Finding]:
     """Ranks that save or evaluate while the others wait, and what all save at the same time."""
     findings = [_late_ranks(case), _everybody(case)]
-    return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
+    return [finding for finding in findings if finding]
 
 
 def _late_ranks(case: Case) -> Finding | None:

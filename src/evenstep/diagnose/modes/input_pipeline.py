@@ -6,7 +6,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import throughout, when
 from evenstep.diagnose.modes import projection
@@ -20,7 +20,7 @@ COMMON = 0.25  # of the longest: where every rank waits so much for input, it is
 def find(case: Case) -> list[Finding]:
     """Ranks whose input is late, or all of the input where every rank waits for it."""
     findings = [_everybody(case) or _late_ranks(case)]
-    return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
+    return [finding for finding in findings if finding]
 
 
 def _late_ranks(case: Case) -> Finding | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
 from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restart_verdict
 from evenstep.diagnose.sentences import found, say
@@ -24,7 +24,7 @@ def find(case: Case) -> list[Finding]:
     if len(attempts) < 2:
         return []
     total = account(attempts)
-    if total.elapsed_s <= 0 or total.lost_s / total.elapsed_s < SMALLEST_SHARE:
+    if total.elapsed_s <= 0:
         return []
     share = _share(total)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import throughout, when
 from evenstep.diagnose.measure.samples import Contention, growth
@@ -22,7 +22,7 @@ ONE = 1e-9  # of a retry: an interval of samples reaches a little into the next 
 def find(case: Case) -> list[Finding]:
     """The collector, competition for cores, the allocator, and devices that wait for hosts."""
     findings = [_collector(case), _cores(case), retrying(case), late_issue(case)]
-    return [finding for finding in findings if finding and finding.severity >= SMALLEST_SHARE]
+    return [finding for finding in findings if finding]
 
 
 # -- garbage collection ----------------------------------------------------------------------------

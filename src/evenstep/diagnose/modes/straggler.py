@@ -7,7 +7,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Projection, When
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import MINOR, SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import MINOR, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
@@ -26,9 +26,7 @@ def find(case: Case) -> list[Finding]:
     cells = case.claims.cells(case.delays.cells(Cause.WORK))
     chronic = cells & case.delays.chronic[None, :]
     parts = (chronic, *_by_cost(case, cells & ~case.delays.chronic[None, :]))
-    findings = [_finding(case, part) for part in parts if part.any()]
-    findings = [finding for finding in findings if _worth_telling(case, finding)]
-    return [*_brought_in(case), *findings]
+    return [*_brought_in(case), *(_finding(case, part) for part in parts if part.any())]
 
 
 def _brought_in(case: Case) -> list[Finding]:
@@ -43,8 +41,6 @@ def _brought_in(case: Case) -> list[Finding]:
     first = np.array([int(np.flatnonzero(graph.rows.lane == lane)[0]) for lane in ranks])
     change = Change.none()._replace(rows=first, own_ns=graph.own_ns[first] - late[ranks])
     share = case.share(case.saved(change))
-    if share.value < SMALLEST_SHARE:
-        return []
     ranks = ranks[np.argsort(-late[ranks], kind="stable")]
     culprits = case.grid.ranks[ranks].tolist()
     step, more = int(case.grid.steps[0]), float(late[ranks[0]])
@@ -60,15 +56,6 @@ def _brought_in(case: Case) -> list[Finding]:
             change=change,
         )
     ]
-
-
-def _worth_telling(case: Case, finding: Finding) -> bool:
-    """Whether its part of all lateness, or what the job is spared without it, is large enough: of
-    many that are late at once each has a part, and one alone may cost more than in proportion."""
-    if finding.severity >= SMALLEST_SHARE:
-        return True
-    change = finding.change
-    return isinstance(change, Change) and case.share(case.saved(change)).value >= SMALLEST_SHARE
 
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
@@ -42,7 +42,7 @@ def find(case: Case) -> list[Finding]:
         return []
     share = case.share(case.claims.rest_ns)
     factor = amplification(case)
-    if share.value < SMALLEST_SHARE or factor is None:
+    if factor is None:
         return []
     work = _unattributed(case)
     spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import MAD_SIGMA, above_others
 from evenstep.diagnose.measure.samples import sampled
@@ -94,9 +94,8 @@ def find(case: Case) -> list[Finding]:
         for drift in place:
             cells[drift.onset :, drift.column] = True
         mine = case.claims.cells(cells & case.delays.cells(Cause.WORK))
-        share = case.share(case.loss(mine))
-        if share.value >= SMALLEST_SHARE:
-            findings.append(_finding(case, place, mine, share))
+        if mine.any():
+            findings.append(_finding(case, place, mine, case.share(case.loss(mine))))
     return findings
 
 
