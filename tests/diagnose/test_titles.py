@@ -1,33 +1,39 @@
 """A finding is called by its cause, and says where."""
 
-from dataclasses import replace
-
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.finding import Effect, Finding, When, Where
-from evenstep.diagnose.titles import title_of
+from evenstep.diagnose.finding import When, Where
+from evenstep.diagnose.sentences import found, place_of
+from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import World
 
 MS = 1_000_000
-PLAIN = Finding("workload_imbalance", "model", 0.1, 1.0, "", "", Where(), When(), Effect(0.1))
 
 
 @pytest.mark.parametrize(
-    ("change", "title"),
+    ("where", "pattern", "place"),
     [
-        ({}, "Uneven work"),
-        ({"cause": "garbage collection: rank 1 collects", "where": Where(ranks=(1,))},
-         "Garbage collection on rank 1"),
-        ({"cause": "rank 1 (node a) enters last: 5 ms more", "mode": "straggler"}, "Late entry"),
-        ({"where": Where(ranks=(0, 1), nodes=("gpu012",))}, "Uneven work on gpu012"),
-        ({"when": When(pattern="rotating"), "where": Where(ranks=(0, 1))},
-         "Uneven work, one rank after the other"),
+        (Where(), None, ""),
+        (Where(ranks=(1,)), "chronic", " on rank 1"),
+        (Where(ranks=(0, 1), nodes=("gpu012",)), "chronic", " on gpu012"),
+        (Where(links=("leaf0-leaf1",)), None, " on leaf0-leaf1"),
+        (Where(ranks=(0, 1)), "rotating", ", one rank after the other"),
     ],
-)  # fmt: skip
-def test_a_title_is_the_cause_and_where(change, title):
-    assert title_of(replace(PLAIN, **change)) == title
+)
+def test_a_title_ends_with_where(where, pattern, place):
+    assert place_of(where, When(pattern=pattern)) == place
+
+
+def test_a_finding_is_called_by_its_cause():
+    finding = found(
+        "input_pipeline.everybody", Share(0.1, 0.1, 0.1), numbers={"usual": 5 * MS},
+        where=Where(nodes=("gpu012",)), when=When(), options={"workers": None},
+    )  # fmt: skip
+    assert finding.title == "Slow input pipeline on gpu012"
+    assert finding.observation == "every rank waits 5 ms for its DataLoader in the median step"
+    assert finding.options[0].gain is None
 
 
 def test_a_straggler_is_called_by_what_it_does_longer():

@@ -6,7 +6,7 @@ The nouns, in the order data flows through them:
     StepGrid   steps x ranks: lengths, waits, phases, pauses              measure/grid.py
     Case       the trace with its graph and grid, asked by every mode     lateness/case.py
     Mode       a failure mode: finds, names, says what would help         modes/
-    Finding    one of them at work, with its title, cost and remedies     finding.py, titles.py
+    Finding    one of them at work, with its title, cost and remedies     finding.py
     Verdict    what all of it comes to, in four parts                     verdict.py, engine.py
 
 Beside them: what_if/ and operations/ (a run replayed with a change), sizes/ (other numbers of

@@ -24,7 +24,6 @@ from evenstep.diagnose.modes import async_staleness, hang
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
-from evenstep.diagnose.titles import titled
 from evenstep.diagnose.verdict import NAMED, verdict
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
@@ -43,7 +42,7 @@ def diagnose(trace: Trace) -> Diagnosis:
             findings += [one for one in mode.find(case) if worth_telling(case, one)]
     findings = attributed(case, findings)
     findings.sort(key=_place)
-    findings = [with_stacks(trace, with_probe(trace, titled(one))) for one in findings]
+    findings = [with_stacks(trace, with_probe(trace, one)) for one in findings]
     findings = [replace(one, change=None) for one in findings]
     numbers = summary(trace, case.grid) | dynamics(case)
     numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}

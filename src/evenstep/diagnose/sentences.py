@@ -88,8 +88,20 @@ def found(
         effect=Effect(round(share.value, 4), projected),
         options=sorted(told, key=lambda option: "convergence" in option.cost),
         evidence=evidence,
+        title=words.capital(_Sentence().vformat(texts["title"], (), numbers))
+        + place_of(where, when),
         change=change,
     )
+
+
+def place_of(where: Where, when: When) -> str:
+    """Where, as the end of a title; nothing where nobody in particular is to blame."""
+    if when.pattern == "rotating":
+        return ", one rank after the other"
+    if where.ranks and (len(where.ranks) == 1 or len(where.nodes) != 1):
+        return f" on {words.ranks(where.ranks)}"
+    named = where.nodes or where.links
+    return f" on {words.some(named)}" if named else ""
 
 
 def _option(texts: Sequence[str], gain: Share | None, numbers: Mapping[str, Any]) -> Option:

@@ -9,7 +9,7 @@ from typing import Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE
-from evenstep.diagnose.titles import place_of
+from evenstep.diagnose.sentences import place_of
 from evenstep.documents import Document
 
 SCHEMA = "evenstep.comparison/1"
@@ -146,7 +146,7 @@ def _match(wanted: Finding, among: Sequence[Finding]) -> Finding | None:
 
 def _cause(finding: Finding) -> str:
     """What it is called, wherever it is."""
-    return finding.title.removesuffix(place_of(finding))
+    return finding.title.removesuffix(place_of(finding.where, finding.when))
 
 
 def _common(one: Finding, other: Finding) -> float:

@@ -20,6 +20,17 @@ from evenstep.trace.spool.layout import Phase
 LATE_START = 0.05  # of all the time: a rank that began so much after most ranks was late
 SLOWER = 1.05  # phases longer than the others' by this factor are evidence
 
+#: What a straggler does longer than its peers, by the place of it.
+LATE = {
+    words.PLACES[Phase.FORWARD]: "slow forward",
+    words.PLACES[Phase.BACKWARD]: "slow backward",
+    words.PLACES[Phase.OPTIMIZER]: "slow optimizer",
+    words.PLACES[Phase.INPUT]: "late batches",
+    words.PLACES[Phase.EVALUATION]: "slow evaluation",
+    words.PLACES[Phase.OTHER]: "delay in the training loop",
+    words.BEFORE_BACKWARD: "delay before backward",
+}
+
 
 def find(case: Case) -> list[Finding]:
     """Chronic ranks as one finding; single delays, bursts and rotation as others."""
@@ -71,7 +82,7 @@ def _finding(case: Case, cells: Array) -> Finding:
     share = case.share(case.loss(cells))
     recurrence = when(cells, case.grid.steps)
     ranks, phase, pattern = case.culprits(cells), case.main_phase(cells), recurrence.pattern
-    where, turning = case.where(ranks), pattern == "rotating"
+    where, turning, place = case.where(ranks), pattern == "rotating", case.place(phase)
     more, many = case.typical_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}.get(
         pattern or "", ""
@@ -88,7 +99,8 @@ def _finding(case: Case, cells: Array) -> Finding:
             "lead": f"{case.named(ranks)} {enters} last{often}",
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,
-            "place": case.place(phase),
+            "place": place,
+            "slow": LATE.get(place, "late entry"),
             "why": _other_hardware(case, ranks) or _hint(case, cells, words.duration(more)),
             "those": ranks,
             "target": f"node {', '.join(where.nodes)}" if several else "it",
