@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,8 @@ def main(args: argparse.Namespace) -> int:
     if args.html is not None:
         from evenstep.report.page import sweep_page
 
-        sweep_page.write(document, _name(data, args.scenario), args.html, force=args.force)
+        name = str(data.get("name") or args.scenario.stem)
+        sweep_page.write(document, name, args.html, force=args.force)
         print(f"Wrote {args.html}", file=sys.stderr)
     if written is not None:
         print(f"Wrote {written}", file=sys.stderr)
@@ -127,10 +128,6 @@ def _kept(rows: list[dict[str, Any]], folder: SweepFolder) -> Callable[[dict[str
         folder.add(row)
 
     return keep
-
-
-def _name(data: Mapping[str, Any], path: Path) -> str:
-    return str(data.get("name") or path.stem)
 
 
 def _document(plan: SweepPlan, summary: list[dict[str, Any]], finished: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -84,8 +83,4 @@ def best_option(diagnosis: Diagnosis) -> tuple[Finding, Option] | None:
         for option in finding.options
         if is_known(option.gain) and (option.gain or 0.0) > 0
     ]
-    return max(pairs, key=lambda pair: _gain(pair[1]), default=None)
-
-
-def _gain(option: Option) -> Any:
-    return option.gain
+    return max(pairs, key=lambda pair: pair[1].gain or 0.0, default=None)

@@ -202,10 +202,3 @@ def encoded(values: Array) -> tuple[Array, tuple[float, float]]:
     place = np.log(np.where(shown, values, low) / low) / max(np.log(high / low), 1e-9)
     code = LOWEST + np.rint(np.clip(place, 0, 1) * (HIGHEST - LOWEST))
     return np.where(shown, code, np.where(known, NOTHING, UNKNOWN)).astype(np.uint8), (low, high)
-
-
-def decoded(codes: Array, scale: tuple[float, float]) -> Array:
-    """The values again, to within half a step of the scale; as the page reads them."""
-    low, high = scale
-    value = low * (high / low) ** ((codes.astype(float) - LOWEST) / (HIGHEST - LOWEST))
-    return np.where(codes == UNKNOWN, np.nan, np.where(codes == NOTHING, 0.0, value))

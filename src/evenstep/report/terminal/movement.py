@@ -30,14 +30,11 @@ def regimes(found: Mapping[str, Any]) -> Iterator[str]:
         return
     order = sorted(shares, key=lambda name: -shares[name])
     parts = [f"{BOUND_NAMES.get(name, name)} in {percent(shares[name])}" for name in order]
-    text = f"steps are bound by {', by '.join(parts)} of them, with {_changes(found['changes'])}"
+    changes = plural(found["changes"], "change")
+    text = f"steps are bound by {', by '.join(parts)} of them, with {changes}"
     if is_known(period := found.get("period_steps")):
         text += f"; it comes back every {number(period)} steps"
     yield text
-
-
-def _changes(count: int) -> str:
-    return plural(count, "change")
 
 
 def critical_path(found: Mapping[str, Any]) -> Iterator[str]:
