@@ -179,10 +179,8 @@ def _host_rows(
 
 def _sent(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list[Columns]:
     """Waits for what was sent, of which there is no record: a thread whose next doing mostly
-    follows at once on the end of a message that it had handed over has waited for it.
-
-    Of every channel the last message of a step is waited for.
-    """
+    follows at once on the end of the last message that it had handed over in a step has waited for
+    it."""
     sends = rows.select(rows.sends & ~rows.waits & (rows.leave_ns > rows.enter_ns))
     if not len(sends):
         return []
@@ -193,20 +191,21 @@ def _sent(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list
     lane, done = np.concatenate(lanes), np.concatenate(times)
     order = np.lexsort([done, lane])
     line, done = _Line(lane[order], done[order]), done[order]
-    following = line.before(sends.lane, sends.leave_ns - 1)
+    sends = sends.sorted_by("lane", "step", "leave_ns")
+    last = np.diff(sends.lane, append=-1) != 0
+    last |= np.diff(sends.step, append=-1) != 0
+    sends = sends.select(last)
+    following = line.before(sends.lane, sends.leave_ns - TELLING_NS - 1)  # ends are seen late
     next_lane = np.append(lane[order], NONE)[following]
     gap = np.append(done, 0)[following] - sends.leave_ns
     at_once = (next_lane == sends.lane) & (gap <= TELLING_NS)
     often = np.bincount(sends.lane, at_once) >= MOST * np.bincount(sends.lane)
-    sends = sends.select(often[sends.lane]).sorted_by("lane", "step", "leave_ns")
+    sends = sends.select(often[sends.lane])
     ended = over[sends.operation]
-    before = line.before(sends.lane, np.minimum(ended, sends.leave_ns) - 1) - 1
+    before = line.before(sends.lane, np.minimum(ended, sends.leave_ns) - TELLING_NS - 1) - 1
     blocked = ended >= sends.leave_ns - BETWEEN_NS
     since = np.where(blocked, np.maximum(done[np.maximum(before, 0)], sends.enter_ns), 2**62)
-    since = np.minimum(since, sends.leave_ns)
-    last = np.diff(sends.lane, append=-1) != 0
-    last |= np.diff(sends.step, append=-1) != 0
-    sends = sends.with_column("enter_ns", since).select(last)
+    sends = sends.with_column("enter_ns", np.minimum(since, sends.leave_ns))
     return [_table(sends, None, sends.operation, WAIT)]
 
 
@@ -248,6 +247,8 @@ def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list
     ends, entries_ = _Line(number, ended), _Line(number, entered[np.lexsort([entered, number])])
     steps_ = _Line(number, behind.step[order])
     place = _turns(waits)
+    if operations.message.any():  # stages have orders of their own
+        place = np.unique(place * by_lane.shape[1] + waits.lane, return_inverse=True)[1].reshape(-1)
     parts, found_any = [], np.zeros(len(waits), bool)
     for which in by_lane:
         pairs = which[waits.lane]
