@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import times
-from evenstep.diagnose.measure.grid import _common_steps
+from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.clocks.leaving import sharpened
 from evenstep.trace.spool.layout import Flag
@@ -114,3 +114,11 @@ def test_an_end_stamped_late_by_another_thread_hides_no_wait():
     late = replace(trace, events=events.with_column("exit_ns", events.exit_ns + late_ns))
     was = times(graph_of(trace)).wait_ns.sum(axis=0)
     assert times(graph_of(late)).wait_ns.sum(axis=0) == pytest.approx(was, rel=0.02, abs=MS)
+
+
+def test_a_neighbour_that_waits_for_a_slow_stage_does_not_seem_to_work():
+    """Stages take turns in orders of their own, and wait at the end for what they sent last."""
+    found = step_grid(pipeline(replicas=1, noise=0.02, slow={1: 1.4}, steps=20).run().trace())
+    work = np.median(found.work_ns, axis=0)
+    assert work[[0, 2, 3]] == pytest.approx(np.full(3, work[0]), rel=0.03)
+    assert work[1] == pytest.approx(1.38 * work[0], rel=0.05)

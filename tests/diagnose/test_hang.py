@@ -90,6 +90,14 @@ def test_a_receive_waits_for_the_rank_that_never_sent():
     assert "never called the matching send" in finding.cause
 
 
+def test_who_keeps_several_waiting_is_told_once():
+    waits = {"kind": Kind.POINT_TO_POINT, "peer_or_root": 2, "group_seq": 0}
+    rows = {1: {**waits, "op": Op.RECV}, 3: {**waits, "op": Op.SEND}}
+    finding = hang_of(hung(World(), rows))
+    assert finding.where.ranks == [2]
+    assert "elsewhere, for the same" in finding.observation
+
+
 def test_a_message_that_both_called_is_laid_to_the_transport():
     pair = {
         1: {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "peer_or_root": 2, "group_seq": 0},

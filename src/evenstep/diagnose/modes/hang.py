@@ -34,13 +34,20 @@ def describe(trace: Trace, place: Stuck) -> str:
 
 
 def find(case: Case) -> list[Finding]:
-    """Groups that were stuck for much longer than a step takes."""
-    return [_finding(case, place) for place in case.stuck]
+    """Groups that were stuck for much longer than a step takes; once for those who never came."""
+    alike: dict[tuple[int, ...], list[Stuck]] = {}
+    for number, place in enumerate(case.stuck):
+        alike.setdefault(tuple(place.missing) or (-1 - number,), []).append(place)
+    return [_finding(case, sorted(each, key=lambda one: -one.since_ns)) for each in alike.values()]
 
 
-def _finding(case: Case, place: Stuck) -> Finding:
+def _finding(case: Case, places: list[Stuck]) -> Finding:
+    """Of operations that wait for the same ranks, the one that has waited longest first."""
+    place = places[0]
     culprits = place.missing or place.different or list(place.untraced)
-    share = round(min(_share(case, place), 1.0), 4)
+    share = round(min(sum(_share(case, one) for one in places), 1.0), 4)
+    waiting = {rank for one in places for rank in one.waiting}
+    elsewhere = sorted(waiting - set(place.waiting))
     return Finding(
         mode="hang",
         layer="framework" if culprits else "fabric",
@@ -49,6 +56,7 @@ def _finding(case: Case, place: Stuck) -> Finding:
         observation=(
             f"{words.ranks(place.waiting)} hung in {describe(case.trace, place)}, {_for(place)}"
             + _called(case.trace, place)
+            + (f"; {words.ranks(elsewhere)} elsewhere, for the same" if elsewhere else "")
         ),
         cause=_cause(case, place),
         where=_where(case, culprits),
@@ -58,7 +66,7 @@ def _finding(case: Case, place: Stuck) -> Finding:
         title=_title(place),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
-            Evidence("ranks_waiting", len(place.waiting), 0, "ranks"),
+            Evidence("ranks_waiting", len(waiting), 0, "ranks"),
         ],
     )
 
