@@ -237,8 +237,8 @@ COMPUTING = 0.8  # of that time is taken to be compute: nothing shows it, and th
 
 
 def late_issue(case: Case) -> Finding | None:
-    """Devices most of whose time ends with what their hosts have just issued: what a stream enters at
-    once it entered idle, since all before was done. For how long it was idle nothing tells."""
+    """Devices most of whose time ends with what their hosts have just issued: what a stream enters
+    at once it entered idle, as all before was done. For how long it was idle nothing tells."""
     costs = case.costs
     if costs is None or not costs.graph.device.any() or _busy(case):
         return None
