@@ -45,6 +45,7 @@ class Job:
     seed: int = 0
     slow: dict[int, float] = field(default_factory=dict)  # rank: factor on its work
     device: bool = False
+    meets: bool = False  # who sends waits at once, until the receiver has come and has it
     transfer: Callable[[Do, int], float] = lambda do, step: 0.5 * MS
     fabric_noise: float = 0.02
 
@@ -110,7 +111,7 @@ class _Run:
         entered = self.entered.setdefault(key, {})
         entered.setdefault(rank, self.now[rank])
         deciding = [self._sender(rank, do)] if do.what in ("send", "receive") else members
-        if self.job.device and do.what in ("send", "receive"):
+        if (self.job.device or self.job.meets) and do.what in ("send", "receive"):
             deciding = members
         if key not in self.over and all(member in entered for member in deciding):
             begin = max(entered[member] for member in deciding)
@@ -122,7 +123,8 @@ class _Run:
             )
             if do.group >= 0 and do.what in ("enter", "call"):
                 self.free[do.group] = self.over[key]
-        if do.what in ("enter", "send"):
+        held = self.job.meets and do.what == "send"
+        if do.what in ("enter", "send") and not held:
             self.open[rank].append((key, do, entered[rank]))
             self.count[rank][(do.what, do.group, do.peer)] = (
                 self.count[rank].get((do.what, do.group, do.peer), 0) + 1
@@ -131,7 +133,9 @@ class _Run:
         if key not in self.over:
             return False
         left = max(self.now[rank], self.over[key])
-        self._communication(rank, key, do, entered[rank], left, blocking=True)
+        self._communication(rank, key, do, entered[rank], left, blocking=not held)
+        if held:
+            self._phase(rank, Phase.SYNC, entered[rank], left, left - entered[rank])
         self.now[rank] = left
         self.count[rank][(do.what, do.group, do.peer)] = (
             self.count[rank].get((do.what, do.group, do.peer), 0) + 1
@@ -326,3 +330,16 @@ def pipeline(stages: int = 4, replicas: int = 2, batches: int = 8, **how: Any) -
         for stage in range(stages)
     ]
     return Job(ranks=stages * replicas, groups=groups, program=program, **how)
+
+
+def handed_over(**how: Any) -> Job:
+    """Two stages that wait for each message they send, as `torch.distributed.send` does."""
+
+    def program(rank: int) -> list[Do]:
+        batch = [
+            [Do("work", 5 * MS), Do("send", peer=1), Do("work", 20 * MS), Do("receive", peer=1)],
+            [Do("receive", peer=0), Do("work", 4 * MS), Do("send", peer=0), Do("work", 15 * MS)],
+        ][rank]
+        return [*batch * 4, Do("work", 2 * MS, Phase.OPTIMIZER)]
+
+    return Job(ranks=2, groups=[("world", (0, 1))], program=program, meets=True, **how)

@@ -178,3 +178,11 @@ def test_a_pause_that_travels_from_group_to_group_leaves_nothing_unexplained():
     found = diagnose(world.trace()).findings
     assert [(finding.mode, finding.where.ranks) for finding in found] == [("runtime_jitter", [13])]
     assert found[0].severity == pytest.approx(world.injected_share(), rel=0.01)
+
+
+def test_one_rank_that_is_late_in_two_of_three_steps_takes_no_turns_with_a_small_delay():
+    late, now_and_then = np.arange(60) % 3 > 0, np.arange(60) % 3 == 0
+    table = np.stack([8 * MS * now_and_then, 60 * MS * late], axis=1)
+    finding = diagnose(World(ranks=2).delayed(Phase.INPUT, table).trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", [1])
+    assert finding.when.pattern != "rotating"

@@ -14,7 +14,7 @@ from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.clocks.leaving import sharpened
 from evenstep.trace.spool.layout import Flag
-from tests.diagnose.programs import data_parallel, pipeline, sharded
+from tests.diagnose.programs import data_parallel, handed_over, pipeline, sharded
 from tests.diagnose.synthetic import MS, World
 
 JOBS = st.builds(
@@ -92,6 +92,14 @@ def test_everything_slower_takes_that_many_times_as_long(job, factor):
     slower = Change(rows, found.own_ns * factor, moves, found.took_ns * factor)
     was, now = lengths(found, slower)
     assert now == pytest.approx(was * factor, rel=0.01)
+
+
+def test_who_waits_for_what_it_sends_is_held_up_by_a_late_receiver():
+    faulty, well = (handed_over(noise=0.03, slow=slow).run() for slow in ({0: 1.5}, {}))
+    found = graph_of(faulty.trace())
+    mine = np.flatnonzero(found.rows.lane == 0)
+    was, now = lengths(found, Change.of_work(mine, found.own_ns[mine] / 1.5))
+    assert was - now == pytest.approx(faulty.length_ns - well.length_ns, rel=0.05)
 
 
 def test_clocks_of_hosts_and_late_callbacks_change_nothing():

@@ -17,7 +17,7 @@ from evenstep.diagnose.graph.structure import mixed
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.messages import matched
-from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
+from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -286,8 +286,9 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     number = _numbered(number[order])
     enter, leave, issued = times(events, clocks)
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
-    asked = _rendezvous(events, number, (enter, leave), sending & both)
-    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | on_device(events))
+    held = _held(trace, events) & sending
+    asked = _rendezvous(events, number, (enter, leave), sending & both, held)
+    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | held | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
     part = (sending | asked | ~both, ~sending | meets, sending)
     table = _rows(events, ranks, number, (enter, leave, issued), part)
@@ -310,13 +311,34 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     return Entries(table, operations)
 
 
-def _rendezvous(events: Columns, number: Array, placed: tuple[Array, Array], sends: Array) -> Array:
+def _held(trace: Trace, events: Columns) -> Array:
+    """Messages that their thread waited for at once: the next thing it did was to wait, and that
+    was over with the message."""
+    phases, calls = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE)
+    waits = phases.select((phases.op == int(Phase.SYNC)) & (phases.exit_ns > 0))
+    held = np.zeros(len(events), bool)
+    for rank in np.unique(waits["rank"]):
+        own, mine = waits.select(waits["rank"] == rank), events["rank"] == rank
+        own, sent = own.sorted_by("enter_ns"), events.select(mine)
+        entered = np.sort(np.append(sent.enter_ns, calls.enter_ns[calls["rank"] == rank]))
+        at = np.searchsorted(own.enter_ns, sent.enter_ns)
+        there, at = at < len(own), np.minimum(at, len(own) - 1)
+        others = np.searchsorted(entered, own.enter_ns[at], side="right")
+        next_to = others - np.searchsorted(entered, sent.enter_ns) == 1
+        held[mine] = there & next_to & (sent.exit_ns >= own.exit_ns[at] - TELLING_NS)
+    return held
+
+
+def _rendezvous(
+    events: Columns, number: Array, placed: tuple[Array, Array], sends: Array, held: Array
+) -> Array:
     """Rows of messages that need both ends to begin: on devices, where a sender was seen to wait
     for its receiver, and where what was asked for late still takes as long as ever."""
     device = on_device(events)
     if not len(number):
         return np.asarray(device)
-    blocked = sends & ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
+    called = ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
+    blocked = sends & (called | held)
     together = np.bincount(number, device) == 2
     enter, leave = placed
     last = np.zeros(int(number[-1]) + 1, np.int64)

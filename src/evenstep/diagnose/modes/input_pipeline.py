@@ -29,10 +29,10 @@ def _late_ranks(case: Case) -> Finding | None:
         return None
     share = case.share(case.loss(cells, Cause.INPUT))
     ranks = case.culprits(cells, Cause.INPUT)
-    recurrence, where = when(cells, case.grid.steps), case.where(ranks)
+    columns, where = np.isin(case.grid.ranks, ranks), case.where(ranks)
+    recurrence = when(cells & columns, case.grid.steps)
     rotates = recurrence.pattern == "rotating"
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
-    columns = np.isin(case.grid.ranks, ranks)
     values = case.grid.phase_ns[Phase.INPUT]
     others = values[:, ~columns]
     expected = round(float(np.median(others))) if others.size else 0

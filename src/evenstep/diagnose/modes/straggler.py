@@ -80,8 +80,9 @@ def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
 
 def _finding(case: Case, cells: Array) -> Finding:
     share = case.share(case.loss(cells))
-    recurrence = when(cells, case.grid.steps)
-    ranks, phase, pattern = case.culprits(cells), case.main_phase(cells), recurrence.pattern
+    ranks, phase = case.culprits(cells), case.main_phase(cells)
+    recurrence = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
+    pattern = recurrence.pattern
     where, turning, place = case.where(ranks), pattern == "rotating", case.place(phase)
     more, many = case.typical_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}.get(
