@@ -246,15 +246,19 @@ class Observer:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.armed:
                 return original(work, *args, **kwargs)
+            began_ns = cost.began()
             enter_ns = monotonic_ns()
             failed = True
             try:
+                if began_ns:  # what the wait itself takes is not ours
+                    began_ns -= thread_time_ns()
                 result = original(work, *args, **kwargs)
                 failed = False
                 return result
             finally:
                 try:
-                    began_ns = cost.began()
+                    if began_ns:
+                        began_ns += thread_time_ns()
                     if look is None:
                         self.waited(work, enter_ns, failed=failed)
                     else:
