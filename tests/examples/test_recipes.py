@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,13 @@ SCRIPTS = sorted(SLURM.glob("*.sbatch"))
 PATIENCE_S = 60.0
 RANKS = 2
 STEPS = 1200  # seconds; the signal is sent after a few dozen, and a second later all have heard it
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return one.getsockname()[1]
 
 
 class Cluster:
@@ -48,7 +56,7 @@ class Cluster:
             "PYTHONPATH": str(ROOT / "src"),
             "RUNS": str(self.folder / "runs"),
             "REQUEUED": str(self.requeued),
-            "MASTER_PORT": str(29600 + os.getpid() % 900 + restarts),
+            "MASTER_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",
         }
         slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": str(RANKS), "SLURM_NNODES": "1"}
