@@ -47,7 +47,7 @@ PYTHON = {
     ),
     "Pacing": (
         "evenstep.pacing.pacer.Pacer",
-        "evenstep.pacing.settings.PacerSettings",
+        "evenstep.pacing.pacer.PacerSettings",
         "evenstep.pacing.observation.StepObservation",
         "evenstep.pacing.observation.Decision",
     ),

@@ -24,6 +24,7 @@ from evenstep.diagnose.modes import async_staleness, hang
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
+from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import NAMED, verdict
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
@@ -109,81 +110,50 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
 
 
 def _limits(case: Case) -> list[str]:
+    """Sentences of `[limits]` that hold of this trace, after what its parts say themselves."""
     trace, grid = case.trace, case.grid
-    limits = [*trace.limits, *grid.limits, *hang.endings(trace), *_facts(trace)]
-    if notice := trace.run.get(PREEMPTED):
-        limits.append(
-            f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']}): "
-            "how it ended says nothing of the job"
-        )
-    steps = len(grid.steps)
-    if 0 < steps < FEW_STEPS:
-        word = "step" if steps == 1 else "steps"
-        limits.append(f"only {steps} {word}: shares and intervals are rough")
-    if len(trace.of_kind(Kind.COLLECTIVE)) and not len(trace.of_kind(Kind.STEP)):
-        limits.append(
-            "collectives were recorded, but no step: where a loop has no optimizer, call "
-            "evenstep.step() at its end"
-        )
-    if (case.unexplained or 0.0) > UNEXPLAINED:
-        limits.append(
-            f"the replay misses the run's length by {words.percent(case.unexplained or 0.0)}: "
-            "every cost may be off by as much"
-        )
-    if brought := _brought_in(case):
-        limits.append(brought)
-    if len(trace.ranks) < 2:
-        limits.append("one rank alone: nobody waits for anybody")
-    if grid.clocks.error_ns > 0:
-        limits.append(
-            f"clocks of {len({info.clock for info in trace.ranks.values()})} hosts were aligned "
-            f"from collectives to within {words.duration(grid.clocks.error_ns)}"
-        )
-    if unplaced := _unplaced(grid):
-        clock, its = ("clock", "its") if len(unplaced) == 1 else ("clocks", "their")
-        limits.append(
-            f"the {clock} of {words.ranks(unplaced)} could not be aligned: only {its} durations "
-            "are used"
-        )
-    if steps and not case.phases_known:
-        on_device = grid.graph is not None and grid.graph.device.any()
-        unseen = "input" if on_device else "compute and input"
-        limits.append(f"no phases were recorded: {unseen} cannot be told from other time")
-    if grid.graph is not None and grid.graph.device.any():
-        limits.append(
-            "collectives ran on a device: what its compute waits for is taken from how one follows "
-            "another"
-        )
-    limits += _unmatched(trace, grid)
-    return limits
+    steps, unplaced, late = len(grid.steps), _unplaced(grid), case.late_start_ns
+    notice = trace.run.get(PREEMPTED)
+    device = grid.graph is not None and grid.graph.device.any()
+    late_ns = float(late.max()) if len(late) else 0.0
+    partial, met = _matched(grid)
+    holding = {
+        "preempted": notice,
+        "few": 0 < steps < FEW_STEPS,
+        "unmarked": len(trace.of_kind(Kind.COLLECTIVE)) and not len(trace.of_kind(Kind.STEP)),
+        "unexplained": (case.unexplained or 0.0) > UNEXPLAINED,
+        "brought": late_ns and late_ns >= NAMED * grid.total_ns,
+        "alone": len(trace.ranks) < 2,
+        "aligned": grid.clocks.error_ns > 0,
+        "unplaced": unplaced,
+        "phases": steps and not case.phases_known,
+        "device": device,
+        "partial": partial,
+        "apart": len(trace.ranks) > 1 and not met,
+    }
+    numbers = {
+        "steps": steps,
+        "notice": notice,
+        "unexplained": case.unexplained,
+        "last": int(grid.ranks[int(late.argmax())]) if len(late) else None,
+        "late": late_ns,
+        "hosts": len({info.clock for info in trace.ranks.values()}),
+        "error": grid.clocks.error_ns,
+        "those": unplaced,
+        "unseen": "input" if device else "compute and input",
+        "partial": partial,
+    }
+    said = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
+    return [*trace.limits, *grid.limits, *hang.endings(trace), *_facts(trace), *said]
 
 
-def _unmatched(trace: Trace, grid: StepGrid) -> list[str]:
-    """Collectives that do not tell of all who took part."""
+def _matched(grid: StepGrid) -> tuple[int, bool]:
+    """Collectives that are not on record on every member, and whether any is that has several."""
     if grid.graph is None or not len(grid.steps):
-        return []
+        return 0, True
     seen = grid.graph.operations
     seen = seen.select(~seen.message & (seen.group >= 0))
-    limits = []
-    if partial := np.count_nonzero(~seen.whole):
-        limits.append(
-            f"collectives that are not recorded on every member and were left out: {partial}"
-        )
-    if len(trace.ranks) > 1 and not (seen.whole & (seen.members > 1)).any():
-        limits.append("no collective that all traced ranks took part in was recorded")
-    return limits
-
-
-def _brought_in(case: Case) -> str:
-    """Who came late into the first traced step, where that is a part of all there is."""
-    late = case.late_start_ns
-    if not len(late) or late.max() < NAMED * case.grid.total_ns:
-        return ""
-    last = int(case.grid.ranks[int(late.argmax())])
-    return (
-        f"rank {last} enters the first traced step {words.duration(float(late.max()))} late: what "
-        "the others wait for it there was brought along from before"
-    )
+    return int(np.count_nonzero(~seen.whole)), bool((seen.whole & (seen.members > 1)).any())
 
 
 def _unplaced(grid: StepGrid) -> list[int]:
