@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from evenstep.cli import progress
 from evenstep.cli.main import main
 from evenstep.scenario.scenario import load
 from evenstep.simulate import simulation
@@ -115,10 +116,16 @@ def test_every_line_fits_80_columns(ranks, tmp_path, capsys):
 
 
 def test_a_long_run_says_so_first(scenario):
-    """1,024 ranks in random order at 4:1: two million messages a step."""
-    sets = ["cluster.nodes=1024", "fabric.kind=leaf_spine", "fabric.oversubscription=4",
-            "job.placement=random", "collectives.algorithm=ring", "run.steps=100",
+    """64 ranks in random order at 4:1: every message is followed, as its first step shows."""
+    sets = ["cluster.nodes=64", "fabric.kind=leaf_spine", "fabric.oversubscription=4",
+            "job.placement=random", "collectives.algorithm=ring", "run.steps=10000",
             "noise=[{kind='normal'}]"]  # fmt: skip
     messages, seconds = simulation.expected(simulation.set_up(load(Path(scenario), sets)))
-    assert messages == 100 * 2 * 1024 * 1023
+    assert messages == 10_000 * 2 * 64 * 63
     assert seconds > 60
+
+
+def test_long_work_is_announced_and_short_work_is_not(capsys):
+    progress.announce("12 simulations", 30.0)
+    progress.announce("40 simulations", 90.0)
+    assert capsys.readouterr().err == "40 simulations: about 90 s\n"

@@ -5,9 +5,8 @@ import pytest
 
 from evenstep.errors import ConfigError, UsageError
 from evenstep.simulate.study import sweep
+from evenstep.simulate.study.sweep import carried, interval, summed_up
 from evenstep.simulate.study.sweep_folder import SweepFolder
-from evenstep.simulate.study.sweep_summary import interval, summed_up
-from evenstep.simulate.study.sweep_workers import carried
 
 DATA = {
     "cluster": {"nodes": 2},

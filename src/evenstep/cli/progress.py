@@ -16,6 +16,7 @@ from evenstep.words import duration
 QUIET_S = 3.0  # what ends before says nothing
 DRAWN_S = 0.25  # between two looks of a terminal
 LINE_S = 5.0  # between two lines where nobody watches one
+LONG_S = 60.0  # work that takes longer says so first
 
 
 class Line:
@@ -50,6 +51,12 @@ class Line:
                 sys.stderr.write("\r" + " " * self._drawn + "\r")
                 sys.stderr.flush()
             self._drawn, self._next_s = 0, float("inf")
+
+
+def announce(what: str, seconds: float) -> None:
+    """Say before long work about how long it takes."""
+    if seconds > LONG_S:
+        print(f"{what}: about {duration(seconds * 1e9)}", file=sys.stderr, flush=True)
 
 
 def time_left(done: float, total: float, passed_s: float) -> str:

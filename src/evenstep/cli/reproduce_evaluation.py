@@ -51,7 +51,8 @@ def main(args: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
     files.check_free(args.csv, force=args.force)
     from evenstep.reproduce import evaluation
-    from evenstep.simulate.study.sweep_workers import carried, usable_cores
+    from evenstep.simulate.study.sweep import carried
+    from evenstep.workers.engines import usable_cores
 
     units = evaluation.planned(
         nodes=_each(args.nodes, "--nodes", int),

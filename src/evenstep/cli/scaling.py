@@ -132,11 +132,14 @@ def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
     from contextlib import closing
 
     from evenstep.simulate.study.scaling import measured
-    from evenstep.simulate.study.sweep_workers import carried, usable_cores
+    from evenstep.simulate.study.sweep import carried, expected_s
+    from evenstep.workers.engines import usable_cores
 
     units = study.units()
     rows: list[dict[str, Any]] = []
-    work = carried(units, workers or usable_cores(), measured)
+    workers = workers or usable_cores()
+    progress.announce(f"{len(units)} simulations", expected_s(units) / workers)
+    work = carried(units, workers, measured)
     try:
         with closing(work) as finished, progress.counting() as tell:
             for row in finished:

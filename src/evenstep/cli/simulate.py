@@ -29,7 +29,6 @@ read like a live job's. --set changes one field, as in --set cluster.nodes=64 or
 can name in `preset`."""
 
 PARTIAL = 130
-LONG_S = 60.0  # a run that takes longer says so first
 _NAMES, _WIDEST = 23, 80  # columns of the list of presets
 
 
@@ -147,14 +146,9 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
 def _warn(asked: Scenario) -> None:
     """Say before a long run about how long it takes."""
     from evenstep.simulate import simulation
-    from evenstep.words import duration
 
     messages, seconds = simulation.expected(simulation.set_up(asked))
-    if seconds > LONG_S:
-        print(
-            f"{messages:,} messages to follow: about {duration(seconds * 1e9)}",
-            file=sys.stderr,
-        )
+    progress.announce(f"{messages:,} messages to follow", seconds)
 
 
 def _make_room(path: Path, *, force: bool) -> None:

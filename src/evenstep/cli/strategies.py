@@ -57,9 +57,11 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.write, force=args.force)
     asked, workers = scenario.load(args.scenario, args.set), args.workers
     with progress.counting("compared {} of {} options") as tell:
+        workers = workers or len(os.sched_getaffinity(0))
         table = compare(
-            asked, limits, axes=axes, workers=workers or len(os.sched_getaffinity(0)), progress=tell
-        )
+            asked, limits, axes=axes, workers=workers, progress=tell,
+            told=lambda seconds: progress.announce("every strategy", seconds / workers),
+        )  # fmt: skip
     from evenstep.report.terminal import decision as decision_table
 
     if args.json:

@@ -58,8 +58,8 @@ def main(args: argparse.Namespace) -> int:
     """Carry the sweep out and say what came of it."""
     from evenstep.scenario import scenario
     from evenstep.simulate.study import sweep
+    from evenstep.simulate.study.sweep import summed_up
     from evenstep.simulate.study.sweep_folder import SweepFolder
-    from evenstep.simulate.study.sweep_summary import summed_up
 
     if not args.vary:
         raise UsageError("name at least one field to --vary, as in --vary nodes=4,8,16")
@@ -103,12 +103,14 @@ def _carry_out(
     """Simulate what `rows` does not have yet; Ctrl-C ends it and keeps what is finished."""
     from contextlib import closing
 
-    from evenstep.simulate.study.sweep_workers import carried
+    from evenstep.simulate.study.sweep import carried, expected_s
+    from evenstep.workers.engines import usable_cores
 
     known = {row["number"] for row in rows}
     left = [unit for unit in plan.units if unit.number not in known]
     if known:
         print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
+    progress.announce(f"{len(left)} simulations", expected_s(left) / usable_cores())
     keep = rows.append if folder is None else _kept(rows, folder)
     try:
         with closing(carried(left, carrier)) as finished, progress.counting() as tell:

@@ -16,8 +16,7 @@ from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.simulation import simulate
 from evenstep.simulate.study import sweep
-from evenstep.simulate.study.sweep import Axis, SweepPlan
-from evenstep.simulate.study.sweep_summary import interval
+from evenstep.simulate.study.sweep import Axis, SweepPlan, interval
 
 Row = dict[str, Any]
 

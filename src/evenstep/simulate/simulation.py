@@ -119,16 +119,18 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
 
 
 def expected(setup: Setup) -> tuple[int, float]:
-    """How many messages a run will follow, and about how many seconds it will take."""
-    run = _Run(setup, None)
-    messages = run.messages(setup.graph) * setup.scenario.run.steps
-    steps = setup.scenario.run.steps
-    if _is_calm(setup.scenario):
-        messages, steps = messages // steps * min(SETTLING, steps), min(SETTLING, steps)
+    """How many messages a run will follow, after its first step, and about how many seconds it will
+    take."""
+    scenario = setup.scenario
+    first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
+    run = _Run(replace(setup, scenario=first), None)
+    run.result(None)
+    steps = 1 if _is_calm(scenario) else scenario.run.steps
     operations = sum(
         len(role.operations) * int((setup.graph.role == number).sum())
         for number, role in enumerate(setup.graph.roles)
     )
+    messages = run.followed * steps
     return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
 
 
@@ -166,6 +168,7 @@ class _Run:
         self._pace = strategies.pace_of(scenario, setup.cast.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
+        self.followed = 0  # messages, see `World`
         self._times: dict[int, tuple[Flow, int]] = {}  # how often each collective was carried
         self.extras: list[Extra] = []
         self._scribes: list[tuple[Scribe, SimulatedRecorder]] = []
@@ -202,11 +205,6 @@ class _Run:
             staleness=self._pace.staleness(),
         )
 
-    def messages(self, graph: JobGraph) -> int:
-        """Messages of a step that are followed one by one; neighbours' are not counted."""
-        jobs = _Jobs(self._setup, [graph], self._near, eager=True)
-        return sum(jobs.followed.get(id(flow), 0) for flow in graph.flows)
-
     # -- steps -------------------------------------------------------------------------------------
 
     def _steps(self) -> Iterator[Done]:
@@ -222,7 +220,7 @@ class _Run:
         for done in jobs.run(engine, setup.scenario.run.steps):
             engine.learn(done)
             yield done
-        self._peak = jobs.world.peak_gBps
+        self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
 
     def _calm(self) -> Iterator[Done]:
         """The one step that all are like: what the first few settle to, else one of ranks that
@@ -250,7 +248,7 @@ class _Run:
         engine = JobEngine(jobs.world, lambda _: graph, jobs.number, Weather(
             setup.scenario, setup.placement), Pace(), np.zeros(setup.scenario.ranks))  # fmt: skip
         for done in jobs.run(engine, most):
-            self._peak = jobs.world.peak_gBps
+            self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
             lengths = done.over - done.begin
             length = float(done.over.max() - done.begin.max())
             if float(np.ptp(lengths)) <= SETTLED * length:
@@ -294,12 +292,6 @@ class _Jobs:
                 use.flow, shared, first=use.first, ranks=ranks, is_closed=is_closed
             )
             for use, is_closed in zip(uses, closed(uses, shared), strict=True)
-        }
-        #: messages of each flow that is followed, by its identity
-        self.followed = {
-            number: sum(len(stage.gate) * stage.repeats for stage in one.stages)
-            for number, one in made.items()
-            if not one.closed
         }
         goodput = setup.scenario.fabric.incast_goodput
         self.world = make_world(capacity, sizes, most_hops(made.values()), goodput)

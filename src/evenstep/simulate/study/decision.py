@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.result import Result
-from evenstep.simulate.simulation import set_up, shortened, simulate
+from evenstep.simulate.simulation import expected, set_up, shortened, simulate
 from evenstep.simulate.study import margin as margins
 from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
@@ -157,8 +157,10 @@ def compare(
     axes: Sequence[str] = tuple(margins.AXES),
     workers: int = 1,
     progress: Progress | None = None,
+    told: Callable[[float], None] | None = None,
 ) -> DecisionTable:
-    """Run every option. Raises `ConfigError` if not even waiting for everybody can be run."""
+    """Run every option. Raises `ConfigError` if not even waiting for everybody can be run. `told`
+    hears before about how many seconds of one core it will take."""
     if not limits.to_json():
         limits = Limits(cv=CV)
     data = neutral(scenario)
@@ -167,6 +169,8 @@ def compare(
     if (steps := min(_steps(data, option) for option in wanted)) < scenario.run.steps:
         data["run"] = {**data.get("run", {}), "steps": steps}
         notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")
+    if told is not None:
+        told(margins.looks(steps, len(axes)) * _expected_s(data, wanted[0]) * len(wanted))
     units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
     found = _carried_out(units, workers, progress)
     rows = [one for one in found if isinstance(one, DecisionRow)]
@@ -181,6 +185,11 @@ def _steps(data: dict[str, Any], option: DecisionOption) -> int:
     except ConfigError:  # it is said where it is run
         return changed(data, ()).run.steps
     return shortened(setup, messages=MOST_MESSAGES, least=LEAST_STEPS).scenario.run.steps
+
+
+def _expected_s(data: dict[str, Any], option: DecisionOption) -> float:
+    """About how long an option's run takes."""
+    return expected(set_up(changed(data, option.sets)))[1]
 
 
 class OptionRun(NamedTuple):

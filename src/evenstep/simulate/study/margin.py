@@ -27,6 +27,7 @@ MOST_JITTER = 1.0
 MOST_LOAD = 0.95
 MOST_SERVERS = 64  # messages are ranks × servers
 RESOLUTION = 0.05  # of the value found, relative
+LOOKS = 8  # at an axis, about, until its edge is found
 ENDLESS_BYTES = 10**15
 
 
@@ -72,6 +73,11 @@ class GrowthAxis(NamedTuple):
 def margins(scenario: Scenario, edges: Edges, axes: tuple[str, ...]) -> dict[str, Margin]:
     """The margin on every axis asked for."""
     return {name: _margin(scenario, name, edges) for name in axes}
+
+
+def looks(steps: int, axes: int) -> float:
+    """What a run of so many steps and its margins take, for one of the run."""
+    return 1 + LOOKS * axes * min(1.0, MOST_STEPS / steps)
 
 
 def _margin(scenario: Scenario, name: str, edges: Edges) -> Margin:

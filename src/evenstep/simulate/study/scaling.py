@@ -18,8 +18,7 @@ from evenstep.simulate.simulation import set_up, simulate_set_up
 from evenstep.simulate.study import sweep as sweeps
 from evenstep.simulate.study.scaling_bandwidth import parts
 from evenstep.simulate.study.scaling_sizes import resized
-from evenstep.simulate.study.sweep import SweepRun
-from evenstep.simulate.study.sweep_summary import interval
+from evenstep.simulate.study.sweep import SweepRun, interval
 
 Row = Mapping[str, Any]
 

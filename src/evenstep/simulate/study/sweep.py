@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.errors import ConfigError, UsageError
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
+from evenstep.statistics.interval import half_width
+from evenstep.workers.engines import Engine, Local
 
 if TYPE_CHECKING:
     from evenstep.simulate.result import Result
+
+Row = dict[str, Any]
 
 #: Short names of fields that are often varied; any other is named in full.
 SHORT = {
@@ -173,6 +178,15 @@ def seeded(asked: Scenario, repeat: int) -> dict[str, Any]:
     return plain
 
 
+def expected_s(units: Sequence[SweepRun]) -> float:
+    """About how many seconds units take on one core, as the first, the middle and the last do."""
+    from evenstep.simulate.simulation import expected, set_up
+
+    looked = {0, len(units) // 2, len(units) - 1} if units else set()
+    each = [expected(set_up(schema.read(Scenario, units[n].scenario)))[1] for n in looked]
+    return sum(each) / max(len(each), 1) * len(units)
+
+
 # -- the work itself -------------------------------------------------------------------------------
 
 
@@ -215,3 +229,61 @@ MEASURES = (
     *("share_compute", "share_exposed_communication", "share_wait", "share_input", "share_held"),
     *("joules_per_unit", "cost_per_unit", "goodput"),
 )
+
+
+def carried(
+    units: Sequence[SweepRun],
+    engine: Engine | int,
+    work: Callable[[SweepRun], Row | None] = outcome,
+) -> Generator[Row, None, None]:
+    """The rows of units, in the order in which they are finished; a number is local workers.
+
+    Workers end with the iterator: what they were at when it is closed is lost. Raises
+    `KeyboardInterrupt` where this process was interrupted.
+    """
+    carrier = Local(engine) if isinstance(engine, int) else engine
+    finished = carrier.carried(units, work)
+    try:
+        for row in finished:
+            if row is None:
+                raise KeyboardInterrupt
+            yield row
+    finally:
+        finished.close()
+
+
+# -- what came of it -------------------------------------------------------------------------------
+
+
+def summed_up(rows: Iterable[Mapping[str, Any]], axes: Iterable[str]) -> list[dict[str, Any]]:
+    """One entry for each combination: what was varied, and measures as value, low and high."""
+    by_combination: dict[int, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: int(row["number"])):
+        by_combination.setdefault(int(row["combination"]), []).append(row)
+    names = list(axes)
+    return [_combination(same, names) for same in by_combination.values()]
+
+
+def _combination(rows: list[Mapping[str, Any]], axes: list[str]) -> dict[str, Any]:
+    first = rows[0]
+    found: dict[str, Any] = {"varied": {name: first[name] for name in axes}}
+    found.update({name: first[name] for name in ("ranks", "nodes", "steps", "unit")})
+    found["repeats"] = len(rows)
+    for name in MEASURES:
+        values = [float(row[name]) for row in rows if row[name] is not None]
+        found[name] = _not_negative(interval(values)) if values else None
+    return found
+
+
+def _not_negative(found: dict[str, float | None]) -> dict[str, float | None]:
+    """The interval of what is measured: never below 0."""
+    return found | {"low": None if found["low"] is None else max(found["low"], 0.0)}
+
+
+def interval(values: list[float]) -> dict[str, float | None]:
+    """Mean and its 95 % interval (Student's t); of a single value the bounds are unknown."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return {"value": mean, "low": None, "high": None}
+    half = half_width(values)
+    return {"value": mean, "low": mean - half, "high": mean + half}

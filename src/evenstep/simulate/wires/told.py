@@ -111,5 +111,9 @@ class World(Protocol):
         """Sent so far."""
 
     @property
+    def followed(self) -> int:
+        """Of these one by one, and trains of them: what a run costs."""
+
+    @property
     def peak_gBps(self) -> Array:  # noqa: N802
         """What each link carried at most."""

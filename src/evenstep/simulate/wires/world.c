@@ -214,7 +214,7 @@ typedef struct {
     Delay *delays;
     i32 delay_count;
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
-    i64 messages;
+    i64 messages, followed; /* sent; of these one by one, and trains of them */
     Point **points, **point_dirty; /* by number; trains whose links somebody came to or left */
     i32 *spare, spare_count, point_room, point_dirty_count, point_dirty_room;
     /* work space of the solver */
@@ -790,6 +790,7 @@ static void join(World *w, i32 a, int job) {
     Active *x = &w->active[a];
     Stage *s = x->stage;
     double steady = x->of->flow->steady;
+    w->followed++;
     for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
         i32 l = s->link[h];
         Link *link = &w->link[l];
@@ -1414,6 +1415,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
     p->rate = rate, p->on = bytes / rate, p->hop = p->on + s->latency[p->message];
     if (midway) p->begin = w->now - sent * p->on;
     p->mode = TRAIN, p->partner = partner;
+    w->followed++;
     train_of(p);
     double peak = rate;
     if (partner >= 0) {
@@ -2160,6 +2162,7 @@ void world_space(World *w, i64 ring, i64 rounds, i64 participants) {
 }
 
 i64 world_messages(World *w) { return w->messages; }
+i64 world_followed(World *w) { return w->followed; }
 void world_peaks(World *w, double *peak) {
     for (i32 l = 0; l < w->links; l++) peak[l] = w->link[l].peak;
 }

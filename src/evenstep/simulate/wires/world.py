@@ -132,6 +132,11 @@ class CompiledWorld:
         return int(self._c.world_messages(self._world))
 
     @property
+    def followed(self) -> int:
+        """Of these one by one, and trains of them."""
+        return int(self._c.world_followed(self._world))
+
+    @property
     def peak_gBps(self) -> Array:  # noqa: N802
         """What each link carried at most."""
         peak = np.empty(self._links)
@@ -159,6 +164,7 @@ def _library() -> ctypes.CDLL | None:
         ("take", None, (pointer, whole, pointer, pointer)),
         ("space", None, (pointer, whole, whole, whole)),
         ("messages", whole, (pointer,)),
+        ("followed", whole, (pointer,)),
         ("peaks", None, (pointer, pointer)),
         ("free", None, (pointer,)),
     ):

@@ -172,6 +172,11 @@ class PythonWorld:
         return self._sent
 
     @property
+    def followed(self) -> int:
+        """All of them."""
+        return self._sent
+
+    @property
     def peak_gBps(self) -> Array:  # noqa: N802
         """What each link carried at most."""
         return self._peak.copy()
