@@ -52,6 +52,16 @@ def test_who_died_first_is_the_cause_and_the_others_followed():
     assert "rank 0 followed" in finding.observation
 
 
+def test_who_leaves_with_code_0_and_ends_nothing_has_died_where_others_die_of_it():
+    ends = {1: {"ended": (40 * MS, {"exit_code": 0})}, 0: {"raised": raised(60 * MS)}}
+    trace, end = broken(World(), ends)
+    finding = first(waits(trace, end, 0))
+    assert (finding.mode, finding.where.ranks) == ("rank_failed", [1])
+    assert finding.cause.startswith("exit code 0")
+    alone, _ = broken(World(), dict.fromkeys(range(4), ends[1]))
+    assert "rank_failed" not in [one.mode for one in diagnose(alone).findings]
+
+
 def test_it_heads_whatever_was_slow():
     trace, _ = broken(World().slow(2, Phase.BACKWARD, 50 * MS), {1: {"ended": (10 * MS, GONE)}})
     diagnosis = diagnose(trace)

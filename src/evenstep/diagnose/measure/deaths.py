@@ -35,12 +35,12 @@ def deaths(trace: Trace) -> list[Death]:
         for rank, info in trace.ranks.items()
         if _wrong(info)
     ]
-    if found:  # the job is over: who has not ended its trace was not let
+    if found:  # the job is over: who has not ended its trace was not let, or left without a word
         known = {death.rank for death in found}
-        unended = {rank: info for rank, info in trace.ranks.items() if _unended(info)}
+        cut = {rank: info for rank, info in trace.ranks.items() if _cut(info)}
         found += [
-            Death(rank, wall_ns(info, info.facts["heartbeat_ns"]), info.facts)
-            for rank, info in unended.items()
+            Death(rank, wall_ns(info, ended_ns(info) or info.facts["heartbeat_ns"]), info.facts)
+            for rank, info in cut.items()
             if rank not in known
         ]
     return sorted(found, key=lambda death: death.at_ns)
@@ -95,7 +95,8 @@ def hung_first(
 def _left(info: RankInfo, by_ns: float) -> bool:
     """Whether a rank had ended in good order by then."""
     ended = ended_ns(info)
-    return ended is not None and not _wrong(info) and wall_ns(info, ended) <= by_ns
+    orderly = ended is not None and not _wrong(info) and not _cut(info)
+    return orderly and wall_ns(info, ended or 0) <= by_ns
 
 
 def wall_ns(info: RankInfo, monotonic_ns: int) -> int:
@@ -121,9 +122,10 @@ def _wrong(info: RankInfo) -> bool:
     return bool(told) or ("ended" in info.facts and not info.closed and "exit_code" not in ended)
 
 
-def _unended(info: RankInfo) -> bool:
-    """Whether nothing tells that it has ended, though it was to be heard of until then."""
-    return not info.closed and "ended" not in info.facts and "heartbeat_ns" in info.facts
+def _cut(info: RankInfo) -> bool:
+    """Whether its trace was not ended, though it was heard of and nobody asked it to end."""
+    ended = info.facts.get("ended") or {}
+    return not info.closed and not ended.get("asked") and "heartbeat_ns" in info.facts
 
 
 def _gone_ns(death: Death) -> float:
