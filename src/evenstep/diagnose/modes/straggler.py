@@ -7,7 +7,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Projection, When
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import MINOR, Array, Case
+from evenstep.diagnose.lateness.case import MINOR, SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
@@ -17,6 +17,7 @@ from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
 
+MOST_APART = 16  # late ranks of which each is asked what mending it as well gives back
 LATE_START = 0.05  # of all the time: a rank that began so much after most ranks was late
 SLOWER = 1.05  # phases longer than the others' by this factor are evidence
 
@@ -36,8 +37,21 @@ def find(case: Case) -> list[Finding]:
     """Chronic ranks as one finding; single delays, bursts and rotation as others."""
     cells = case.claims.cells(case.delays.cells(Cause.WORK))
     chronic = cells & case.delays.chronic[None, :]
-    parts = (chronic, *_by_cost(case, cells & ~case.delays.chronic[None, :]))
+    parts = (_worth_mending(case, chronic), *_by_cost(case, cells & ~case.delays.chronic[None, :]))
     return [*_brought_in(case), *(_finding(case, part) for part in parts if part.any())]
+
+
+def _worth_mending(case: Case, cells: Array) -> Array:
+    """Cells of the ranks without which nobody else's mending is worth it: once they are like the
+    others, the rest of the late ones would give back less than is worth a finding."""
+    late = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
+    ranks = np.argsort(-late, kind="stable")[: np.count_nonzero(late)]
+    if not 1 < len(ranks) <= MOST_APART:
+        return cells
+    alone = [cells & np.isin(np.arange(len(late)), ranks[:last]) for last in range(1, len(ranks))]
+    gains = case.all_saved([case.relieved(part) for part in (*alone, cells)])
+    left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
+    return next((p for p, rest in zip(alone, left, strict=True) if rest < SMALLEST_SHARE), cells)
 
 
 def _brought_in(case: Case) -> list[Finding]:
@@ -101,7 +115,7 @@ def _finding(case: Case, cells: Array) -> Finding:
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,
             "place": place,
-            "slow": LATE.get(place, "late entry"),
+            "slow": LATE.get(place, "slow steps"),
             "why": _other_hardware(case, ranks) or _hint(case, cells, words.duration(more)),
             "those": ranks,
             "target": f"node {', '.join(where.nodes)}" if several else "it",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import words
-from evenstep.diagnose.measure.arrivals import arrivals
+from evenstep.diagnose.measure.transfer import arrivals
 from evenstep.export.perfetto.flows import Flows, arrows
 from evenstep.export.perfetto.tracks import lanes, levels, side_by_side
 from evenstep.trace.clocks.clocks import Clocks

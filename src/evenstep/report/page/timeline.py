@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.arrivals import arrivals
 from evenstep.diagnose.measure.stretches import WINDOW_RECORDS
+from evenstep.diagnose.measure.transfer import arrivals
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
