@@ -110,6 +110,8 @@ def moved(constant: Constant, factor: float) -> Iterator[None]:
     home = importlib.import_module(f"evenstep.{constant.module}")
     users = [home, *_importers(home.__name__, constant.name)]
     value = constant.value * factor
+    if 0 < constant.value < 1:  # a share or a quantile stays one
+        value = min(value, 1.0)
     for user in users:
         setattr(user, constant.name, round(value) if isinstance(constant.value, int) else value)
     try:
