@@ -76,7 +76,9 @@ def test_what_exists_is_not_looked_at_again_while_it_acts():
     action.end(0)
 
 
-def test_a_cycle_made_while_it_acts_is_collected_before_acting_ends():
+def test_a_cycle_made_while_it_acts_is_collected_before_acting_ends(monkeypatch):
+    monkeypatch.undo()
+
     class Cycle:
         gone = False
 
