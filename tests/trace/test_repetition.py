@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.importers.draft import Draft
-from evenstep.trace.repetition import with_steps
+from evenstep.trace.repetition import stepped, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import RankInfo
 
@@ -106,3 +106,21 @@ def test_what_never_repeats_has_no_steps():
         program.call(step, 10, "world", (0, 1), size=1 + step * step)
         program.call(step, 10 + step, f"only {step}", (0, 1))
     assert not any(len(rows) for rows in program.steps().values())
+
+
+def test_calls_that_are_all_but_even_are_a_step_each():
+    program = Program(2)
+    for step in range(STEPS):
+        program.call(step, 5 * (step % 2), "world", (0, 1))  # pauses of 104 and 94 ms
+    assert {rank: len(rows) for rank, rows in program.steps().items()} == {0: 19, 1: 19}
+
+
+def test_what_repeats_nowhere_is_one_step_of_all_that_was_recorded():
+    program = Program(2)
+    for step in range(3):
+        program.call(step, 10, "world", (0, 1))
+    found = stepped(program.draft.trace({}), "nothing marks steps")
+    rows = found.of_kind(Kind.STEP)
+    assert rows["rank"].tolist() == [0, 1]
+    assert (rows.exit_ns - rows.enter_ns).tolist() == [(2 * STEP_MS + 1) * MS] * 2
+    assert found.limits[-1] == "nothing marks steps: all of it is taken as one"
