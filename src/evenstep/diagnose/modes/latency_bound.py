@@ -16,6 +16,7 @@ from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
+MANY = 12  # collectives of a shape in a step: fewer have no bucket to be merged into
 MOSTLY = 0.5  # of their time is latency
 BUCKET_BYTES = 25_000_000  # DDP's default, and large against latency on any fabric
 LARGE = 10.0  # times the size at which half of the time is latency
@@ -54,7 +55,7 @@ def _small(case: Case, shape: Shape) -> Small | None:
     steps = len(np.unique(rows.step[shape.rows]))
     per_step = np.count_nonzero(shape.rows) / max(steps, 1) / len(shape.groups)
     unsized = shape.op != Op.BARRIER and not shape.sizes.any()  # size not recorded
-    if not len(shape.sizes) or unsized:
+    if per_step < MANY or not len(shape.sizes) or unsized:
         return None
     latency = _latency(case, shape)
     moved = rows.transfer_ns[shape.rows]
