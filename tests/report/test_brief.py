@@ -52,6 +52,17 @@ def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
     assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy"]
 
 
+def test_without_the_others_traces_nobody_is_called_healthy(diagnosis: Diagnosis) -> None:
+    shares = diagnosis.summary["shares"] | {"exposed_communication": 0.26}
+    diagnosis.summary.update(world=16, ranks=8, shares=shares)
+    diagnosis.findings[:] = [replace(diagnosis.findings[0], severity=0.01)]
+    first, *rest = lines(diagnosis)
+    assert "8 of 16 ranks left no trace here" in first
+    assert not any(line.lstrip().startswith("sure") for line in rest)
+    diagnosis.summary["shares"]["exposed_communication"] = 0.01
+    assert lines(diagnosis)[0].startswith("Healthy")
+
+
 def test_a_preempted_attempt_says_so_though_it_was_healthy(diagnosis: Diagnosis) -> None:
     notice = {"attempt": 0, "signal": "SIGUSR1", "at": "2026-01-01T00:00:00.000+00:00"}
     diagnosis = replace(diagnosis, run=dict(diagnosis.run) | {"preempted": notice})

@@ -78,7 +78,15 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
 
 
 def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
-    wait = (summary.get("shares") or {}).get("wait")
+    shares, absent = summary.get("shares") or {}, summary.get("world", 0) - summary.get("ranks", 0)
+    wait, moving = shares.get("wait"), shares.get("exposed_communication") or 0.0
+    if absent > 0 and moving >= NAMED:
+        return Verdict(
+            f"who is waited for cannot be told: {absent} of {summary['world']} ranks left no trace",
+            "here",
+            f"waits for them lie in communication: {words.percent(moving)} of step time",
+            "bring all ranks' traces into one folder: `evenstep collect`",
+        )
     coupling = ", as far as this trace shows"
     if wait:  # without any, nobody was seen waiting: nothing is known of the coupling
         coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"

@@ -58,9 +58,9 @@ def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from style.wrap(printable(said.head + change), code=BOLD)
     yield from style.field("why", said.why, most=LINES)
     yield from style.field("do", said.action, code=GREEN, most=LINES)
-    if not diagnosis.findings:
+    first = next(iter(diagnosis.findings), None)
+    if first is None or not (first.mode in TERMINAL or first.severity >= NAMED):
         return
-    first = diagnosis.findings[0]
     for stack in [each for each in first.stacks if each.rank in first.where.ranks][:1]:
         looks = "" if first.mode in TERMINAL else f" ({percent(stack.share)} of the looks)"
         yield from style.field("in", own_place(stack.frames) + looks, most=1)
