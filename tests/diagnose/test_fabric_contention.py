@@ -7,6 +7,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Phase
+from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
 
 QUIET_NS = 8 * MS
@@ -117,3 +118,31 @@ def test_transfers_that_vary_by_chance_are_no_contention(seed):
         fabric=lambda move: 2 * MS * (1 + random.exponential(0.3)),
     )
     assert "fabric_contention" not in [f.mode for f in diagnose(world.trace()).findings]
+
+
+def staged(slow_ns: float):
+    """A pipeline of one node a stage, the messages between the second and the third of which take
+    `slow_ns`; and how long it ran."""
+
+    def between(rank, do):
+        if do.what not in ("send", "receive"):
+            return do
+        return do._replace(ns=slow_ns if {rank, do.peer} == {1, 2} else MS / 2)
+
+    job = pipeline(replicas=1, noise=0.02, transfer=lambda do, step: do.ns)
+    program = job.program
+    job = replace(job, program=lambda rank: [between(rank, do) for do in program(rank)])
+    run = job.run()
+    trace = run.trace()
+    for rank, info in trace.ranks.items():
+        info.identity["hostname"] = f"node{rank}"
+    return trace, run.length_ns
+
+
+def test_a_link_whose_messages_are_always_slow_is_named_and_costed():
+    (slow, took), (well, usual) = staged(12 * MS), staged(MS / 2)
+    first = diagnose(slow).findings[0]
+    assert (first.mode, list(first.where.links)) == ("fabric_contention", ["node1-node2"])
+    assert first.severity == pytest.approx(1 - usual / took, rel=0.05)
+    assert "ranks 1 and 2" in first.title
+    assert "fabric_contention" not in [finding.mode for finding in diagnose(well).findings]

@@ -17,7 +17,7 @@ from evenstep.diagnose.graph.entries import Entries, entries
 from evenstep.diagnose.graph.lanes import LaneExtent, rows_of
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
-from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.graph.structure import Graph, mixed
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
@@ -192,18 +192,31 @@ def _accumulated(over: Array, follows: Array) -> Array:
 
 
 def _arrived(found: Entries, ended: Array) -> Array:
-    """Ends of operations, those of messages nobody waited for brought down to what is usual."""
+    """Ends of operations, those of messages nobody waited for brought down to what is usual: of
+    their size, on their channel where anybody waited for one there."""
     rows, operations = found.rows, found.operations
     begin = _begin(found)
     receiving = operations.message[rows.operation] & ~rows.sends
     entered = _last(found, rows.enter_ns, receiving, np.maximum, -(2**62))
     took = np.maximum(ended - begin, 0).astype(float)
-    size = np.unique(operations.size_bytes, return_inverse=True)[1].reshape(-1)
     late = operations.message & (entered > begin)
+    size = np.unique(operations.size_bytes, return_inverse=True)[1].reshape(-1)
+    channel = np.unique(mixed([operations.queue, size]), return_inverse=True)[1].reshape(-1)
     awaited = operations.message & ~late
-    usual = np.full(int(size.max()) + 1, np.inf)
-    for kind in np.unique(size[operations.message]):
-        mine = operations.message & (size == kind)
-        known = mine & awaited if (mine & awaited).any() else mine
-        usual[kind] = np.quantile(took[known], QUIET_MESSAGE)
-    return np.where(late, begin + np.minimum(took, usual[size]), ended).astype(np.int64)
+    usual = _quiet(took, size, operations.message, took)
+    for kind in (size, channel):
+        usual = _quiet(took, kind, awaited, usual)
+    return np.where(late, begin + np.minimum(took, usual), ended).astype(np.int64)
+
+
+def _quiet(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:
+    """How long the quick ones among those chosen of its kind took, for each; where none is chosen,
+    what it is otherwise."""
+    order = np.flatnonzero(chosen)
+    order = order[np.lexsort([took[order], kind[order]])]
+    count = np.bincount(kind[order], minlength=int(kind.max()) + 1)
+    low = np.cumsum(count) - count + (QUIET_MESSAGE * (count - 1)).astype(int)
+    there = count > 0
+    quiet = np.zeros(len(count))
+    quiet[there] = took[order[low[there]]]
+    return np.asarray(np.where(there[kind], quiet[kind], otherwise))

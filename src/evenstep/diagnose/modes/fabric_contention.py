@@ -1,7 +1,8 @@
-"""`fabric_contention`: from time to time data moves slower for everybody in a group at once.
+"""`fabric_contention`: from time to time data moves slower for everybody in a group at once, or
+messages move slower on one link than on the others, always.
 
 Counted from the last entry on, so that no rank's lateness is in it, and against what the same
-operations take when they are quiet.
+operations take when they are quiet, the same messages on links of the same kind.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
-from evenstep.diagnose.measure.transfer import Transfers, floors
+from evenstep.diagnose.measure.transfer import LOW, Transfers, floors
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, uneven
@@ -26,6 +28,7 @@ SIGMAS = 5.0
 CLUSTERED = 4.0  # standard deviations of the correlation of neighbours, if it were chance
 APART = 3.0  # Ashman's D between quiet and slow: two states, not one with a tail
 PERIODIC = 0.5  # of the variance at least is in a period that is believed
+FEWEST_LINKS = 3  # with fewer, none is the exception
 MOSTLY = 0.5  # of the worst group's share of slow time: a group is concerned
 
 
@@ -52,8 +55,15 @@ def slowed(measured: Transfers, named: Array | None = None) -> Slow:
 
 
 def find(case: Case) -> list[Finding]:
-    """Episodes in which what is left of the exposed transfer is above its quiet level."""
-    if not case.transfers_known or len(case.trace.nodes) == 1:  # one host has no fabric
+    """Links of which messages are slower than of the others, and times at which all data is."""
+    if not case.waits_known or len(case.trace.nodes) == 1:  # one host has no fabric
+        return []
+    return [*_slow_links(case), *_episodes(case)]
+
+
+def _episodes(case: Case) -> list[Finding]:
+    """Those in which what is left of the exposed transfer is above its quiet level."""
+    if not case.transfers_known:
         return []
     slow = slowed(case.transfers, case.claims.moves)
     lost = case.gained(slow.excess_ns)
@@ -172,3 +182,86 @@ def _counter_evidence(case: Case, late: Array) -> list[Evidence]:
         if rate > 2 * calm:
             items.append(Evidence(f"{metric}_per_second", round(rate, 3), round(calm, 3), "1/s"))
     return items
+
+
+# -- slow links ------------------------------------------------------------------------------------
+
+
+def _slow_links(case: Case) -> list[Finding]:
+    """Links whose messages take longer at their quickest than the others' nearly ever do."""
+    if case.costs is None or case.stuck:
+        return []
+    table = case.costs.graph.operations
+    receiver = _receivers(case)
+    sent = np.flatnonzero(table.message & (receiver >= 0))
+    usual = table.took_ns.astype(float)
+    for alike in _alike(case, sent, receiver[sent]):
+        channels = [alike[table.queue[alike] == one] for one in np.unique(table.queue[alike])]
+        floors_ns = [np.quantile(table.took_ns[one], LOW) for one in channels]
+        middle = np.median(floors_ns)
+        calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= middle]
+        most = max(np.quantile(table.took_ns[one], 1 - LOW) for one in calm)
+        for channel, floor in zip(channels, floors_ns, strict=True):
+            if floor > most:
+                usual[channel] = np.minimum(middle, table.took_ns[channel])
+    slow = np.flatnonzero(usual < table.took_ns)
+    if not len(slow):
+        return []
+    change = Change.of_transfers(slow, usual[slow])
+    share = case.share(case.saved(change))
+    if share.low < SMALLEST_SHARE:
+        return []
+    return [_link_finding(case, slow, receiver, usual, share, change)]
+
+
+def _receivers(case: Case) -> Array:
+    """Rank that each message of the graph goes to; -1 where that is not known."""
+    assert case.costs is not None
+    graph = case.costs.graph
+    found_ranks = np.full(len(graph.operations), -1)
+    for column in (graph.rows.enter, graph.rows.wait):
+        rank = graph.ranks[graph.rows.lane]
+        other = (column >= 0) & (rank != graph.operations.root[column])
+        found_ranks[column[other]] = rank[other]
+    return np.asarray(np.where(graph.operations.message, found_ranks, -1))
+
+
+def _alike(case: Case, sent: Array, receiver: Array) -> list[Array]:
+    """Messages of one size, within nodes or between them, where there are enough links of them."""
+    assert case.costs is not None
+    table = case.costs.graph.operations
+    node = {rank: info.node for rank, info in case.trace.ranks.items()}
+    ends = zip(table.root[sent], receiver, strict=True)
+    within = np.array([node[int(one)] == node[int(other)] for one, other in ends], bool)
+    kind = np.unique(np.stack([table.size_bytes[sent], within]), axis=1, return_inverse=True)[1]
+    parts = [sent[kind.reshape(-1) == one] for one in range(int(kind.max(initial=-1)) + 1)]
+    return [part for part in parts if len(np.unique(table.queue[part])) >= FEWEST_LINKS]
+
+
+def _link_finding(
+    case: Case, slow: Array, receiver: Array, usual: Array, share: Share, change: Change
+) -> Finding:
+    assert case.costs is not None
+    table = case.costs.graph.operations
+    ends = np.sort(np.stack([table.root[slow], receiver[slow]]), axis=0)
+    pairs, place = np.unique(ends, axis=1, return_inverse=True)
+    excess = np.bincount(place.reshape(-1), table.took_ns[slow] - usual[slow])
+    ordered = pairs[:, np.argsort(-excess, kind="stable")].T
+    info, worst = case.trace.ranks, [int(rank) for rank in ordered[0]]
+    nodes = [(info[int(a)].node, info[int(b)].node) for a, b in ordered]
+    links = [f"{one}-{other}" for one, other in nodes if one != other]
+    late = np.zeros(len(case.grid.steps), bool)
+    late[np.searchsorted(case.grid.steps, table.step[slow])] = True
+    took = (float(np.median(part[slow])) for part in (table.took_ns, usual))
+    numbers = dict(zip(("took", "usual"), took, strict=True))
+    evidence = Evidence("message_time", round(numbers["took"]), round(numbers["usual"]), "ns")
+    return found(
+        "fabric_contention.link",
+        share,
+        numbers=numbers | {"ends": worst},
+        where=Where(links=list(dict.fromkeys(links))),
+        when=when(late[:, None], case.grid.steps),
+        options={"path": share},
+        evidence=[evidence],
+        change=change,
+    )
