@@ -34,7 +34,9 @@ FABRIC = re.compile(
     re.IGNORECASE,
 )
 #: Of the scheduler, which switches between threads.
-ELSE = re.compile(r'CPU oversubscription|[\d.,]+ switches|(?:context )?switches|"layer": "fabric"')
+ELSE = re.compile(
+    r'CPU\s+oversubscription|[\d.,]+ switches|(?:context )?switches|"layer": "fabric"'
+)
 
 
 class Said(NamedTuple):
