@@ -22,7 +22,7 @@ MOST_OF_A_PREFIX = 3
 BUDGET = {
     "agent": 6060,  # the token between hosts and on storage, and one store client a node, came
     "attachment": 600, "cli": 5200, "compiled": 400,
-    "diagnose": 15735,  # links whose messages are slow, which no mode saw
+    "diagnose": 15739,  # links whose messages are slow, which no mode saw
     "doctor": 2700, "explain": 1400, "export": 1545, "frameworks": 600,
     "hooks": 4730, "host": 1750, "pacing": 1790,
     "probe": 1831,  # keys of its documents are types: 480 lines of schemas come from them

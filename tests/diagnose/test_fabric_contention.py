@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
 
@@ -146,3 +146,13 @@ def test_a_link_whose_messages_are_always_slow_is_named_and_costed():
     assert first.severity == pytest.approx(1 - usual / took, rel=0.05)
     assert "ranks 1 and 2" in first.title
     assert "fabric_contention" not in [finding.mode for finding in diagnose(well).findings]
+
+
+def test_messages_of_which_one_end_is_lost_are_of_no_link():
+    trace, _ = staged(12 * MS)
+    events = trace.events
+    sent = (events.kind == int(Kind.POINT_TO_POINT)) & (events.op == int(Op.SEND))
+    lost = sent & (events["rank"] == 0) & (events.step % 2 == 1)
+    events = events.with_column("peer_or_root", np.where(events.step == 4, -1, events.peer_or_root))
+    found = diagnose(replace(trace, events=events.select(~lost))).findings
+    assert all(link == "node1-node2" for finding in found for link in finding.where.links)

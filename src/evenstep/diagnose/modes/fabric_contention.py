@@ -193,10 +193,8 @@ def _slow_links(case: Case) -> list[Finding]:
         return []
     table = case.costs.graph.operations
     receiver = _receivers(case)
-    sent = np.flatnonzero(table.message & (receiver >= 0))
     usual = table.took_ns.astype(float)
-    for alike in _alike(case, sent, receiver[sent]):
-        channels = [alike[table.queue[alike] == one] for one in np.unique(table.queue[alike])]
+    for channels in _alike(case, receiver):
         floors_ns = [np.quantile(table.took_ns[one], LOW) for one in channels]
         middle = np.median(floors_ns)
         calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= middle]
@@ -226,16 +224,24 @@ def _receivers(case: Case) -> Array:
     return np.asarray(np.where(graph.operations.message, found_ranks, -1))
 
 
-def _alike(case: Case, sent: Array, receiver: Array) -> list[Array]:
-    """Messages of one size, within nodes or between them, where there are enough links of them."""
+def _alike(case: Case, receiver: Array) -> list[list[Array]]:
+    """Messages of each channel, beside those of its like: of one size, all within nodes or all
+    between them. Only where there are enough channels to tell the exception."""
     assert case.costs is not None
-    table = case.costs.graph.operations
-    node = {rank: info.node for rank, info in case.trace.ranks.items()}
-    ends = zip(table.root[sent], receiver, strict=True)
-    within = np.array([node[int(one)] == node[int(other)] for one, other in ends], bool)
-    kind = np.unique(np.stack([table.size_bytes[sent], within]), axis=1, return_inverse=True)[1]
-    parts = [sent[kind.reshape(-1) == one] for one in range(int(kind.max(initial=-1)) + 1)]
-    return [part for part in parts if len(np.unique(table.queue[part])) >= FEWEST_LINKS]
+    table, ranks = case.costs.graph.operations, np.array(sorted(case.trace.ranks))
+    sent = np.flatnonzero((receiver >= 0) & table.whole)  # both ends are known
+    names = [case.trace.ranks[int(rank)].node for rank in ranks]
+    node = np.unique(names, return_inverse=True)[1]
+    ends = node[np.searchsorted(ranks, np.stack([table.root[sent], receiver[sent]]))]
+    keys = np.stack([table.queue[sent], table.size_bytes[sent], ends[0] == ends[1]])
+    order = np.lexsort(keys)
+    sent, keys = sent[order], keys[:, order]
+    opens = np.flatnonzero(np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0))[: len(sent)])
+    kinds: dict[tuple[int, int], list[Array]] = {}
+    for first, channel in zip(opens, np.split(sent, opens[1:]), strict=False):
+        _, size, within = keys[:, first]
+        kinds.setdefault((int(size), int(within)), []).append(channel)
+    return [channels for channels in kinds.values() if len(channels) >= FEWEST_LINKS]
 
 
 def _link_finding(
