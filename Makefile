@@ -107,8 +107,8 @@ TORCHES ?= 2.6.0 2.8.0 2.10.0 2.13.0
 test-torch-versions:
 	for version in $(TORCHES); do \
 		rm -rf $(VERSIONED) && $(PYTHON) -m venv $(VERSIONED) \
-			&& $(VERSIONED)/bin/python -m pip install --quiet torch==$$version numpy pytest hypothesis \
-			&& $(VERSIONED)/bin/python -m pip install --quiet --editable ".[analyze]" \
+			&& $(VERSIONED)/bin/python -m pip install --quiet --no-cache-dir torch==$$version numpy pytest hypothesis \
+			&& $(VERSIONED)/bin/python -m pip install --quiet --no-cache-dir --editable ".[analyze]" \
 			&& $(VERSIONED)/bin/python -m pytest -q tests/hooks tests/agent tests/compiled \
 			&& echo "torch $$version: passed" || echo "torch $$version: FAILED"; \
 	done; rm -rf $(VERSIONED)

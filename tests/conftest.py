@@ -6,6 +6,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.environment import SPOOLS
+
+os.environ.update(SPOOLS)
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile(
     "fuzz", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)

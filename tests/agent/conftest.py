@@ -12,15 +12,15 @@ import pytest
 
 import evenstep
 from evenstep.trace.trace import Trace
+from tests.environment import plain
 
 ROOT = Path(__file__).parents[2]
 
 
 def environ(**more):
     """A plain environment in which our package and these tests are importable."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
     path = os.pathsep.join([str(Path(evenstep.__file__).parents[1]), str(ROOT)])
-    return ours | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | more
+    return plain(PYTHONPATH=path, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1") | more
 
 
 def start(module, *arguments, cwd=ROOT, **more):

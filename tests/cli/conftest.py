@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import evenstep
+from tests.environment import plain
 
 PACKAGE_PARENT = str(Path(evenstep.__file__).parents[1])
 
@@ -13,8 +13,7 @@ PACKAGE_PARENT = str(Path(evenstep.__file__).parents[1])
 @pytest.fixture
 def environ(tmp_path):
     """A plain environment in which `evenstep` is importable, also when it is not installed."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
-    return ours | {"PYTHONPATH": PACKAGE_PARENT, "PYTHONUNBUFFERED": "1"}
+    return plain(PYTHONPATH=PACKAGE_PARENT, PYTHONUNBUFFERED="1")
 
 
 @pytest.fixture

@@ -1,4 +1,3 @@
-import os
 import re
 import subprocess
 import sys
@@ -8,14 +7,14 @@ import pytest
 
 import evenstep
 from evenstep.trace.spool.layout import Kind
+from tests.environment import plain
 
 pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
 def environ():
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
-    return ours | {"PYTHONPATH": str(Path(evenstep.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    return plain(PYTHONPATH=str(Path(evenstep.__file__).parents[1]), OMP_NUM_THREADS="1")
 
 
 def losses(output):

@@ -1,6 +1,5 @@
 """Short real runs of the laboratory, shared by the tests that look at them."""
 
-import os
 import sys
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from lab import children, run
 from lab.arms import Schedule
 from lab.scenario import parse
+from tests.environment import plain
 
 PATHS = children.python_path()
 
@@ -33,6 +33,5 @@ def two_jobs(tmp_path_factory):
 @pytest.fixture
 def lab(tmp_path):
     """The command line of `python -m lab …`, and the options to start it with."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
-    options = {"env": environ | {"PYTHONPATH": PATHS}, "cwd": tmp_path, "text": True}
+    options = {"env": plain(PYTHONPATH=PATHS), "cwd": tmp_path, "text": True}
     return [sys.executable, "-m", "lab"], options

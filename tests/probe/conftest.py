@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 import evenstep
 from evenstep.probe.preflight import free_port
+from tests.environment import plain
 
 JOB = Path(__file__).with_name("probed_rank.py")
 
@@ -22,7 +22,7 @@ def probe(tmp_path_factory):
         ranks, *arguments, fault="none", at=0, local=None, before=lambda rank: [], address=None
     ):
         environ = {
-            **{n: v for n, v in os.environ.items() if not n.startswith("EVENSTEP")},
+            **plain(),
             "PYTHONPATH": str(Path(evenstep.__file__).parents[1]), "OMP_NUM_THREADS": "1",
             "MASTER_ADDR": address or "127.0.0.1", "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(local or ranks),

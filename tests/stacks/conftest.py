@@ -20,6 +20,7 @@ from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.transfer import arrivals
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
+from tests.environment import plain
 
 pytest.importorskip("torch")
 
@@ -88,9 +89,8 @@ def read(folder: Path, output: str) -> Ran:
 
 def environ() -> dict[str, str]:
     """Nobody else's settings; one thread a rank."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("EVENSTEP")}
     path = f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
-    return ours | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "EVENSTEP_VERDICT": "0"}
+    return plain(PYTHONPATH=path, OMP_NUM_THREADS="1", EVENSTEP_VERDICT="0")
 
 
 def free_ports(number: int) -> int:
