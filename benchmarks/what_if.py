@@ -13,7 +13,7 @@ from benchmarks.jobs.pipeline import NAMES, Pipeline
 from benchmarks.measure import Row, Spread, spread
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import Slowdowns, published, slowdowns
-from evenstep.importers.format import SourceFile
+from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
 

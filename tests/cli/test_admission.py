@@ -4,8 +4,7 @@ import pytest
 
 from evenstep.cli.admission import Admission, admit, spans_nodes
 from evenstep.errors import UsageError
-from evenstep.trace.spool.facts import run_facts
-from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.folder import RunFolder, run_facts
 
 TRAIN = ["python", "train.py"]
 JOB = {"SLURM_JOB_ID": "991"}

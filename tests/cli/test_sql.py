@@ -12,7 +12,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spool.spool import Spool
-from evenstep.trace.store.tables import TABLES
+from evenstep.trace.store.query import TABLES
 from tests.cli.simulated import simulate
 from tests.trace.small_run import identity
 

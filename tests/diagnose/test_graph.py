@@ -11,8 +11,7 @@ from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import times
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
-from evenstep.trace.clocks.clocks import align
-from evenstep.trace.clocks.leaving import sharpened
+from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.spool.layout import Flag
 from tests.diagnose.programs import data_parallel, handed_over, pipeline, sharded
 from tests.diagnose.synthetic import MS, World

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.clocks.clocks import align
-from evenstep.trace.clocks.leaving import sharpened
+from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import BOOT_NS, MS, World
 

@@ -12,8 +12,8 @@ from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.modes.stage_imbalance import stages_passed
+from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import Draft
-from evenstep.importers.format import SourceFile
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.spool.layout import Phase

@@ -4,8 +4,8 @@ import json
 import pickle
 from pathlib import Path
 
+from evenstep.importers.content import SourceFile
 from evenstep.importers.flight_recorder import flight_recorder
-from evenstep.importers.format import SourceFile
 from evenstep.trace.trace import Trace
 
 START_NS = 1_795_181_000_000_000_000

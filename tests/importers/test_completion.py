@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.importers.completion import Completion
+from evenstep.importers.merging import Completion
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.importers.profiles import Profile

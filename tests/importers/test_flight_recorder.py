@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers.content import SourceFile
 from evenstep.importers.flight_recorder import flight_recorder
-from evenstep.importers.format import SourceFile
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op
 from tests.importers.recorded_ring import (
     MS,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers.format import SourceFile
+from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import debug as nccl_debug
 
 # Lines as NCCL 2.4 to 2.28 print them; hosts and numbers are made up.

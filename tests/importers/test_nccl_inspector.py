@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers.format import SourceFile
+from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import inspector as nccl_inspector
 from evenstep.trace.spool.layout import Flag, Kind, Op
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers.format import SourceFile
+from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import tests as nccl_tests
 from evenstep.importers.opening import open_trace
 

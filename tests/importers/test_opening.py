@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.errors import EvenstepError, TraceError, UsageError
 from evenstep.importers import opening
-from evenstep.importers.format import CompanionFormat
+from evenstep.importers.content import CompanionFormat
 from evenstep.importers.opening import open_trace, sort_out
 from tests.importers.profiles import two_steps
 from tests.trace.small_run import write_rank

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
-from evenstep.importers.format import SourceFile
+from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import Kind, Op, Phase

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.importers.format import SourceFile
+from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import probe_floors
 from evenstep.probe import document, page
 from evenstep.probe.ends import common_ends

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.trace.spool.filesystem import filesystem_type, unfit_for_mapping
+from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 
 MOUNTS = """\
 22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw

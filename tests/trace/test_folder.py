@@ -9,13 +9,16 @@ import pytest
 
 from evenstep.errors import SpoolError, TraceError
 from evenstep.trace.spool import folder
-from evenstep.trace.spool.facts import (
+from evenstep.trace.spool.folder import (
+    RunFolder,
+    default_path,
     loaded_versions,
+    process_start_s,
     recorded_command,
     recorded_environment,
     run_facts,
+    starter_pid,
 )
-from evenstep.trace.spool.folder import RunFolder, default_path, process_start_s, starter_pid
 
 PACKAGE_PARENT = str(Path(folder.__file__).parents[2])
 

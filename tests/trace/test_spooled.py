@@ -12,7 +12,7 @@ from evenstep.trace.reader import SUMMARY, coarsened
 from evenstep.trace.spool.layout import RECORD_BYTES, Kind, Op
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spooled import EVENT_COLUMNS, Spooled
-from evenstep.trace.survey import step_index
+from evenstep.trace.spools import step_index
 from tests.trace.small_run import identity
 
 STEPS = 40

@@ -26,7 +26,7 @@ from typing import Any
 from evenstep.agent.settings.request import FILE, SettingsChange, decoded, encoded, read, write
 from evenstep.agent.settings.selection import Selection
 from evenstep.pacing import PacerSettings
-from evenstep.trace.spool.filesystem import NETWORK, filesystem_type
+from evenstep.trace.spool.files import NETWORK, filesystem_type
 from evenstep.trace.spool.identity import boot_id
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool

@@ -26,8 +26,13 @@ from evenstep.agent.stacks import RankInWorld, Stack
 from evenstep.attachment.attempts import renumbered, started_ticks
 from evenstep.attachment.stacks import imported, torch_stack
 from evenstep.errors import EvenstepError
-from evenstep.trace.spool.facts import loaded_versions, run_facts
-from evenstep.trace.spool.folder import RunFolder, default_path, starter_pid
+from evenstep.trace.spool.folder import (
+    RunFolder,
+    default_path,
+    loaded_versions,
+    run_facts,
+    starter_pid,
+)
 from evenstep.trace.spool.identity import Identity, from_environment
 from evenstep.trace.spool.spool import Spool
 from evenstep.version import __version__

@@ -18,8 +18,8 @@ from evenstep.cli.admission import Admission, admit
 from evenstep.cli.deaths import RankEnds
 from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError, UsageError
-from evenstep.trace.spool import facts, identity
-from evenstep.trace.spool.folder import RunFolder, default_path, starter_pid
+from evenstep.trace.spool import identity
+from evenstep.trace.spool.folder import RunFolder, default_path, run_facts, starter_pid
 from evenstep.trace.spool.layout import PAGE_BYTES
 from evenstep.version import __version__
 
@@ -208,7 +208,7 @@ def _own_default(environ: Mapping[str, str]) -> Path:
 
 def _facts(admission: Admission, command: Sequence[str]) -> dict[str, object]:
     versions = {"evenstep": __version__, "python": None, "torch": None, "nccl": None}
-    written = facts.run_facts(
+    written = run_facts(
         run_id=admission.run_id, command=command, environ=os.environ, versions=versions
     )
     return {**written, "written_by": "launcher"}

@@ -23,8 +23,7 @@ from evenstep.cli.terminal import print_json, say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.trace.store.query import QueryResult
-    from evenstep.trace.store.tables import StoreTable
+    from evenstep.trace.store.query import QueryResult, StoreTable
     from evenstep.trace.trace import Trace
 
 HELP = """Ask about a run in SQL.
@@ -209,7 +208,7 @@ def _is_number(text: str) -> bool:
 
 
 def _print_tables(*, as_json: bool) -> None:
-    from evenstep.trace.store.tables import TABLES
+    from evenstep.trace.store.query import TABLES
 
     if as_json:
         found = {table.name: _described(table) for table in TABLES}

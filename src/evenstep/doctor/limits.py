@@ -9,7 +9,7 @@ from pathlib import Path
 from evenstep.doctor.check import Check, Subject
 from evenstep.doctor.host import Host
 from evenstep.host.sources.infiniband import ports
-from evenstep.trace.spool.filesystem import filesystem_type, unfit_for_mapping
+from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 
 _SHARED = Subject("limits.shared_memory", "NVIDIA container documentation, --shm-size=1g")
 _LOCKED = Subject("limits.locked_memory", "NCCL user guide, Networking Troubleshooting")

@@ -10,8 +10,7 @@ from evenstep.doctor import contradictions, variables
 from evenstep.doctor.check import Check, Subject, listed, or_ok
 from evenstep.doctor.host import Host
 from evenstep.errors import UsageError
-from evenstep.importers.content import content
-from evenstep.importers.format import SourceFile
+from evenstep.importers.content import SourceFile, content
 from evenstep.importers.nccl import debug as nccl_debug
 
 _NETWORK = Subject("nccl_log.network", "NCCL user guide, Logging")

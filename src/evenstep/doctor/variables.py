@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from evenstep.doctor.check import Check, Severity, Subject, or_ok
 from evenstep.doctor.host import Host
-from evenstep.trace.spool.facts import recorded_environment
+from evenstep.trace.spool.folder import recorded_environment
 from evenstep.trace.spool.toml import read_toml
 
 NCCL_GUIDE = "NCCL user guide, Environment Variables"

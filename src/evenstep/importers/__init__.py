@@ -2,8 +2,8 @@
 
 The nouns, in the order a file flows through them:
 
-    Source     a file and its first bytes                                 format.py, compression.py
-    TraceFormat recognises a source, and reads it                         format.py
+    Source     a file and its first bytes                                 content.py, compression.py
+    TraceFormat recognises a source, and reads it                         content.py
     Content    the whole of a file, never more than its kind can have     content.py, tables.py
     Draft      a trace in the making, gathered file by file               draft.py
     Trace      what `opening.load` gives, with what it cannot tell in its limits

@@ -1,16 +1,50 @@
-"""A file's whole content, or its lines, and never more of it than a file of its kind can have."""
+"""What an importer is, and what it reads: files and lines, never more than their kind can have."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.format import Progress, SourceFile
+from evenstep.trace.trace import Trace
+
+#: Called with what is read, how much of it is done and how much there is (bytes).
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True, frozen=True)
+class SourceFile:
+    """A file to import. `head` is its first 64 KiB, decompressed."""
+
+    path: Path
+    head: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class TraceFormat:
+    """Files that hold a trace: one per rank, or one with all ranks."""
+
+    name: str  # as messages call it: "Kineto trace"
+    recognises: Callable[[SourceFile], bool]
+    read: Callable[[Sequence[SourceFile], Progress], Trace]
+
+
+@dataclass(slots=True, frozen=True)
+class CompanionFormat:
+    """Files that say something about the fabric beside a trace.
+
+    What `read` returns is merged into `Trace.run` and read there by the diagnosis.
+    """
+
+    name: str
+    recognises: Callable[[SourceFile], bool]
+    read: Callable[[Sequence[SourceFile], Progress], Mapping[str, Any]]
+
 
 PIECE_BYTES = 1 << 20
 MOST_CONTAINERS = 2_000_000  # of a JSON text: each takes 64 bytes of memory and two of the file

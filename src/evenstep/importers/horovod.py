@@ -16,9 +16,8 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.content import reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.trace_events import TraceEvent, TraceEvents
 from evenstep.trace.ranks import MOST_RANKS

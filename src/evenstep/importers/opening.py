@@ -17,7 +17,7 @@ from evenstep.errors import MissingExtra, TraceError, UsageError
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-    from evenstep.importers.format import CompanionFormat, Progress, SourceFile, TraceFormat
+    from evenstep.importers.content import CompanionFormat, Progress, SourceFile, TraceFormat
     from evenstep.trace.trace import Trace
 
 #: Modules of this package with a `FORMAT`, and what a reader expects. The first that recognises a
@@ -148,7 +148,7 @@ def _opened(given: InputPaths, path: Path) -> Path:
             return path
     except TraceError:  # said when its contents are looked at
         return path
-    from evenstep.importers.archive import unpacked
+    from evenstep.importers.compression import unpacked
 
     given.folders.append(unpacked(path))
     folder = Path(given.folders[-1].name)
@@ -216,7 +216,7 @@ def _by_run(files: Sequence[Path]) -> list[list[Path]]:
 
 def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) -> None:
     """Enter files of one run by their formats."""
-    from evenstep.importers.format import CompanionFormat
+    from evenstep.importers.content import CompanionFormat
 
     found: dict[str, tuple[TraceFormat | CompanionFormat, list[SourceFile]]] = {}
     unused = []
@@ -253,7 +253,7 @@ def _recognised(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | Compani
     Raises `MissingExtra` where only a format that cannot be tried may know it.
     """
     from evenstep.importers.compression import read_head
-    from evenstep.importers.format import CompanionFormat, SourceFile
+    from evenstep.importers.content import CompanionFormat, SourceFile
 
     source = SourceFile(path, read_head(path))
     found: dict[str, TraceFormat | CompanionFormat] = {}

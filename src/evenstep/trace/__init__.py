@@ -4,7 +4,7 @@ The nouns, in the order data flows through them:
 
     Spool      one rank's ring of records on disk, while it is written    spool/
     SpoolContents  a spool as arrays, whether its rank ended or died      reader.py
-    Survey     one look through a spool that stays on disk                survey.py, spools.py
+    Survey     one look through a spool that stays on disk                spools.py
     Columns    named arrays of one length                                 columns.py, spooled.py
     Trace      every rank's columns, groups, names and limits             trace.py, loading.py
     Clocks     one time line out of many clocks                           clocks/

@@ -17,10 +17,9 @@ from evenstep.trace.reader import RECORD, SpoolContents
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool import layout
 from evenstep.trace.spooled import EVENT_COLUMNS, RankRows, Spooled, empty, mapped
-from evenstep.trace.spools import LARGE_RECORDS, Spools, read_spools
+from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools
 from evenstep.trace.store.layout import is_store
 from evenstep.trace.store.reading import load_store
-from evenstep.trace.survey import Survey
 from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]

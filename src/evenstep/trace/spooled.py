@@ -19,7 +19,7 @@ from evenstep.trace.cores import each
 from evenstep.trace.reader import RECORD, Ring
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.survey import BULK, CHUNK, StepIndex
+from evenstep.trace.spools import BULK, CHUNK, StepIndex
 
 Array = npt.NDArray[Any]
 

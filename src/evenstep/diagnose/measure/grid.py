@@ -18,8 +18,7 @@ from evenstep.diagnose.graph.structure import Graph, overlap, summed, times
 from evenstep.diagnose.measure import stretches
 from evenstep.diagnose.measure.device_time import COMPUTE
 from evenstep.diagnose.measure.intervals import Intervals, union_length
-from evenstep.trace.clocks.clocks import Clocks, align
-from evenstep.trace.clocks.leaving import sharpened
+from evenstep.trace.clocks.clocks import Clocks, align, sharpened
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
 from evenstep.trace.spool.layout import Flag, Kind, Phase

@@ -16,8 +16,7 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.export.perfetto import wire
 from evenstep.export.perfetto.slices import SHOWN, TRACKS, Array, InternedStrings, Slices, slices
-from evenstep.trace.clocks.clocks import Clocks, align
-from evenstep.trace.clocks.leaving import sharpened
+from evenstep.trace.clocks.clocks import Clocks, align, sharpened
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.trace import Trace

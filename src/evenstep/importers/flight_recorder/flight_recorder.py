@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
 from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.importers.file_ranks import ranks_by_paths
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op

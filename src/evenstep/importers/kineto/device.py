@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.importers.completion import Completion, completion, exposed
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import (
     COMMS,
@@ -31,7 +30,7 @@ from evenstep.importers.kineto.table import (
     announced_peers,
     call_table,
 )
-from evenstep.importers.merging import united
+from evenstep.importers.merging import Completion, completion, exposed, united
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag
 

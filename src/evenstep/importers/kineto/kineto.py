@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
+from evenstep.importers.content import Progress, SourceFile, TraceFormat
 from evenstep.importers.draft import FIRST_NS, Draft
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.calls import CallArguments, addressed, call_of, groups_of
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
 from evenstep.importers.kineto.host import host_calls
 from evenstep.importers.kineto.names import annotation
-from evenstep.importers.kineto.places import info_of, places_of
-from evenstep.importers.kineto.processes import by_process
+from evenstep.importers.kineto.places import by_process, info_of, places_of
 from evenstep.importers.kineto.records import Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.trace.columns import Columns

@@ -1,15 +1,21 @@
-"""Which rank of which run a file is, and on which host."""
+"""Which rank of which run a file is, and on which host; of several processes' file, one each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import TraceError
 from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.kineto.calls import groups_of, ranks_of
-from evenstep.importers.kineto.file import KinetoFile
+from evenstep.importers.kineto.file import KinetoFile, RowKind
+from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
 from evenstep.trace.ranks import MOST_RANKS
 
 #: tensorboard_trace_handler, unless told otherwise: HOST_PID.STAMP.pt.trace.json
@@ -133,3 +139,63 @@ def _host(file: KinetoFile) -> str:
     worker = _WORKER.match(file.path.name)
     processes = {str(process) for process, _ in file.threads}
     return worker["host"] if worker and worker["process"] in processes else ""
+
+
+# -- several processes in one file -----------------------------------------------------------------
+
+Array = npt.NDArray[Any]
+
+MOST_PROCESSES = 1_024
+
+
+def by_process(file: KinetoFile) -> list[KinetoFile]:
+    """A file per process that takes steps or part in collectives, in order of their numbers.
+
+    A device that has a process number of its own, as profilers write it, belongs to the process in
+    the same place. Raises `TraceError` where there are more or fewer devices than processes.
+    """
+    index: dict[Any, int] = {}
+    of_thread = [index.setdefault(process, len(index)) for process, _ in file.threads]
+    numbers, process = list(index), np.array(of_thread)[file.rows.thread]
+    ranks = sorted(_training(file, process), key=lambda number: _by_number(numbers[number]))
+    if len(ranks) < 2:
+        return [file]
+    if len(ranks) > MOST_PROCESSES:
+        raise TraceError(
+            f"{file.path} holds {len(ranks)} processes that train, more than any host runs"
+        )
+    owner = np.arange(len(numbers))
+    on_device = np.unique(process[file.rows.row == int(RowKind.KERNEL)])
+    strange = [number for number in on_device.tolist() if number not in ranks]
+    if strange and len(strange) != len(ranks):
+        raise TraceError(
+            f"{file.path} holds {len(ranks)} processes and kernels of {len(strange)} "
+            "devices, and does not say whose they are; export one file per process"
+        )
+    owner[sorted(strange, key=lambda number: _by_number(numbers[number]))] = ranks[: len(strange)]
+    return [_part(file, str(numbers[number]), owner[process] == number) for number in ranks]
+
+
+def _training(file: KinetoFile, process: Array) -> list[int]:
+    """Processes with a mark of a step, of an optimizer, or a collective."""
+    names = np.array([_marks(name) for name in file.names], bool)
+    host = np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
+    return [int(number) for number in np.unique(process[host & names[file.rows.name]])]
+
+
+def _marks(name: str) -> bool:
+    told = name == COMMS or name.startswith((CALL, OPTIMIZER_STEP))
+    return told or step_number(name) is not None or annotation(name) is not None
+
+
+def _by_number(number: Any) -> tuple[bool, int, str]:
+    """Process numbers by size; what is no number after them."""
+    text = str(number)
+    whole = text.isascii() and text.isdigit() and len(text) < 20
+    return not whole, int(text) if whole else 0, text
+
+
+def _part(file: KinetoFile, process: str, mine: Array) -> KinetoFile:
+    said = {key: value for key, value in info_of(file).items() if key != "rank"}
+    header = {**file.header, "distributedInfo": said}
+    return replace(file, header=header, rows=file.rows.select(mine), process=process)

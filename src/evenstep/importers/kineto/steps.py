@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.importers.completion import Completion
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import EVALUATE, OPTIMIZER_STEP, phase, step_number
-from evenstep.importers.merging import cut, leaf_lengths
+from evenstep.importers.merging import Completion, cut, leaf_lengths
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Phase
 

@@ -1,4 +1,6 @@
-"""Collectives and messages of one profile as a table, whatever carried them out."""
+"""Collectives and messages of profiles as a table, whatever carried them out; and which of several
+ranks are one and the same: each group's order, for all ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import numpy.typing as npt
 
 from evenstep.importers.kineto.names import Annotation
 from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op
 
 Array = npt.NDArray[Any]
 
@@ -51,3 +54,120 @@ def announced_ops(announced: Sequence[Annotation | None], backends: frozenset[st
         [int(told.op) if told and told.backend in backends else NOT_SET for told in announced]
         + [NOT_SET]
     )
+
+
+# -- the order of each group -----------------------------------------------------------------------
+
+_PER_STEP = 1 << 20  # numbers a step has, where they are counted step by step
+
+
+def in_sequence(table: Columns) -> tuple[Columns, list[str]]:
+    """The records with `group_seq`, and what cannot be told.
+
+    Where every call of a group states its number, that counts, and calls of one rank with the same
+    number are one that was coalesced. Else they are counted in each step, and matched only if
+    every rank issued the same (operation, size, type) in that step; the others lose their group.
+    """
+    if not len(table):
+        return table.with_column("group_seq", np.zeros(0, np.int64)), []
+    table = table.sorted_by("enter_ns")
+    stated = _all_state(table)
+    collective = table.kind == int(Kind.COLLECTIVE)
+    first = table.select(collective & stated)
+    counted = table.select(collective & ~stated)
+    messages = table.select(~collective)
+    first = _coalesced(first.with_column("group_seq", first.stated))
+    counted = counted.with_column("group_seq", _counted(counted, "group"))
+    counted, limits = _agreeing(counted)
+    messages = messages.with_column(
+        "group_seq", _counted(messages, "group", "peer_or_root", "op", "payload")
+    )
+    return Columns.concatenate([first, counted, messages]), limits
+
+
+def _all_state(table: Columns) -> Array:
+    """Whether every collective of a row's group, on all ranks, states its number."""
+    silent = (table.stated < 0) & (table.kind == int(Kind.COLLECTIVE))
+    return np.asarray(~np.isin(table.group, np.unique(table.group[silent])))
+
+
+def _runs(*keys: Array) -> Array:
+    """Number of the run of equal keys that each row belongs to; rows are in order of the keys."""
+    if not len(keys[0]):
+        return np.zeros(0, np.int64)
+    new = np.zeros(len(keys[0]) - 1, bool)
+    for key in keys:
+        new |= np.diff(key) != 0
+    return np.concatenate([[0], np.cumsum(new)])
+
+
+def _coalesced(table: Columns) -> Columns:
+    """One row per rank, group and number: from the first entry to the last exit."""
+    table = table.sorted_by("rank", "group", "group_seq", "enter_ns")
+    run = _runs(table["rank"], table.group, table.group_seq)
+    if not len(run) or run[-1] == len(run) - 1:
+        return table
+    first = np.flatnonzero(np.append(True, np.diff(run) != 0))
+    many = np.diff(np.append(first, len(run))) > 1
+    merged = table.select(first)
+    for name in ("exit_ns", "device_exit_ns"):
+        merged = merged.with_column(name, np.maximum.reduceat(table[name], first))
+    for name in ("bytes_in", "bytes_out"):
+        merged = merged.with_column(name, np.add.reduceat(table[name], first))
+    known = np.where(table.device_enter_ns > 0, table.device_enter_ns, np.iinfo(np.int64).max)
+    start = np.minimum.reduceat(known, first)
+    start = np.where(start == np.iinfo(np.int64).max, 0, start)
+    flags = np.where(many, merged.flags | int(Flag.COALESCED), merged.flags)
+    return merged.with_column("device_enter_ns", start).with_column("flags", flags)
+
+
+def _counted(table: Columns, *keys: str) -> Array:
+    """Number of each row among those of its rank, step and keys, as part of one order."""
+    by = [table[name] for name in ("rank", "step", *keys)]
+    order = np.lexsort([table.enter_ns, *reversed(by)])
+    run = _runs(*(key[order] for key in by))
+    first = np.searchsorted(run, run)
+    number = np.empty(len(table), np.int64)
+    number[order] = np.minimum(np.arange(len(table)) - first, _PER_STEP - 1)
+    return table.step.astype(np.int64) * _PER_STEP + number
+
+
+def _differ(table: Columns) -> Array:
+    """Whether each row and the one before it cannot be the same collective.
+
+    Each rank of an all-to-all, a gather or a scatter may bring another size, but the same type.
+    """
+    sized = ~np.isin(table.op, [int(op) for op in (Op.ALL_TO_ALL, Op.GATHER, Op.SCATTER)])
+    size = np.where(sized, table.bytes_in, 0)
+    return np.asarray((np.diff(table.op) != 0) | (np.diff(table.dtype) != 0) | (np.diff(size) != 0))
+
+
+def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
+    """Rows of steps in which every rank of the group issued the same; the rest without group."""
+    table = table.sorted_by("group", "step", "group_seq", "rank")
+    cell = _runs(table.group, table.step)
+    place = _runs(table.group, table.step, table.group_seq)
+    if not len(cell):
+        return table, []
+    there = np.zeros(int(cell[-1]) + 1, np.int64)
+    pairs = np.unique(np.stack([cell, table["rank"]]), axis=1)
+    np.add.at(there, pairs[0], 1)
+    differ = np.append(False, (np.diff(place) == 0) & _differ(table))
+    some_lack = np.bincount(place)[place] != there[cell]
+    wrong = np.bincount(cell, weights=differ | some_lack) > 0
+    wrong = wrong[cell]
+    limits = []
+    if (known := int((wrong & (table.group >= 0)).sum())) > 0:
+        limits.append(
+            f"{known} collectives have no number in the files and are not the "
+            "same on all ranks of a step: they are not matched between ranks"
+        )
+    elif table.assumed.any() and len(np.unique(table["rank"])) > 1:
+        limits.append(
+            "the files do not say which group a collective belongs to: those of the same order are "
+            "taken to be of all ranks"
+        )
+    lonely = np.arange(len(table))  # a number of their own, so that nothing takes two for one
+    alone = wrong | (table.group < 0)
+    table = table.with_column("group_seq", np.where(alone, lonely, table.group_seq))
+    return table.with_column("group", np.where(alone, -1, table.group)), limits

@@ -14,8 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import TextLine, lines, reported
-from evenstep.importers.format import CompanionFormat, Progress, SourceFile
+from evenstep.importers.content import (
+    CompanionFormat,
+    Progress,
+    SourceFile,
+    TextLine,
+    lines,
+    reported,
+)
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
 

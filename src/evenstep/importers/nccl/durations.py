@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
 from evenstep.trace.columns import Columns

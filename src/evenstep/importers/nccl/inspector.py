@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import lines, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.trace.ranks import MOST_RANKS, format_missing
 from evenstep.trace.repetition import stepped

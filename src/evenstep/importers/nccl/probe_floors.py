@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import reported, whole_json
-from evenstep.importers.format import CompanionFormat, Progress, SourceFile
+from evenstep.importers.content import CompanionFormat, Progress, SourceFile, reported, whole_json
 
 NAME = "floors file of evenstep probe"
 SCHEMA = "evenstep.floors/1"

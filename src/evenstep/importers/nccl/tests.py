@@ -18,8 +18,15 @@ from typing import Any
 
 from evenstep.allreduce import bus_factor
 from evenstep.errors import TraceError
-from evenstep.importers.content import TextLine, lines, reported, whole_json
-from evenstep.importers.format import CompanionFormat, Progress, SourceFile
+from evenstep.importers.content import (
+    CompanionFormat,
+    Progress,
+    SourceFile,
+    TextLine,
+    lines,
+    reported,
+    whole_json,
+)
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.spool.layout import Op
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
+from evenstep.importers.content import Progress, SourceFile, TraceFormat
 from evenstep.importers.draft import Draft
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
 from evenstep.trace.columns import Columns

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.otf2.archive import Archive
 from evenstep.importers.otf2.archive import read as read_archive
 from evenstep.trace.columns import Columns

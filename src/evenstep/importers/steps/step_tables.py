@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import last_number, natural, ranks_by_paths
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.kineto.names import phase
 from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of

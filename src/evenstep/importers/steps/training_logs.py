@@ -18,10 +18,9 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import lines, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, reported
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.trace import Trace

@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import content, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, content, reported
 from evenstep.importers.draft import COMPUTE, FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
-from evenstep.importers.format import Progress, SourceFile, TraceFormat
 from evenstep.importers.merging import united
 from evenstep.importers.protobuf import messages, parsed
 from evenstep.importers.xplane.programs import Instruction, instructions

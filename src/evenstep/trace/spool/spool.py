@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import SpoolError
-from evenstep.trace.spool import filesystem, layout
+from evenstep.trace.spool import layout
+from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 from evenstep.trace.spool.layout import RECORD_BYTES, RECORD_WORDS
 from evenstep.trace.spool.summary import FEWEST_RECORDS
 from evenstep.trace.spool.writing import Slots, record_closer, record_writer
@@ -102,7 +103,7 @@ class Spool:
         """
         if fd is None:
             fd = _create(path)
-        unfit = "" if mode == "mmap" else filesystem.unfit_for_mapping(_fstype(path))
+        unfit = "" if mode == "mmap" else unfit_for_mapping(filesystem_type(path.parent))
         buffered = mode == "buffered" or bool(unfit)
         try:
             spool = _open_regions(cls, path, fd, ring_bytes, summary_bytes, buffered=buffered)
@@ -361,10 +362,6 @@ def _create(path: Path) -> int:
         raise SpoolError(
             f"cannot create {path} ({error.strerror}); choose a writable folder with EVENSTEP_OUT"
         ) from error
-
-
-def _fstype(path: Path) -> str:
-    return filesystem.filesystem_type(path.parent)
 
 
 def _open_regions(
