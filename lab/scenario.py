@@ -18,6 +18,7 @@ from evenstep.pacing import OBJECTIVES
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import read
 from evenstep.scenario.schema import choice, count, flag, number, numbers, size, table, tables, text
+from evenstep.values import refused
 from lab.faults import Fault
 
 FABRICS = ("fair", "tcp", "mpi")
@@ -123,7 +124,7 @@ class Scenario:
             fault.check(f"faults[{index}]", [job.ranks for job in self.jobs], self.fabric)
             if fault.link >= self.network.leaves:
                 allowed = f"below {self.network.leaves}, the number of network.leaves"
-                raise schema.refused(f"faults[{index}].link", allowed, fault.link)
+                raise refused(f"faults[{index}].link", allowed, fault.link)
 
     @property
     def ranks(self) -> int:
@@ -174,15 +175,15 @@ def _check_jobs(scenario: Scenario) -> None:
     names = [job.name for job in jobs]
     for index, job in enumerate(jobs):
         if not job.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise schema.refused(f"jobs[{index}].name", "letters, digits, - _ and .", job.name)
+            raise refused(f"jobs[{index}].name", "letters, digits, - _ and .", job.name)
         if job.name in names[:index]:
             raise ConfigError(f"jobs[{index}].name {job.name!r} is taken; give each its own")
         for leaf in job.leaves:
             if leaf not in range(leaves):
                 allowed = f"leaves from 0 to {leaves - 1}, as network.leaves is {leaves}"
-                raise schema.refused(f"jobs[{index}].leaves", allowed, leaf)
+                raise refused(f"jobs[{index}].leaves", allowed, leaf)
         if len(set(job.leaves)) > job.ranks:
-            raise schema.refused(f"jobs[{index}].leaves", f"at most {job.ranks}, one for each rank",
+            raise refused(f"jobs[{index}].leaves", f"at most {job.ranks}, one for each rank",
                                  list(job.leaves))  # fmt: skip
     if scenario.ranks > MOST_RANKS:
         raise ConfigError(
@@ -193,10 +194,6 @@ def _check_jobs(scenario: Scenario) -> None:
 
 def _check_run(run: Run) -> None:
     if run.settle_s >= run.block_s:
-        raise schema.refused(
-            "run.settle_s", f"below run.block_s, which is {run.block_s:g}", run.settle_s
-        )
+        raise refused("run.settle_s", f"below run.block_s, which is {run.block_s:g}", run.settle_s)
     if run.limit_s < run.block_s:
-        raise schema.refused(
-            "run.limit_s", f"at least run.block_s, which is {run.block_s:g}", run.limit_s
-        )
+        raise refused("run.limit_s", f"at least run.block_s, which is {run.block_s:g}", run.limit_s)

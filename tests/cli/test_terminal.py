@@ -50,7 +50,10 @@ def test_a_number_that_cannot_be_is_one_sentence(command, option, capsys):
         return  # it has none
     with pytest.raises(SystemExit, match="2"):
         main([command, "job.toml", option, "0"])
-    assert f"evenstep {command}: {option}: must be 1 to " in capsys.readouterr().err
+    assert (
+        f"evenstep {command}: {option}: must be a whole number from 1 to "
+        in capsys.readouterr().err
+    )
 
 
 def test_a_full_disk_behind_the_output_is_one_sentence(environ):

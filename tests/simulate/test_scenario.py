@@ -20,7 +20,7 @@ from tests.simulate.worlds import scenario
         ("work.forward_ms=-1", "work.forward_ms must be a number of at least 0, found -1"),
         ("job.ranks=9", "job.ranks is 9, but the cluster has 1 GPUs"),
         ("cluster.nodes=1.5", "cluster.nodes must be a whole number of at least 1, found 1.5"),
-        ("work.gradient_bytes=25XB", 'such as "25MB"'),
+        ("work.gradient_bytes=25XB", "such as 25MB"),
         ("strategy.kind=sync", "strategy.kind must be one of synchronous"),
         ("fabric.kind=torus", "fabric.shape must be two or three lengths"),
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),

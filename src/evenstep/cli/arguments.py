@@ -7,10 +7,12 @@ import textwrap
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from evenstep import values
 from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
+from evenstep.values import ValueKind
 
 if TYPE_CHECKING:
     from evenstep.workers.engines import Engine
@@ -112,48 +114,31 @@ def engine_of(args: argparse.Namespace, *, workers: int | None = None) -> Engine
 # -- values ----------------------------------------------------------------------------------------
 
 
-def seconds(least: float, most: float) -> Callable[[str], float]:
+def argument(kind: ValueKind) -> Callable[[str], Any]:
+    """What reads an option's value of this kind."""
+
+    def parse(text: str) -> Any:
+        try:
+            return kind.parse(text)
+        except (ValueError, TypeError, OverflowError):
+            raise argparse.ArgumentTypeError(f"must be {kind.expects}, found {text!r}") from None
+
+    return parse
+
+
+def seconds(least: float, most: float) -> Callable[[str], Any]:
     """A time between two bounds."""
-
-    def parse(text: str) -> float:
-        value = _number(text)
-        if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(
-                f"must be seconds from {least:g} to {most:g}, found {text!r}"
-            )
-        return value
-
-    return parse
+    return argument(values.number(least, most, what="seconds"))
 
 
-def whole(most: int) -> Callable[[str], int]:
+def whole(most: int) -> Callable[[str], Any]:
     """A whole number from 1."""
-
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"must be 1 to {most:,}, found {text!r}")
-        return int(text)
-
-    return parse
+    return argument(values.count(1, most))
 
 
-def price(text: str) -> float:
-    """Money, from zero."""
-    value = _number(text)
-    if value is None or not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a price such as 2.5, found {text!r}")
-    return value
-
-
-def severity(text: str) -> float:
-    """A share of the step time, as settings have it: .05 or 5%."""
-    from evenstep.agent.settings.values import share
-
-    kind = share(1.0, whole=True)
-    try:
-        return float(kind.parse(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be {kind.expects}, found {text!r}") from None
+price = argument(ValueKind("a price such as 2.5", values.number(0).parse))
+#: A share of the step time, as settings have it: .05 or 5%.
+severity = argument(values.share(1.0, whole=True))
 
 
 def sizes(text: str) -> list[int]:
@@ -168,10 +153,3 @@ def sizes(text: str) -> list[int]:
             )
         found.append(int(word))
     return sorted(set(found))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

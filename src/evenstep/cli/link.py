@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from evenstep.agent.settings import values
+from evenstep.agent.settings import kinds
 from evenstep.cli.terminal import say
 from evenstep.errors import UsageError
 
@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
     from evenstep.agent.actions.served import LinkServer
 
     try:
-        group = values.link(args.group)
+        group = kinds.link(args.group)
     except ValueError:
         group = ""
     if "@" not in group:

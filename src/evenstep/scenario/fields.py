@@ -26,19 +26,17 @@ def document(settings: Any = Scenario) -> dict[str, Any]:
 
 def _entries(settings: Any, prefix: str) -> Iterator[dict[str, Any]]:
     for field in dataclasses.fields(settings):
-        check = field.metadata["check"]
+        kind = field.metadata["kind"]
         name = f"{prefix}{field.name}"
-        nested = check.kind in ("table", "tables")
+        nested = isinstance(kind, schema.TableKind)
         yield {
             "name": name,
             "default": None if nested else field.default,
-            "allowed": check.allowed,
-            "meaning": check.meaning,
+            "allowed": kind.expects,
+            "meaning": field.metadata["meaning"],
         }
         if nested:
-            yield from _entries(
-                check.settings, f"{name}." if check.kind == "table" else f"{name}[]."
-            )
+            yield from _entries(kind.settings, f"{name}[]." if kind.several else f"{name}.")
 
 
 def rows(settings: Any = Scenario) -> Iterator[tuple[str, str, str, str]]:
@@ -55,17 +53,17 @@ def literal(value: Any) -> str:
 
 def _lines(settings: Any, prefix: str) -> Iterator[str]:
     later = []
-    for name, check in schema.checks(settings).items():
-        default = next(f.default for f in dataclasses.fields(settings) if f.name == name)
-        if check.kind in ("table", "tables"):
-            later.append((name, check))
+    for field in dataclasses.fields(settings):
+        kind = field.metadata["kind"]
+        if isinstance(kind, schema.TableKind):
+            later.append((field, kind))
             continue
-        yield from _comment(f"{check.meaning}: {check.allowed}")
-        yield f"{name} = {literal(default)}"
-    for name, check in later:
-        head = f"[{prefix}{name}]" if check.kind == "table" else f"[[{prefix}{name}]]"
-        yield from ("", *_comment(check.meaning), head)
-        yield from _lines(check.settings, f"{prefix}{name}.")
+        yield from _comment(f"{field.metadata['meaning']}: {kind.expects}")
+        yield f"{field.name} = {literal(field.default)}"
+    for field, kind in later:
+        head = f"[[{prefix}{field.name}]]" if kind.several else f"[{prefix}{field.name}]"
+        yield from ("", *_comment(field.metadata["meaning"]), head)
+        yield from _lines(kind.settings, f"{prefix}{field.name}.")
 
 
 def _comment(text: str) -> list[str]:

@@ -30,6 +30,7 @@ from evenstep.scenario.parts import (
 from evenstep.scenario.schema import table, tables, text
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.toml import read_toml
+from evenstep.values import refused
 
 MOST_NUMA_NODES = 64  # of a machine
 MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
@@ -107,7 +108,7 @@ def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(parse_ranks(ranges.replace(" ", ""))))
     except ValueError:
-        raise schema.refused(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
+        raise refused(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
 
 
 # -- what contradicts itself; each raises `ConfigError` naming the field and its mend --------------
@@ -150,7 +151,7 @@ def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> N
             )
         if any(not 0 <= entry < limit or entry != int(entry) for entry in given):
             allowed = f"whole numbers from 0 to {limit - 1}"
-            raise schema.refused(f"{place}.{name}", allowed, list(given))
+            raise refused(f"{place}.{name}", allowed, list(given))
 
 
 def _within(ranges: str, limit: int, place: str, what: str) -> tuple[int, ...]:
@@ -220,9 +221,7 @@ def _check_work(scenario: Scenario) -> None:
             f"{scenario.ranks} ranks"
         )
     if work.sequence_lengths and min(work.sequence_lengths) <= 0:
-        raise schema.refused(
-            "work.sequence_lengths", "lengths above 0", list(work.sequence_lengths)
-        )
+        raise refused("work.sequence_lengths", "lengths above 0", list(work.sequence_lengths))
     if work.interleaved > 1 and work.micro_batches % work.pipeline_parallel:
         raise ConfigError(
             f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "

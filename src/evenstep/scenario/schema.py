@@ -1,7 +1,8 @@
 """Settings that document and check themselves, and their way to and from TOML.
 
 A settings class is a frozen dataclass whose fields are made by the functions below. Each field
-knows what it means and what it may be; docs and error messages are generated from that.
+knows what it means and what it may be (`evenstep.values`); docs and error messages are generated
+from that.
 """
 
 from __future__ import annotations
@@ -10,113 +11,77 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
+from evenstep import values
 from evenstep.errors import ConfigError
 from evenstep.scenario import spelling
 from evenstep.trace.spool.toml import parse_toml
+from evenstep.values import ValueKind, refused, setting
 
 Settings = TypeVar("Settings")
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B")
 MOST_COUNT, MOST_NUMBER, MOST_BYTES = 2**31 - 1, 1e12, 10**18
-LEAST_ABOVE = 1e-9  # of a number that must be above 0
-LARGEST = 1 << 1000  # that is a finite float
 _BARE = re.compile(r"[+-]?(\.\d+|\d+\.)")  # a number that TOML does not take
-_POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
-class Constraint(NamedTuple):
-    """What a field may be. `kind` is the type of value; bounds are inclusive."""
+class TableKind(NamedTuple):
+    """A table of settings of their own, or a list of such tables."""
 
-    kind: str  # count, number, choice, flag, text, size, list, table, tables
-    meaning: str
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False  # the low bound itself is excluded
-    options: tuple[str, ...] = ()
-    settings: Any = None  # the class of a table
-    most: float = math.inf  # beyond it, a unit is mistaken or no memory would do
+    settings: Any
+    several: bool = False
 
     @property
-    def allowed(self) -> str:
+    def expects(self) -> str:
         """What is allowed, in words that follow "must be"."""
-        if self.kind == "choice":
-            return "one of " + ", ".join(self.options)
-        if self.kind == "flag":
-            return "true or false"
-        if self.kind == "text":
-            return "text"
-        if self.kind == "list":
-            return "a list of numbers"
-        if self.kind in ("table", "tables"):
-            return "a table" if self.kind == "table" else "a list of tables"
-        what = {"count": "a whole number", "number": "a number"}.get(
-            self.kind, 'a size in bytes, a whole number or text such as "25MB"'
-        )
-        if self.high < math.inf:
-            return f"{what} from {self.low:g} to {self.high:g}"
-        return f"{what} {'above' if self.above else 'of at least'} {self.low:g}"
-
-
-def _field(default: Any, check: Constraint) -> Any:
-    metadata = {"check": check}
-    if isinstance(default, type):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return "a list of tables" if self.several else "a table"
 
 
 def count(default: int, meaning: str, *, least: int = 0, most: int = MOST_COUNT) -> Any:
     """A whole number."""
-    return _field(default, Constraint("count", meaning, least, most=most))
+    return setting(default, values.count(least, most=most), meaning)
 
 
 def number(
     default: float, meaning: str, *, low: float = 0.0, high: float = math.inf, above: bool = False
 ) -> Any:
     """A number; not negative unless `low` says so."""
-    return _field(default, Constraint("number", meaning, low, high, above, most=MOST_NUMBER))
+    return setting(default, values.number(low, high, above=above, most=MOST_NUMBER), meaning)
 
 
 def size(default: int, meaning: str) -> Any:
     """A number of bytes; kB, MB … are powers of 1,000, KiB, MiB … of 1,024."""
-    return _field(default, Constraint("size", meaning, 0, most=MOST_BYTES))
+    return setting(default, values.byte_size(0, most=MOST_BYTES), meaning)
 
 
 def choice(default: str, meaning: str, options: Sequence[str]) -> Any:
     """One of several words."""
-    return _field(default, Constraint("choice", meaning, options=tuple(options)))
+    return setting(default, values.choice(options), meaning)
 
 
 def flag(default: bool, meaning: str) -> Any:
     """True or false."""
-    return _field(default, Constraint("flag", meaning))
+    return setting(default, values.SWITCH, meaning)
 
 
 def text(default: str, meaning: str) -> Any:
     """Free text, or text with a syntax of its own that its user checks."""
-    return _field(default, Constraint("text", meaning))
+    return setting(default, values.TEXT, meaning)
 
 
 def numbers(meaning: str) -> Any:
     """A list of numbers, empty unless given."""
-    return _field((), Constraint("list", meaning))
+    return setting((), values.NUMBERS, meaning)
 
 
 def table(settings: type, meaning: str) -> Any:
     """A table of its own."""
-    return _field(settings, Constraint("table", meaning, settings=settings))
+    return setting(settings, TableKind(settings), meaning)
 
 
 def tables(settings: type, meaning: str) -> Any:
     """A list of tables, `[[name]]` in TOML."""
-    return _field((), Constraint("tables", meaning, settings=settings))
-
-
-def checks(settings: Any) -> dict[str, Constraint]:
-    """Every field of a settings class with its check, in order."""
-    return {field.name: field.metadata["check"] for field in dataclasses.fields(settings)}
+    return setting((), TableKind(settings, several=True), meaning)
 
 
 # -- in ------------------------------------------------------------------------------------------
@@ -127,7 +92,7 @@ def read(
 ) -> Settings:
     """Settings from plain values. Raises `ConfigError` naming the field, what is allowed, and for
     an unknown name the nearest one there is, in this table or elsewhere in the `whole`."""
-    known, whole = checks(settings), whole or settings
+    known, whole = _kinds(settings), whole or settings
     for name in data:
         if name not in known:
             raise ConfigError(spelling.unknown(f"{where}{name}", name, known, _places(whole)))
@@ -139,87 +104,35 @@ def read(
     )
 
 
+def _kinds(settings: Any) -> dict[str, ValueKind | TableKind]:
+    """What each field of a settings class may be, in order."""
+    return {field.name: field.metadata["kind"] for field in dataclasses.fields(settings)}
+
+
 def _places(settings: Any, prefix: str = "") -> dict[str, list[str]]:
     """Every field below the top by its own name: where it stands, with dots."""
     found: dict[str, list[str]] = {}
-    for name, check in checks(settings).items():
+    for name, kind in _kinds(settings).items():
         if prefix:
             found.setdefault(name, []).append(f"{prefix}{name}")
-        if check.settings is not None:
-            inner = f"{prefix}{name}." if check.kind == "table" else f"{prefix}{name}.0."
-            for each, places in _places(check.settings, inner).items():
+        if isinstance(kind, TableKind):
+            inner = f"{prefix}{name}.0." if kind.several else f"{prefix}{name}."
+            for each, places in _places(kind.settings, inner).items():
                 found.setdefault(each, []).extend(places)
     return found
 
 
-def _value(check: Constraint, value: Any, place: str, whole: Any) -> Any:
-    if check.kind == "table":
-        if not isinstance(value, Mapping):
-            raise refused(place, check.allowed, value)
-        return read(check.settings, value, f"{place}.", whole)
-    if check.kind == "tables":
-        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-            raise refused(place, check.allowed, value)
-        return tuple(
-            read(check.settings, item, f"{place}[{index}].", whole)
-            for index, item in enumerate(value)
-        )
-    if check.kind == "list":
-        if not isinstance(value, list) or not all(_is_number(item) for item in value):
-            raise refused(place, check.allowed, value)
-        return tuple(value)
-    return _scalar(check, value, place)
-
-
-def _scalar(check: Constraint, value: Any, place: str) -> Any:
-    if check.kind == "choice":
-        if value not in check.options:
-            near = get_close_matches(str(value), check.options, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{place} must be {check.allowed}, found {value!r}{hint}")
-        return value
-    if check.kind == "text" and isinstance(value, int) and not isinstance(value, bool):
-        return str(value)  # one node or rank, of those that are text such as "0-3,8"
-    if check.kind in ("flag", "text"):
-        if not isinstance(value, bool if check.kind == "flag" else str):
-            raise refused(place, check.allowed, value)
-        return value
-    if check.kind == "size" and isinstance(value, str):
-        value = _bytes(value, place, check)
-    whole, given = check.kind in ("count", "size"), value
-    if whole and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not _is_number(value) or (whole and not isinstance(value, int)):
-        raise refused(place, check.allowed, value)
-    if not check.low <= value <= check.high or (check.above and value == check.low):
-        raise refused(place, check.allowed, given)
-    if abs(value) > check.most:
-        raise refused(place, f"{check.allowed}, at most {check.most:,.16g}", given)
-    if check.above and check.low == 0 and value < LEAST_ABOVE:
-        raise refused(place, f"{check.allowed}, at least {LEAST_ABOVE:g}", value)
-    return value if whole else float(value)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < LARGEST
-    return isinstance(value, float) and math.isfinite(value)
-
-
-def _bytes(value: str, place: str, check: Constraint) -> int:
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
-        raise refused(place, check.allowed, value)
-    unit: int = (1024 if match[3] else 1000) ** _POWERS[match[2]]
-    size = float(match[1]) * unit
-    if not math.isfinite(size):
-        raise refused(place, check.allowed, value)
-    return round(size)
-
-
-def refused(place: str, allowed: str, value: Any) -> ConfigError:
-    """The field, what is allowed there, and what was found."""
-    return ConfigError(f"{place} must be {allowed}, found {value!r}")
+def _value(kind: ValueKind | TableKind, value: Any, place: str, whole: Any) -> Any:
+    if isinstance(kind, ValueKind):
+        return kind.checked(value, place)
+    items = value if kind.several else [value]
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        raise refused(place, kind.expects, value)
+    if not kind.several:
+        return read(kind.settings, value, f"{place}.", whole)
+    return tuple(
+        read(kind.settings, item, f"{place}[{index}].", whole) for index, item in enumerate(items)
+    )
 
 
 # -- one value from the command line ---------------------------------------------------------------
@@ -280,19 +193,17 @@ def parsed(value: str) -> Any:
 def plain(settings: Any) -> dict[str, Any]:
     """Plain values again, for JSON and TOML; what is at its default is left out."""
     found = {
-        field.name: _plain_value(field.metadata["check"].kind, getattr(settings, field.name))
+        field.name: _plain_value(getattr(settings, field.name))
         for field in dataclasses.fields(settings)
         if getattr(settings, field.name) != field.default
     }
     return {name: value for name, value in found.items() if value not in ({}, [])}
 
 
-def _plain_value(kind: str, value: Any) -> Any:
-    if kind == "table":
+def _plain_value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
         return plain(value)
-    if kind == "tables":
-        return [plain(item) for item in value]
-    return list(value) if kind == "list" else value
+    return [_plain_value(item) for item in value] if isinstance(value, tuple) else value
 
 
 def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evenstep.agent.settings import values
+from evenstep import values
+from evenstep.agent.settings import kinds
 from evenstep.agent.settings.selection import Selection
 from evenstep.errors import ConfigError
+from evenstep.values import setting
 
 FILE = "evenstep.toml"
 #: Variables that are ours but not settings.
@@ -30,113 +32,108 @@ TABLES = ("pace", "record")
 ALIASES = {"pace": "pace.mode"}
 
 
-def _setting(default: Any, kind: values.ValueKind, doc: str) -> Any:
-    """A field of the table."""
-    return field(default=default, metadata={"kind": kind, "doc": doc})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The settings of one process, each valid."""
 
-    enabled: bool = _setting(
+    enabled: bool = setting(
         True, values.SWITCH, "observe this process; EVENSTEP=0 switches evenstep off for good"
     )
-    out: Path | None = _setting(  # noqa: RUF009 - a field, made by a function
+    out: Path | None = setting(  # noqa: RUF009 - a field, made by a function
         None, values.PATH, "the run's folder; by default one in ./evenstep-runs, named by its start"
     )
-    ring_bytes: int = _setting(
+    ring_bytes: int = setting(
         16_000_000, values.byte_size(65_536), "size of a rank's ring of records"
     )
-    summary_bytes: int = _setting(
+    summary_bytes: int = setting(
         16_000_000, values.byte_size(65_536), "bound of a rank's per-step summaries"
     )
-    spool: str = _setting(
-        "auto", values.choice("auto", "mmap", "buffered"), "how a rank writes its trace"
+    spool: str = setting(
+        "auto", values.choice(("auto", "mmap", "buffered")), "how a rank writes its trace"
     )
-    compiled: bool = _setting(
+    compiled: bool = setting(
         True,
         values.SWITCH,
         "record by kernels compiled for this torch, where a launcher built them",
     )
-    share: bool = _setting(
+    share: bool = setting(
         True, values.SWITCH, "one small message per rank and window, to name the late rank live"
     )
-    stacks: bool = _setting(
+    stacks: bool = setting(
         True,
         values.SWITCH,
         "look a few times a minute, and when it stands still, at where the training thread is: "
         "file, line and function",
     )
-    sample_period_s: float = _setting(
+    sample_period_s: float = setting(
         1.0, values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
     )
-    probe_every: int | None = _setting(
+    probe_every: int | None = setting(
         None,
-        values.COUNT,
+        kinds.COUNT,
         "measure this rank's machine for 20 ms after every so many steps; by default never",
     )
-    samples_per_step: int | None = _setting(
-        None, values.COUNT, "samples a rank handles per step, where the loader does not show it"
+    samples_per_step: int | None = setting(
+        None, kinds.COUNT, "samples a rank handles per step, where the loader does not show it"
     )
-    verdict: bool = _setting(True, values.SWITCH, "print the verdict when the run ends")
-    log_level: str = _setting(
-        "warning", values.choice("debug", "info", "warning", "error"), "what evenstep itself says"
+    verdict: bool = setting(True, values.SWITCH, "print the verdict when the run ends")
+    log_level: str = setting(
+        "warning", values.choice(("debug", "info", "warning", "error")), "what evenstep itself says"
     )
-    act: str = _setting(
-        "off", values.ACTIONS, "what may be done about the job, each thing only while it pays"
+    act: str = setting(
+        "off", kinds.ACTIONS, "what may be done about the job, each thing only while it pays"
     )
-    link_group: str = _setting(
+    link_group: str = setting(
         "host",
-        values.LINK,
+        kinds.LINK,
         "the jobs that take turns: those of one name on a host, or at one `evenstep link`",
     )
-    pace_mode: str = _setting(
-        "observe", values.choice("off", "observe", "on"), "observe decides and records only"
+    pace_mode: str = setting(
+        "observe", values.choice(("off", "observe", "on")), "observe decides and records only"
     )
-    pace_controller: str = _setting(
+    pace_controller: str = setting(
         "slack",
-        values.choice("slack", "paper"),
+        values.choice(("slack", "paper")),
         "the rule that proposes delays; paper is the published one, for comparison",
     )
-    pace_objective: str = _setting(
+    pace_objective: str = setting(
         "throughput",
-        values.choice("throughput", "stability"),
+        values.choice(("throughput", "stability")),
         "what pacing must improve to stay on",
     )
-    pace_threshold: float = _setting(
+    pace_threshold: float = setting(
         0.03, values.share(1.0), "imbalance, as a share of the step, below which nothing is paced"
     )
-    pace_max_delay: float = _setting(
+    pace_max_delay: float = setting(
         0.10, values.share(0.5), "longest delay, as a share of the median step"
     )
-    pace_stability_cost: float = _setting(
+    pace_stability_cost: float = setting(
         0.006, values.share(0.1), "throughput the objective `stability` may cost"
     )
-    pace_sharing: bool = _setting(
+    pace_sharing: bool = setting(
         False,
         values.SWITCH,
         "ranks pace together, by rank 0's plan and the slowest rank's work, not each alone",
     )
-    pace_ranks: str | None = _setting(
-        None, values.RANKS, "the ranks that may be held; the others only decide and record"
+    pace_ranks: str | None = setting(
+        None, kinds.RANKS, "the ranks that may be held; the others only decide and record"
     )
-    pace_nodes: str | None = _setting(None, values.NODES, "the same by the names of nodes")
-    pace_partitions: str | None = _setting(
-        None, values.NAMES, "the same by partitions of the cluster"
+    pace_nodes: str | None = setting(None, kinds.NODES, "the same by the names of nodes")
+    pace_partitions: str | None = setting(
+        None, kinds.NAMES, "the same by partitions of the cluster"
     )
-    pace_first_nodes: int | None = _setting(
-        None, values.COUNT_OR_ALL, "the same by nodes, counted from the first"
+    pace_first_nodes: int | None = setting(
+        None, kinds.COUNT_OR_ALL, "the same by nodes, counted from the first"
     )
-    record_ranks: str | None = _setting(
-        None, values.RANKS, "the ranks that are observed; evenstep leaves the others alone"
+    record_ranks: str | None = setting(
+        None, kinds.RANKS, "the ranks that are observed; evenstep leaves the others alone"
     )
-    record_nodes: str | None = _setting(None, values.NODES, "the same by the names of nodes")
-    record_partitions: str | None = _setting(
-        None, values.NAMES, "the same by partitions of the cluster"
+    record_nodes: str | None = setting(None, kinds.NODES, "the same by the names of nodes")
+    record_partitions: str | None = setting(
+        None, kinds.NAMES, "the same by partitions of the cluster"
     )
-    record_first_nodes: int | None = _setting(
-        None, values.COUNT_OR_ALL, "the same by nodes, counted from the first"
+    record_first_nodes: int | None = setting(
+        None, kinds.COUNT_OR_ALL, "the same by nodes, counted from the first"
     )
 
     # Not settings: how the values were found.
@@ -167,7 +164,7 @@ def _table() -> dict[str, Setting]:
         table, _, rest = item.name.partition("_")
         name = f"{table}.{rest}" if table in TABLES else item.name
         variable = "EVENSTEP" if name == "enabled" else f"EVENSTEP_{item.name.upper()}"
-        kind, doc = item.metadata["kind"], item.metadata["doc"]
+        kind, doc = item.metadata["kind"], item.metadata["meaning"]
         rows[name] = Setting(name, item.name, variable, item.default, kind, doc)
     return rows
 
@@ -209,7 +206,10 @@ def resolve(
             given[_named(key, "the arguments")] = (value, "given as an argument")
     if values.is_off(environ.get("EVENSTEP", "")):
         given["enabled"] = (False, "from EVENSTEP")
-    found = {TABLE[key].field: _checked(key, *what) for key, what in given.items()}
+    found = {
+        TABLE[key].field: TABLE[key].kind.checked(value, f"{key} {source}")
+        for key, (value, source) in given.items()
+    }
     sources = {key: source for key, (_, source) in given.items()}
     return Config(**found, sources=sources, warnings=_strays(environ))
 
@@ -272,14 +272,6 @@ def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     short = [(name, f"EVENSTEP_{alias.upper()}") for alias, name in ALIASES.items()]
     full = [(row.name, row.variable) for row in TABLE.values()]
     return [(name, variable) for name, variable in short + full if environ.get(variable)]
-
-
-def _checked(name: str, value: object, source: str) -> Any:
-    kind = TABLE[name].kind
-    try:
-        return kind.parse(value)
-    except (ValueError, TypeError, OverflowError):
-        raise ConfigError(f"{name} {source} must be {kind.expects}, found {value!r}") from None
 
 
 def _strays(environ: Mapping[str, str]) -> tuple[str, ...]:

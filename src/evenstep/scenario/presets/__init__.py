@@ -12,8 +12,9 @@ from importlib.resources import files
 from typing import Any
 
 from evenstep.errors import ConfigError
-from evenstep.scenario import schema, spelling
+from evenstep.scenario import spelling
 from evenstep.trace.spool.toml import parse_toml
+from evenstep.values import refused
 
 
 def names() -> tuple[str, ...]:
@@ -33,7 +34,7 @@ def merged(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(named, str):
         named = [named]
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise schema.refused("preset", "a name or a list of names", named)
+        raise refused("preset", "a name or a list of names", named)
     found: dict[str, Any] = {}
     for name in named:
         found = _over(found, merged(parse_toml(text(name))))

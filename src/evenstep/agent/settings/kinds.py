@@ -1,0 +1,45 @@
+"""The kinds of value that settings of a job have beside those of `evenstep.values`."""
+
+from __future__ import annotations
+
+import re
+
+from evenstep import values
+from evenstep.agent.actions import action
+from evenstep.agent.settings import selection
+from evenstep.values import ValueKind
+
+
+def _actions(value: object) -> str:
+    """Actions in their usual order, or off."""
+    text = str(value).strip().lower()
+    names = {part.strip() for part in text.split(",")}
+    if text == action.OFF:
+        return text
+    if text == action.AUTO:
+        names = set(action.ACTIONS)
+    if isinstance(value, bool) or not names <= set(action.ACTIONS):
+        raise ValueError(value)
+    return ",".join(name for name in action.ACTIONS if name in names)
+
+
+def link(value: object) -> str:
+    """A link group, with the place of its server where it has one; raises `ValueError`."""
+    text = str(value)
+    found = re.fullmatch(r"[\w.-]{1,64}(@[\w.:\[\]-]+:(\d{1,5}))?", text, re.ASCII)
+    if isinstance(value, bool) or not found or not int(found[2] or 0) < 1 << 16:
+        raise ValueError(value)
+    return text
+
+
+def _count_or_all(value: object) -> int | None:
+    return None if value == selection.ALL else COUNT.parse(value)
+
+
+COUNT = values.count(1)
+LINK = ValueKind("a name of letters, digits, dots and dashes, or NAME@HOST:PORT", link)
+RANKS = ValueKind("ranks such as 0-7,16, or all", selection.ranks_text)
+NODES = ValueKind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
+NAMES = ValueKind("names separated by commas, or all", selection.names_text)
+ACTIONS = ValueKind(f"some of {','.join(action.ACTIONS)}, auto for all of them, or off", _actions)
+COUNT_OR_ALL = ValueKind(f"{COUNT.expects}, or all", _count_or_all)

@@ -1,0 +1,216 @@
+"""The kinds of value that settings, scenarios and options have: what each expects, and how text or
+a plain value becomes it.
+
+A kind knows nothing of who asks. What is refused is refused in one sentence: the place, what must
+be there, what was found. Standard library only: a training process reads its settings with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenstep.errors import ConfigError
+
+LEAST_ABOVE = 1e-9  # of a number that must be above 0
+LARGEST = 1 << 1000  # that is a finite float
+
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCHES |= {"0": False, "false": False, "no": False, "off": False}
+
+#: SI units are powers of 1,000, binary ones of 1,024; a bare k, M or G is SI.
+_BYTES_IN: dict[str, int] = {"": 1, "b": 1} | {
+    prefix + unit: base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for unit, base in (("", 1000), ("b", 1000), ("ib", 1024))
+}
+_BYTE_SIZE = re.compile(r"(\d+)(?:\.(\d+))?\s*([a-z]*)", re.ASCII)
+
+
+class ValueKind(NamedTuple):
+    """A kind of value. `parse` takes text or a plain value and raises ValueError, TypeError or
+    OverflowError: a `BadValueError` where it knows better than `expects` what must be."""
+
+    expects: str  # completes "must be …"
+    parse: Callable[[Any], Any]
+
+    def checked(self, value: object, place: str) -> Any:
+        """The value, of what is called `place`. Raises `ConfigError`."""
+        try:
+            return self.parse(value)
+        except BadValueError as error:
+            raise refused(place, str(error), value) from None
+        except (ValueError, TypeError, OverflowError):
+            raise refused(place, self.expects, value) from None
+
+
+class BadValueError(ValueError):
+    """What must be, of a value that cannot be."""
+
+
+def refused(place: str, expects: str, value: object) -> ConfigError:
+    """The one sentence: the place, what is allowed there, and what was found."""
+    return ConfigError(f"{place} must be {expects}, found {value!r}")
+
+
+def setting(default: Any, kind: Any, meaning: str) -> Any:
+    """A field of a settings class: a frozen dataclass that documents and checks itself. A class in
+    place of the default makes one."""
+    metadata = {"kind": kind, "meaning": meaning}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+# -- kinds -----------------------------------------------------------------------------------------
+
+
+def switch(value: object) -> bool:
+    """On or off."""
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text not in _SWITCHES:
+        raise ValueError(text)
+    return _SWITCHES[text]
+
+
+def is_off(text: str) -> bool:
+    """Whether text says off; text that says neither does not."""
+    return _SWITCHES.get(text.strip().lower()) is False
+
+
+def choice(options: Sequence[str]) -> ValueKind:
+    """One of several words."""
+    expects = "one of " + ", ".join(options)
+
+    def parse(value: object) -> str:
+        text = str(value).strip().lower()
+        if text in options:
+            return text
+        from difflib import get_close_matches
+
+        near = get_close_matches(text, options, n=1, cutoff=0.5)
+        raise BadValueError(f"{expects} (did you mean {near[0]!r}?)" if near else expects)
+
+    return ValueKind(expects, parse)
+
+
+def number(
+    low: float, high: float = math.inf, *, above: bool = False, most: float = math.inf,
+    what: str = "a number", whole: bool = False,
+) -> ValueKind:  # fmt: skip
+    """A number between two bounds, both included but for one that it must be `above`; `most` is
+    beyond what anybody means: a unit is mistaken, or no memory would do."""
+    expects = f"{what} {'above' if above else 'of at least'} {low:g}"
+    if high < math.inf:
+        expects = f"{what} from {low:g} to {high:,.16g}"
+
+    def parse(value: object) -> float:
+        found = _numeric(value)
+        if whole and isinstance(found, float):
+            if not found.is_integer():
+                raise ValueError(value)
+            found = int(found)
+        if not low <= found <= high or (above and found == low):
+            raise ValueError(value)
+        if abs(found) > most:
+            raise BadValueError(f"{expects}, at most {most:,.16g}")
+        if above and low == 0 and found < LEAST_ABOVE:
+            raise BadValueError(f"{expects}, at least {LEAST_ABOVE:g}")
+        return found if whole else float(found)
+
+    return ValueKind(expects, parse)
+
+
+def count(least: int, high: float = math.inf, *, most: float = math.inf) -> ValueKind:
+    """A whole number."""
+    return number(least, high, most=most, what="a whole number", whole=True)
+
+
+def _numeric(value: object) -> int | float:
+    """A finite number, given as such or as text."""
+    if isinstance(value, str):
+        text = value.strip()
+        value = int(text) if re.fullmatch(r"[+-]?\d{1,300}", text, re.ASCII) else float(text)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(value)
+    if not (abs(value) < LARGEST if isinstance(value, int) else math.isfinite(value)):
+        raise ValueError(value)
+    return value
+
+
+def share(high: float, *, whole: bool = False) -> ValueKind:
+    """A share of a whole, below a bound (`whole`: the bound included): 0.1 or "10%"."""
+
+    def parse(value: object) -> float:
+        text = str(value).strip()
+        part = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        below = part <= high if whole else part < high
+        if isinstance(value, bool) or not (part >= 0.0 and below):
+            raise ValueError(value)
+        return part
+
+    bound = f"{high:g}" if whole else f"below {high:g}"
+    return ValueKind(f"a share from 0 to {bound}, or a percentage such as 3%", parse)
+
+
+def bytes_of(value: object) -> int:
+    """A size in bytes: a whole number, or text such as "16MB" (10^6) or "1.5 GiB" (2^30)."""
+    if isinstance(value, bool):
+        raise ValueError(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    match = _BYTE_SIZE.fullmatch(str(value).strip().lower())
+    if match is None or match[3] not in _BYTES_IN:
+        raise ValueError(value)
+    digits = match[2] or ""
+    decimals: int = 10 ** len(digits)
+    size, rest = divmod(int(match[1] + digits) * _BYTES_IN[match[3]], decimals)
+    if rest:
+        raise ValueError(f"{value} is not a whole number of bytes")
+    return size
+
+
+def byte_size(least: int, *, most: float = math.inf) -> ValueKind:
+    """A size in bytes, with a lower bound."""
+    expects = f"a size in bytes such as 25MB or 8MiB, at least {least}"
+
+    def parse(value: object) -> int:
+        size = bytes_of(value)
+        if size < least:
+            raise ValueError(size)
+        if size > most:
+            raise BadValueError(f"{expects}, at most {most:,.16g}")
+        return size
+
+    return ValueKind(expects, parse)
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, (str, Path)) or not str(value).strip():
+        raise ValueError(value)
+    return Path(value).expanduser()
+
+
+def _text(value: object) -> str:
+    """Text; a whole number stands for itself, as one rank of those that are "0-3,8"."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise TypeError(value)
+    return str(value)
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list) or any(isinstance(item, str) for item in value):
+        raise TypeError(value)
+    return tuple(map(_numeric, value))
+
+
+SWITCH = ValueKind("true or false (also 1, yes, on; 0, no, off)", switch)
+PATH = ValueKind("a path", _path)
+TEXT = ValueKind("text", _text)
+NUMBERS = ValueKind("a list of numbers", _numbers)
