@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.watch.run import LiveRun
+from tests.environment import plain
 
 ROOT = Path(__file__).parents[2]
 SLURM, KUBERNETES = ROOT / "examples" / "slurm", ROOT / "examples" / "kubernetes"
@@ -49,7 +50,7 @@ class Cluster:
 
     def sbatch(self, script, *arguments, restarts=0):
         """The running batch step."""
-        ours = {k: v for k, v in os.environ.items() if not k.startswith(("EVENSTEP", "SLURM"))}
+        ours = {name: value for name, value in plain().items() if not name.startswith("SLURM")}
         path = [self.folder / "bin", FAKES, os.environ["PATH"]]
         places = {
             "PATH": os.pathsep.join(map(str, path)),
