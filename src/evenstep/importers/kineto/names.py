@@ -111,31 +111,17 @@ _PHASES = (
     (Phase.FORWARD, r"^(?:forward|fwd)(?: (?:pass|step))?$|\bforward$|\btraining step$"),
 )  # fmt: skip
 _EMITTED = re.compile(r", (?:seq|op_id|sizes) = .*")  # what torch's emit_nvtx adds to a name
-_MARKS = (
-    "data",
-    "load",
-    "batch",
-    "eval",
-    "valid",
-    "checkpoint",
-    "save",
-    "saving",
-    "writ",
-    "optim",
-    "backward",
-    "bwd",
-    "forward",
-    "fwd",
-    "step",
-)  # one is in any name that fits
+#: One of these is in any name that fits.
+_MARK = re.compile(
+    "data|load|batch|eval|valid|checkpoint|sav|writ|optim|b(ack)?wa?r?d|f(or)?wa?r?d|step"
+)
 _PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASES)
 
 
 @lru_cache(MOST_NAMES)
 def phase(name: str) -> Phase | None:
     """The phase a host-side annotation marks; None for one that marks none."""
-    lower = name.lower()
-    if not any(mark in lower for mark in _MARKS):
+    if not _MARK.search(name.lower()):
         return None
     words = re.sub(r"[^a-z]+", " ", _EMITTED.sub("", name).lower()).strip()
     return next((phase for phase, pattern in _PATTERNS if pattern.search(words)), None)
@@ -143,34 +129,21 @@ def phase(name: str) -> Phase | None:
 
 # -- element types ---------------------------------------------------------------------------------
 
+#: By the names of c10, C++ and numpy: ours, and bytes of an element.
 _TYPES: dict[str, tuple[DType, int]] = {
-    "float": (DType.FLOAT32, 4),
-    "float32": (DType.FLOAT32, 4),
-    "half": (DType.FLOAT16, 2),
-    "float16": (DType.FLOAT16, 2),
-    "bfloat16": (DType.BFLOAT16, 2),
-    "double": (DType.FLOAT64, 8),
-    "float64": (DType.FLOAT64, 8),
-    "long": (DType.INT64, 8),
-    "int64": (DType.INT64, 8),
-    "int": (DType.INT32, 4),
-    "int32": (DType.INT32, 4),
-    "short": (DType.INT16, 2),
-    "int16": (DType.INT16, 2),
-    "char": (DType.INT8, 1),
-    "signed char": (DType.INT8, 1),
-    "int8": (DType.INT8, 1),
-    "byte": (DType.UINT8, 1),
-    "unsigned char": (DType.UINT8, 1),
-    "uint8": (DType.UINT8, 1),
-    "bool": (DType.BOOL, 1),
-    "uint16": (DType.OTHER, 2),
-    "uint32": (DType.OTHER, 4),
-    "uint64": (DType.OTHER, 8),
-    "complexhalf": (DType.COMPLEX, 4),
-    "complexfloat": (DType.COMPLEX, 8),
-    "complexdouble": (DType.COMPLEX, 16),
-}
+    name: (kind, size)
+    for kind, size, names in (
+        (DType.FLOAT32, 4, "float float32"), (DType.FLOAT16, 2, "half float16"),
+        (DType.BFLOAT16, 2, "bfloat16"), (DType.FLOAT64, 8, "double float64"),
+        (DType.INT64, 8, "long int64"), (DType.INT32, 4, "int int32"),
+        (DType.INT16, 2, "short int16"), (DType.INT8, 1, "char int8 signed_char"),
+        (DType.UINT8, 1, "byte uint8 unsigned_char"), (DType.BOOL, 1, "bool"),
+        (DType.OTHER, 2, "uint16"), (DType.OTHER, 4, "uint32"), (DType.OTHER, 8, "uint64"),
+        (DType.COMPLEX, 4, "complexhalf"), (DType.COMPLEX, 8, "complexfloat"),
+        (DType.COMPLEX, 16, "complexdouble"),
+    )
+    for name in names.split()
+}  # fmt: skip
 
 
 def element_type(name: str) -> tuple[DType, int]:
@@ -178,7 +151,7 @@ def element_type(name: str) -> tuple[DType, int]:
 
     Zero bytes where it is not known.
     """
-    plain = name.lower().removeprefix("c10::").strip()
+    plain = name.lower().removeprefix("c10::").strip().replace(" ", "_")
     if plain.startswith("float8"):
         return DType.FLOAT8, 1
     return _TYPES.get(plain, (DType.OTHER, 0))

@@ -16,7 +16,7 @@ from evenstep.importers.draft import Draft
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COLLECTIVES, MESSAGES, SENDS, Role
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import RankInfo, Trace
 
 Array = npt.NDArray[Any]
@@ -38,7 +38,6 @@ _PHASES = {
     Role.OPTIMIZER: Phase.OPTIMIZER,
     Role.OTHER: Phase.OTHER,
 }
-_EMPTY = {"group": -1, "peer_or_root": NO_PEER, "device": HOST_DEVICE}
 _TALKS = (*MESSAGES, *COLLECTIVES, Role.LAYERNORM)
 
 
@@ -57,7 +56,9 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
         place = f"dp{timed.dp_rank[row]}-stage{timed.stage[row]}"
         identity = {"rank": rank, "boot_id": "operation table", "place": place}
         draft.rank(RankInfo(rank, identity))
-    _enter(draft, [_steps(timed), *_phases(timed), _collectives(draft, timed), _messages(timed)])
+    parts = [_steps(timed), *_phases(timed), _collectives(draft, timed), _messages(timed)]
+    for part in parts:
+        draft.rows(part["rank"], part)
     run = {"run_id": str(meta.get("trial_name", "")), "source": "operation table"}
     world = meta.get("world_size")  # a table may hold one of the ranks that share a model's slice
     known = world if isinstance(world, int) and 0 < world <= MOST_RANKS else None
@@ -94,26 +95,6 @@ def _timed(table: Columns) -> Columns:
         .with_column("end_ns", (at + length_ns)[index])
         .sorted_by("rank", "step", "enter_ns")
     )
-
-
-def _enter(draft: Draft, parts: list[Mapping[str, Any]]) -> None:
-    """Add records, given as columns of every rank, rank by rank."""
-    counts = [len(part["rank"]) for part in parts]
-    names = sorted(set().union(*parts))
-    table = {
-        name: np.concatenate(
-            [
-                np.broadcast_to(np.asarray(part.get(name, _EMPTY.get(name, 0))), count)
-                for part, count in zip(parts, counts, strict=True)
-            ]
-        )
-        for name in names
-    }
-    rows = Columns(table).sorted_by("rank")
-    ranks, first = np.unique(rows["rank"], return_index=True)
-    for rank, begin, end in zip(ranks, first, [*first[1:], len(rows)], strict=True):
-        part = {name: rows[name][begin:end] for name in names if name != "rank"}
-        draft.rows(int(rank), part)
 
 
 def _steps(timed: Columns) -> dict[str, Any]:
