@@ -21,7 +21,7 @@ import evenstep
 from benchmarks.jobs.late import FUNCTIONS
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError, environment, free_port
-from evenstep.diagnose.measure.callstacks import SEPARATOR
+from evenstep.diagnose.measure.culprits import SEPARATOR
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 

@@ -16,6 +16,7 @@ ROOT = Path(evenstep.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "allreduce": {"errors"},
+    "checkpoints": {"errors"},
     "documents": set(),
     "version": set(),
     "values": {"errors"},
@@ -43,9 +44,10 @@ MAY_IMPORT = {
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
     "importers": {"allreduce", "errors", "trace"},
-    "diagnose": {"allreduce", "errors", "documents", "words", "statistics", "trace"},
+    "diagnose": {"allreduce", "checkpoints", "documents", "errors", "statistics", "trace", "words"},
     "simulate": {
         "allreduce",
+        "checkpoints",
         "compiled",
         "documents",
         "errors",
@@ -69,9 +71,10 @@ MAY_IMPORT = {
     },
     "export": {"errors", "words", "trace", "diagnose", "report"},
     "watch": {"errors", "documents", "lateness", "words", "trace", "diagnose", "report", "export"},
-    "explain": {"allreduce", "errors", "words", "simulate", "scenario", "reproduce"},
+    "explain": {"allreduce", "checkpoints", "errors", "words", "simulate", "scenario", "reproduce"},
     "reproduce": {
         "allreduce",
+        "checkpoints",
         "errors",
         "words",
         "statistics",

@@ -54,6 +54,6 @@ def diagnose_trace(trace: Trace) -> dict[str, Any]:
 def diagnose_sizes(traces: list[Trace]) -> dict[str, Any]:
     """What `diagnose --json` prints of runs of several sizes together."""
     from evenstep.diagnose.engine import diagnose
-    from evenstep.diagnose.modes.several import diagnose_together
+    from evenstep.diagnose.modes.scaling_collapse import diagnose_together
 
     return diagnose_together([(trace, diagnose(trace)) for trace in traces]).to_json()

@@ -8,7 +8,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.modes.async_staleness import rounds, staleness
-from evenstep.statistics.association import association
+from evenstep.statistics.trend import association
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spooled import EVENT_COLUMNS

@@ -14,9 +14,14 @@ from evenstep.diagnose.compare.account import (
     seen_variance,
 )
 from evenstep.diagnose.compare.comparison import compare, judged
-from evenstep.diagnose.compare.conditions import met, parse
-from evenstep.diagnose.compare.result import BETTER, NO_EVIDENCE, WORSE, changed
-from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.compare.result import (
+    BETTER,
+    NO_EVIDENCE,
+    WORSE,
+    changed,
+    met,
+    parse_conditions,
+)
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import student
 from evenstep.trace.spool.layout import Phase
@@ -28,7 +33,7 @@ CALM = World(noise=0.02, steps=STEPS)
 
 def run_of(name, world):
     trace = world.trace()
-    return account(name, trace, diagnose(trace))
+    return account(name, trace)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +227,9 @@ def test_a_run_with_memory_has_a_wider_interval(calm):
 
 
 def failing(text, comparison):
-    return [reason for condition in parse(text) if (reason := met(condition, comparison))]
+    return [
+        reason for condition in parse_conditions(text) if (reason := met(condition, comparison))
+    ]
 
 
 def test_a_condition_is_met_beyond_its_limit_only(calm, slowed):
@@ -248,4 +255,4 @@ def test_several_conditions_are_each_told(calm, slowed):
 )
 def test_a_condition_that_is_not_understood_says_what_is_expected(text):
     with pytest.raises(UsageError, match="NAME:LIMIT such as slower:2%"):
-        parse(text)
+        parse_conditions(text)

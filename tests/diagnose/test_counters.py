@@ -43,7 +43,8 @@ def test_devices_of_a_rank_are_added():
 @pytest.mark.parametrize("values", [[7, 7, 7], [7]])
 def test_a_counter_that_stands_still_is_no_congestion(values):
     trace = sampled(values)
-    assert congestion(trace, step_grid(trace)) == {}
+    grid = step_grid(trace)
+    assert congestion(trace, grid, np.ones(len(grid.steps), bool)) == []
 
 
 def test_samples_of_a_rank_without_steps_are_left_aside():

@@ -6,8 +6,8 @@ import pytest
 from evenstep.diagnose.engine import dynamics
 from evenstep.diagnose.lateness.blame import blame, by_node, drift
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.diagnose.lateness.critical_path import dwells, entropy
-from evenstep.diagnose.measure import resets
+from evenstep.diagnose.lateness.dynamics import dwells, entropy
+from evenstep.diagnose.measure import effects
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
@@ -123,7 +123,7 @@ def checkpointed(before, after, slow=0.0):
     writing = np.zeros((80, 4))
     writing[40] = 300 * MS
     world = World(steps=80).delayed(Phase.BACKWARD, work).delayed(Phase.CHECKPOINT, writing)
-    return resets.summary(step_grid(world.trace()))
+    return effects.checkpoints(step_grid(world.trace()))
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_slow_ranks_before_and_after_are_named():
 
 
 def test_a_run_without_checkpoints_has_nothing_to_tell():
-    assert resets.summary(step_grid(World().trace())) is None
+    assert effects.checkpoints(step_grid(World().trace())) is None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.sizes.forecast import _maximum
-from evenstep.diagnose.sizes.noise_model import fit
+from evenstep.statistics.tails import fit
 
 SHAPE = (1000, 8)
 MS = 1e6

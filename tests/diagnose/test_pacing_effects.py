@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.lateness.pacing_effects import ENDED_EARLY, pacing
+from evenstep.diagnose.measure.effects import ENDED_EARLY, pacing
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import RankInfo, Trace

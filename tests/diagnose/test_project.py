@@ -5,10 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from evenstep.diagnose.lateness.barriers import segments
 from evenstep.diagnose.measure.grid import step_grid
+from evenstep.diagnose.sizes.components import Growth, growth, segments
 from evenstep.diagnose.sizes.project import projection
-from evenstep.diagnose.sizes.transfer_growth import Growth, growth
 from evenstep.errors import TraceError
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.statistics.pulses import pulses
+from evenstep.statistics.spectrum import pulses
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.modes.several import diagnose_together
+from evenstep.diagnose.modes.scaling_collapse import diagnose_together
 from tests.diagnose.synthetic import MS, World
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from evenstep.diagnose.compare.account import account
 from evenstep.diagnose.compare.comparison import compare
-from evenstep.diagnose.engine import diagnose
 from evenstep.errors import UsageError
 from evenstep.report.page import comparison_page
 from evenstep.report.terminal.comparison import render
@@ -19,7 +18,7 @@ from tests.report.small_run import HOSTILE
 
 def run_of(name, world):
     trace = world.trace()
-    return account(name, trace, diagnose(trace))
+    return account(name, trace)
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def test_a_comparison_fits_with_and_without_absolute_numbers(form):
     runs = []
     for name in ("healthy", "straggler"):
         trace = WORLDS[name].trace()
-        runs.append(account(name, trace, diagnose(trace)))
+        runs.append(account(name, trace))
     run = {"name": "x", "run_id": None, "ranks": 4, "nodes": 1, "steps": 57}
     shown = {"schema": "evenstep.comparison/1", "baseline": run, "failed": []}
     fits({**shown, "comparisons": [{**form(compare(*runs)), "run": run}]}, "comparison-1")

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep import checkpoints
 from evenstep.errors import ConfigError
-from evenstep.simulate.formulas import checkpoints
 
 WRITES = st.floats(1e-4, 1.0)  # ÷ mean time between failures
 RESTARTS = st.floats(0, 0.5)

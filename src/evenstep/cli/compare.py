@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Compare and say so in the form asked for; 1 where a condition is met."""
     from evenstep.diagnose.compare.comparison import compare
-    from evenstep.diagnose.compare.conditions import met, parse
+    from evenstep.diagnose.compare.result import met, parse_conditions
 
     if len(args.traces) < 2:
         held = traces.inside(args.traces[0])
@@ -58,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
             f"compare needs a baseline and at least one other run; give two traces{two}"
         )
     files.check_free(args.html, force=args.force)
-    conditions = [condition for text in args.fail_if for condition in parse(text)]
+    conditions = [condition for text in args.fail_if for condition in parse_conditions(text)]
     baseline, *others = _accounts(args.traces)
     with progress.ticking("comparing"):
         found = [compare(baseline, other) for other in others]
@@ -75,9 +76,10 @@ def _accounts(paths: Sequence[Path]) -> list[Account]:
     from evenstep.diagnose.compare.account import account
 
     read = {path: traces.read(path) for path in dict.fromkeys(paths)}
-    found = {path: (trace, traces.judge(trace)) for path, trace in read.items()}
+    with progress.ticking("diagnosing"):
+        found = {path: account("", trace) for path, trace in read.items()}
     names = short_names(paths)
-    return [account(name, *found[path]) for name, path in zip(names, paths, strict=True)]
+    return [replace(found[path], name=name) for name, path in zip(names, paths, strict=True)]
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

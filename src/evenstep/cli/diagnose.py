@@ -242,7 +242,7 @@ def _diagnose_sizes(
     read: Sequence[Trace], results: Sequence[DiagnosedTrace], task: DiagnosisTask
 ) -> DiagnosedTrace:
     """What runs of different sizes say together, shown with the largest of them."""
-    from evenstep.diagnose.modes.several import diagnose_together
+    from evenstep.diagnose.modes.scaling_collapse import diagnose_together
 
     pairs = [(trace, one.diagnosis) for trace, one in zip(read, results, strict=True)]
     largest, together = max(read, key=lambda trace: trace.world), diagnose_together(pairs)

@@ -135,6 +135,7 @@ def shortened(text: str, most: int) -> str:
         kept = f"{kept} {clause}"
     if _count(kept) < most / 2:  # too little to say anything
         kept = text
+    kept = kept.partition(" than ")[0]  # beside what, is clear
     words_of = kept.rstrip(" ,;:").split(" ")
     while _count(" ".join(words_of)) > most:
         words_of.pop()

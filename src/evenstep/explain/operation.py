@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from evenstep import checkpoints
 from evenstep.errors import UsageError
 from evenstep.explain.measures import (
     AMOUNT,
@@ -19,7 +20,7 @@ from evenstep.explain.measures import (
     TIME_ABOVE_0,
 )
 from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
-from evenstep.simulate.formulas import checkpoints, reliability
+from evenstep.simulate.formulas import reliability
 from evenstep.simulate.formulas.goodput import Goodput, OperatingConditions, expected
 from evenstep.simulate.job import energy
 

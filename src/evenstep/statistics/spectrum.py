@@ -1,7 +1,12 @@
-"""Whether a series repeats itself, how often, and how likely that is by chance."""
+"""Whether a series repeats itself, how often, and how likely that is by chance.
+
+A spectrum spreads what is short and rare over many frequencies, so that in short series none of
+them stands out; there the places of the high values say more (`pulses`).
+"""
 
 from __future__ import annotations
 
+from math import exp, lgamma, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,3 +170,54 @@ def _sharpened(at: Array, values: Array, peak: float, width: float, chance: floa
     near = [i for i in range(len(tried)) if abs(tried[i] - tried[first]) <= 2 * width]
     best = max(near, key=lambda i: shares[i])
     return Peak(1 / tried[best], chance, shares[best])
+
+
+# -- pulses ----------------------------------------------------------------------------------------
+
+
+FEWEST_PULSES = 4  # pulses, and of a period's places in the series
+REGULAR = 0.8  # of the pulses are on the period's places, and of these have one
+
+
+class Pulses(NamedTuple):
+    """High values every `period` values."""
+
+    period: int
+    places: Array  # of the period, boolean
+    height: float  # above the values between
+    chance: float
+
+
+def pulses(series: Array) -> Pulses | None:
+    """The pulses of a series; None where chance explains them."""
+    if len(series) < FEWEST_PULSES * 2:
+        return None
+    level = float(np.quantile(series, 0.25)), float(np.sort(series)[-FEWEST_PULSES])
+    high = np.flatnonzero(series > sum(level) / 2)
+    if len(high) < FEWEST_PULSES or len(high) > 0.75 * len(series):
+        return None
+    period = int(np.bincount(np.diff(high)).argmax())
+    if period < 2:
+        return None
+    first = int(np.bincount(high % period).argmax())
+    places = np.arange(len(series)) % period == first
+    number, hit = int(places.sum()), int(places[high].sum())
+    if number < FEWEST_PULSES or hit < REGULAR * max(number, len(high)):
+        return None
+    tried = len(series) // FEWEST_PULSES * period  # periods, each with as many places to begin at
+    chance = tried * exp(
+        _choices(number, hit)
+        + _choices(len(series) - number, len(high) - hit)
+        - _choices(len(series), len(high))
+    )
+    if chance > SURE:
+        return None
+    height = float(np.median(series[places]) - np.median(series[~places]))
+    return Pulses(period, places, height, chance)
+
+
+def _choices(of: int, chosen: int) -> float:
+    """Logarithm of the binomial coefficient."""
+    if not 0 <= chosen <= of:
+        return -log(2) * 1074
+    return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)

@@ -1,59 +1,61 @@
-"""Families of distributions that may continue a measured one above a high threshold."""
+"""How a rank's own work varies: what was measured, and what lies beyond it.
+
+Below a high threshold u the measured distribution stands. Above it one of five families does,
+chosen by the likelihood of exceedances it was not fitted to: normal, lognormal (with a shift),
+exponential, generalised Pareto (Pickands 1975) and rare hits (a second normal population).
+The maximum over ranks then needs only the survival function, so nothing is drawn rank by rank.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import pi, sqrt
-from typing import Any
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
+from scipy import stats
 
 Array = npt.NDArray[Any]
 
+FEWEST = 40  # values, below which there is no tail to speak of
+SMALLEST = 1e-12  # survival probability at which a table ends
+BODY_POINTS, TAIL_POINTS = 200, 160
+FINE_POINTS = 3000  # that the tail's are chosen from
+NEAREST, FARTHEST = 1e-3, 1e7  # distances from the threshold, in standard deviations
+TEMPER = 0.5  # of the log likelihood: exceedances come in clusters and count for fewer
+UNLIKELY = 0.02  # weight below which a family is left out
 SHIFTS = (0.03, 0.1, 0.3, 1.0, 3.0)  # tried below the smallest value, in standard deviations
 ROUNDS = 30  # of expectation maximisation
 HEAVIEST = 0.95  # shape of a Pareto tail whose mean is still finite
 FEWEST_HITS = 3
 
 
-def log_survival(z: Array) -> Array:
-    """log P(Z > z) of a standard normal, exact far out in its tail."""
-    return np.asarray(log_ndtr(-np.asarray(z)))
-
-
-def _log_density(z: Array) -> Array:
-    return np.asarray(-(z**2) / 2 - 0.5 * np.log(2 * pi))
-
-
-@dataclass(slots=True, frozen=True)
-class TailFamily:
-    """A distribution above a threshold: log P(X > x) and log density, both of the whole."""
+class TailFamily(NamedTuple):
+    """A distribution that may continue a measured one: a mixture of SciPy's, with their weights."""
 
     name: str
     parameters: dict[str, float]
-    log_survival: Callable[[Array], Array]
-    log_density: Callable[[Array], Array]
+    parts: tuple[tuple[float, Any], ...]
+
+    def log_survival(self, x: Array) -> Array:
+        """log P(X > x)."""
+        parts = [np.log(share) + one.logsf(x) for share, one in self.parts]
+        return np.asarray(np.logaddexp.reduce(parts))
 
     def given_above(self, values: Array, threshold: float) -> Array:
         """Log density of exceedances, given that they are above the threshold."""
-        return np.asarray(
-            self.log_density(values) - self.log_survival(np.array([threshold], float))
+        density = np.logaddexp.reduce(
+            [np.log(share) + one.logpdf(values) for share, one in self.parts]
         )
+        return np.asarray(density - self.log_survival(np.array([threshold], float)))
 
 
-def normal(values: Array, threshold: float) -> TailFamily:
+def normal(values: Array, _: float) -> TailFamily:
     """Mean and standard deviation of everything; light tail."""
-    del threshold
-    mean, sd = float(values.mean()), spread_of(values)
-    return TailFamily(
-        "normal",
-        {"sd_ns": sd},
-        lambda x: log_survival((x - mean) / sd),
-        lambda x: _log_density((x - mean) / sd) - np.log(sd),
-    )
+    sd = spread_of(values)
+    return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm(values.mean(), sd)),))
 
 
 def lognormal(values: Array, threshold: float) -> TailFamily:
@@ -66,51 +68,27 @@ def lognormal(values: Array, threshold: float) -> TailFamily:
 
 def _shifted(values: Array, shift: float) -> TailFamily:
     logs = np.log(values - shift)
-    mean, sd = float(logs.mean()), max(float(logs.std()), 1e-9)
-
-    def standard(x: Array) -> Array:
-        return np.asarray((np.log(np.maximum(x - shift, 1e-9)) - mean) / sd)
-
-    return TailFamily(
-        "lognormal",
-        {"shift_ns": shift, "log_sd": sd},
-        lambda x: log_survival(standard(x)),
-        lambda x: _log_density(standard(x)) - np.log(sd * np.maximum(x - shift, 1e-9)),
-    )
+    sd = max(float(logs.std()), 1e-9)
+    found = stats.lognorm(sd, loc=shift, scale=np.exp(logs.mean()))
+    return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, ((1.0, found),))
 
 
 def pareto(values: Array, threshold: float) -> TailFamily:
     """Generalised Pareto of the exceedances by probability-weighted moments (Hosking 1987)."""
     excess = np.sort(values[values > threshold]) - threshold
     shape, scale = _pareto_moments(excess)
-    above = len(excess) / len(values)
-
-    def ratio(x: Array) -> Array:
-        return np.asarray(np.maximum((x - threshold) / scale, 0))
-
-    def survives(x: Array) -> Array:
-        return np.asarray(np.log(above) + _pareto_log(shape, ratio(x)))
-
-    def density(x: Array) -> Array:
-        inner = np.maximum(1 + shape * ratio(x), 1e-300)
-        return np.asarray(survives(x) - np.log(scale) - np.log(inner))
-
+    found = stats.genpareto(shape, loc=threshold, scale=scale)
     name = "pareto" if shape > 0 else "bounded"
-    return TailFamily(name, {"shape": shape, "scale_ns": scale}, survives, density)
+    share = len(excess) / len(values)
+    return TailFamily(name, {"shape": shape, "scale_ns": scale}, ((share, found),))
 
 
 def exponential(values: Array, threshold: float) -> TailFamily:
     """Of the exceedances: memoryless."""
     above = values[values > threshold]
     scale, share = max(float(above.mean()) - threshold, 1e-9), len(above) / len(values)
-
-    def survives(x: Array) -> Array:
-        return np.asarray(np.log(share) - np.maximum((x - threshold) / scale, 0))
-
-    def density(x: Array) -> Array:
-        return np.asarray(survives(x) - np.log(scale))
-
-    return TailFamily("exponential", {"scale_ns": scale}, survives, density)
+    found = stats.expon(threshold, scale)
+    return TailFamily("exponential", {"scale_ns": scale}, ((share, found),))
 
 
 def _pareto_moments(excess: Array) -> tuple[float, float]:
@@ -124,38 +102,17 @@ def _pareto_moments(excess: Array) -> tuple[float, float]:
     return max(shape, -1.0), max(2 * first * second / (first - 2 * second), 1e-9)
 
 
-def _pareto_log(shape: float, ratio: Array) -> Array:
-    if abs(shape) < 1e-6:
-        return -ratio
-    return np.asarray(-np.log(np.maximum(1 + shape * ratio, 1e-300)) / shape)
-
-
-def rare_hits(values: Array, threshold: float) -> TailFamily | None:
+def rare_hits(values: Array, _: float) -> TailFamily | None:
     """Two normal populations (expectation maximisation); None where there is no second one."""
-    del threshold
     split = _widest_gap(values)
     if split is None:
         return None
     share, low, high = _two(values, split)
     if not FEWEST_HITS / len(values) <= share <= 0.5 or high[0] - low[0] < 3 * (low[1] + high[1]):
         return None
-
-    def survives(x: Array) -> Array:
-        parts = (
-            np.log(1 - share) + log_survival((x - low[0]) / low[1]),
-            np.log(share) + log_survival((x - high[0]) / high[1]),
-        )
-        return np.asarray(np.logaddexp(*parts))
-
-    def density(x: Array) -> Array:
-        parts = (
-            np.log((1 - share) / low[1]) + _log_density((x - low[0]) / low[1]),
-            np.log(share / high[1]) + _log_density((x - high[0]) / high[1]),
-        )
-        return np.asarray(np.logaddexp(*parts))
-
     found = {"probability": share, "delay_ns": high[0] - low[0], "sd_ns": low[1]}
-    return TailFamily("rare_hits", found, survives, density)
+    parts = ((1 - share, stats.norm(*low)), (share, stats.norm(*high)))
+    return TailFamily("rare_hits", found, parts)
 
 
 def _widest_gap(values: Array) -> float | None:
@@ -176,8 +133,8 @@ def _two(values: Array, split: float) -> tuple[float, tuple[float, float], tuple
         share = min(max(float(belongs.mean()), 1e-9), 1 - 1e-9)
         low = _moments(values, 1 - belongs, least)
         high = _moments(values, belongs, low[1])  # a hit comes on top of the usual noise
-        upper = np.log(share / high[1]) + _log_density((values - high[0]) / high[1])
-        lower = np.log((1 - share) / low[1]) + _log_density((values - low[0]) / low[1])
+        upper = np.log(share) + stats.norm.logpdf(values, *high)
+        lower = np.log(1 - share) + stats.norm.logpdf(values, *low)
         belongs = 1 / (1 + np.exp(np.clip(lower - upper, -500, 500)))
     return share, low, high
 
@@ -191,3 +148,127 @@ def _moments(values: Array, weight: Array, least: float) -> tuple[float, float]:
 def spread_of(values: Array) -> float:
     """Standard deviation, kept from being nothing."""
     return max(float(values.std()), 1e-9 * max(float(np.abs(values).max()), 1.0), 1e-3)
+
+
+# -- as a table ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class TabulatedNoise:
+    """A distribution as a table: `at_ns` ascends, `log_survival` falls."""
+
+    family: str
+    parameters: dict[str, float]
+    at_ns: Array
+    log_survival: Array
+    values: int  # it was fitted to
+    weights: dict[str, float] = field(default_factory=dict)  # of families: likelihood held out
+
+    def log_cdf(self, x: Array) -> Array:
+        """log P(X <= x)."""
+        tail = np.interp(x, self.at_ns, self.log_survival, left=0.0, right=-np.inf)
+        return np.asarray(np.log1p(-np.minimum(np.exp(tail), 1 - 1e-16)))
+
+
+FITS: dict[str, Callable[[Array, float], TailFamily | None]] = {
+    "normal": normal,
+    "lognormal": lognormal,
+    "exponential": exponential,
+    "pareto": pareto,
+    "rare_hits": rare_hits,
+}
+
+
+#: Parameters that a family bends its tail with: each costs one unit of log likelihood (Akaike).
+FREEDOM = {"normal": 0, "lognormal": 2, "exponential": 1, "pareto": 2, "rare_hits": 3}
+
+
+def weigh(values: Array) -> dict[str, float]:
+    """How well each family's tail explains values it has not seen, as weights, the best first.
+
+    `values` is (steps, ranks): halves are neighbouring steps, so that a burst stays in one.
+    """
+    scores = dict.fromkeys(FITS, 0.0)
+    halves = (np.arange(len(values)) // 8) % 2 == 1
+    for half in (halves, ~halves):
+        train, test = values[half].reshape(-1), values[~half].reshape(-1)
+        if min(len(train), len(test)) < FEWEST // 2:
+            return {"normal": 1.0}
+        threshold = threshold_of(train)
+        for name, fit in FITS.items():
+            scores[name] += _score(fit(train, threshold), test, threshold)
+    scores = {name: score - FREEDOM[name] for name, score in scores.items()}
+    best = max(scores.values())
+    weights = {name: float(np.exp((score - best) * TEMPER)) for name, score in scores.items()}
+    total = sum(weights.values())
+    kept = {name: weight / total for name, weight in weights.items() if weight / total > UNLIKELY}
+    return dict(sorted(kept.items(), key=lambda item: -item[1]))
+
+
+def _score(family: TailFamily | None, test: Array, threshold: float) -> float:
+    """Log likelihood of the held-out values above the threshold."""
+    above = test[test > threshold]
+    if family is None:
+        return -1e9
+    return float(np.maximum(family.given_above(above, threshold), -1e4).sum())
+
+
+def threshold_of(values: Array) -> float:
+    """Where the tail begins: above it lie a tenth of the values, at least 20 and at most 500."""
+    number = len(values)
+    above = min(max(number // 10, 20), 500, number // 2)
+    return float(np.sort(values)[number - above - 1])
+
+
+def fit(values: Array, family: str | None = None) -> TabulatedNoise:
+    """The distribution of some values (steps, ranks), with the tail of a family or the best one."""
+    flat = values.reshape(-1)
+    if float(np.ptp(flat)) <= 0:
+        point = float(flat[0]) if len(flat) else 0.0
+        at = np.array([point - 1e-6, point])
+        return TabulatedNoise("none", {}, at, np.array([0.0, np.log(SMALLEST)]), len(flat))
+    weights = {family: 1.0} if family else weigh(values)
+    name = next(iter(weights))
+    threshold = threshold_of(flat)
+    tail = FITS[name](flat, threshold) or pareto(flat, threshold)
+    at, survives = _table(flat, threshold, tail)
+    return TabulatedNoise(tail.name, tail.parameters, at, survives, len(flat), weights)
+
+
+def _tail_points(
+    tail: TailFamily, threshold: float, spread: float, least: float
+) -> tuple[Array, Array]:
+    """Distances above the threshold and log P(beyond | above it), down to `least`."""
+
+    def beyond(steps: Array) -> Array:
+        start = tail.log_survival(np.array([threshold]))
+        return np.asarray(tail.log_survival(threshold + steps) - start)
+
+    coarse = spread * np.geomspace(NEAREST, FARTHEST, 101)
+    ends = np.flatnonzero(beyond(coarse) < least)
+    steps = np.geomspace(coarse[0], coarse[ends[0]] if len(ends) else coarse[-1], FINE_POINTS)
+    shape = beyond(steps)
+    kept = np.flatnonzero(shape > least)
+    chosen = kept[_spread_out(shape[kept])]
+    return steps[chosen], shape[chosen]
+
+
+def _spread_out(levels: Array) -> Array:
+    """Some places of a falling series: half of them where it falls, half evenly."""
+    falls = np.abs(np.diff(levels, prepend=levels[:1]))
+    each = falls / max(float(falls.sum()), 1e-12) + 1 / max(len(levels), 1)
+    wanted = np.linspace(0, float(each.sum()), TAIL_POINTS)
+    return np.unique(np.minimum(np.searchsorted(np.cumsum(each), wanted), len(levels) - 1))
+
+
+def _table(flat: Array, threshold: float, tail: TailFamily) -> tuple[Array, Array]:
+    ordered = np.sort(flat)
+    share = float((flat > threshold).mean())
+    levels = np.linspace(0, 1 - share, BODY_POINTS)
+    body = np.minimum(np.quantile(ordered, levels), threshold)  # which lies between two values
+    spread = spread_of(flat)
+    steps, shape = _tail_points(tail, threshold, spread, float(np.log(SMALLEST / share)))
+    at = np.concatenate([body, threshold + steps])
+    survives = np.concatenate([np.log1p(-levels), np.log(share) + shape])
+    end = at[-1] + 1e-6 * spread
+    return np.append(at, end), np.append(np.minimum.accumulate(survives), np.log(SMALLEST))

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.lateness.case import Case, open_case
+from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import compute_ns, time_shares
-from evenstep.diagnose.measure.transfer import floors, transfers
-from evenstep.diagnose.sizes.workload import script
+from evenstep.diagnose.measure.transfer import floors
+from evenstep.diagnose.sizes.workload import bytes_per_rank, script
 from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, student
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
@@ -38,7 +40,7 @@ class Account:
     world: int
     nodes: int
     script: str
-    bytes_per_step: float  # of a rank, through collectives; 0 unknown
+    bytes_per_rank: float  # through collectives, per step; 0 unknown
     step_ns: Array  # of the job: the median over ranks
     length_ns: Array
     compute_ns: Array
@@ -98,25 +100,25 @@ def seen_variance(coefficient: float, block: int) -> float:
     return max(1 - left, 0.05)
 
 
-def account(name: str, trace: Trace, diagnosis: Diagnosis) -> Account:
-    """Read a run. One without a finished step has empty arrays."""
-    grid = step_grid(trace)
+def account(name: str, trace: Trace) -> Account:
+    """Diagnose and read a run. One without a finished step has empty arrays."""
+    case = open_case(trace)
+    grid, diagnosis = case.grid, diagnose(case)
     known = bool(len(grid.steps)) and bool((grid.samples > 0).all()) and not trace.missing_ranks
-    counted = float(trace.summaries["count"].sum())
     return Account(
         name=name,
         diagnosis=diagnosis,
         world=trace.world,
         nodes=len(trace.nodes),
         script=script(trace.run.get("command") or []),
-        bytes_per_step=float(trace.summaries["bytes"].sum()) / counted if counted else 0.0,
+        bytes_per_rank=bytes_per_rank(trace),
         step_ns=grid.step_ns,
         length_ns=_mean(grid, grid.duration_ns),
         compute_ns=_mean(grid, compute_ns(grid)),
         blocked_ns=_mean(grid, grid.blocked_ns),
         wait_ns=_mean(grid, grid.wait_ns),
         input_ns=_mean(grid, grid.phase_ns[Phase.INPUT]),
-        above_floor=_above_floor(trace, grid),
+        above_floor=_above_floor(case),
         samples=grid.samples.sum(axis=1).astype(float) if known else None,
     )
 
@@ -128,12 +130,10 @@ def _mean(grid: StepGrid, *cells: Array) -> Array:
     return np.asarray(sum(part.mean(axis=1) for part in cells), float)
 
 
-def _above_floor(trace: Trace, grid: StepGrid) -> Array | None:
+def _above_floor(case: Case) -> Array | None:
     """Of each step's transfers, how much lies above the floor: what they take in quiet steps."""
-    if trace.missing_ranks:
-        return None
-    rows = transfers(grid).rows
-    if not len(rows):
+    grid, rows = case.grid, case.transfers.rows
+    if case.trace.missing_ranks or not len(rows):
         return None
     took = rows.transfer_ns.astype(float)
     above = np.maximum(took - floors(rows.step, rows.kind, took), 0)

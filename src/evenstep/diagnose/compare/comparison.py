@@ -8,6 +8,7 @@ thing is not in them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from evenstep.diagnose.compare.result import (
     changed,
     locality,
 )
+from evenstep.diagnose.sizes.workload import differences
 from evenstep.statistics.interval import middle
 
 SMALLEST_BASE = 0.05  # of the baseline: what draws of it are taken to be at least in a ratio
@@ -102,11 +104,25 @@ def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]
         return found
 
     before, after, drawn_before, drawn_after = _drawn(baseline, other, of)
-    return [
-        _change(name, unit, before[name], after[name], drawn_before[name], drawn_after[name])
+    found = {
+        name: _change(name, unit, before[name], after[name], drawn_before[name], drawn_after[name])
         for name in DIRECTIONS
         if name in before
+    }
+    whole = found["step_time"]
+    return [
+        replace(one, verdict=NO_EVIDENCE) if one.unit == "share" and _diluted(one, whole) else one
+        for one in found.values()
     ]
+
+
+def _diluted(part: MetricChange, whole: MetricChange) -> bool:
+    """Whether a share of the step is called better only because the step has become longer, or
+    worse because it has become shorter: its own time did not move that way."""
+    if part.verdict == whole.verdict or NO_EVIDENCE in (part.verdict, whole.verdict):
+        return False
+    more = part.value * whole.value > part.baseline * whole.baseline
+    return part.metric == "compute_share" or more == (part.verdict == BETTER)
 
 
 def _change(
@@ -177,7 +193,6 @@ def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]
 
 FEW_STEPS = 30
 TAIL_STEPS = 500  # of which five lie above the p99
-ALIKE = 0.1  # relative difference up to which two runs move the same bytes
 
 
 def sentence(
@@ -240,14 +255,8 @@ def limits(baseline: Account, other: Account, unit: str) -> list[str]:
             f"{baseline.name} has {baseline.world} ranks, {other.name} {other.world}: compare "
             "throughput per rank"
         )
-    if baseline.script and other.script and baseline.script != other.script:
-        found.append(f"the runs are of different scripts: {baseline.script}, {other.script}")
-    moved = sorted([baseline.bytes_per_step, other.bytes_per_step])
-    if moved[0] > 0 and moved[1] > (1 + ALIKE) * moved[0]:
-        found.append(
-            f"a rank passes {moved[0] / 1e6:,.4g} MB through collectives per step in one run and "
-            f"{moved[1] / 1e6:,.4g} MB in the other: the model or its sharding differs"
-        )
+    pair = (baseline, other)
+    found += differences([run.script for run in pair], [run.bytes_per_rank for run in pair])
     if unit == "steps/s" and (baseline.samples is None) != (other.samples is None):
         found.append("only one run tells its batch: steps are compared, whatever their size")
     found.append(

@@ -16,6 +16,7 @@ from evenstep.diagnose.finding import (
     Where,
 )
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.graph.structure import summed
 from evenstep.diagnose.lateness.blame import Blame, blame
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
@@ -41,6 +42,7 @@ _PHASES = {
     Cause.CHECKPOINT: (int(Phase.CHECKPOINT), int(Phase.EVALUATION)),
 }
 LONG = 0.99  # quantile of the steps that a hang is compared with
+IDLE = 0.25  # of what a rank is late by: with less time of a processor it stands still
 WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
 USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
 
@@ -49,7 +51,7 @@ class Claims:
     """What of the lateness has a name already, so that each late cell is named once.
 
     Who has evidence of his own is asked before who only sees lateness; what each is worth beside
-    the others no order decides (see `evenstep.diagnose.attribution`). Late cells (steps × ranks)
+    the others no order decides (see `evenstep.diagnose.engine`). Late cells (steps × ranks)
     that have been named; what slow transfers are known to have cost,
     and what waiting without a culprit has not been explained, per step."""
 
@@ -186,11 +188,13 @@ class Case:
         ]
         return self.together(parts)
 
-    def less(self, share: Array) -> Change:
-        """The change that takes this share of all work from every rank of each step. (steps,)"""
+    def less(self, work_ns: Array) -> Change:
+        """The change that takes so much work from every rank of each step. (steps,)"""
         assert self.costs is not None
         graph = self.costs.graph
-        less = graph.own_ns * share[self.grid.sampled][graph.rows["index"]]
+        own = np.maximum(summed(graph, graph.own_ns), 1.0)
+        share = np.clip(work_ns[self.grid.sampled][:, None] / own, 0.0, 1.0)
+        less = graph.own_ns * share[graph.rows["index"], graph.rows.lane]
         rows = np.flatnonzero(less > 0)
         return Change.of_work(rows, graph.own_ns[rows] - less[rows])
 
@@ -278,6 +282,17 @@ class Case:
         delays = self.delays
         more = delays.excess_ns if cause is Cause.WORK else delays.late_ns[cause]
         return float(np.median(more[cells])) if cells.any() else 0.0
+
+    def idles(self, cells: Array) -> bool | None:
+        """Whether the processes stand still for most of what the late cells are late by; None where
+        no time of processors tells, as of devices' streams."""
+        late = np.asarray(cells.any(axis=1))[:, None] & ~cells
+        usual = float(np.median(self.grid.cpu_ns[late])) if late.any() else 0.0
+        excess, graph = self.typical_excess_ns(cells), self.grid.graph
+        device = graph is not None and bool(graph.device[cells.any(axis=0)].any())
+        if device or not self.grid.cpu_ns.any() or excess <= 0:
+            return None
+        return bool(np.median(self.grid.cpu_ns[cells]) - usual < IDLE * excess)
 
     def main_phase(self, cells: Array) -> Phase:
         """The phase in which most of the excess lies."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.resets import FEWEST, WINDOW, cv_of
 from evenstep.errors import TraceError
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
@@ -30,6 +29,7 @@ PREEMPTED = "preempted"  # likewise
 PRICE = "price_per_rank_hour"
 RANKS_READ = 4  # of each attempt, spread over all
 WARM_UP = 3  # steps at the start of an attempt
+WINDOW, FEWEST = 32, 8  # steps at most, and at least, whose variation is that of a time
 PROGRESS = ("global_step", "step", "iteration", "iter")  # logged numbers that tell progress
 ENERGY = "gpu.energy_joules"
 
@@ -167,6 +167,13 @@ def _windows(single: Array) -> dict[str, float | None]:
         found[f"cv_at_{name}"] = cv_of(part) if enough else None
         found[f"rate_at_{name}"] = float(1e9 / np.median(part)) if enough else None
     return found
+
+
+def cv_of(step_ns: Array) -> float:
+    """Coefficient of variation without the odd step: from the middle 90 %."""
+    low, high = np.quantile(step_ns, [0.05, 0.95])
+    kept = step_ns[(step_ns >= low) & (step_ns <= high)]
+    return float(kept.std() / kept.mean()) if kept.mean() > 0 else 0.0
 
 
 def _checkpoints(spools: Sequence[SpoolContents]) -> list[tuple[int, float]]:

@@ -1,22 +1,18 @@
-"""What restarts cost a run, how often a checkpoint is best written, and its goodput.
-
-Young (1974): the best time between checkpoints is τ = √(2CM) for a checkpoint of C and a mean time
-between failures M. Daly (2006): τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C for C < 2M. Waste is about
-C/τ + τ/(2M) + R/M with a restart of R.
-"""
+"""What restarts cost a run, how often a checkpoint is best written (Daly), and its goodput."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from evenstep import checkpoints
 from evenstep.diagnose.measure.attempts import Attempt, known
+from evenstep.diagnose.measure.effects import CHANGED
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.resets import CHANGED
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
@@ -27,7 +23,8 @@ class Loss(NamedTuple):
     steps: int  # done again
     work_s: float
     gap_s: float  # from the last step of one attempt to the first of the next
-    seen: bool  # a checkpoint or a logged count tells how much was lost
+    seen: bool  # a checkpoint or a logged count tells how much was lost; else nothing is counted
+    at_most: int  # steps that may have been done again
 
 
 class AttemptsAccount(NamedTuple):
@@ -38,6 +35,11 @@ class AttemptsAccount(NamedTuple):
     running_s: float
     steps: int  # done, those done again included
     lost_steps: int
+
+    @property
+    def unsure_steps(self) -> int:
+        """Steps that may have been done again without a trace of it."""
+        return sum(loss.at_most - loss.steps for loss in self.losses)
 
     @property
     def net_steps(self) -> int:
@@ -79,36 +81,16 @@ def between(before: Attempt, after: Attempt) -> Loss:
     """What was lost from one attempt to the next.
 
     A count that the script logs shows which steps were done again; else what followed the last
-    checkpoint was, and all of the attempt where there was none.
+    checkpoint was. Where none was seen, nothing tells: others save where no hook of ours looks.
     """
     gap_s = max(after.started_s - before.ended_s, 0.0)
     if before.last_progress is not None and after.first_progress is not None:
         again = min(max(before.last_progress - after.first_progress + 1, 0), before.steps)
-        return Loss(again, again * before.step_ns / 1e9, gap_s, seen=True)
-    seen = before.checkpoints > 0 or after.checkpoints > 0
-    return Loss(before.steps_since_checkpoint, before.since_checkpoint_ns / 1e9, gap_s, seen)
-
-
-def young(checkpoint_s: float, between_failures_s: float) -> float:
-    """Best time between checkpoints, first order (Young 1974)."""
-    return sqrt(2 * checkpoint_s * between_failures_s)
-
-
-def daly(checkpoint_s: float, between_failures_s: float) -> float:
-    """Best time between checkpoints, higher order (Daly 2006, eq. 37)."""
-    ratio = checkpoint_s / (2 * between_failures_s)
-    if ratio >= 1:
-        return between_failures_s
-    first = young(checkpoint_s, between_failures_s)
-    return first * (1 + sqrt(ratio) / 3 + ratio / 9) - checkpoint_s
-
-
-def waste(
-    every_s: float, checkpoint_s: float, between_failures_s: float, restart_s: float
-) -> float:
-    """Share of time lost to writing, to work done again and to restarts."""
-    again = every_s / (2 * between_failures_s)
-    return checkpoint_s / every_s + again + restart_s / between_failures_s
+        return Loss(again, again * before.step_ns / 1e9, gap_s, seen=True, at_most=again)
+    most = before.steps_since_checkpoint
+    if before.checkpoints or after.checkpoints:
+        return Loss(most, before.since_checkpoint_ns / 1e9, gap_s, seen=True, at_most=most)
+    return Loss(0, 0.0, gap_s, seen=False, at_most=most)
 
 
 class Cadence(NamedTuple):
@@ -123,8 +105,9 @@ class Cadence(NamedTuple):
         """Share of time that the best cadence gives back."""
         if self.now_s is None:
             return None
-        rest = self.checkpoint_s, self.between_failures_s, restart_s
-        return max(0.0, waste(self.now_s, *rest) - waste(self.best_s, *rest))
+        at = partial(checkpoints.waste, self.checkpoint_s, self.between_failures_s)
+        now, best = (at(interval=each, restart=restart_s) for each in (self.now_s, self.best_s))
+        return max(0.0, now - best)
 
 
 def cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> Cadence | None:
@@ -135,7 +118,7 @@ def cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> Cadence | No
         return None
     cost_s = sum(lengths) / number / 1e9
     mean_s = total.running_s / max(len(total.losses), 1)
-    return Cadence(cost_s, mean_s, total.running_s / number, daly(cost_s, mean_s))
+    return Cadence(cost_s, mean_s, total.running_s / number, checkpoints.daly(cost_s, mean_s))
 
 
 def restart_verdict(before: Attempt, after: Attempt) -> str | None:

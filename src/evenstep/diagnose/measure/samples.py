@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.finding import Evidence
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
@@ -113,11 +114,17 @@ def _by_device(rows: Columns) -> list[tuple[int, int, Columns]]:
     return [(int(part["rank"][0]), int(part.device[0]), part) for part in parts]
 
 
-def congestion(trace: Trace, grid: StepGrid) -> dict[str, Array]:
-    """Growth per step, summed over ranks, of each congestion counter that grew at all."""
-    known = [metric for metric in CONGESTION if metric in trace.names]
-    grown = {metric: growth(trace, grid, metric).sum(axis=1) for metric in known}
-    return {metric: per_step for metric, per_step in grown.items() if per_step.any()}
+def congestion(trace: Trace, grid: StepGrid, late: Array) -> list[Evidence]:
+    """Congestion counters, of all ranks, that grow faster in these steps than in the others."""
+    seconds = np.maximum([grid.step_ns[part].sum() / 1e9 for part in (late, ~late)], 1e-9)
+    found = []
+    for metric in (metric for metric in CONGESTION if metric in trace.names):
+        grown = growth(trace, grid, metric).sum(axis=1)
+        rate, calm = np.array([grown[late].sum(), grown[~late].sum()]) / seconds
+        if rate > 2 * calm:
+            name = f"{metric}_per_second"
+            found.append(Evidence(name, round(float(rate), 3), round(float(calm), 3), "1/s"))
+    return found
 
 
 def ports(trace: Trace) -> list[dict[str, Any]]:
@@ -157,6 +164,12 @@ class Contention(NamedTuple):
     node: str
     switches_per_step: float  # involuntary, mean over ranks
     ranks: int  # on that node
+    own: float  # cores that the job's own processes there use or wait for; ∞ unknown
+
+    @property
+    def by_others(self) -> bool:
+        """Whether the job itself would have enough."""
+        return self.own <= self.cores
 
     @property
     def recoverable_share(self) -> float:
@@ -181,16 +194,22 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     cores, running = (sampled(trace, f"cpu.{name}") for name in ("allowed_cores", "running_tasks"))
     if not known or not cores or not running:
         return None
-    worst, node, allowed, on_it = -np.inf, "", 0.0, 0
+    worst, node, allowed, on_it = -np.inf, "", 0.0, []
     for name in trace.nodes:
         ranks = [rank for rank, info in trace.ranks.items() if info.node == name]
         wanted = running.value[np.isin(running.rank, ranks)] - 1  # but for the thread that samples
         have = cores.value[np.isin(cores.rank, ranks)]
         if len(wanted) and len(have) and np.median(wanted) / have[-1] > worst:
             worst, node, allowed = float(np.median(wanted) / have[-1]), name, float(have[-1])
-            on_it = len(ranks)
+            on_it = ranks
     switches = float(grid.switches.mean()) if grid.switches.size else 0.0
-    return Contention(float(np.mean(known)), worst * allowed, allowed, node, switches, on_it)
+    mine = np.isin(grid.ranks, on_it)
+    wanted_ns = (grid.cpu_ns + grid.run_delay_ns)[:, mine].sum()
+    spent_ns = float(grid.duration_ns[:, mine].sum())
+    own = len(on_it) * float(wanted_ns) / spent_ns if grid.cpu_ns.any() else np.inf
+    return Contention(
+        float(np.mean(known)), worst * allowed, allowed, node, switches, len(on_it), own
+    )
 
 
 def _shares(rows: Columns) -> list[float]:

@@ -21,9 +21,8 @@ from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.samples import marked
 from evenstep.diagnose.sentences import found, say
-from evenstep.statistics.association import Association, association
 from evenstep.statistics.interval import Share, share_of
-from evenstep.statistics.trend import Trend, thinned, trend
+from evenstep.statistics.trend import Association, Trend, association, thinned, trend
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from evenstep.allreduce import bus_factor
-from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
+from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure.expected import GOOD, Reference, Shape, reference
 from evenstep.diagnose.measure.patterns import throughout
-from evenstep.diagnose.modes.projection import FACTORS
+from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found, say
 from evenstep.diagnose.verdict import NAMED
 from evenstep.statistics.interval import Share
@@ -114,7 +115,7 @@ def _finding(case: Case, heavy: list[Heavy], share: Share, change: Change) -> Fi
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
         when=throughout(case.grid.steps),
-        projected=_projected(case, shape, share),
+        projected=projection.by_growth(share, len(case.grid.ranks), partial(_grown, shape)),
         options={
             "tune": _gain(case, np.sum([part.missing_ns for part in heavy], axis=0)),
             "overlap": None,  # how much compute is left to hide behind, no replay of this run tells
@@ -174,15 +175,10 @@ def _bytes_per_step(case: Case, shape: Shape) -> float:
     return moved / len(np.unique(rows.step[shape.rows])) / len(shape.groups)
 
 
-def _projected(case: Case, shape: Shape, share: Share) -> list[Projection]:
+def _grown(shape: Shape, factor: int) -> float:
     """What a ring sends over a link grows like (n - 1) / n."""
-    ranks, members = len(case.grid.ranks), shape.members
-    projected = []
-    for factor in FACTORS:
-        growth = bus_factor("all_reduce", members * factor) / bus_factor("all_reduce", members)
-        grown = [value * growth / (1 + value * (growth - 1)) for value in share]
-        projected.append(Projection(ranks * factor, *grown))
-    return projected
+    ring = partial(bus_factor, "all_reduce")
+    return ring(shape.members * factor) / ring(shape.members)
 
 
 def _less(shape: Shape, known: Reference) -> bool:

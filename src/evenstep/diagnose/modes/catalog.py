@@ -2,7 +2,7 @@
 
 The order is that of naming: who has evidence of his own comes before who only sees lateness (see
 `evenstep.diagnose.lateness.case`). What each costs beside the others no order decides: see
-`evenstep.diagnose.attribution`. A mode is a module with `find`, and what `sentences.toml` says of
+`evenstep.diagnose.engine`. A mode is a module with `find`, and what `sentences.toml` says of
 it: the one source of `evenstep explain MODE`, of the page of principles and of findings' words.
 """
 

@@ -38,7 +38,8 @@ def _late_ranks(case: Case) -> Finding | None:
             "all": len(case.grid.steps),
             "wait": case.victims(cells)[1],
             "who": case.named(ranks),
-            "what": "writes a checkpoint" if saves else "evaluates",
+            "what": "checkpoints stop" if saves else "evaluation stops",
+            "does": "writes a checkpoint" if saves else "evaluates",
             "length": length_ns,
         },
         where=case.where(ranks),
@@ -67,6 +68,7 @@ def _everybody(case: Case) -> Finding | None:
         "checkpoint_stall.everybody",
         share,
         numbers={
+            "what": "checkpoints stop",
             "steps": np.count_nonzero(saving),
             "all": len(saving),
             "who": "every rank writes" if writing[saving].all() else "most ranks write",

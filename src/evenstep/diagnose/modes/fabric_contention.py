@@ -156,7 +156,7 @@ def _finding(case: Case, slow: Slow, share: Share, period: Peak | None) -> Findi
             Evidence("transfer_time_contended", round(float(busy), 4), 0.0, "share"),
             Evidence("steps_contended", round(float(late.mean()), 4), 0.0, "share"),
             *_period_evidence(period),
-            *_counter_evidence(case, late),
+            *congestion(case.trace, case.grid, late),
         ],
         change=case.transferred(slow.excess_ns),
     )
@@ -169,19 +169,6 @@ def _period_evidence(period: Peak | None) -> list[Evidence]:
         Evidence("contention_period", round(period.period, 4), None, "s"),
         Evidence("contention_period_explains", round(period.explained, 3), 0.0, "share"),
     ]
-
-
-def _counter_evidence(case: Case, late: Array) -> list[Evidence]:
-    """Congestion counters that grow faster in the slow steps than in the others."""
-    seconds = case.grid.step_ns / 1e9
-    items = []
-    for metric, grown in congestion(case.trace, case.grid).items():
-        rate, calm = (
-            float(grown[part].sum() / max(seconds[part].sum(), 1e-9)) for part in (late, ~late)
-        )
-        if rate > 2 * calm:
-            items.append(Evidence(f"{metric}_per_second", round(rate, 3), round(calm, 3), "1/s"))
-    return items
 
 
 # -- slow links ------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _finding(case: Case, parts: list[Collapse], share: Share) -> Finding:
             Evidence("transfer_collapsed", round(took), round(usual), "ns"),
             Evidence("fan_in", senders, None, "senders"),
             Evidence("collapsed", int(np.count_nonzero(first.mask)), 0, "collectives"),
-            *_counter_evidence(case, late),
+            *congestion(case.trace, case.grid, late),
         ],
         change=case.transferred(np.sum([part.excess_ns for part in parts], axis=0)),
     )
@@ -152,17 +152,3 @@ def _receivers(case: Case, parts: list[Collapse]) -> list[int]:
             mine = part.mask & (rows.root == root)
             cost[int(root)] = cost.get(int(root), 0.0) + float(part.excess_ns[mine].sum())
     return [rank for rank in sorted(cost, key=lambda r: -cost[r]) if rank in case.trace.ranks]
-
-
-def _counter_evidence(case: Case, late: Array) -> list[Evidence]:
-    """Losses, repeats and marks per step in the collapsed steps and in the others."""
-    return [
-        Evidence(
-            f"{metric}_per_step",
-            round(float(grown[late].mean()), 3),
-            round(float(grown[~late].mean()), 3) if (~late).any() else 0.0,
-            "1/step",
-        )
-        for metric, grown in congestion(case.trace, case.grid).items()
-        if late.any() and grown[late].sum() > 0
-    ]

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import allreduce
-from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
+from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure.expected import SLOWEST_GBPS, USUAL_GBPS, Shape, reference
 from evenstep.diagnose.measure.patterns import throughout
-from evenstep.diagnose.modes.projection import FACTORS
+from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
@@ -88,7 +88,7 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
 
 
 def _finding(case: Case, small: list[Small], share: Share) -> Finding:
-    first = small[0]
+    first, ranks = small[0], len(case.grid.ranks)
     rows = case.transfers.rows.select(first.shape.rows)
     size, moved = float(np.median(rows.size_bytes)), rows.transfer_ns
     latency = float(np.minimum(first.alpha_ns, moved).sum() / max(float(moved.sum()), 1))
@@ -108,7 +108,9 @@ def _finding(case: Case, small: list[Small], share: Share) -> Finding:
         },
         where=Where(groups=case.groups_named(groups)),
         when=throughout(case.grid.steps),
-        projected=_projected(case, share),
+        projected=projection.by_growth(  # a ring's hops: 2(n - 1) alpha
+            share, ranks, lambda factor: (ranks * factor - 1) / max(ranks - 1, 1)
+        ),
         options={"buckets": share, **_fewer_hops(case, small)},
         evidence=[
             Evidence("collectives_per_step", round(first.per_step, 2), first.merged_per_step, "1"),
@@ -128,14 +130,3 @@ def _fewer_hops(case: Case, small: list[Small]) -> dict[str, Share | None]:
     alpha = np.sum([np.where(p.shape.rows, np.minimum(p.alpha_ns, took), 0) for p in small], axis=0)
     fewer = alpha * (1 - allreduce.depth(ranks) / (ranks - 1))
     return {"tree": case.share(np.minimum(case.gained(fewer), case.grid.step_ns))}
-
-
-def _projected(case: Case, share: Share) -> list[Projection]:
-    """A ring's latency grows with its hops: 2(n - 1) alpha."""
-    ranks = len(case.grid.ranks)
-    projected = []
-    for factor in FACTORS:
-        growth = (ranks * factor - 1) / max(ranks - 1, 1)
-        grown = [value * growth / (1 + value * (growth - 1)) for value in share]
-        projected.append(Projection(ranks * factor, *grown))
-    return projected

@@ -7,6 +7,7 @@ grows with the expected maximum of n normal draws (Blom 1958: Φ⁻¹((n − .37
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import NormalDist
 
 from evenstep.diagnose.finding import Projection
@@ -48,6 +49,16 @@ def _grown(share: Share, hits: Share, factor: int) -> Share:
         max(0.0, min(low, middle * (1 - spread))),
         min(1.0, max(high, middle * (1 + spread))),
     )
+
+
+def by_growth(share: Share, ranks: int, growth: Callable[[int], float]) -> list[Projection]:
+    """What takes `growth(factor)` times as long with that many times the ranks."""
+    found = []
+    for factor in FACTORS:
+        more = growth(factor) - 1
+        grown = (value * (1 + more) / (1 + value * more) for value in share)
+        found.append(Projection(ranks * factor, *grown))
+    return found
 
 
 def by_noise(share: Share, ranks: int) -> list[Projection]:

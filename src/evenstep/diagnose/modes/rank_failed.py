@@ -74,7 +74,7 @@ def _remedy(first: Death) -> str:
     if ended.get("out_of_memory_kills") or any(word in said for word in MEMORY):
         return "less memory on that rank: a smaller batch, fewer loader workers, checkpointing"
     if raised:
-        return f"mend what raises {raised['type']}: the frames are in the trace, fact `raised`"
+        return f"mend what raises {raised['type']}: the JSON has its frames, in `stacks`"
     if ended.get("signal") in INVALID:
         return "run that rank with PYTHONFAULTHANDLER=1, and look at native extensions it loads"
     if ended.get("signal"):

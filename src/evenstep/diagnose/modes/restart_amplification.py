@@ -41,10 +41,10 @@ def find(case: Case) -> list[Finding]:
 
 
 def _share(total: AttemptsAccount) -> Share:
-    """Of the elapsed time; work that may not have been lost at all is left out of the low end."""
+    """Of the elapsed time; work that may have been lost as well is the high end."""
     value = min(total.lost_s / total.elapsed_s, 1.0)
-    certain = sum(loss.gap_s + (loss.work_s if loss.seen else 0.0) for loss in total.losses)
-    return Share(value, min(certain / total.elapsed_s, value), value)
+    unsure_s = total.unsure_steps * total.running_s / max(total.steps, 1)
+    return Share(value, value, min((total.lost_s + unsure_s) / total.elapsed_s, 1.0))
 
 
 def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, Any]:
@@ -56,7 +56,8 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
     return {
         "attempts": len(attempts),
         "elapsed": total.elapsed_s * 1e9,
-        "lost": total.lost_steps,
+        "again": total.lost_steps + total.unsure_steps,
+        "up_to": "up to " if total.unsure_steps else "",
         "steps": total.steps,
         "restarts": words.plural(len(total.losses), "restart"),
         "gap": 1e9 * sum(loss.gap_s for loss in total.losses),
@@ -74,18 +75,20 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
     }  # fmt: skip
 
 
-def _options(attempts: Sequence[Attempt], total: AttemptsAccount, share: Share) -> dict[str, Share]:
+def _options(
+    attempts: Sequence[Attempt], total: AttemptsAccount, share: Share
+) -> dict[str, Share | None]:
     """What helps, and at most how much, the best first."""
     gap = min(sum(loss.gap_s for loss in total.losses) / total.elapsed_s, 1.0)
     again = min(sum(loss.work_s for loss in total.losses) / total.elapsed_s, 1.0)
     best = cadence(attempts, total)
-    gains: dict[str, Share] = {"faster": Share(gap, 0.0, gap)}
+    gains: dict[str, Share | None] = {"faster": Share(gap, 0.0, gap)}
     if best is None:
-        gains = {"resume": Share(again, 0.0, again), **gains}
+        gains = {"resume": Share(again, 0.0, again) if again else None, **gains}
     elif gain := best.saved(sum(loss.gap_s for loss in total.losses) / len(total.losses)):
         gain = min(gain, share.value)
         gains = {"cadence": Share(gain, nan, nan), **gains}
-    return dict(sorted(gains.items(), key=lambda item: -item[1].value))
+    return dict(sorted(gains.items(), key=lambda item: -item[1].value if item[1] else 0.0))
 
 
 def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:

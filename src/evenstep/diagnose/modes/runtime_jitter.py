@@ -12,7 +12,7 @@ from evenstep.diagnose.measure.device_time import device_times
 from evenstep.diagnose.measure.patterns import throughout, when
 from evenstep.diagnose.measure.samples import Contention, growth
 from evenstep.diagnose.modes import projection
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Kind
 
@@ -138,8 +138,9 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
     step = case.grid.step_ns
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
     switches = scheduler.switches_per_step
+    mode = "runtime_jitter.oversubscribed"
     return found(
-        "runtime_jitter.oversubscribed",
+        mode,
         interval,
         confidence=min(0.99, 0.5 + scheduler.run_delay_share * 4),
         numbers={
@@ -149,11 +150,13 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
             "cores": scheduler.cores,
             "node": f" of node {scheduler.node}" if scheduler.node else "",
             "switches": switches,
+            "theirs": say(f"{mode}.theirs", own=scheduler.own) if scheduler.by_others else "",
+            "place": scheduler.node or "this host",
         },
         where=Where(nodes=several),
         when=throughout(case.grid.steps),
         projected=projection.by_noise(interval, len(case.grid.ranks)),
-        options={"fewer": interval},
+        options={"others" if scheduler.by_others else "fewer": interval},
         evidence=[
             Evidence("run_queue_delay", round(scheduler.run_delay_share, 4), 0.0, "share"),
             Evidence("runnable_tasks", round(scheduler.runnable, 2), scheduler.cores, "tasks"),

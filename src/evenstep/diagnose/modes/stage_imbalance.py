@@ -21,9 +21,11 @@ from evenstep.diagnose.operations.operations import OperationJob, balanced, on_s
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.operations import COMPUTES
+from evenstep.trace.spool.layout import Phase
 
 LONGER = 1.05  # compute of a stage over that of the others, from which it is worth naming
 LONGEST = 8  # stages that are looked at
+LAYERS = (Phase.FORWARD, Phase.BACKWARD)  # in which a stage computes them
 MOSTLY = 0.5  # of the steps agree on who passes work on to whom
 
 
@@ -129,6 +131,8 @@ def by_lateness(case: Case) -> list[Finding]:
     share = case.share(case.loss(case.claims.free(late & mine)))
     if stage.stages < 2 or stage.longer < LONGER or share.value < SMALLEST_SHARE:
         return []
+    if case.idles(late & mine) and case.main_phase(late & mine) not in LAYERS:
+        return []  # it waits for something: layers compute
     cells = case.claims.cells(late & mine)
     even = 1 - 1 / stage.stages  # of the excess: the rest comes back with the moved work
     spread = Share(*(value * even for value in share))

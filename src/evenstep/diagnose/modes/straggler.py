@@ -115,6 +115,7 @@ def _finding(case: Case, cells: Array) -> Finding:
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,
             "place": place,
+            "there": "" if place == words.SOMEWHERE else f" {place}",
             "slow": LATE.get(place, "slow steps"),
             "why": _other_hardware(case, ranks) or _hint(case, cells, words.duration(more)),
             "those": ranks,
@@ -160,15 +161,11 @@ def _other_hardware(case: Case, ranks: list[int]) -> str:
 
 def _hint(case: Case, cells: Array, more: str) -> str:
     """Whether the process was computing or standing still during the excess."""
-    excess = case.typical_excess_ns(cells)
-    others = case.grid.cpu_ns[np.asarray(cells.any(axis=1))[:, None] & ~cells]
-    usual = float(np.median(others)) if others.size else 0.0
-    extra_cpu = float(np.median(case.grid.cpu_ns[cells]) - usual)
-    if not case.grid.cpu_ns.any() or excess <= 0:
+    idles = case.idles(cells)
+    if idles is None:
         return ""
-    one = len(case.culprits(cells)) == 1
-    who = "its process is" if one else "their processes are"
-    if extra_cpu < 0.25 * excess:
+    who = "its process is" if len(case.culprits(cells)) == 1 else "their processes are"
+    if idles:
         return f"; {who} not computing during these {more} (sleeping, or waiting for I/O)"
     return f"; {who} computing all the while"
 

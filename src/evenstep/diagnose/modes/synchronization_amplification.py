@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
@@ -50,7 +50,8 @@ def find(case: Case) -> list[Finding]:
     waited = float(case.grid.wait_ns.sum()) / total if total else 0.0
     gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
-    named = "apart from the ranks named, " if case.delays.any.any() else ""
+    others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
+    named = "apart from the ranks named, " if others else ""
     return [
         found(
             "synchronization_amplification",

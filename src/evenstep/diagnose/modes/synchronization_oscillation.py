@@ -18,8 +18,7 @@ from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
-from evenstep.statistics.pulses import pulses
-from evenstep.statistics.spectrum import Peak, folded, periodic
+from evenstep.statistics.spectrum import Peak, folded, periodic, pulses
 from evenstep.trace.spool.layout import Phase
 
 EXPLAINED = 0.4  # of the variance at least is in the period
@@ -74,13 +73,13 @@ def _explained(series: Array, swinging: Array) -> float:
 
 def _common(case: Case) -> Finding | None:
     """What most ranks do more in the slow steps, as far as it makes the steps longer."""
-    work = np.median(_own(case), axis=1)
+    work = np.quantile(_own(case), 0.5, axis=1, method="lower")  # most ranks have as much
     seen = swing(work)
     if seen is None:
         return None
     if _apart(case.step_ns, seen.slow) < PASSED_ON * _apart(work, seen.slow):
         return None
-    change = case.less(np.clip(seen.lost_ns / np.maximum(work, 1.0), 0.0, 1.0))
+    change = case.less(seen.lost_ns)
     share = case.share(case.saved(change))
     if share.low < SMALLEST_SHARE:
         return None

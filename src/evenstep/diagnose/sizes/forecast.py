@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from evenstep.diagnose.lateness.barriers import Segments
-from evenstep.diagnose.sizes import noise_model
-from evenstep.diagnose.sizes.noise_model import TabulatedNoise
-from evenstep.diagnose.sizes.transfer_growth import Growth
+from evenstep.diagnose.sizes.components import Growth, Segments
+from evenstep.statistics import tails
 from evenstep.statistics.interval import BLOCK_STEPS, Estimate, blocks
+from evenstep.statistics.tails import TabulatedNoise
 
 Array = npt.NDArray[Any]
 
@@ -113,7 +112,7 @@ def _segment(every: Array, members: Array, family: str | None) -> Segment:
     apart = own - np.median(own, axis=0)
     usual = np.stack([_usual(own[:, i]) for i in range(own.shape[1])])
     shared, apart = zip(*(_common(apart[:, i]) for i in range(own.shape[1])), strict=True)
-    noise = noise_model.fit(np.concatenate(apart, axis=1), family)
+    noise = tails.fit(np.concatenate(apart, axis=1), family)
     return Segment(usual.mean(axis=0), np.mean(shared, axis=0), noise, members)
 
 

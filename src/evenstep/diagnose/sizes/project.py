@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import words
-from evenstep.diagnose.lateness.barriers import Segments, segments
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
 from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sizes import forecast
+from evenstep.diagnose.sizes.components import Growth, Segments, growth, segments
 from evenstep.diagnose.sizes.forecast import ForecastPoint, Model
-from evenstep.diagnose.sizes.transfer_growth import Growth, growth
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import Estimate
 from evenstep.trace.trace import Trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -52,7 +52,7 @@ def point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
         step_ns=step_ns,
         samples=_samples(diagnosis),
         compute_ns=_compute(diagnosis),
-        bytes_per_rank=_bytes(trace),
+        bytes_per_rank=bytes_per_rank(trace),
         script=script(trace.run.get("command") or []),
         diagnosis=diagnosis,
     )
@@ -73,7 +73,7 @@ def _compute(diagnosis: Diagnosis) -> float | None:
     return float(found) if found > 0 else None
 
 
-def _bytes(trace: Trace) -> float:
+def bytes_per_rank(trace: Trace) -> float:
     """What a rank passes through collectives in a step, from the step summaries; 0 unknown."""
     steps = float(trace.summaries["count"].sum())
     return float(trace.summaries["bytes"].sum()) / steps if steps else 0.0
@@ -103,13 +103,13 @@ def kind_of(points: Sequence[ScalingPoint]) -> str | None:
     return None
 
 
-def differences(points: Sequence[ScalingPoint]) -> list[str]:
-    """Why the runs may not have done the same work, in words."""
+def differences(scripts: Iterable[str], bytes_per_rank: Iterable[float]) -> list[str]:
+    """Why runs may not have done the same work, in words; "" and 0 are not known."""
     found = []
-    scripts = dict.fromkeys(point.script for point in points if point.script)
-    if len(scripts) > 1:
-        found.append(f"the runs are of different scripts: {', '.join(scripts)}")
-    moved = [point.bytes_per_rank for point in points if point.bytes_per_rank > 0]
+    known = dict.fromkeys(script for script in scripts if script)
+    if len(known) > 1:
+        found.append(f"the runs are of different scripts: {', '.join(known)}")
+    moved = [each for each in bytes_per_rank if each > 0]
     if moved and max(moved) > (1 + ALIKE) * min(moved):
         found.append(
             f"a rank passes {min(moved) / 1e6:,.4g} to {max(moved) / 1e6:,.4g} MB through "

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.critical_path import critical_path
+from evenstep.diagnose.lateness.dynamics import critical_path
 from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from evenstep import checkpoints
 from evenstep.reproduce.published.rows import PublishedRow, System
-from evenstep.simulate.formulas import checkpoints, reliability
+from evenstep.simulate.formulas import reliability
 from evenstep.simulate.formulas.reliability import HOUR_NS, Component
 
 #: Unexpected interruptions of Llama 3 405B in 54 days on 16,384 GPUs (Grattafiori et al. 2024).

@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from evenstep import checkpoints
 from evenstep.errors import ConfigError
-from evenstep.simulate.formulas import checkpoints
 from evenstep.simulate.formulas.reliability import DAY_NS
 
 MOST_SPARES = 100_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from evenstep import checkpoints
 from evenstep.scenario.parts import Reliability
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.formulas import checkpoints
 from evenstep.simulate.formulas.goodput import OperatingConditions, expected
 from evenstep.simulate.formulas.reliability import (
     DAY_NS,

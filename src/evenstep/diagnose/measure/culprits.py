@@ -1,0 +1,260 @@
+"""What else is on record of a finding's culprits: where their threads were, how fast machines are.
+
+What a rank does in a step that others do as long is no reason for being late. So a place in which
+looks (`Kind.STACK`) saw its thread counts by the time that it takes of a step beyond what it takes
+on the median of the other ranks. Machines are compared by the probe inside the job
+(`--probe-every`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
+from evenstep.diagnose.measure.places import layouts, node_of
+from evenstep.diagnose.measure.samples import sampled
+from evenstep.diagnose.sentences import TEXTS, say
+from evenstep.statistics.outliers import Series, standing
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.trace import Trace
+
+SEPARATOR = " < "
+NAMED = 0.1  # share of the looks from which a place stands in the sentence
+STACKS_OF_A_RANK, RANKS_TOLD = 3, 8
+
+
+class Looks(NamedTuple):
+    """The looks at one rank: how many, and for each innermost function how many saw which stack."""
+
+    total: int
+    places: Mapping[str, Mapping[str, int]]
+
+    def share(self, place: str) -> float:
+        """Of the looks, in which the thread was there."""
+        return sum(self.places.get(place, {}).values()) / max(self.total, 1)
+
+
+def with_stacks(trace: Trace, finding: Finding) -> Finding:
+    """The finding with what its culprits were seen in; of a hang, what everybody was; of a death,
+    where the exception came from."""
+    if finding.mode == "rank_failed":
+        frames = {rank: _raised(trace, rank) for rank in finding.where.ranks}
+        stacks = [CallStack(rank, 1.0, found) for rank, found in frames.items() if found]
+        return replace(finding, stacks=stacks)
+    stopped = with_stop(trace, finding)
+    rows = trace.of_kind(Kind.STACK)
+    if (
+        stopped is not finding
+        or not len(rows)
+        or not (finding.where.ranks or finding.mode in TERMINAL)
+    ):
+        return stopped
+    if finding.mode in TERMINAL:
+        stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
+        told = [each for each in stacks if each.rank in finding.where.ranks]
+        cause = (
+            f"{finding.cause}; it was in {words.own_place(told[0].frames)}"
+            if told
+            else finding.cause
+        )
+        return replace(finding, stacks=stacks, cause=cause)
+    stacks = _of_late(trace, rows, finding.where.ranks[:RANKS_TOLD])
+    if not stacks:
+        return finding
+    first = stacks[0]
+    of = f" of the looks at rank {first.rank}"
+    seen = f"; in {words.percent(first.share)}{of} it was in {words.own_place(first.frames)}"
+    return replace(finding, stacks=stacks, cause=finding.cause + seen)
+
+
+def _raised(trace: Trace, rank: int) -> list[str]:
+    """The frames of the exception that ended a rank."""
+    return list((trace.ranks[rank].facts.get("raised") or {}).get("frames") or ())
+
+
+def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
+    """The last look at each rank from this step on."""
+    rows = rows.select(rows.step >= step).sorted_by("exit_ns")
+    last = {int(rank): index for index, rank in enumerate(rows["rank"])}
+    return [
+        CallStack(rank, 1.0, trace.names[int(rows.name[index])].split(SEPARATOR))
+        for rank, index in sorted(last.items())
+    ]
+
+
+def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStack]:
+    """What these ranks were in for longer than the others, the most first."""
+    looks = {int(rank): _looks(trace, rows, int(rank)) for rank in np.unique(rows["rank"])}
+    step_ns = _step_ns(trace, list(looks))
+    found = []
+    for rank in (rank for rank in ranks if rank in looks):
+        others = [other for other in looks if other not in ranks]
+        excess = {
+            place: looks[rank].share(place) * step_ns[rank] - _usual(looks, step_ns, others, place)
+            for place in looks[rank].places
+        }
+        worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-excess[p], p))
+        for place in worst[:STACKS_OF_A_RANK]:
+            share, seen = looks[rank].share(place), looks[rank].places[place]
+            text = max(sorted(seen), key=lambda each: seen[each])
+            if share >= NAMED:
+                found.append(CallStack(rank, round(share, 3), text.split(SEPARATOR)))
+    return found
+
+
+def _looks(trace: Trace, rows: Columns, rank: int) -> Looks:
+    mine = rows.select(rows["rank"] == rank)
+    places: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for name, count in zip(mine.name, mine.payload, strict=True):
+        text = trace.names[int(name)]
+        places[_function(text.partition(SEPARATOR)[0])][text] += int(count)
+    return Looks(int(mine.payload.sum()), places)
+
+
+def _function(frame: str) -> str:
+    """A frame without its line: a loop is one place."""
+    file, _, rest = frame.rpartition(":")
+    return f"{file} {rest.partition(' ')[2]}"
+
+
+def _step_ns(trace: Trace, ranks: Sequence[int]) -> dict[int, float]:
+    """How long a step is on each rank; 1 where no summary tells."""
+    rows, owner = trace.summaries, trace.summary_rank
+    means = {}
+    for rank in ranks:
+        mine = rows[owner == rank]
+        count = int(mine["count"].sum()) if len(mine) else 0
+        means[rank] = float(mine["step_sum_ns"].sum()) / count if count else 1.0
+    return means
+
+
+def _usual(
+    looks: Mapping[int, Looks], step_ns: Mapping[int, float], others: Sequence[int], place: str
+) -> float:
+    """The time the median of the others spends in a place in a step."""
+    times = [looks[other].share(place) * step_ns[other] for other in others]
+    return float(np.median(times)) if times else 0.0
+
+
+# -- its own machine, by the probe -----------------------------------------------------------------
+
+
+MEASURED = {
+    "compute": "computes",
+    "memory": "copies memory",
+    "host_copy": "copies between host and device",
+}
+LEAST = 0.05  # slower by less is not named
+FEWEST_PROBES = 3  # probes of a rank, below which nothing follows from them
+
+
+class SlowMachine(NamedTuple):
+    """A rank whose machine stands out in one measurement, ns."""
+
+    rank: int
+    measured: str
+    median_ns: float
+    usual_ns: float
+
+    @property
+    def slower(self) -> float:
+        """By what share of the usual time it takes longer."""
+        return self.median_ns / self.usual_ns - 1
+
+
+def with_probe(trace: Trace, finding: Finding) -> Finding:
+    """The finding with what the probe says of its culprits' machines while they were late."""
+    ranks = finding.where.ranks
+    if not ranks or finding.mode in TERMINAL or not finding.when.steps:
+        return finding
+    slow = slow_machines(trace, (finding.when.steps[0][0], finding.when.steps[-1][1]))
+    late = [one for one in slow if one.rank in ranks[:RANKS_TOLD]]
+    if not late:
+        return finding
+    evidence = [
+        Evidence(
+            f"probe_{one.measured}_of_rank_{one.rank}",
+            round(one.median_ns), round(one.usual_ns), "ns",
+        )
+        for one in late
+    ]  # fmt: skip
+    cause = finding.cause + _sentence(trace, late[0], [one.rank for one in slow], len(ranks))
+    return replace(finding, cause=cause, evidence=[*finding.evidence, *evidence])
+
+
+def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
+    """Ranks slower in a probe between two steps than peers of the same hardware, slowest first."""
+    hardware = {rank: place.hardware[0] for rank, place in layouts(trace).items()}
+    found = []
+    for measured in MEASURED:
+        series = _probed(trace, f"probe.{measured}_ns", steps)
+        for name in sorted({hardware.get(rank, "") for rank in series}):
+            peers = {rank: one for rank, one in series.items() if hardware.get(rank, "") == name}
+            outliers = standing(peers, least=LEAST)
+            found += [
+                SlowMachine(rank, measured, peers[rank].median_ns, outliers.usual_ns)
+                for rank in outliers.factors
+            ]
+    return sorted(found, key=lambda one: -one.slower)
+
+
+def _probed(trace: Trace, metric: str, steps: tuple[int, int]) -> Mapping[int, Series]:
+    """What each rank's probes measured in these steps, where they are enough."""
+    numbers = sampled(trace, metric)
+    inside = (numbers.step >= steps[0]) & (numbers.step <= steps[1])
+    found = {}
+    for rank in np.unique(numbers.rank[inside]).tolist():
+        values = numbers.value[inside & (numbers.rank == rank)].tolist()
+        if len(values) >= FEWEST_PROBES:
+            found[rank] = Series(tuple(values))
+    return found
+
+
+def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) -> str:
+    """That the machine is slow, and whether its whole host is."""
+    node = node_of(trace, first.rank)
+    who = "its own machine" if culprits == 1 else f"rank {first.rank}'s own machine"
+    on_it = [rank for rank, info in trace.ranks.items() if info.node == node]
+    whole = len(on_it) > 1 and len(trace.nodes) > 1 and set(on_it) <= set(slow)
+    host = f" (as all {len(on_it)} ranks of {node})" if whole else f" ({node})" if node else ""
+    does, by = MEASURED[first.measured], words.percent(first.slower)
+    return f"; {who}{host} {does} {by} slower than its peers in the probe"
+
+
+# -- whether it ran at all -------------------------------------------------------------------------
+
+STOOD_STILL = 0.8  # of its longest step a rank's sampler, a thread of its own, took no sample
+ROUNDS = 3  # that it would have taken meanwhile, at least
+
+
+def with_stop(trace: Trace, finding: Finding) -> Finding:
+    """A delay of one rank said as a stop of its process, where its sampler stood still as well."""
+    ranks, steps = finding.where.ranks, trace.of_kind(Kind.STEP)
+    if finding.mode != "straggler" or len(ranks) != 1:
+        return finding
+    concerned = [(steps.step >= first) & (steps.step <= last) for first, last in finding.when.steps]
+    steps = steps.select((steps["rank"] == ranks[0]) & np.any(concerned, axis=0))
+    samples = trace.of_kind(Kind.SAMPLE)
+    times = {rank: np.sort(samples.enter_ns[samples["rank"] == rank]) for rank in trace.ranks}
+    others = [each for rank, each in times.items() if rank != ranks[0] and len(each) > 1]
+    usual_ns = [np.diff(each).max() for each in others]
+    if not len(steps) or not usual_ns or not len(times[ranks[0]]):
+        return finding
+    longest = int((steps.exit_ns - steps.enter_ns).argmax())
+    edges = int(steps.enter_ns[longest]), int(steps.exit_ns[longest])
+    inside = np.clip(times[ranks[0]], *edges)
+    stood_ns = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
+    if stood_ns < max(STOOD_STILL * (edges[1] - edges[0]), ROUNDS * float(np.median(usual_ns))):
+        return finding
+    numbers = {"those": ranks, "stood": edges[1] - edges[0]}
+    action, cost, _ = TEXTS["straggler"]["stopped"]["find"]
+    options = [replace(finding.options[0], action=action, cost=cost), *finding.options[1:]]
+    title, cause = (say(f"straggler.stopped.{name}", **numbers) for name in ("title", "cause"))
+    return replace(finding, title=words.capital(title), cause=cause, options=options)
