@@ -63,8 +63,7 @@ def main(args: argparse.Namespace) -> int:
     baseline, *others = _accounts(args.traces)
     with progress.ticking("comparing"):
         found = [compare(baseline, other) for other in others]
-    reasons = [met(condition, item) for item in found for condition in conditions]
-    failed = [reason for reason in reasons if reason]
+    failed = [why for item in found for condition in conditions if (why := met(condition, item))]
     _show(args, baseline, others, found, failed)
     for reason in failed:
         say(reason)
@@ -78,8 +77,8 @@ def _accounts(paths: Sequence[Path]) -> list[Account]:
     read = {path: traces.read(path) for path in dict.fromkeys(paths)}
     with progress.ticking("diagnosing"):
         found = {path: account("", trace) for path, trace in read.items()}
-    names = short_names(paths)
-    return [replace(found[path], name=name) for name, path in zip(names, paths, strict=True)]
+    named = zip(short_names(paths), paths, strict=True)
+    return [replace(found[path], name=name) for name, path in named]
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
@@ -137,6 +136,6 @@ def _document(
 
 def _run(run: Account, *, normalised: bool) -> dict[str, Any]:
     """Which run it is."""
-    known = {"name": run.name, "run_id": run.diagnosis.run.get("run_id"), "ranks": run.world}
-    known |= {"nodes": run.nodes, "steps": run.steps}
+    known = {"name": run.name, "run_id": run.diagnosis.run.get("run_id"), "ranks": run.world,
+             "nodes": run.nodes, "steps": run.steps}  # fmt: skip
     return known if normalised else {**known, "summary": run.diagnosis.summary}
