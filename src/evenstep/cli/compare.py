@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +74,9 @@ def _accounts(paths: Sequence[Path]) -> list[Account]:
     from evenstep.diagnose.compare.account import account
 
     read = {path: traces.read(path) for path in dict.fromkeys(paths)}
-    with progress.ticking("diagnosing"):
-        found = {path: account("", trace) for path, trace in read.items()}
     named = zip(short_names(paths), paths, strict=True)
-    return [replace(found[path], name=name) for name, path in named]
+    with progress.ticking("diagnosing"):
+        return [account(name, read[path]) for name, path in named]
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
