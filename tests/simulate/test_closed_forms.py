@@ -2,7 +2,8 @@
 
 import pytest
 
-from evenstep.simulate.formulas import checkpoints, maxima, strategies
+from evenstep import checkpoints
+from evenstep.simulate.formulas import maxima, strategies
 from evenstep.simulate.formulas.goodput import OperatingConditions
 from evenstep.simulate.formulas.goodput_events import simulate as simulate_weeks
 from evenstep.simulate.formulas.reliability import DAY_NS

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep import checkpoints
 from evenstep.errors import ConfigError
-from evenstep.simulate.formulas import checkpoints
 from evenstep.simulate.formulas.goodput import OperatingConditions, erlang_b, expected
 from evenstep.simulate.formulas.goodput_events import simulate
 from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
