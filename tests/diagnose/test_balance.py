@@ -10,7 +10,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.samples import ports
 from evenstep.importers.draft import Draft
 from evenstep.importers.opening import open_trace
-from evenstep.report.terminal.movement import movement
+from evenstep.report.terminal.sentences import movement
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import RankInfo
 from tests.importers.profiles import Profile

@@ -1,10 +1,14 @@
+import ast
 import json
+import re
+from pathlib import Path
+from string import Formatter
 
 import pytest
 
 from evenstep.cli.main import main
 from evenstep.doctor import page
-from evenstep.doctor.check import Severity, listed
+from evenstep.doctor.check import TEXTS, Severity, listed
 from evenstep.doctor.examination import ForeignFiles, examine
 from evenstep.doctor.host import this_host
 from tests.doctor.fake_machine import PORT
@@ -104,3 +108,37 @@ def test_a_file_that_is_not_there_is_named(option, capsys, tmp_path):
 def test_names_are_listed_as_people_do():
     assert [listed(names) for names in ([], "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
     assert listed("abcdefgh") == "a, b, c, d, e, f and 2 more"
+
+
+def texts():
+    """Every text by its name, with the facts it has room for."""
+    for room, questions in TEXTS.items():
+        for question, table in questions.items():
+            for case, row in table.items():
+                if isinstance(row, list):
+                    parts = [name for text in row[1:] for _, name, _, _ in Formatter().parse(text)]
+                    yield f"{room}.{question}.{case}", {re.split(r"[.[]", n)[0] for n in parts if n}
+
+
+def told():
+    """Names, as patterns, that the checks ask for, and the facts they give; None where unseen."""
+    for path in Path(page.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ASKS:
+                continue
+            parts = getattr(node.args[0], "values", [node.args[0]])
+            name = "".join(p.value if isinstance(p, ast.Constant) else "[a-z_]+" for p in parts)
+            facts = {each.arg for each in node.keywords}
+            yield ASKS[node.func.id] + name, None if None in facts else facts
+
+
+ASKS = {"wrong": "", "_wrong": "variables.contradictions."}
+
+
+def test_every_text_is_asked_for_with_the_facts_it_has_room_for():
+    asked = [(name, facts) for name, facts in told() if "contradictions.[" not in name]
+    for text, room in texts():
+        exact = [given for name, given in asked if name == text]
+        facts = exact or [given for name, given in asked if re.fullmatch(name, text)]
+        assert facts, f"nobody asks for {text}"
+        assert all(given is None or room <= given for given in facts), text

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from evenstep.doctor import lstopo, topology, topology_matrix
+from evenstep.doctor import lstopo, topology
 from evenstep.doctor.check import Severity
 from evenstep.errors import UsageError
 
@@ -73,7 +73,7 @@ def written(tmp_path):
 
 
 def test_a_matrix_gives_levels_names_and_numa_nodes():
-    found = topology_matrix.parse(MATRIX.format(far="PIX"), "x")
+    found = topology.parse(MATRIX.format(far="PIX"), "x")
     assert (found.gpus, found.nics) == (("GPU0", "GPU1"), ("mlx5_0", "mlx5_1"))
     assert found.gpu_nic["GPU0", "mlx5_1"] == "SYS"
     assert found.gpu_gpu["GPU0", "GPU1"] == "NV18"
@@ -82,13 +82,13 @@ def test_a_matrix_gives_levels_names_and_numa_nodes():
 
 
 def test_every_gpu_with_a_near_adapter_is_fine():
-    found = topology_matrix.parse(MATRIX.format(far="PIX"), "x")
+    found = topology.parse(MATRIX.format(far="PIX"), "x")
     assert {c.severity for c in topology.checks(found)} <= {Severity.OK, Severity.ADVICE}
     assert next(topology.checks(found)).severity == Severity.OK
 
 
 def test_a_gpu_farther_from_its_adapter_than_others_is_named():
-    found = topology_matrix.parse(MATRIX.format(far="NODE"), "x")
+    found = topology.parse(MATRIX.format(far="NODE"), "x")
     check = next(topology.checks(found))
     assert check.severity == Severity.WARNING
     assert check.found.startswith("GPU1 reaches its nearest adapter by NODE, others by PIX")
@@ -96,7 +96,7 @@ def test_a_gpu_farther_from_its_adapter_than_others_is_named():
 
 def test_text_without_a_matrix_is_refused(written):
     with pytest.raises(UsageError, match="has no matrix of GPUs"):
-        topology_matrix.load(written("Mon Jan 1\nNo devices were found\n"))
+        topology.load(written("Mon Jan 1\nNo devices were found\n"))
 
 
 @pytest.mark.parametrize(
@@ -129,5 +129,5 @@ def test_what_is_no_topology_is_refused(written, text, says):
 
 
 def test_a_topology_is_plain_values_in_json():
-    found = topology_matrix.parse(MATRIX.format(far="PIX"), "x").to_json()
+    found = topology.parse(MATRIX.format(far="PIX"), "x").to_json()
     assert json.loads(json.dumps(found))["nearest"]["GPU0"] == ["PIX", ["mlx5_0"]]

@@ -14,7 +14,7 @@ from evenstep.diagnose.verdict import verdict
 from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report.page import html
-from evenstep.report.terminal.pacing import pacing
+from evenstep.report.terminal.sentences import pacing
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace

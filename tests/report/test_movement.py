@@ -1,6 +1,6 @@
 import pytest
 
-from evenstep.report.terminal.movement import movement
+from evenstep.report.terminal.sentences import movement
 
 BLAME = {
     "rank_seconds": 85.8,

@@ -1,6 +1,6 @@
 import pytest
 
-from evenstep.report.terminal.pacing import pacing
+from evenstep.report.terminal.sentences import pacing
 
 
 def found(**changes):

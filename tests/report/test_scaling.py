@@ -2,7 +2,7 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.report.page.scaling import HEIGHT, WIDTH, Drawing, scaling
-from evenstep.report.terminal import scaling_table
+from evenstep.report.terminal import scaling as scaling_text
 
 CURVE = {
     "kind": "weak",
@@ -74,7 +74,7 @@ def test_one_size_alone_is_no_curve() -> None:
 
 
 def test_the_table_has_a_row_a_size_under_aligned_heads() -> None:
-    heads, *rows = scaling_table.table(CURVE)
+    heads, *rows = scaling_text.measured_table(CURVE)
     assert heads.split() == ["ranks", "throughput", "efficiency", "law"]
     assert [row.split()[0] for row in rows] == ["8", "16"]
     assert rows[1].split()[3:] == ["75", "%", "1,190"]
@@ -82,7 +82,7 @@ def test_the_table_has_a_row_a_size_under_aligned_heads() -> None:
 
 
 def test_notes_say_what_the_law_knows_and_nothing_else() -> None:
-    text = "\n".join(scaling_table.notes(CURVE))
+    text = "\n".join(scaling_text.measured_notes(CURVE))
     assert "contention 3 %, coherency 0.0012" in text
     assert "highest at about 31 ranks (25 to any number)" in text
     assert "from 8 to 16 ranks throughput grows by 50 %" in text
@@ -92,4 +92,4 @@ def test_notes_say_what_the_law_knows_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("missing", ["law", "last_doubling", "recommended_ranks"])
 def test_what_is_missing_is_passed_over(missing: str) -> None:
-    list(scaling_table.notes({**CURVE, missing: None}))
+    list(scaling_text.measured_notes({**CURVE, missing: None}))

@@ -1,6 +1,6 @@
 """The published measures of an operation table, as the report prints them."""
 
-from evenstep.report.terminal.operations import stragglers
+from evenstep.report.terminal.sentences import stragglers
 
 FOUND = {
     "blocking_slowdown": 1.18,

@@ -29,9 +29,10 @@ APART = 0.05  # of the step time
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep calibrate`."""
-    parser.add_argument("trace", metavar="TRACE", type=Path)
-    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="write the scenario here")
-    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    add = parser.add_argument
+    add("trace", metavar="TRACE", type=Path)
+    add("-o", "--out", metavar="FILE", type=Path, help="write the scenario here")
+    add("--force", action="store_true", help="overwrite FILE")
     add_json(parser, "scenario and fits")
 
 
@@ -48,10 +49,11 @@ def main(args: argparse.Namespace) -> int:
     text = f"# Fitted to {args.trace} by evenstep calibrate.\n{schema.to_toml(plain)}"
     if args.json:
         print_json(document)
+    elif args.out is None:
+        print(_page(document), file=sys.stderr)
+        print(text, end="")
     else:
-        print(_page(document), file=sys.stdout if args.out else sys.stderr)
-        if args.out is None:
-            print(text, end="")
+        print(_page(document))
     if args.out is not None:
         files.write(args.out, text)
     return 0
@@ -96,7 +98,7 @@ def _apart(measured: dict[str, float], simulated: dict[str, float]) -> list[str]
 def _page(document: dict[str, Any]) -> str:
     import textwrap
 
-    from evenstep.report.terminal.simulation import precise
+    from evenstep.report.terminal.style import precise
 
     lines = [f"{'':10} {'step time':>12} {'CV':>7} {'p99':>12}"]
     for name in ("measured", "simulated"):

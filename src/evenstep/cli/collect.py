@@ -55,9 +55,10 @@ class Collection(Document):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep collect`."""
-    parser.add_argument("run", metavar="RUN", type=Path)
-    parser.add_argument("--into", metavar="DIR", type=Path, required=True)
-    parser.add_argument(
+    add = parser.add_argument
+    add("run", metavar="RUN", type=Path)
+    add("--into", metavar="DIR", type=Path, required=True)
+    add(
         "--every",
         metavar="SECONDS",
         type=seconds(0.1, 86_400),

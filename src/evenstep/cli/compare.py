@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import add_files, add_json
-from evenstep.cli.terminal import print_json, say
+from evenstep.cli.terminal import say, show, tell_written
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,14 +33,13 @@ commas."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep compare`."""
-    parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path)
+    add = parser.add_argument
+    add("traces", metavar="TRACE", nargs="+", type=Path)
     add_json(parser, "the comparison")
     add_files(parser, html="write a page as well")
-    parser.add_argument(
-        "--normalised", action="store_true",
-        help="show ratios to the baseline only, no absolute numbers",
-    )  # fmt: skip
-    parser.add_argument(
+    add("--normalised", action="store_true",
+        help="show ratios to the baseline only, no absolute numbers")  # fmt: skip
+    add(
         "--fail-if", metavar="NAME:LIMIT", action="append", default=[],
         help="exit with 1 where a run is worse by more: slower:2%%, p99:10%%, finding:3%% …",
     )  # fmt: skip
@@ -102,14 +101,13 @@ def _show(
         from evenstep.report.page.comparison_page import write
 
         write(baseline.name, found, args.html, normalised=args.normalised, force=args.force)
-    if args.json:
-        print_json(_document(baseline, others, found, failed, normalised=args.normalised))
-    else:
-        from evenstep.report.terminal.comparison import render
+    from evenstep.report.terminal.comparison import render
 
-        print(render(baseline.name, found, normalised=args.normalised), end="")
+    document = _document(baseline, others, found, failed, normalised=args.normalised)
+    text = partial(render, baseline.name, found, normalised=args.normalised)
+    show(document, text, as_json=args.json)
     if args.html is not None:
-        print(f"Wrote {args.html}", file=sys.stderr)
+        tell_written(args.html)
 
 
 def _document(

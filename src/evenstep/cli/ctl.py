@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from evenstep.agent.actions.action import ACTIONS
 from evenstep.agent.settings import request
 from evenstep.cli.arguments import add_json
 from evenstep.cli.env import add_part
-from evenstep.cli.terminal import print_json, say
+from evenstep.cli.terminal import print_json, say, show, tell_written
 from evenstep.errors import ConfigError, TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -39,16 +38,15 @@ MODES = ("on", "off", "observe", "status")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep ctl`."""
-    parser.add_argument("run", metavar="RUN", type=Path)
-    parser.add_argument("what", choices=("pace", "act"), help="pacing, or all actions")
-    parser.add_argument(
+    add = parser.add_argument
+    add("run", metavar="RUN", type=Path)
+    add("what", choices=("pace", "act"), help="pacing, or all actions")
+    add(
         "action", metavar="ACTION",
         help=f"of pace: {', '.join(MODES)}; of act: {', '.join(ACTIONS)}, auto, off or status",
     )  # fmt: skip
-    parser.add_argument(
-        "--threshold", metavar="SHARE", help="imbalance, of the step, below which nothing is paced"
-    )
-    parser.add_argument("--max-delay", metavar="SHARE", help="longest delay, of the median step")
+    add("--threshold", metavar="SHARE", help="imbalance, of the step, below which nothing is paced")
+    add("--max-delay", metavar="SHARE", help="longest delay, of the median step")
     add_part(parser, "hold only")
     add_json(parser, "the state")
 
@@ -69,17 +67,17 @@ def main(args: argparse.Namespace) -> int:
             raise UsageError(f"status changes nothing; give {option} with on, off or observe")
         if run.ended and not args.json:
             print("the run has ended; this is how it was paced last:")
-        _say(_state(run, request.read(folder, run_id)), as_json=args.json)
+        state = _state(run, request.read(folder, run_id))
+        show(state, lambda: "\n".join(status_lines(state)), as_json=args.json)
         return 0
     if run.ended:
         raise UsageError(f"the run in {folder} has ended: nobody is left to be paced")
     path = request.write(folder, _wish(args, run, run_id), run_id)
     if not any(state.rank == 0 for state in run.states):
-        note = "rank 0 records elsewhere: only the ranks that record here are asked"
-        say(note)
+        say("rank 0 records elsewhere: only the ranks that record here are asked")
     if args.json:
-        _say(_state(run, request.read(folder, run_id)), as_json=True)
-    print(f"Wrote {path}", file=sys.stderr)
+        print_json(_state(run, request.read(folder, run_id)))
+    tell_written(path)
     return 0
 
 
@@ -116,29 +114,20 @@ def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]
     """How pacing stands on every rank that says so."""
     facts = {state.rank: state.tail.facts for state in run.states}
     known = _paces(run)
-    number = asked.number if asked else None
+    followed = [r for r, pace in known.items() if asked and pace.get("request") == asked.number]
     return {
         "schema": "evenstep.ctl/1",
         "run": str(run.path),
         "attempt": run.attempt,
         "world": run.world,
         "asked": asked._asdict() if asked else None,
-        "followed_by": [rank for rank, pace in known.items() if pace.get("request") == number]
-        if asked
-        else None,
+        "followed_by": followed if asked else None,
         "ranks": {str(rank): pace for rank, pace in known.items()},
         "acts": {
             str(rank): str(each["act"]["asked"]) for rank, each in facts.items() if "act" in each
         },
         "notes": sorted({str(each["pacing"]) for each in facts.values() if "pacing" in each}),
     }
-
-
-def _say(state: Mapping[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(state)
-    else:
-        print("\n".join(status_lines(state)))
 
 
 def status_lines(state: Mapping[str, Any]) -> list[str]:

@@ -68,33 +68,28 @@ class DiagnosedTrace(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep diagnose`."""
-    parser.add_argument("traces", metavar="TRACE", nargs="*", type=Path)
+    add = parser.add_argument
+    add("traces", metavar="TRACE", nargs="*", type=Path)
     form = parser.add_mutually_exclusive_group()
     add_json(form, "the diagnosis")
     form.add_argument("--verbose", "-v", action="store_true", help="print all that is known")
     form.add_argument("--markdown", action="store_true", help="print it for a chat or an issue")
     add_files(parser, html="write a page as well")
-    parser.add_argument(
+    add(
         "--anonymise", action="store_true",
         help="hosts become node-0, node-1 …, paths and users are left out: to be shown around",
     )  # fmt: skip
-    parser.add_argument(
-        "--fail-above", metavar="SHARE", type=severity, default=THRESHOLD,
-        help="exit with 1 above this severity, 0.05 unless given",
-    )  # fmt: skip
-    parser.add_argument(
+    add("--fail-above", metavar="SHARE", type=severity, default=THRESHOLD,
+        help="exit with 1 above this severity, 0.05 unless given")  # fmt: skip
+    add(
         "--floors", metavar="FILE", type=Path, action="append", default=[],
         help="what evenstep probe or nccl-tests measured on these nodes, to hold the trace against",
     )  # fmt: skip
-    parser.add_argument(
-        "--price-per-rank-hour", metavar="MONEY", type=price,
-        help="tell what is lost, to waiting or to restarts, in this money too",
-    )  # fmt: skip
-    parser.add_argument(
-        "--what-if", metavar="SPEC", action="append", default=[],
+    add("--price-per-rank-hour", metavar="MONEY", type=price,
+        help="tell what is lost, to waiting or to restarts, in this money too")  # fmt: skip
+    add("--what-if", metavar="SPEC", action="append", default=[],
         help="say what a change would give back: rank:3=median, op:all_reduce=floor, gc=off …; "
-        "several are answered one by one and together",
-    )  # fmt: skip
+        "several are answered one by one and together")  # fmt: skip
     add_engine(parser, workers="1; each diagnoses a trace of its own")
 
 

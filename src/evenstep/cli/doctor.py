@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenstep.cli.arguments import add_json, whole
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,23 +26,16 @@ log with NCCL_DEBUG=INFO. --root examines a copy of another host's /proc and /sy
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep doctor`."""
+    add = parser.add_argument
     add_json(parser, "the checks")
-    parser.add_argument("--all", action="store_true", help="say what is fine at length, too")
-    parser.add_argument(
-        "--ranks", metavar="N", type=whole(999_999),
-        help="ranks this host gets; else as the launcher says, or one per GPU",
-    )  # fmt: skip
-    parser.add_argument(
-        "--topology", metavar="FILE", type=Path, help="what `nvidia-smi topo -m` printed"
-    )
-    parser.add_argument("--lstopo", metavar="FILE", type=Path, help="what `lstopo --of xml` wrote")
-    parser.add_argument(
-        "--nccl-log", metavar="FILE", type=Path, help="a log of a job with NCCL_DEBUG=INFO"
-    )
-    parser.add_argument(
-        "--root", metavar="DIR", type=Path, default=Path("/"),
-        help="a copy of another host's files: DIR/proc, DIR/sys",
-    )  # fmt: skip
+    add("--all", action="store_true", help="say what is fine at length, too")
+    add("--ranks", metavar="N", type=whole(999_999),
+        help="ranks this host gets; else as the launcher says, or one per GPU")  # fmt: skip
+    add("--topology", metavar="FILE", type=Path, help="what `nvidia-smi topo -m` printed")
+    add("--lstopo", metavar="FILE", type=Path, help="what `lstopo --of xml` wrote")
+    add("--nccl-log", metavar="FILE", type=Path, help="a log of a job with NCCL_DEBUG=INFO")
+    add("--root", metavar="DIR", type=Path, default=Path("/"),
+        help="a copy of another host's files: DIR/proc, DIR/sys")  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,6 +44,7 @@ def main(args: argparse.Namespace) -> int:
     from evenstep.doctor.check import Severity
     from evenstep.doctor.examination import ForeignFiles, examine
     from evenstep.doctor.host import this_host
+    from evenstep.doctor.page import render
 
     if not args.root.is_dir():
         raise UsageError(f"there is no folder {args.root}; give one that holds proc and sys")
@@ -60,12 +54,7 @@ def main(args: argparse.Namespace) -> int:
     host = this_host(root=args.root, ranks=args.ranks, spool=spool)
     given = ForeignFiles(args.topology, args.lstopo, args.nccl_log)
     found = examine(host, given, _recorder() if args.root == Path("/") else ())
-    if args.json:
-        print_json(found.to_json())
-    else:
-        from evenstep.doctor.page import render
-
-        print(render(found, every=args.all), end="")
+    show(found.to_json(), lambda: render(found, every=args.all), as_json=args.json)
     return int(found.severity == Severity.PROBLEM)
 
 

@@ -12,7 +12,7 @@ import evenstep
 from evenstep.agent.actions.action import ACTIONS
 from evenstep.agent.settings import config
 from evenstep.cli.arguments import add_json
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 
 HELP = """Print the environment variables that observe a job whose launcher cannot be wrapped
 (srun, Kubernetes, a scheduler's own agent). Set them for every rank:
@@ -42,16 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The settings that commands take as arguments; `run` has them as well."""
-    parser.add_argument("--out", metavar="DIR", help="the run's folder, shared by all nodes")
+    add = parser.add_argument
+    add("--out", metavar="DIR", help="the run's folder, shared by all nodes")
     modes = ("off", "observe", "on")
-    parser.add_argument("--pace", choices=modes, help="pacing: observe only (default), or act")
-    parser.add_argument(
-        "--act", metavar="NAME,…", help="what may be done about the job while it pays: "
-        f"{', '.join(ACTIONS)}, or auto"
-    )  # fmt: skip
-    parser.add_argument(
-        "--probe-every", metavar="N", help="measure each rank's machine for 20 ms every N steps"
-    )
+    add("--pace", choices=modes, help="pacing: observe only (default), or act")
+    add("--act", metavar="NAME,…",
+        help="what may be done about the job while it pays: "
+        f"{', '.join(ACTIONS)}, or auto")  # fmt: skip
+    add("--probe-every", metavar="N", help="measure each rank's machine for 20 ms every N steps")
     for table, what in (("pace", "hold only"), ("record", "observe only")):
         add_part(parser, what, prefix=f"{table}-")
 
@@ -67,31 +65,25 @@ def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") ->
 def main(args: argparse.Namespace) -> int:
     """Print the variables."""
     settings = config.load(parse_settings(args))
-    if args.json:
-        shown = {
-            "schema": SCHEMA,
-            "variables": variables(os.environ, parse_settings(args)),
-            "settings": config.describe(settings),
-            "warnings": list(settings.warnings),
-        }
-        print_json(shown)
-        return 0
-    for name, value in variables({}, parse_settings(args)).items():
-        after = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" else ""
-        print(f"export {name}={shlex.quote(value)}{after}")
+    document = {
+        "schema": SCHEMA,
+        "variables": variables(os.environ, parse_settings(args)),
+        "settings": config.describe(settings),
+        "warnings": list(settings.warnings),
+    }
+    after = {"PYTHONPATH": '"${PYTHONPATH:+:$PYTHONPATH}"'}
+    lines = [
+        f"export {name}={shlex.quote(value)}{after.get(name, '')}"
+        for name, value in variables({}, parse_settings(args)).items()
+    ]
+    show(document, lambda: "\n".join(lines), as_json=args.json)
     return 0
 
 
 def parse_settings(args: argparse.Namespace) -> dict[str, str]:
     """The settings that the arguments of `add_settings` give."""
-    names = [
-        "out",
-        "pace",
-        "act",
-        "probe_every",
-        *(f"{table}_{name}" for table in config.TABLES for name in PARTS),
-    ]
-    values = {name: getattr(args, name) for name in names}
+    parts = [f"{table}_{name}" for table in config.TABLES for name in PARTS]
+    values = {name: getattr(args, name) for name in ("out", "pace", "act", "probe_every", *parts)}
     return {name: value for name, value in values.items() if value is not None}
 
 

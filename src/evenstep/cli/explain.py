@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from evenstep.cli.arguments import add_json
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 from evenstep.explain import shown, text
 from evenstep.explain.topic import Topic
@@ -63,15 +63,17 @@ def main(args: argparse.Namespace) -> int:
     name, options = (words[0], words[1:]) if words else ("", [])
     as_json = args.json or "--json" in options
     options = [option for option in options if option != "--json"]
+    lines: Callable[[Mapping[str, Any]], Iterable[str]]
     if not name:
-        _show(_listing(), as_json, _list_text)
+        data, lines = _listing(), _list_text
     elif name in BY_NAME:
-        _show(_quantity(BY_NAME[name], options), as_json, text.answer)
+        data, lines = _quantity(BY_NAME[name], options), text.answer
     elif name == PUBLISHED:
         _refuse(name, options)
-        _show(shown.published(), as_json, text.published)
+        data, lines = shown.published(), text.published
     else:
-        _show(_mode(name, options), as_json, _mode_text)
+        data, lines = _mode(name, options), _mode_text
+    show(data, lambda: "\n".join(lines(data)), as_json=as_json)
     return 0
 
 
@@ -203,15 +205,6 @@ def _near(name: str, known: Iterable[str]) -> str:
     if len(names) > FEW:
         return "; `evenstep explain` lists what there is"
     return f"; there are {', '.join(names)}" if names else "; it has none"
-
-
-def _show(
-    data: Mapping[str, Any], as_json: bool, lines: Callable[[Mapping[str, Any]], Iterable[str]]
-) -> None:
-    if as_json:
-        print_json(data)
-    else:
-        print("\n".join(lines(data)))
 
 
 def _list_text(data: Mapping[str, Any]) -> Iterable[str]:

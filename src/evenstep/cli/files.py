@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+from evenstep.cli.terminal import tell_written
 from evenstep.errors import UsageError
 from evenstep.trace.spool.files import write_whole
 
@@ -46,4 +46,4 @@ def write(path: Path, data: str | bytes, note: str = "") -> None:
         write_whole(path, data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error
-    print(f"Wrote {path}{note}", file=sys.stderr)
+    tell_written(path, note)

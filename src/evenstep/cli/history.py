@@ -7,7 +7,7 @@ from pathlib import Path
 
 from evenstep.cli.arguments import add_json, price
 from evenstep.cli.progress import counting
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.errors import TraceError
 
 HELP = """Say how the runs in a folder have developed, and what they cost per unit of progress.
@@ -38,8 +38,5 @@ def main(args: argparse.Namespace) -> int:
 
     with counting("diagnosed {} of {} runs") as tell:
         found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour, progress=tell)
-    if args.json:
-        print_json(found.to_json())
-    else:
-        print(render(found), end="")
+    show(found.to_json(), lambda: render(found), as_json=args.json)
     return 0

@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evenstep.cli import files
 from evenstep.cli.arguments import add_files, add_json, seconds, whole
-from evenstep.cli.terminal import print_json, say
+from evenstep.cli.terminal import say, show
+from evenstep.errors import TraceError
 
 if TYPE_CHECKING:
     from evenstep.probe.outcome import ProbeResult
@@ -32,30 +32,25 @@ _SECONDS, _TIMEOUT_S = 60.0, 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep probe`."""
-    parser.add_argument(
-        "--nproc", metavar="N", type=whole(1024), help="start N ranks on this machine"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--nproc", metavar="N", type=whole(1024), help="start N ranks on this machine")
+    add(
         "--seconds",
         metavar="S",
         type=seconds(0.1, 86_400),
         default=_SECONDS,
         help="to measure for, 60",
     )
-    parser.add_argument(
-        "--timeout", metavar="S", type=seconds(0.1, 86_400), default=_TIMEOUT_S,
-        help="to wait for ranks that do not come or fall silent, 60",
-    )  # fmt: skip
-    parser.add_argument(
+    add("--timeout", metavar="S", type=seconds(0.1, 86_400), default=_TIMEOUT_S,
+        help="to wait for ranks that do not come or fall silent, 60")  # fmt: skip
+    add(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="GPUs where there are any"
     )
-    parser.add_argument(
-        "--backend", choices=("auto", "gloo", "nccl"), default="auto",
-        help="nccl on GPUs, gloo elsewhere",
-    )  # fmt: skip
+    add("--backend", choices=("auto", "gloo", "nccl"), default="auto",
+        help="nccl on GPUs, gloo elsewhere")  # fmt: skip
     add_json(parser, "everything")
     add_files(parser, floors="write what the fabric reaches", scenario="write it as a scenario")
-    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)  # of --nproc
+    add("--part", action="store_true", help=argparse.SUPPRESS)  # of --nproc
 
 
 def main(args: argparse.Namespace) -> int:
@@ -89,30 +84,21 @@ def _run(args: argparse.Namespace, plan: ProbePlan) -> Ended:
 def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
     from evenstep.probe.document import document, floors
     from evenstep.probe.findings import judge
+    from evenstep.probe.page import render
 
     judged = judge(outcome)
     found = document(outcome, judged, seconds=args.seconds)
-    if args.json:
-        print_json(found)
-    else:
-        from evenstep.probe.page import render
-
-        print(render(found), end="")
+    show(found, lambda: render(found), as_json=args.json)
     if args.floors is not None:
         files.write(args.floors, json.dumps(floors(outcome), indent=2, allow_nan=False) + "\n")
     if args.scenario is not None:
-        _write_scenario(args.scenario, outcome, judged)
+        from evenstep.probe.scenario import to_toml
+
+        try:
+            files.write(args.scenario, to_toml(outcome, judged))
+        except TraceError as error:
+            say(f"{args.scenario} was not written: {error}")
     return int(bool(judged.findings))
-
-
-def _write_scenario(path: Path, outcome: ProbeResult, judged: Any) -> None:
-    from evenstep.errors import TraceError
-    from evenstep.probe.scenario import to_toml
-
-    try:
-        files.write(path, to_toml(outcome, judged))
-    except TraceError as error:
-        say(f"{path} was not written: {error}")
 
 
 def _progress(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenstep.cli import progress, traces
 from evenstep.cli.arguments import add_json, sizes
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 
 HELP = """Say what a measured run would reach with other numbers of ranks.
 
@@ -25,11 +25,10 @@ ROWS = ("ranks", "throughput", "step time", "CV", "p99", "efficiency")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep project`."""
-    parser.add_argument("traces", metavar="TRACE", nargs="+", type=Path)
-    parser.add_argument(
-        "--ranks", metavar="N,N…", type=sizes, required=True, help="sizes to predict: 8,16,64"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("traces", metavar="TRACE", nargs="+", type=Path)
+    add("--ranks", metavar="N,N…", type=sizes, required=True, help="sizes to predict: 8,16,64")
+    add(
         "--scaling", choices=("weak", "strong"), default="weak",
         help="weak: every rank keeps its batch (default); strong: the same work for more ranks",
     )  # fmt: skip
@@ -38,20 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Project and print."""
-    document = _projected(args)
-    if args.json:
-        print_json(document)
-    else:
-        print("\n".join(_page(document)))
-    return 0
-
-
-def _projected(args: argparse.Namespace) -> dict[str, Any]:
     from evenstep.diagnose.sizes.project import projection
 
     *others, largest = sorted(map(traces.read, args.traces), key=lambda trace: trace.world)
     with progress.ticking(f"projecting {largest.world:,} ranks"):
-        return projection(largest, args.ranks, strong=args.scaling == "strong", others=others)
+        found = projection(largest, args.ranks, strong=args.scaling == "strong", others=others)
+    show(found, lambda: "\n".join(_page(found)), as_json=args.json)
+    return 0
 
 
 # -- as text ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from evenstep.cli.arguments import (
     add_workers,
     whole,
 )
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 
 Row = dict[str, Any]
@@ -31,16 +31,13 @@ MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep reproduce evaluation`."""
-    parser.add_argument("--nodes", metavar="N,…", default="4,8,16,32,64")
-    parser.add_argument("--oversubscription", metavar="R,…", default="1,2,4")
-    parser.add_argument("--placement", metavar="NAME,…", default="packed,scattered")
-    parser.add_argument(
-        "--coordination", metavar="NAME,…", default="slack,paper", help="controllers (slack,paper)"
-    )
+    add = parser.add_argument
+    add("--nodes", metavar="N,…", default="4,8,16,32,64")
+    add("--oversubscription", metavar="R,…", default="1,2,4")
+    add("--placement", metavar="NAME,…", default="packed,scattered")
+    add("--coordination", metavar="NAME,…", default="slack,paper", help="controllers (slack,paper)")
     add_repeats(parser, 5)
-    parser.add_argument(
-        "--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="of each run (400)"
-    )
+    add("--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="of each run (400)")
     add_workers(parser)
     add_files(parser, csv="write the rows")
     add_json(parser, "the rows")
@@ -70,10 +67,7 @@ def main(args: argparse.Namespace) -> int:
     table = evaluation.table(rows)
     document = {"schema": evaluation.SCHEMA, "repeats": args.repeats, "steps": args.steps,
                 "rows": table, "limits": list(evaluation.LIMITS)}  # fmt: skip
-    if args.json:
-        print_json(document)
-    else:
-        print("\n".join(_lines(document)))
+    show(document, lambda: "\n".join(_lines(document)), as_json=args.json)
     if args.csv is not None:
         files.write(args.csv, _csv(table))
     return 0

@@ -12,7 +12,7 @@ from typing import Any
 from evenstep.cli import files
 from evenstep.cli.arguments import add_files, add_json
 from evenstep.cli.progress import counting, ticking
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 
 SCHEMA = "evenstep.table1/1"
@@ -36,18 +36,13 @@ LIMITS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep reproduce table1`."""
+    add = parser.add_argument
     add_json(parser, "the tables")
     add_files(parser, csv="write the rows", svg="draw throughput, CV and a timeline of ranks")
-    parser.add_argument("--seed", type=int, default=101, help="of the first world")
-    parser.add_argument(
-        "--seeds", type=int, default=SEEDS, help=f"worlds averaged, {SEEDS} unless given"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=STEPS, help=f"of each job, {STEPS} unless given"
-    )
-    parser.add_argument(
-        "--refit", action="store_true", help="search the fitted parameters again (minutes)"
-    )
+    add("--seed", type=int, default=101, help="of the first world")
+    add("--seeds", type=int, default=SEEDS, help=f"worlds averaged, {SEEDS} unless given")
+    add("--steps", type=int, default=STEPS, help=f"of each job, {STEPS} unless given")
+    add("--refit", action="store_true", help="search the fitted parameters again (minutes)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -72,10 +67,7 @@ def main(args: argparse.Namespace) -> int:
         "families": families,
         "limits": list(LIMITS),
     }
-    if args.json:
-        print_json(data)
-    else:
-        print("\n".join(_text(data)))
+    show(data, lambda: "\n".join(_text(data)), as_json=args.json)
     if args.csv is not None:
         files.write(args.csv, _csv(families))
     if args.svg is not None:

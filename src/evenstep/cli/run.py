@@ -36,15 +36,12 @@ _ISOLATING = {"I": "isolated mode", "E": "ignored variables", "S": "no site modu
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep run`."""
+    add = parser.add_argument
     env.add_settings(parser)
-    parser.add_argument("--force", action="store_true", help="replace the run that is in DIR")
-    parser.add_argument(
-        "--json", action="store_true", help="print the diagnosis as JSON at the end"
-    )
-    parser.add_argument(
-        "--mpi-shim", action="store_true", help="observe MPI programs that are not Python, too"
-    )
-    parser.add_argument("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
+    add("--force", action="store_true", help="replace the run that is in DIR")
+    add("--json", action="store_true", help="print the diagnosis as JSON at the end")
+    add("--mpi-shim", action="store_true", help="observe MPI programs that are not Python, too")
+    add("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.cli import progress
 from evenstep.cli.arguments import add_json, add_repeats, add_set, add_workers, sizes
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -32,21 +32,16 @@ CONTROL = "strategy.kind=paced"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep scaling`."""
-    parser.add_argument("scenario", metavar="SCENARIO", type=Path)
-    parser.add_argument(
-        "--ranks", metavar="N,N…", type=sizes, help="sizes (halves and doubles of its own)"
-    )
-    parser.add_argument("--strong", action="store_true", help="one batch for all sizes")
+    add = parser.add_argument
+    add("scenario", metavar="SCENARIO", type=Path)
+    add("--ranks", metavar="N,N…", type=sizes, help="sizes (halves and doubles of its own)")
+    add("--strong", action="store_true", help="one batch for all sizes")
     add_set(parser, "change one field for all")
-    parser.add_argument(
-        "--control", metavar="NAME=VALUE", action="append", default=[],
-        help=f"change for the control, or none ({CONTROL})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--target", metavar="N", type=float, help="samples (or steps) to reach: hours and cost"
-    )
-    parser.add_argument("--deadline", metavar="HOURS", type=float, help="cheapest size in time")
-    parser.add_argument("--price", metavar="P", type=float, help="of one GPU for an hour")
+    add("--control", metavar="NAME=VALUE", action="append", default=[],
+        help=f"change for the control, or none ({CONTROL})")  # fmt: skip
+    add("--target", metavar="N", type=float, help="samples (or steps) to reach: hours and cost")
+    add("--deadline", metavar="HOURS", type=float, help="cheapest size in time")
+    add("--price", metavar="P", type=float, help="of one GPU for an hour")
     add_repeats(parser, 1)
     add_workers(parser)
     add_json(parser, "the curve")
@@ -56,12 +51,9 @@ def main(args: argparse.Namespace) -> int:
     """Simulate all sizes and print what they say."""
     _check(args)
     document = _document(args)
-    if args.json:
-        print_json(document)
-    else:
-        from evenstep.report.terminal.scaling_scenario import page
+    from evenstep.report.terminal.scaling import page
 
-        print("\n".join(page(document)))
+    show(document, lambda: "\n".join(page(document)), as_json=args.json)
     return INTERRUPTED if document["partial"] else 0
 
 

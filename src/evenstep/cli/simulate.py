@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import add_files, add_json, add_set
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show, tell_written
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,13 +33,14 @@ _NAMES, _WIDEST = 23, 80  # columns of the list of presets
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep simulate`."""
-    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", type=Path)
+    add = parser.add_argument
+    add("scenario", metavar="SCENARIO", nargs="?", type=Path)
     add_set(parser)
-    parser.add_argument("--out", metavar="RUN", type=Path, help="write the trace as a run folder")
+    add("--out", metavar="RUN", type=Path, help="write the trace as a run folder")
     add_files(parser, html="diagnose it, and write the page to look at")
     add_json(parser, "the result")
-    parser.add_argument("--fields", action="store_true", help="list what a scenario may say")
-    parser.add_argument("--presets", action="store_true", help="list systems and models")
+    add("--fields", action="store_true", help="list what a scenario may say")
+    add("--presets", action="store_true", help="list systems and models")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -58,19 +58,14 @@ def _main(args: argparse.Namespace) -> int:
     if args.fields:
         from evenstep.scenario import fields
 
-        if args.json:
-            print_json(fields.document())
-        else:
-            print(fields.described(), end="")
+        show(fields.document(), fields.described, as_json=args.json)
         return 0
     if args.presets:
         from evenstep.scenario import presets
 
         found = presets.summaries()
-        if args.json:
-            print_json({"schema": "evenstep.presets/1", "presets": found})
-        else:
-            print(_preset_list(found), end="")
+        document = {"schema": "evenstep.presets/1", "presets": found}
+        show(document, lambda: _preset_list(found), as_json=args.json)
         return 0
     if args.scenario is None:
         raise UsageError("name a SCENARIO file, or list the fields of one with --fields")
@@ -82,17 +77,14 @@ def _main(args: argparse.Namespace) -> int:
         result = _simulated(asked, args, folder)
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
+    from evenstep.report.terminal.simulation import off_by, render
     from evenstep.reproduce.published.estimate import estimate
 
     error = estimate(asked)
-    if args.json:
-        print_json(result.to_json() | {"error_estimate": error and asdict(error)})
-    else:
-        from evenstep.report.terminal.simulation import off_by, render
-
-        print(render(result) + off_by(error), end="")
+    document = result.to_json() | {"error_estimate": error and asdict(error)}
+    show(document, lambda: render(result) + off_by(error), as_json=args.json)
     for written in filter(None, (args.html, args.out)):
-        print(f"Wrote {written}", file=sys.stderr)
+        tell_written(written)
     return PARTIAL if result.partial else 0
 
 
@@ -134,21 +126,14 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
     from evenstep.simulate import simulation
 
-    _warn(asked)
+    messages, seconds = simulation.expected(simulation.set_up(asked))
+    progress.announce(f"{messages:,} messages to follow", seconds)
     if folder is not None:
         _make_room(folder, force=args.force)
     with progress.counting("simulated {} of {} steps") as tell:
         if folder is None:
             return simulation.simulate(asked, progress=tell)
         return simulation.simulate_to(folder, asked, progress=tell)
-
-
-def _warn(asked: Scenario) -> None:
-    """Say before a long run about how long it takes."""
-    from evenstep.simulate import simulation
-
-    messages, seconds = simulation.expected(simulation.set_up(asked))
-    progress.announce(f"{messages:,} messages to follow", seconds)
 
 
 def _make_room(path: Path, *, force: bool) -> None:

@@ -43,9 +43,10 @@ WIDEST = 40  # characters of a text in it
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep sql`."""
-    parser.add_argument("query", metavar="QUERY", nargs="?", help="one SELECT")
-    parser.add_argument("run", metavar="RUN", nargs="?", type=Path)
-    parser.add_argument("--tables", action="store_true", help="list tables and columns")
+    add = parser.add_argument
+    add("query", metavar="QUERY", nargs="?", help="one SELECT")
+    add("run", metavar="RUN", nargs="?", type=Path)
+    add("--tables", action="store_true", help="list tables and columns")
     form = parser.add_mutually_exclusive_group()
     add_json(form, "the rows")
     form.add_argument("--csv", action="store_true", help="print the rows as CSV")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from evenstep.cli import files, progress
 from evenstep.cli.arguments import add_files, add_json, add_set, add_workers
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,15 +33,12 @@ _UNITS_NS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "": 1e6, "s": 1e9}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep strategies`."""
-    parser.add_argument("scenario", metavar="SCENARIO", type=Path)
+    add = parser.add_argument
+    add("scenario", metavar="SCENARIO", type=Path)
     add_set(parser)
-    parser.add_argument(
-        "--limit", metavar="NAME=VALUE", action="append", default=[], help="keep to it"
-    )
-    parser.add_argument(
-        "--margins", metavar="AXIS,…", default=",".join(AXES),
-        help="what margins are looked for: " + ", ".join(AXES) + "; or none",
-    )  # fmt: skip
+    add("--limit", metavar="NAME=VALUE", action="append", default=[], help="keep to it")
+    add("--margins", metavar="AXIS,…", default=",".join(AXES),
+        help="what margins are looked for: " + ", ".join(AXES) + "; or none")  # fmt: skip
     add_workers(parser)
     add_files(parser, write="settings for the agent")
     add_json(parser, "the table")
@@ -64,10 +61,7 @@ def main(args: argparse.Namespace) -> int:
         )  # fmt: skip
     from evenstep.report.terminal import decision as decision_table
 
-    if args.json:
-        print_json(table.to_json())
-    else:
-        print(decision_table.render(table), end="")
+    show(table.to_json(), lambda: decision_table.render(table), as_json=args.json)
     if args.write is not None:
         files.write(args.write, decision_table.settings(table))
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from evenstep.cli.arguments import (
     add_set,
     engine_of,
 )
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show, tell_written
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -42,13 +41,12 @@ INTERRUPTED = 130
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep sweep`."""
-    parser.add_argument("scenario", metavar="SCENARIO", type=Path)
-    parser.add_argument(
-        "--vary", metavar="NAME=VALUE,…", action="append", default=[], help="values of one field"
-    )
+    add = parser.add_argument
+    add("scenario", metavar="SCENARIO", type=Path)
+    add("--vary", metavar="NAME=VALUE,…", action="append", default=[], help="values of one field")
     add_set(parser, "change one field for all")
     add_repeats(parser, 1)
-    parser.add_argument("--out", metavar="DIR", type=Path, help="keep results here, and resume")
+    add("--out", metavar="DIR", type=Path, help="keep results here, and resume")
     add_files(parser, html="write a page to look at")
     add_json(parser, "the summary")
     add_engine(parser, workers="one for each core")
@@ -81,19 +79,24 @@ def main(args: argparse.Namespace) -> int:
     finally:
         if folder is not None and rows:
             written = folder.write_results(rows)
-    document = _document(plan, summed_up(rows, [axis.field for axis in axes]), len(rows))
-    if args.json:
-        print_json(document)
-    else:
-        print(_page(document))
+    document = {
+        "schema": "evenstep.sweep/1",
+        "vary": {axis.field: list(axis.values) for axis in plan.axes},
+        "repeats": plan.repeats,
+        "simulations": len(plan.units),
+        "finished": len(rows),
+        "partial": len(rows) < len(plan.units),
+        "combinations": summed_up(rows, [axis.field for axis in axes]),
+    }
+    show(document, lambda: _page(document), as_json=args.json)
     if args.html is not None:
         from evenstep.report.page import sweep_page
 
         name = str(data.get("name") or args.scenario.stem)
         sweep_page.write(document, name, args.html, force=args.force)
-        print(f"Wrote {args.html}", file=sys.stderr)
+        tell_written(args.html)
     if written is not None:
-        print(f"Wrote {written}", file=sys.stderr)
+        tell_written(written)
     return INTERRUPTED if document["partial"] else 0
 
 
@@ -111,37 +114,16 @@ def _carry_out(
     if known:
         print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
     progress.announce(f"{len(left)} simulations", expected_s(left) / usable_cores())
-    keep = rows.append if folder is None else _kept(rows, folder)
     try:
         with closing(carried(left, carrier)) as finished, progress.counting() as tell:
             for row in finished:
-                keep(row)
+                rows.append(row)
+                if folder is not None:
+                    folder.add(row)
                 tell(len(rows), len(plan.units))
     except KeyboardInterrupt:
         kept = "kept" if folder is not None else "shown"
         print(f"\ninterrupted: the {len(rows)} finished ones are {kept}", file=sys.stderr)
-
-
-def _kept(rows: list[dict[str, Any]], folder: SweepFolder) -> Callable[[dict[str, Any]], None]:
-    """What puts a row down where it lasts, too."""
-
-    def keep(row: dict[str, Any]) -> None:
-        rows.append(row)
-        folder.add(row)
-
-    return keep
-
-
-def _document(plan: SweepPlan, summary: list[dict[str, Any]], finished: int) -> dict[str, Any]:
-    return {
-        "schema": "evenstep.sweep/1",
-        "vary": {axis.field: list(axis.values) for axis in plan.axes},
-        "repeats": plan.repeats,
-        "simulations": len(plan.units),
-        "finished": finished,
-        "partial": finished < len(plan.units),
-        "combinations": summary,
-    }
 
 
 # -- as text ---------------------------------------------------------------------------------------
@@ -154,15 +136,8 @@ def _page(document: dict[str, Any]) -> str:
     entries = document["combinations"]
     if not entries:
         return "nothing was finished"
-    heads = [
-        *(name.rpartition(".")[2] for name in entries[0]["varied"]),
-        "ranks",
-        entries[0]["unit"],
-        "step",
-        "CV",
-        "p99",
-        "eff.",
-    ]
+    names = [name.rpartition(".")[2] for name in entries[0]["varied"]]
+    heads = [*names, "ranks", entries[0]["unit"], "step", "CV", "p99", "eff."]
     lines = table([heads, *map(_cells, entries)])
     if document["repeats"] > 1:
         lines.append(f"± is a 95 % interval of the mean over {document['repeats']} seeds")
@@ -170,7 +145,7 @@ def _page(document: dict[str, Any]) -> str:
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
-    from evenstep.report.terminal.simulation import precise
+    from evenstep.report.terminal.style import precise
 
     rate, cv = entry["throughput"], entry["step_cv"]
     spread = "" if rate["low"] is None else f" ±{rate['high'] - rate['value']:.2g}"

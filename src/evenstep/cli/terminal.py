@@ -8,12 +8,22 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
 def print_json(document: Any) -> None:
     """A result as JSON on standard output; plain ASCII, whatever the terminal's encoding."""
     print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def show(document: Any, render: Callable[[], str], *, as_json: bool) -> None:
+    """A result on standard output: as JSON, or as the text that it is rendered to."""
+    if as_json:
+        print_json(document)
+    else:
+        print(render().rstrip("\n"))
 
 
 def say(message: str, *, who: str = "evenstep") -> None:
@@ -23,6 +33,11 @@ def say(message: str, *, who: str = "evenstep") -> None:
         width = shutil.get_terminal_size().columns
         text = "\n".join(_filled(line, width) for line in text.splitlines())
     print(text, file=sys.stderr, flush=True)
+
+
+def tell_written(path: Path | str, note: str = "") -> None:
+    """The last line: which file there is now."""
+    print(f"Wrote {path}{note}", file=sys.stderr, flush=True)
 
 
 def _filled(line: str, width: int) -> str:

@@ -37,20 +37,15 @@ RESTART_PATIENCE_S = 30.0  # after the end of all ranks, for another attempt
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep watch`."""
-    parser.add_argument("run", metavar="RUN", type=Path)
-    parser.add_argument("--once", action="store_true", help="show it as it is now, and end")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON at every look")
-    parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1")
-    parser.add_argument(
-        "--aggregate", action="store_true", help="sum up this node's ranks for other watchers"
-    )
-    parser.add_argument(
-        "--into", metavar="DIR", type=Path, help="of --aggregate: the folder those watch"
-    )
-    parser.add_argument(
-        "--port", metavar="N", type=_port, default=0, help="of the page; a free one unless given"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("run", metavar="RUN", type=Path)
+    add("--once", action="store_true", help="show it as it is now, and end")
+    add("--json", action="store_true", help="print a line of JSON at every look")
+    add("--web", action="store_true", help="serve a page on 127.0.0.1")
+    add("--aggregate", action="store_true", help="sum up this node's ranks for other watchers")
+    add("--into", metavar="DIR", type=Path, help="of --aggregate: the folder those watch")
+    add("--port", metavar="N", type=_port, default=0, help="of the page; a free one unless given")
+    add(
         "--every",
         metavar="SECONDS",
         type=seconds(0.1, 3600),

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from evenstep.documents import Document, Meta
+from evenstep.trace.spool.toml import read_toml
+
+#: Of each subject its source, and what may be wrong with it.
+TEXTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = read_toml(
+    Path(__file__).with_name("checks.toml")
+)
 
 
 class Severity(IntEnum):
@@ -37,38 +44,32 @@ class Check(Document):
     source: Annotated[str | None, Meta("Who says so.")] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Checks of one name, before their severity is known."""
+def wrong(what: str, /, **facts: object) -> Check:
+    """What `checks.toml` says under this name (network.mtu.small), these facts put in."""
+    name, _, case = what.rpartition(".")
+    severity, *texts = _texts(name)[case]
+    told = {key: listed(fact) if isinstance(fact, list) else fact for key, fact in facts.items()}
+    found, why, mend = (text.format(**told) for text in texts[:3])
+    source = texts[3] if len(texts) > 3 else _texts(name)["source"]
+    return Check(
+        name=name, severity=Severity[severity.upper()], found=found, why=why, mend=mend,
+        source=source,
+    )  # fmt: skip
 
-    name: str
-    source: str | None = None
 
-    def ok(self, found: str) -> Check:
-        """As it should be."""
-        return Check(name=self.name, severity=Severity.OK, found=found, source=self.source)
+def fine(name: str, found: str) -> Check:
+    """As it should be."""
+    return Check(name=name, severity=Severity.OK, found=found, source=_texts(name)["source"])
 
-    def skipped(self, reason: str) -> Check:
-        """Not checked, and why."""
-        return Check(name=self.name, severity=Severity.SKIPPED, found=reason)
 
-    def advice(self, found: str, why: str, mend: str) -> Check:
-        """Works, and could be better."""
-        return self.of(Severity.ADVICE, found, why, mend)
+def skipped(name: str, reason: str) -> Check:
+    """Not checked, and why."""
+    return Check(name=name, severity=Severity.SKIPPED, found=reason)
 
-    def warning(self, found: str, why: str, mend: str) -> Check:
-        """Likely costs time."""
-        return self.of(Severity.WARNING, found, why, mend)
 
-    def problem(self, found: str, why: str, mend: str) -> Check:
-        """Costs time or fails."""
-        return self.of(Severity.PROBLEM, found, why, mend)
-
-    def of(self, severity: Severity, found: str, why: str, mend: str | None) -> Check:
-        """With a severity that was found out."""
-        return Check(
-            name=self.name, severity=severity, found=found, why=why, mend=mend, source=self.source
-        )
+def _texts(name: str) -> Mapping[str, Any]:
+    room, _, question = name.partition(".")
+    return TEXTS[room][question]
 
 
 def or_ok(checks: Iterable[Check], fine: Check) -> Iterator[Check]:

@@ -19,11 +19,10 @@ from evenstep.doctor import (
     pcie,
     processors,
     topology,
-    topology_matrix,
     variables,
     versions,
 )
-from evenstep.doctor.check import Check, Severity, Subject
+from evenstep.doctor.check import Check, Severity, skipped
 from evenstep.doctor.host import Host
 from evenstep.documents import Document, Meta, Natural
 from evenstep.host.locality import locality
@@ -83,7 +82,7 @@ def examine(
     found: list[Check] = list(also)
     seen: list[topology.Topology] = []
     if given.matrix is not None:
-        seen.append(topology_matrix.load(given.matrix))
+        seen.append(topology.load(given.matrix))
     if given.lstopo is not None:
         told, links = lstopo.load(given.lstopo)
         seen.append(told)
@@ -112,5 +111,5 @@ def _made(name: str, checks: Callable[[Host], Iterable[Check]], host: Host) -> l
     try:
         made.extend(checks(host))
     except (OSError, NvmlError) as error:
-        made.append(Subject(f"{name}.rest").skipped(str(error)))
+        made.append(skipped(f"{name}.rest", str(error)))
     return made

@@ -6,15 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from evenstep.doctor.check import Check, Subject
+from evenstep.doctor.check import Check, fine, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.sources.infiniband import ports
 from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 
-_SHARED = Subject("limits.shared_memory", "NVIDIA container documentation, --shm-size=1g")
-_LOCKED = Subject("limits.locked_memory", "NCCL user guide, Networking Troubleshooting")
-_FILES = Subject("limits.open_files", "torch.multiprocessing documentation, sharing strategies")
-_SPOOL = Subject("limits.spool", "evenstep's design, rule 3")
 _CONTAINER_DEFAULT_BYTES = 67_108_864  # Docker's and Kubernetes' /dev/shm: 64 MiB
 _WANTED_BYTES = 1_073_741_824  # what NVIDIA's containers ask for
 _FEW_FILES = 4_096
@@ -33,25 +29,17 @@ def _shared(host: Host) -> Check:
     try:
         space = host.statvfs(host.root / "dev/shm")
     except OSError:
-        return _SHARED.skipped("there is no /dev/shm")
+        return skipped("limits.shared_memory", "there is no /dev/shm")
     size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
     said = f"/dev/shm holds {size / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
     mend = (
         "docker run --shm-size=1g --ulimit memlock=-1 …; Kubernetes: an emptyDir of medium Memory"
     )
     if size <= _CONTAINER_DEFAULT_BYTES:
-        return _SHARED.problem(
-            said,
-            "NCCL and torch's loaders pass data there; what does not fit ends in a bus error",
-            mend,
-        )
+        return wrong("limits.shared_memory.small", said=said, mend=mend)
     if free < _WANTED_BYTES:
-        return _SHARED.warning(
-            said,
-            "NCCL and torch's loaders pass data there, about 1 GB for a node",
-            f"{mend}; ls -l /dev/shm shows what was left behind",
-        )
-    return _SHARED.ok(said)
+        return wrong("limits.shared_memory.full", said=said, mend=mend)
+    return fine("limits.shared_memory", said)
 
 
 def limit(host: Host, name: str) -> tuple[int | None, int | None] | None:
@@ -67,35 +55,25 @@ def limit(host: Host, name: str) -> tuple[int | None, int | None] | None:
 def _locked(host: Host) -> Check:
     found = limit(host, "Max locked memory")
     if found is None:
-        return _LOCKED.skipped("/proc/self/limits cannot be read")
+        return skipped("limits.locked_memory", "/proc/self/limits cannot be read")
     soft = found[0]
     if soft is None:
-        return _LOCKED.ok("unlimited")
+        return fine("limits.locked_memory", "unlimited")
     said = f"{soft / 1e6:.3g} MB"
     if ports(str(host.root)):
-        return _LOCKED.problem(
-            said,
-            "RDMA registers its buffers as locked memory: ibv_reg_mr or ibv_create_qp will fail",
-            "ulimit -l unlimited; for good: '* - memlock unlimited' in /etc/security/limits.conf, "
-            "and LimitMEMLOCK=infinity for slurmd",
-        )
-    return _LOCKED.ok(f"{said}; without RDMA here it is enough")
+        return wrong("limits.locked_memory.locked", said=said)
+    return fine("limits.locked_memory", f"{said}; without RDMA here it is enough")
 
 
 def _files(host: Host) -> Check:
     found = limit(host, "Max open files")
     if found is None:
-        return _FILES.skipped("/proc/self/limits cannot be read")
+        return skipped("limits.open_files", "/proc/self/limits cannot be read")
     soft, hard = found
     if soft is not None and soft < _FEW_FILES:
         wanted = 65_536 if hard is None else min(hard, 65_536)
-        return _FILES.warning(
-            f"{soft} for a process, at most {hard or 'unlimited'}",
-            "sockets to all other ranks and tensors of loaders each take one: 'Too many open "
-            "files'",
-            f"ulimit -n {wanted}",
-        )
-    return _FILES.ok("unlimited" if soft is None else str(soft))
+        return wrong("limits.open_files.few", soft=soft, hard=hard or "unlimited", wanted=wanted)
+    return fine("limits.open_files", "unlimited" if soft is None else str(soft))
 
 
 def _spool(host: Host) -> Check:
@@ -104,23 +82,16 @@ def _spool(host: Host) -> Check:
     folder = _existing(host.spool.absolute())
     kind = filesystem_type(folder, mounts or "")
     if not kind:
-        return _SPOOL.skipped(f"the filesystem of {folder} cannot be told")
+        return skipped("limits.spool", f"the filesystem of {folder} cannot be told")
     unfit = unfit_for_mapping(kind)
     free = _free_bytes(host, folder)
     needed = _SPOOL_BYTES * (host.ranks or 1)
     if free is not None and free < needed:
-        return _SPOOL.problem(
-            f"{folder} has {free / 1e6:.0f} MB free; {needed / 1e6:.0f} MB are needed",
-            "evenstep allocates a trace before it writes it, and will refuse",
-            "EVENSTEP_OUT=/path/with/space, or evenstep run --out there",
-        )
+        room = {"free_mb": free / 1e6, "needed_mb": needed / 1e6}
+        return wrong("limits.spool.full", folder=folder, **room)
     if unfit:
-        return _SPOOL.advice(
-            f"{folder}: {unfit}",
-            "traces are then written through a buffer: the last second of a killed rank is lost",
-            "EVENSTEP_OUT=/local/disk/run, and copy it at the end",
-        )
-    return _SPOOL.ok(f"{folder} is on {kind}")
+        return wrong("limits.spool.unfit", folder=folder, unfit=unfit)
+    return fine("limits.spool", f"{folder} is on {kind}")
 
 
 def _existing(folder: Path) -> Path:

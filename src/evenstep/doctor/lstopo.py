@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as Xml
 
-from evenstep.doctor.check import Check, Subject, listed, or_ok
+from evenstep.doctor.check import Check, fine, listed, or_ok, wrong
 from evenstep.doctor.topology import Topology
 from evenstep.errors import UsageError
 
@@ -17,7 +17,6 @@ _DEPTH = 200  # of a tree that is one
 _OPEN_FABRICS, _NETWORK = ("3", "OpenFabrics"), ("2", "Network")
 _GPU_CLASSES = ("0300", "0302", "0380", "1200")
 _NET_CLASSES = ("0200", "0207")
-_LINKS = Subject("topology.links", "hwloc documentation, PCI link speed in GB/s")
 
 
 class PciDevice(NamedTuple):
@@ -175,10 +174,6 @@ def link_checks(tree: Tree, place: str) -> Iterator[Check]:
         slower = [f"{word} {name} {gBps:.3g} GB/s" for name, gBps in speeds.items() if gBps < most]
         if slower:
             found.append(
-                _LINKS.warning(
-                    f"{listed(slower)}, others {most:.3g} GB/s in {place}",
-                    "fewer lanes or lower speed hold the others up; idle GPUs lower theirs",
-                    "lspci -vv -s ADDRESS | grep -E 'LnkCap|LnkSta' during a job",
-                )
+                wrong("topology.links.slower", slower=listed(slower), most=most, place=place)
             )
-    yield from or_ok(found, _LINKS.ok(f"equally fast in {place}"))
+    yield from or_ok(found, fine("topology.links", f"equally fast in {place}"))

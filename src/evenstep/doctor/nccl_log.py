@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evenstep.doctor import contradictions, variables
-from evenstep.doctor.check import Check, Subject, listed, or_ok
+from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.errors import UsageError
 from evenstep.importers.content import SourceFile, content
 from evenstep.importers.nccl import debug as nccl_debug
 
-_NETWORK = Subject("nccl_log.network", "NCCL user guide, Logging")
-_DIRECT = Subject("nccl_log.gpu_direct_rdma", "NCCL user guide, GPU-to-NIC communication")
-_WITHIN = Subject("nccl_log.within_node", "NCCL user guide, GPU-to-GPU communication")
-_WARNINGS = Subject("nccl_log.warnings", "NCCL user guide, Troubleshooting")
-_WHOLE = Subject("nccl_log.whole", "evenstep's reader of these logs")
 _HEAD_BYTES = 65_536
 _MOST_WARNINGS = 5
 MOST_BYTES = 1_000_000_000
@@ -39,7 +35,7 @@ def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
     yield _network(facts, place)
     yield _direct(facts, place)
     yield _within(facts, place)
-    yield from or_ok(_warnings(facts, place), _WARNINGS.ok(f"none in {place}"))
+    yield from or_ok(_warnings(facts, place), fine("nccl_log.warnings", f"none in {place}"))
     yield _whole(facts, place)
     yield from _settings(facts, place, host)
 
@@ -50,28 +46,23 @@ def _network(facts: Mapping[str, Any], place: str) -> Check:
     )
     adapters = sorted({nic for nics in facts["nics"].values() for nic in nics})
     if said is None:
-        return _NETWORK.skipped(f"{place} names no network (a job on one node needs none)")
-    if said.lower().startswith("socket"):
-        return _NETWORK.warning(
-            f"NCCL used TCP sockets over {listed(adapters) or 'an interface'} in {place}",
-            "no RDMA adapter or plugin was found or let: bandwidth costs cores, latency is tens "
-            "of microseconds",
-            "ibstat shows the adapters; libibverbs and a network plugin must be in the container",
+        return skipped(
+            "nccl_log.network", f"{place} names no network (a job on one node needs none)"
         )
-    return _NETWORK.ok(f"{said} over {listed(adapters) or 'adapters it does not name'} in {place}")
+    if said.lower().startswith("socket"):
+        names = adapters or "an interface"
+        return wrong("nccl_log.network.sockets", adapters=names, place=place)
+    names = listed(adapters) or "adapters it does not name"
+    return fine("nccl_log.network", f"{said} over {names} in {place}")
 
 
 def _direct(facts: Mapping[str, Any], place: str) -> Check:
     direct = facts["gpu_direct_rdma"]
     if direct is None:
-        return _DIRECT.skipped(f"{place} does not say whether it is used")
+        return skipped("nccl_log.gpu_direct_rdma", f"{place} does not say whether it is used")
     if not direct:
-        return _DIRECT.warning(
-            f"not used in {place}",
-            "every byte between nodes passes through host memory",
-            "modprobe nvidia-peermem; NCCL_NET_GDR_LEVEL=SYS if GPUs and adapters are far apart",
-        )
-    return _DIRECT.ok(f"used in {place}")
+        return wrong("nccl_log.gpu_direct_rdma.off", place=place)
+    return fine("nccl_log.gpu_direct_rdma", f"used in {place}")
 
 
 def _within(facts: Mapping[str, Any], place: str) -> Check:
@@ -79,35 +70,27 @@ def _within(facts: Mapping[str, Any], place: str) -> Check:
     near = sum(n for way, n in ways.items() if way.startswith("P2P"))
     shared = sum(n for way, n in ways.items() if way.startswith("SHM"))
     if not near and not shared:
-        return _WITHIN.skipped(f"{place} shows no channel within a node")
+        return skipped("nccl_log.within_node", f"{place} shows no channel within a node")
     if shared:
-        return _WITHIN.warning(
-            f"{shared} of {near + shared} channels within nodes use shared memory in {place}",
-            "these GPUs cannot, or may not, reach each other's memory directly",
-            "nvidia-smi topo -p2p n; check NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and ACS",
-        )
-    return _WITHIN.ok(f"{near} channels, all GPU to GPU in {place}")
+        counts = {"shared": shared, "channels": near + shared}
+        return wrong("nccl_log.within_node.shared", place=place, **counts)
+    return fine("nccl_log.within_node", f"{near} channels, all GPU to GPU in {place}")
 
 
 def _warnings(facts: Mapping[str, Any], place: str) -> Iterator[Check]:
     for one in facts["warnings"][:_MOST_WARNINGS]:
         times = f" ({one['times']} times)" if one["times"] > 1 else ""
-        yield _WARNINGS.warning(
-            f"{place}: {one['text']}{times}",
-            "NCCL warns when a call has failed or it goes on with less",
-            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET shows what came before it",
-        )
+        yield wrong("nccl_log.warnings.warned", place=place, text=one["text"], times=times)
 
 
 def _whole(facts: Mapping[str, Any], place: str) -> Check:
     world, heard = facts["world"], len(facts["ranks"])
     if world and heard < world:
-        return _WHOLE.advice(
-            f"{place} has lines of {heard} of {world} ranks",
-            "what is wrong on the others does not show",
-            "NCCL_DEBUG_FILE=nccl.%h.%p.log on all ranks; give them joined: cat nccl.*.log",
-        )
-    return _WHOLE.ok(f"{heard} ranks, NCCL {facts['version'] or 'of a version it does not tell'}")
+        return wrong("nccl_log.whole.part", place=place, heard=heard, world=world)
+    return fine(
+        "nccl_log.whole",
+        f"{heard} ranks, NCCL {facts['version'] or 'of a version it does not tell'}",
+    )
 
 
 def _settings(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
@@ -115,6 +98,4 @@ def _settings(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Chec
     there = host.elsewhere(facts["environment"])
     for check in (*variables.checks(there), *contradictions.checks(there)):
         if check.why:
-            yield Subject(f"nccl_log.{check.name}", check.source).of(
-                check.severity, f"{check.found} in {place}", check.why, check.mend
-            )
+            yield replace(check, name=f"nccl_log.{check.name}", found=f"{check.found} in {place}")

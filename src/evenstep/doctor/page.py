@@ -2,96 +2,68 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from evenstep.doctor.check import Check, Severity
 from evenstep.doctor.examination import Examination
-from evenstep.report.terminal.style import wants_color
+from evenstep.report.terminal.style import Style
+from evenstep.words import printable
 
-_NARROWEST, _WIDEST = 40, 100
-_INDENT = " " * 9
 _COLORS = {Severity.PROBLEM: "1;31", Severity.WARNING: "33", Severity.ADVICE: "36"}
 _COUNTED = {
     Severity.PROBLEM: ("problem", "problems"),
     Severity.WARNING: ("warning", "warnings"),
     Severity.ADVICE: ("piece of advice", "pieces of advice"),
 }
+_WORD = 9  # columns of a severity, before what was found
 
 
 def render(
     found: Examination, *, every: bool = False, width: int | None = None, color: bool | None = None
 ) -> str:
     """The examination as text of at most `width` columns. `every`: what is fine at length too."""
-    columns = width or shutil.get_terminal_size((80, 24)).columns
-    page = _Page(max(min(columns, _WIDEST), _NARROWEST), wants_color() if color is None else color)
-    lines = [*page.head(found)]
-    for severity in (Severity.PROBLEM, Severity.WARNING, Severity.ADVICE):
-        for check in found.checks:
-            if check.severity == severity:
-                lines += ["", *page.wrong(check)]
-    fine = [check for check in found.checks if check.severity == Severity.OK]
-    unknown = [check for check in found.checks if check.severity == Severity.SKIPPED]
-    lines += page.short("fine", fine, every=every)
-    lines += page.short("not checked", unknown, every=True)
+    style = Style.of(width, color)
+    by_severity = {
+        one: [check for check in found.checks if check.severity == one] for one in Severity
+    }
+    fine, unknown = by_severity[Severity.OK], by_severity[Severity.SKIPPED]
+    parts = [
+        f"{len(by_severity[one])} {words[len(by_severity[one]) != 1]}"
+        for one, words in _COUNTED.items()
+        if by_severity[one]
+    ]
+    lines = style.wrap(
+        f"{printable(found.host)}: {', '.join(parts) or 'nothing is wrong'}; {len(fine)} checks "
+        f"are fine, {len(unknown)} could not be made."
+    )
+    for check in (check for one in _COUNTED for check in by_severity[one]):
+        lines += ["", *_explained(check, style)]
+    lines += _short("fine", fine, style, every=every)
+    lines += _short("not checked", unknown, style, every=True)
     return "\n".join(lines) + "\n"
 
 
-class _Page:
-    """Width and colour."""
+def _explained(check: Check, style: Style) -> Iterator[str]:
+    """What, why, and how to mend it."""
+    word = check.severity.word
+    first, *rest = style.wrap(printable(f"{check.name}: {check.found}"), first=word, indent=_WORD)
+    yield style.paint(word, _COLORS[check.severity]) + first[len(word) :]
+    yield from rest
+    for label, text in (("why", check.why), ("mend", check.mend), ("from", check.source)):
+        if text:
+            head = " " * _WORD + label
+            yield from style.wrap(printable(text), first=head, indent=_WORD + 6)
 
-    def __init__(self, width: int, color: bool) -> None:
-        self.width, self.color = width, color
 
-    def head(self, found: Examination) -> Iterator[str]:
-        counts = Counter(check.severity for check in found.checks)
-        parts = [
-            f"{counts[severity]} {words[counts[severity] != 1]}"
-            for severity, words in _COUNTED.items()
-            if counts[severity]
-        ]
-        said = ", ".join(parts) or "nothing is wrong"
-        fine, unknown = counts[Severity.OK], counts[Severity.SKIPPED]
-        yield from self.wrap(
-            f"{found.host}: {said}; {fine} checks are fine, {unknown} could not be made.", ""
-        )
-
-    def wrong(self, check: Check) -> Iterator[str]:
-        """What, why, and how to mend it."""
-        first, *rest = self.wrap(f"{check.name}: {check.found}", _INDENT)
-        yield self.paint(f"{check.severity.word:<8}", _COLORS[check.severity]) + first[8:]
-        yield from rest
-        for label, text in (("why", check.why), ("mend", check.mend), ("from", check.source)):
-            if text:
-                yield from self.labelled(label, text)
-
-    def labelled(self, label: str, text: str) -> Iterator[str]:
-        wrapped = self.wrap(text, f"{_INDENT}      ")
-        yield f"{_INDENT}{label:<5} " + wrapped[0].lstrip() if wrapped else ""
-        yield from wrapped[1:]
-
-    def short(self, title: str, checks: Iterable[Check], *, every: bool) -> Iterator[str]:
-        """One line each, or all in one paragraph."""
-        listed = list(checks)
-        if not listed:
-            return
-        yield ""
-        if every:
-            yield f"{title}:"
-            for check in listed:
-                yield from self.wrap(f"{check.name}: {check.found}", "  ", hanging="    ")
-        else:
-            names = ", ".join(dict.fromkeys(check.name for check in listed))
-            yield from self.wrap(f"{title}: {names}", "")
-
-    def wrap(self, text: str, indent: str, hanging: str | None = None) -> list[str]:
-        clean = "".join(c if c.isprintable() else " " for c in text)
-        return textwrap.wrap(
-            clean, self.width, initial_indent=indent,
-            subsequent_indent=indent if hanging is None else hanging, break_on_hyphens=False,
-        )  # fmt: skip
-
-    def paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
+def _short(title: str, checks: Sequence[Check], style: Style, *, every: bool) -> Iterator[str]:
+    """One line each, or all in one paragraph."""
+    if not checks:
+        return
+    yield ""
+    if every:
+        yield f"{title}:"
+        for check in checks:
+            text = printable(f"{check.name}: {check.found}")
+            yield from style.wrap(text, first="  ", indent=2)
+    else:
+        yield from style.wrap(f"{title}: {', '.join(dict.fromkeys(c.name for c in checks))}")

@@ -8,17 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from evenstep.doctor.check import Check, Subject, listed, or_ok
+from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.pci import PciPlace
 from evenstep.host.sources.infiniband import ports
 from evenstep.host.sysfs import read_int, read_text
 
-_LINKS = Subject(
-    "pcie.links", "PCI Express Base Specification, Link Status; Linux kernel, sysfs-bus-pci"
-)
-_ACS = Subject("pcie.access_control", "NCCL user guide, PCI Access Control Services (ACS)")
-_DIRECT = Subject("pcie.gpu_direct_rdma", "NCCL user guide, GPU-to-NIC communication")
 _DEVICES = "sys/bus/pci/devices"
 _GPU_CLASSES, _NET_CLASSES, _BRIDGE = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207), 0x0604
 _NVIDIA = 0x10DE
@@ -26,37 +21,47 @@ _EXTENDED, _ACS_CAPABILITY, _ACS_CONTROL = 0x100, 0x000D, 6  # offsets of PCIe 6
 _REDIRECTING = 0x001D  # source validation, P2P request and completion redirect, upstream forwarding
 
 
+class LinkRate(NamedTuple):
+    """How wide and fast a link is; 0 where it is not told."""
+
+    lanes: int
+    speed: float  # GT/s of a lane
+
+    @classmethod
+    def of(cls, device: Path | None, which: str) -> LinkRate:
+        """What the kernel says: 255 lanes and a speed that is no number are unknown."""
+        if device is None:
+            return cls(0, 0.0)
+        lanes = read_int(str(device / f"{which}_link_width")) or 0
+        text = read_text(str(device / f"{which}_link_speed")) or ""
+        match = re.match(r"([\d.]{1,8}) GT/s", text)  # "16.0 GT/s PCIe", "Unknown"
+        return cls(lanes if lanes < 255 else 0, float(match[1]) if match else 0.0)
+
+
 class PcieLink(NamedTuple):
     """A device's link: what it runs at, what it could, what its slot could."""
 
+    kind: str
     address: str
-    gpu: bool
-    lanes: int
-    most_lanes: int
-    slot_lanes: int
-    speed: float  # GT/s of a lane
-    most_speed: float
-    slot_speed: float
+    now: LinkRate
+    most: LinkRate
+    slot: LinkRate
 
     @property
-    def fitting_lanes(self) -> int:
+    def fitting(self) -> LinkRate:
         """What device and slot can do together."""
-        return min(self.most_lanes, self.slot_lanes or self.most_lanes)
-
-    @property
-    def fitting_speed(self) -> float:
-        """What device and slot can do together."""
-        return min(self.most_speed, self.slot_speed or self.most_speed)
+        (lanes, speed), slot = self.most, self.slot
+        return LinkRate(min(lanes, slot.lanes or lanes), min(speed, slot.speed or speed))
 
 
 def checks(host: Host) -> Iterator[Check]:
     """All of them."""
     found = links(host)
     if found:
-        fine = f"{len(found)} GPUs and adapters run at full width and speed"
-        yield from or_ok((c for link in found for c in _link(link)), _LINKS.ok(fine))
+        said = f"{len(found)} GPUs and adapters run at full width and speed"
+        yield from or_ok((c for link in found for c in _link(link)), fine("pcie.links", said))
     else:
-        yield _LINKS.skipped("no GPU or adapter tells its link (usual for virtual ones)")
+        yield skipped("pcie.links", "no GPU or adapter tells its link (usual for virtual ones)")
     yield _access_control(host)
     yield _gpu_direct(host)
 
@@ -69,68 +74,23 @@ def links(host: Host) -> list[PcieLink]:
         kind = (read_int(str(base / address / "class")) or 0) >> 8
         place = PciPlace.of(str(base / address))
         if kind in (*_GPU_CLASSES, *_NET_CLASSES) and place is not None:
-            found.append(_read(base, place, gpu=kind in _GPU_CLASSES))
-    return [link for link in found if link.lanes > 0 and link.most_lanes > 0]
-
-
-def _read(base: Path, place: PciPlace, *, gpu: bool) -> PcieLink:
-    device = base / place.address
-    slot = base / place.bridges[-1] if place.bridges else None
-    return PcieLink(
-        address=place.address,
-        gpu=gpu,
-        lanes=_lanes(device, "current"),
-        most_lanes=_lanes(device, "max"),
-        slot_lanes=_lanes(slot, "max"),
-        speed=_speed(device, "current"),
-        most_speed=_speed(device, "max"),
-        slot_speed=_speed(slot, "max"),
-    )
-
-
-def _lanes(device: Path | None, which: str) -> int:
-    """Lanes; 0 where it is not told. 255 stands for "unknown" in the kernel."""
-    lanes = read_int(str(device / f"{which}_link_width")) if device else None
-    return lanes if lanes and lanes < 255 else 0
-
-
-def _speed(device: Path | None, which: str) -> float:
-    """GT/s; 0 where it is not told: "16.0 GT/s PCIe", "Unknown"."""
-    text = read_text(str(device / f"{which}_link_speed")) if device else None
-    match = re.match(r"([\d.]{1,8}) GT/s", text or "")
-    return float(match[1]) if match else 0.0
+            device, above = base / address, place.bridges[-1:]
+            rates = LinkRate.of(device, "current"), LinkRate.of(device, "max")
+            slot = LinkRate.of(base / above[0] if above else None, "max")
+            name = "GPU" if kind in _GPU_CLASSES else "adapter"
+            found.append(PcieLink(name, place.address, *rates, slot))
+    return [link for link in found if link.now.lanes > 0 and link.most.lanes > 0]
 
 
 def _link(link: PcieLink) -> Iterator[Check]:
-    kind = "GPU" if link.gpu else "adapter"
-    look = f"lspci -vv -s {link.address} | grep -E 'LnkCap|LnkSta'"
-    if link.lanes < link.fitting_lanes:
-        yield _LINKS.problem(
-            f"{kind} {link.address} runs on {link.lanes} of {link.fitting_lanes} lanes",
-            f"its bandwidth is {link.lanes / link.fitting_lanes:.0%} of what it should be",
-            f"{look}; reseat the card or its riser, then look for AER errors in dmesg",
-        )
-    if 0 < link.speed < link.fitting_speed:
-        said = f"{kind} {link.address} runs at {link.speed:g} of {link.fitting_speed:g} GT/s"
-        if link.gpu:
-            yield _LINKS.advice(
-                said,
-                "idle GPUs lower their link by themselves; under load it must be at full speed",
-                f"during a job: {look}",
-            )
-        else:
-            yield _LINKS.problem(
-                said,
-                f"its bandwidth is {link.speed / link.fitting_speed:.0%} of what it should be",
-                f"{look}; reseat the card, then look for AER errors in dmesg",
-            )
-    if link.fitting_lanes < link.most_lanes or 0 < link.fitting_speed < link.most_speed:
-        yield _LINKS.advice(
-            f"{kind} {link.address} could use {link.most_lanes} lanes at {link.most_speed:g} GT/s, "
-            f"its slot gives {link.fitting_lanes} at {link.fitting_speed:g} GT/s",
-            "the slot is the limit, not the card",
-            "nothing in software; another slot may be wider",
-        )
+    fitting = link.fitting
+    if link.now.lanes < fitting.lanes:
+        yield wrong("pcie.links.lanes", link=link, share=link.now.lanes / fitting.lanes)
+    if 0 < link.now.speed < fitting.speed:
+        what = "idle" if link.kind == "GPU" else "speed"
+        yield wrong(f"pcie.links.{what}", link=link, share=link.now.speed / fitting.speed)
+    if fitting.lanes < link.most.lanes or 0 < fitting.speed < link.most.speed:
+        yield wrong("pcie.links.slot", link=link)
 
 
 # -- between devices -------------------------------------------------------------------------------
@@ -145,18 +105,16 @@ def _access_control(host: Host) -> Check:
         if (read_int(str(base / address / "class")) or 0) >> 8 == _BRIDGE
     ]
     if not bridges or not host.gpu_count:
-        return _ACS.skipped("there are no PCIe bridges with GPUs behind them here")
+        return skipped(
+            "pcie.access_control", "there are no PCIe bridges with GPUs behind them here"
+        )
     controls = [access_control(base / address / "config") for address in bridges]
     if all(control is None for control in controls):
-        return _ACS.skipped("PCI registers cannot be read; try as root")
+        return skipped("pcie.access_control", "PCI registers cannot be read; try as root")
     redirecting = [a for a, c in zip(bridges, controls, strict=True) if c and c & _REDIRECTING]
     if redirecting:
-        return _ACS.warning(
-            f"on at {listed(redirecting)}",
-            "traffic between GPUs and adapters goes up to the processor and back, or hangs",
-            f"setpci -s {redirecting[0]} ECAP_ACS+0x6.w=0000, for each (not in a virtual machine)",
-        )
-    return _ACS.ok(f"off at all of {len(bridges)} bridges")
+        return wrong("pcie.access_control.on", bridges=listed(redirecting), first=redirecting[0])
+    return fine("pcie.access_control", f"off at all of {len(bridges)} bridges")
 
 
 def access_control(config: Path) -> int | None:
@@ -179,14 +137,10 @@ def _gpu_direct(host: Host) -> Check:
     """Whether adapters can reach the memory of NVIDIA's GPUs."""
     nvidia = bool(host.children("proc/driver/nvidia/gpus"))
     if not nvidia or not ports(str(host.root)):
-        return _DIRECT.skipped("there are no NVIDIA GPUs beside RDMA adapters here")
+        return skipped("pcie.gpu_direct_rdma", "there are no NVIDIA GPUs beside RDMA adapters here")
     loaded = {line.split()[0] for line in (host.text("proc/modules") or "").splitlines() if line}
     if loaded & {"nvidia_peermem", "nv_peer_mem"}:
-        return _DIRECT.ok("nvidia-peermem is loaded")
+        return fine("pcie.gpu_direct_rdma", "nvidia-peermem is loaded")
     if "Open Kernel Module" in (host.text("proc/driver/nvidia/version") or ""):
-        return _DIRECT.ok("the open driver can share GPU memory by DMA-BUF")
-    return _DIRECT.warning(
-        "neither nvidia-peermem nor the open driver is loaded",
-        "adapters cannot reach GPU memory: every byte passes through host memory",
-        "modprobe nvidia-peermem",
-    )
+        return fine("pcie.gpu_direct_rdma", "the open driver can share GPU memory by DMA-BUF")
+    return wrong("pcie.gpu_direct_rdma.unreached")

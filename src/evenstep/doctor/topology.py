@@ -1,22 +1,30 @@
-"""Which GPU is near which adapter and which processors, whoever tells it."""
+"""Which GPU is near which adapter and which processors, whoever tells it.
+
+This host does, or the text that `nvidia-smi topo -m` printed here or elsewhere.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from evenstep.doctor.check import Check, Subject, listed
+from evenstep.doctor.check import Check, fine, listed, skipped, wrong
 from evenstep.documents import Document, Meta, Positive
+from evenstep.errors import UsageError
 
 _SOURCE = "nvidia-smi topo -m, legend; NCCL user guide, NCCL_NET_GDR_LEVEL"
-_NICS = Subject("topology.gpu_nic", _SOURCE)
-_GPUS = Subject("topology.gpu_gpu", _SOURCE)
-_NUMA = Subject("topology.numa", "Linux kernel, sysfs-bus-pci numa_node")
 #: From near to far, as `nvidia-smi topo -m` names them; NVLinks are "NV" and their number.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _FAR = ("PHB", "NODE", "SYS")  # through a processor
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")  # the head is underlined on a terminal
+_DEVICE = re.compile(r"(GPU|NIC)\d+|mlx\w+|bnxt_re\d+|roce\w+|ib\w+|rdmap\w+|irdma\w+|hns_\w+")
+_LEVEL = re.compile(rf"X|NV\d{{1,2}}|{'|'.join(LEVELS)}")
+_LEGEND = re.compile(r"^\s*(NIC\d+):\s*(\S+)\s*$")
+MOST_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +95,85 @@ def of_host(facts: Mapping[str, Any]) -> Topology:
     )
 
 
+# -- as `nvidia-smi topo -m` prints it -------------------------------------------------------------
+
+
+def load(path: Path) -> Topology:
+    """Read a file. Raises `UsageError` where it holds no such text."""
+    try:
+        text = path.read_bytes()[:MOST_BYTES].decode(errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    found = parse(text, str(path))
+    if found is None:
+        raise UsageError(
+            f"{path} has no matrix of GPUs; give what `nvidia-smi topo -m` prints"
+            + (", and an XML file of lstopo to --lstopo" if "<topology" in text else "")
+        )
+    return found
+
+
+def parse(text: str, place: str) -> Topology | None:
+    """The matrix in a text; None without one."""
+    lines = [_ESCAPE.sub("", line) for line in text.splitlines()]
+    start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
+    if start is None:
+        return None
+    head = [word for word in re.split(r"\s+", lines[start].strip()) if _DEVICE.fullmatch(word)]
+    rows = dict(_rows(lines[start + 1 :], len(head)))
+    names = _legend(lines)
+    gpus = tuple(name for name in head if name.startswith("GPU") and name in rows)
+    nics = tuple(name for name in head if not name.startswith("GPU"))
+    if not gpus:
+        return None
+    levels = {
+        (row, column): level
+        for row in gpus
+        for column, level in zip(head, rows[row][0], strict=False)
+        if level != "X"
+    }
+    numa = {gpu: _numa_of(rows[gpu][1]) for gpu in gpus}
+    return Topology(
+        place=place,
+        gpus=gpus,
+        nics=tuple(names.get(nic, nic) for nic in nics),
+        gpu_nic={(g, names.get(o, o)): level for (g, o), level in levels.items() if o in nics},
+        gpu_gpu={pair: level for pair, level in levels.items() if pair[1] in gpus},
+        numa=numa,
+        numa_nodes=len({node for node in numa.values() if node is not None}) or 1,
+    )
+
+
+def _rows(lines: Sequence[str], columns: int) -> list[tuple[str, tuple[list[str], list[str]]]]:
+    """Name of each row, its levels, and the words behind them."""
+    found = []
+    for line in lines:
+        words = line.split()
+        if words and _DEVICE.fullmatch(words[0]) and not words[0].endswith(":"):
+            levels = words[1 : 1 + columns]
+            if len(levels) == columns and all(map(_LEVEL.fullmatch, levels)):
+                found.append((words[0], (levels, words[1 + columns :])))
+    return found
+
+
+def _numa_of(words: Sequence[str]) -> int | None:
+    """NUMA affinity: the second word behind the levels, after the list of processors."""
+    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
+
+
+def _legend(lines: Sequence[str]) -> Mapping[str, str]:
+    """Names of adapters that the matrix only numbers."""
+    return {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
 def checks(topology: Topology) -> Iterator[Check]:
     """What is wrong with the pairing."""
     where = "" if topology.place == "this host" else f" in {topology.place}"
     if not topology.gpus:
-        yield _NICS.skipped(f"there is no GPU{where}")
+        yield skipped("topology.gpu_nic", f"there is no GPU{where}")
         return
     yield from _adapters(topology, where)
     yield _peers(topology, where)
@@ -103,25 +185,17 @@ def _adapters(topology: Topology, where: str) -> Iterator[Check]:
     known = {gpu: (level, nics) for gpu, (level, nics) in nearest.items() if level}
     if not known:
         reason = "no network adapter" if not topology.nics else "no distance to an adapter is known"
-        yield _NICS.skipped(f"{reason}{where}")
+        yield skipped("topology.gpu_nic", f"{reason}{where}")
         return
     best = min((level for level, _ in known.values()), key=rank_of)
     far = {g: level for g, (level, _) in known.items() if rank_of(level) > rank_of(best)}
     if far:
-        yield _NICS.warning(
-            listed(f"{gpu} reaches its nearest adapter by {level}" for gpu, level in far.items())
-            + f", others by {best}{where}",
-            "these GPUs send slower than the others, and collectives go at the slowest pace",
-            "move an adapter next to them, or let NCCL go by a near GPU (NCCL_PXN_DISABLE=0)",
-        )
+        gpus = [f"{gpu} reaches its nearest adapter by {level}" for gpu, level in far.items()]
+        yield wrong("topology.gpu_nic.far", gpus=gpus, best=best, where=where)
     elif best in _FAR:
-        yield _NICS.advice(
-            f"every way from a GPU to an adapter is {best}{where}",
-            "traffic passes through the processor; GPU Direct RDMA may stay off",
-            "NCCL_NET_GDR_LEVEL=SYS tries it all the same; measure with evenstep probe",
-        )
+        yield wrong("topology.gpu_nic.all_far", best=best, where=where)
     else:
-        yield _NICS.ok(f"every GPU has an adapter at {best}{where}")
+        yield fine("topology.gpu_nic", f"every GPU has an adapter at {best}{where}")
     yield from _crowded(known, where)
 
 
@@ -129,55 +203,36 @@ def _crowded(known: Mapping[str, tuple[str | None, list[str]]], where: str) -> I
     """GPUs that have to share one adapter while others have more."""
     shares = Counter(nic for _, nics in known.values() for nic in nics if len(nics) == 1)
     if len(shares) > 1 and max(shares.values()) > min(shares.values()):
-        most, fewest = max(shares, key=lambda n: shares[n]), min(shares, key=lambda n: shares[n])
-        yield _NICS.advice(
-            f"{most} is nearest to {shares[most]} GPUs, {fewest} to {shares[fewest]}{where}",
-            "GPUs that share an adapter get less of the network than the others",
-            "choose GPUs evenly: CUDA_VISIBLE_DEVICES",
-        )
+        most, fewest = (end(shares.items(), key=lambda row: row[1]) for end in (max, min))
+        yield wrong("topology.gpu_nic.crowded", most=most, fewest=fewest, where=where)
 
 
 def _peers(topology: Topology, where: str) -> Check:
     if len(topology.gpus) < 2:
-        return _GPUS.skipped(f"there is one GPU{where}")
+        return skipped("topology.gpu_gpu", f"there is one GPU{where}")
     levels = Counter(topology.gpu_gpu.values())
     if not levels:
-        return _GPUS.skipped(f"no distance between GPUs is known{where}")
+        return skipped("topology.gpu_gpu", f"no distance between GPUs is known{where}")
     said = ", ".join(f"{level} × {n}" for level, n in levels.most_common())
     links = {level for level in levels if level.startswith("NV")}
     if links and (len(links) > 1 or len(links) < len(levels)):
-        return _GPUS.advice(
-            f"pairs of GPUs are linked unequally ({said}){where}",
-            "rings and tensor parallel groups over the weaker pairs are slower",
-            "put ranks that exchange most on the strongest pairs: CUDA_VISIBLE_DEVICES",
-        )
+        return wrong("topology.gpu_gpu.unequal", said=said, where=where)
     if set(levels) == {"SYS"}:
-        return _GPUS.advice(
-            f"all pairs of GPUs are {said}{where}",
-            "all traffic between GPUs crosses between processors",
-            "use GPUs below one processor for groups that exchange most",
-        )
-    return _GPUS.ok(f"{said}{where}")
+        return wrong("topology.gpu_gpu.far", said=said, where=where)
+    return fine("topology.gpu_gpu", f"{said}{where}")
 
 
 def _numa(topology: Topology, where: str) -> Check:
     devices = [*topology.gpus, *topology.nics]
     unknown = [name for name in devices if topology.numa.get(name) is None]
     if topology.numa_nodes > 1 and unknown:
-        return _NUMA.advice(
-            f"the NUMA node of {listed(unknown)} is not told{where}",
-            "ranks cannot be placed on the processors next to their GPU",
-            "switch NUMA reporting on in the firmware, or give the VM a virtual NUMA topology",
-        )
+        return wrong("topology.numa.unknown", devices=listed(unknown), where=where)
     gpu_nodes = {topology.numa[gpu] for gpu in topology.gpus if gpu in topology.numa}
     nic_nodes = {topology.numa[nic] for nic in topology.nics if nic in topology.numa}
     if topology.nics and gpu_nodes - nic_nodes and topology.numa_nodes > 1:
         nodes = listed(sorted(str(n) for n in gpu_nodes - nic_nodes))
-        return _NUMA.advice(
-            f"NUMA node {nodes} has GPUs and no adapter{where}",
-            "their traffic crosses between processors",
-            "bind each rank to its GPU's node: numactl --cpunodebind=N --membind=N",
-        )
-    return _NUMA.ok(
-        f"{topology.numa_nodes} NUMA node{'s' if topology.numa_nodes > 1 else ''}{where}"
+        return wrong("topology.numa.apart", nodes=nodes, where=where)
+    return fine(
+        "topology.numa",
+        f"{topology.numa_nodes} NUMA node{('s' if topology.numa_nodes > 1 else '')}{where}",
     )

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evenstep.doctor.check import Check, Severity, Subject, or_ok
+from evenstep.doctor.check import Check, Severity, fine, or_ok, wrong
 from evenstep.doctor.host import Host
 from evenstep.trace.spool.folder import recorded_environment
 from evenstep.trace.spool.toml import read_toml
@@ -71,42 +71,25 @@ def checks(host: Host) -> Iterator[Check]:
 def names(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     """Variables that nothing reads."""
     ours = sorted(name for name in given if name.startswith(tuple(KNOWN)))
-    subject = Subject("variables.names", NCCL_GUIDE)
-    wrong = [check for name in ours if (check := _name(name, given[name])) is not None]
-    fine = f"{len(ours)} set, all of them known" if ours else "none is set"
-    yield from or_ok(wrong, subject.ok(fine))
+    found = [check for name in ours if (check := _name(name, given[name])) is not None]
+    said = f"{len(ours)} set, all of them known" if ours else "none is set"
+    yield from or_ok(found, fine("variables.names", said))
 
 
 def _name(name: str, setting: VariableSetting) -> Check | None:
-    subject = Subject("variables.names", NCCL_GUIDE)
+    told = {"shown": display(name, setting), "unset": setting.unset(name)}
     if name in RENAMED:
-        return _renamed(name, setting)
+        instead, since = RENAMED[name]
+        renew = f"; export {instead}=… in its place" if instead else ""
+        return wrong("variables.outdated.outdated", **told, since=since, renew=renew)
     prefix = next(prefix for prefix in KNOWN if name.startswith(prefix))
     if name in KNOWN[prefix] or name.startswith(FOREIGN):
         return None
     everything = sorted(name for known in KNOWN.values() for name in known)
-    near = get_close_matches(name, everything, n=1, cutoff=_NEAR)
-    if near:
-        return subject.warning(
-            f"{display(name, setting)} is set, and nothing reads that name",
-            f"it looks like {near[0]} misspelt: what it was meant to change stays as it was",
-            f"{setting.unset(name)}; export {display(near[0], setting)}",
-        )
-    return subject.advice(
-        f"{display(name, setting)} is not among the variables that are documented",
-        "it may do nothing, or something else in another version",
-        f"{setting.unset(name)}, unless a plugin of yours reads it",
-    )
-
-
-def _renamed(name: str, setting: VariableSetting) -> Check:
-    instead, since = RENAMED[name]
-    renew = f"; export {instead}=… in its place" if instead else ""
-    return Subject("variables.outdated", NCCL_GUIDE).advice(
-        f"{display(name, setting)} is outdated since {since}",
-        "new versions ignore it, or will",
-        f"{setting.unset(name)}{renew}",
-    )
+    for near in get_close_matches(name, everything, n=1, cutoff=_NEAR):
+        meant = display(near, setting)
+        return wrong("variables.names.misspelt", **told, near=near, meant=meant)
+    return wrong("variables.names.undocumented", **told)
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -174,14 +157,16 @@ def values(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
             if known is None or Severity[rule.severity.upper()] > Severity[known.severity.upper()]:
                 worst[rule.variable] = rule
     found = [_harm(rule, given[name]) for name, rule in worst.items()]
-    yield from or_ok(found, Subject("variables.values", NCCL_GUIDE).ok("none does harm"))
+    yield from or_ok(found, fine("variables.values", "none does harm"))
 
 
 def _harm(rule: Rule, setting: VariableSetting) -> Check:
     where = "" if setting.place == "the environment" else f" in {setting.place}"
-    return Subject("variables.values", rule.source or NCCL_GUIDE).of(
-        Severity[rule.severity.upper()],
-        f"{rule.variable}={setting.value}{where}",
-        rule.why,
-        rule.mend or setting.unset(rule.variable),
+    return Check(
+        name="variables.values",
+        severity=Severity[rule.severity.upper()],
+        found=f"{rule.variable}={setting.value}{where}",
+        why=rule.why,
+        mend=rule.mend or setting.unset(rule.variable),
+        source=rule.source or NCCL_GUIDE,
     )

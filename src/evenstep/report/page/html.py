@@ -24,8 +24,7 @@ from evenstep.report.page.forest import Forest, forest
 from evenstep.report.page.packing import pack
 from evenstep.report.page.scaling import Drawing, scaling
 from evenstep.report.terminal import terminal
-from evenstep.report.terminal.operations import stragglers
-from evenstep.report.terminal.pacing import pacing
+from evenstep.report.terminal.sentences import pacing, stragglers
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 

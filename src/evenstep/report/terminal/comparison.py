@@ -13,8 +13,8 @@ from evenstep.diagnose.compare.result import (
     MetricChange,
     StepTimePart,
 )
-from evenstep.report.terminal.style import wants_color
-from evenstep.words import UNKNOWN, duration, number, percent, printable
+from evenstep.report.terminal.style import Style
+from evenstep.words import UNKNOWN, capital, duration, number, percent, printable
 
 WIDTH = 80
 COLUMN = 13  # of a run's numbers, and of its name above them
@@ -44,23 +44,19 @@ def render(
     color: bool | None = None,
 ) -> str:
     """The comparison of every run with the baseline, ending in a newline."""
-    painted = wants_color() if color is None else color
-    blocks = [
-        "\n".join(_one(baseline, item, normalised=normalised, color=painted))
-        for item in comparisons
-    ]
+    style = Style.of(WIDTH, color)
+    blocks = ["\n".join(_one(baseline, item, normalised, style)) for item in comparisons]
     return "\n\n".join(blocks) + "\n"
 
 
-def _one(baseline: str, found: Comparison, *, normalised: bool, color: bool) -> Iterator[str]:
+def _one(baseline: str, found: Comparison, normalised: bool, style: Style) -> Iterator[str]:
     sentence = printable(found.sentence)
     if found.verdict != NO_EVIDENCE:
         sentence = f"{found.verdict}: {sentence}"
-    for line in textwrap.wrap(sentence[:1].upper() + sentence[1:], WIDTH, break_on_hyphens=False):
-        yield _paint(line, "1", color)
+    yield from style.wrap(capital(sentence), code="1")
     if found.changes:
         yield ""
-        yield from _table(baseline, found, normalised=normalised, color=color)
+        yield from _table(baseline, found, normalised, style)
     if found.parts and not normalised:
         yield ""
         yield from _parts(found)
@@ -68,22 +64,20 @@ def _one(baseline: str, found: Comparison, *, normalised: bool, color: bool) -> 
         yield ""
         yield "findings, share of step time"
         for item in found.findings:
-            yield _finding(item, color=color, normalised=normalised)
+            yield _finding(item, normalised, style)
     for limit in found.limits:
-        yield from textwrap.wrap(
-            printable(limit), WIDTH, initial_indent=" - ", subsequent_indent="   "
-        )
+        yield from style.wrap(printable(limit), first=" - ", indent=3)
 
 
-def _table(baseline: str, found: Comparison, *, normalised: bool, color: bool) -> Iterator[str]:
+def _table(baseline: str, found: Comparison, normalised: bool, style: Style) -> Iterator[str]:
     first, second = _short(baseline), _short(found.name)
     yield f"{'':14}{first:>{COLUMN}}{second:>{COLUMN}}  {'change (95 %)':<{CHANGE}}verdict"
     for item in found.changes:
         before, after = values(item, normalised=normalised, units=False)
         if normalised:
-            before = " " * (COLUMN - len(before)) + struck(before, color=color)
+            before = " " * (COLUMN - len(before)) + struck(before, color=style.color)
         label = LABELS[item.metric] if normalised else _label(item)
-        verdict = _paint(item.verdict, _COLORS[item.verdict], color)
+        verdict = style.paint(item.verdict, _COLORS[item.verdict])
         change = difference(item)
         if len(change) >= CHANGE:
             change = change.partition(" (")[0]
@@ -150,14 +144,14 @@ def span(item: StepTimePart) -> str:
     return f"({change_of(item.low_ns)} to {change_of(item.high_ns)})"
 
 
-def _finding(item: Changed, *, color: bool, normalised: bool) -> str:
+def _finding(item: Changed, normalised: bool, style: Style) -> str:
     name = textwrap.shorten(item.title, 30, placeholder="…")
     if normalised:
         ratio = number(item.value / item.baseline) if item.baseline else item.change
         numbers = f"{ratio:>18}"
     else:
         numbers = f"{percent(item.baseline):>8} to {percent(item.value):>6}"
-    verdict = _paint(item.verdict, _COLORS[item.verdict], color)
+    verdict = style.paint(item.verdict, _COLORS[item.verdict])
     return f"  {printable(name):31}{numbers}  {item.change:5}  {verdict}"
 
 
@@ -165,7 +159,3 @@ def _short(name: str) -> str:
     """A run's name, its end kept."""
     text = printable(name)
     return text if len(text) < COLUMN else "…" + text[-(COLUMN - 2) :]
-
-
-def _paint(text: str, code: str, color: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if color else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from evenstep.report.terminal.simulation import precise
+from evenstep.report.terminal.style import precise
 from evenstep.simulate.study.decision import DecisionRow, DecisionTable
 from evenstep.simulate.study.decision_options import AGENT
 from evenstep.simulate.study.margin import Margin

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from evenstep.diagnose.compare.history import History, PastRun, Workload
 from evenstep.diagnose.finding import TERMINAL
+from evenstep.report.terminal.style import Style
 from evenstep.words import duration, number, percent, plural, printable
 
-WIDTH = 80
+LINES = Style(80, color=False)
 NAME = 12
 SIMULATED_S = 1e6  # a simulation begins at the beginning of Unix time
 
@@ -32,7 +32,7 @@ def _lines(found: History) -> Iterator[str]:
         yield ""
         yield from _workload(workload)
     for limit in found.limits:
-        yield from textwrap.wrap(printable(limit), WIDTH, initial_indent=" - ")
+        yield from LINES.wrap(printable(limit), first=" - ")
 
 
 def _row(run: PastRun) -> str:
@@ -53,17 +53,13 @@ def _culprit(run: PastRun) -> Iterator[str]:
     if run.culprit is None:
         return
     share = "" if run.culprit.mode in TERMINAL else f", {percent(run.culprit.severity)}"
-    yield from textwrap.wrap(
-        f"{printable(run.culprit.title)}{share}", WIDTH,
-        initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False,
-    )  # fmt: skip
+    yield from LINES.wrap(f"{printable(run.culprit.title)}{share}", first="  ", indent=2)
 
 
 def _workload(found: Workload) -> Iterator[str]:
-    sentence = printable(found.sentence)
-    yield from textwrap.wrap(sentence, WIDTH, break_on_hyphens=False)
+    yield from LINES.wrap(printable(found.sentence))
     spread = found.spread.get("step_ns")
     text = plural(found.restarts, "restart")
     if spread is not None:
         text += f"; step time differs by {percent(spread)} (CV) from run to run"
-    yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from LINES.wrap(text, first="  ", indent=2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from evenstep.report.terminal.style import DIGITS, precise
 from evenstep.reproduce.published.estimate import ErrorEstimate
 from evenstep.simulate.result import Result
-from evenstep.words import duration, size
+from evenstep.words import size
 
 WIDTH, LABEL = 80, 15  # columns of a line, and of what comes before what it says
-DIGITS = 4  # a simulation has no noise of measuring
 
 _LOSSES = (
     ("writing", "checkpoints"),
@@ -129,11 +129,6 @@ def _lasts(result: Result) -> Iterator[str]:
     lost = ", ".join(f"{word} {_percent(weeks[name])}" for name, word in _LOSSES if weeks[name])
     yield f"               lost: {lost}"
     yield f"               a checkpoint every {precise(weeks['checkpoint_interval_ns'])}"
-
-
-def precise(length_ns: float | None) -> str:
-    """A time of a simulation."""
-    return duration(length_ns, digits=DIGITS)
 
 
 def _percent(share: float) -> str:

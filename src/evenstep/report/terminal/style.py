@@ -10,10 +10,11 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evenstep.words import printable
+from evenstep.words import duration, printable
 
 NARROWEST = 40
 WIDEST = 100
+DIGITS = 4  # of a simulation, which has no noise of measuring
 _LABEL = 8
 
 #: Where a line must not break: between a number and its unit.
@@ -24,6 +25,11 @@ def wants_color() -> bool:
     """Whether standard output is a terminal that nobody asked to keep plain."""
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     return not plain and sys.stdout is not None and sys.stdout.isatty()
+
+
+def precise(length_ns: float | None) -> str:
+    """A time of a simulation."""
+    return duration(length_ns, digits=DIGITS)
 
 
 def table(rows: Sequence[Sequence[str]], *, gap: str = "  ") -> list[str]:

@@ -6,15 +6,14 @@ words with and without colour: a file, a pipe and `NO_COLOR` get the plain text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.diagnose.verdict import sureness
-from evenstep.report.terminal import scaling_table
-from evenstep.report.terminal.movement import movement
-from evenstep.report.terminal.operations import stragglers
-from evenstep.report.terminal.pacing import pacing
+from evenstep.report.terminal.scaling import measured_notes, measured_table
+from evenstep.report.terminal.sentences import movement, pacing, stragglers
 from evenstep.report.terminal.style import Style
 from evenstep.words import (
     SHARES,
@@ -54,10 +53,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
         list(_summary(diagnosis, style)),
         list(scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
-        list(_stragglers(diagnosis, style)),
-        list(_movement(diagnosis, style)),
-        list(_pacing(diagnosis, style)),
-        list(_limits(diagnosis, style)),
+        *(_listed(title, list(lines), style) for title, lines in _told(diagnosis)),
         list(_agent(diagnosis, style)),
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -218,41 +214,23 @@ def scaling(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         return
     kind = f"{found['kind']} scaling" if found.get("kind") else "scaling"
     yield style.paint(f"Throughput by ranks, {kind}", "1")
-    yield from (f"  {printable(line)}" for line in scaling_table.table(found))
-    for note in scaling_table.notes(found):
+    yield from (f"  {printable(line)}" for line in measured_table(found))
+    for note in measured_notes(found):
         yield from style.wrap(printable(note), first=" - ", indent=3)
 
 
-def _stragglers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    lines = list(stragglers(diagnosis.summary.get("stragglers") or {}))
-    if lines:
-        yield style.paint("What stragglers cost", "1")
-    for line in lines:
-        yield from style.wrap(line, first=" - ", indent=3)
+def _told(diagnosis: Diagnosis) -> Iterator[tuple[str, Iterable[str]]]:
+    """Titles, and what is listed below each."""
+    summary = diagnosis.summary
+    yield "What stragglers cost", stragglers(summary.get("stragglers") or {})
+    yield "How the run moves", movement(summary)
+    yield "What pacing did", pacing(summary["pacing"]) if summary.get("pacing") else ()
+    yield "What this trace cannot tell", diagnosis.limits
 
 
-def _movement(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    sentences = list(movement(diagnosis.summary))
-    if sentences:
-        yield style.paint("How the run moves", "1")
-    for sentence in sentences:
-        yield from style.wrap(printable(sentence), first=" - ", indent=3)
-
-
-def _pacing(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    found = diagnosis.summary.get("pacing")
-    if not found:
-        return
-    yield style.paint("What pacing did", "1")
-    for sentence in pacing(found):
-        yield from style.wrap(printable(sentence), first=" - ", indent=3)
-
-
-def _limits(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    if diagnosis.limits:
-        yield style.paint("What this trace cannot tell", "1")
-    for limit in diagnosis.limits:
-        yield from style.wrap(printable(limit), first=" - ", indent=3)
+def _listed(title: str, sentences: Sequence[str], style: Style) -> list[str]:
+    lines = [style.wrap(printable(one), first=" - ", indent=3) for one in sentences]
+    return [style.paint(title, "1"), *chain(*lines)] if lines else []
 
 
 def _agent(diagnosis: Diagnosis, style: Style) -> Iterator[str]:

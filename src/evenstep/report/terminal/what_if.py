@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Sequence
 
 from evenstep.diagnose.what_if.what_if import WhatIfGain
+from evenstep.report.terminal.style import Style
 from evenstep.words import duration, interval, percent, printable
-
-WIDEST = 100
-_INDENT = " " * 4
 
 
 def render(answers: Sequence[WhatIfGain], *, width: int | None = None) -> str:
     """A table of the answers, as wide as the terminal; empty where nothing was asked."""
     if not answers:
         return ""
-    columns = min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST)
+    style = Style.of(width, color=False)
     widest = max(len(printable(answer.spec)) for answer in answers)
     lines = ["What if"]
     for answer in answers:
         head = f" {printable(answer.spec):<{widest}}  "
-        lines += textwrap.wrap(
-            head + _outcome(answer), columns, subsequent_indent=_INDENT, break_on_hyphens=False
-        )
-    methods = list(dict.fromkeys(answer.method for answer in answers if answer.method))
-    for method in methods:
-        lines += textwrap.wrap(f" by {method}", columns, subsequent_indent=_INDENT)
+        lines += style.wrap(_outcome(answer), first=head, indent=4)
+    for method in dict.fromkeys(answer.method for answer in answers if answer.method):
+        lines += style.wrap(method, first=" by ", indent=4)
     return "\n".join(lines)
 
 

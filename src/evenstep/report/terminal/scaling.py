@@ -1,13 +1,13 @@
-"""A scaling study as a person reads it in a terminal, at most 80 columns wide."""
+"""Throughput by number of ranks as text of at most 80 columns: simulated, or of measured runs."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.report.terminal.simulation import precise
-from evenstep.report.terminal.style import table
+from evenstep.report.terminal.style import precise, table
+from evenstep.words import is_known, number, percent
 
 WIDEST = 80
 
@@ -106,3 +106,54 @@ def _outlay(outlay: dict[str, Any], unit: str) -> Iterator[str]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+# -- measured --------------------------------------------------------------------------------------
+
+HEADS = ("ranks", "throughput", "efficiency", "law")
+
+
+def measured_table(scaling: Mapping[str, Any]) -> list[str]:
+    """Aligned rows under their heads. Efficiency is throughput per rank ÷ the smallest run's."""
+    unit = scaling["unit"]
+    rows = [
+        (
+            f"{row['ranks']:,}",
+            number(row["throughput"], unit),
+            percent(row["efficiency"]),
+            number(row["fitted"]),
+        )
+        for row in scaling["points"]
+    ]
+    return table([HEADS, *rows])
+
+
+def measured_notes(scaling: Mapping[str, Any]) -> Iterator[str]:
+    """What the law and the last doubling say, each in a sentence."""
+    law = scaling.get("law") or {}
+    contention, coherency = law.get("contention") or {}, law.get("coherency") or {}
+    if is_known(contention.get("value")) and is_known(coherency.get("value")):
+        yield (
+            f"{law['name']}: contention {percent(contention['value'])}, "
+            f"coherency {coherency['value']:.2g}"
+        )
+    for name, text in (
+        ("knee", "an added rank brings half of what the first did from about"),
+        ("peak", "throughput is highest at about"),
+    ):
+        if is_known((law.get(name) or {}).get("value")):
+            yield f"{text} {_ranks(law[name])}"
+    if last := scaling.get("last_doubling"):
+        first, second = last["ranks"]
+        yield f"from {first:,} to {second:,} ranks throughput grows by {percent(last['gain'])}"
+    if scaling.get("recommended_ranks"):
+        yield f"worth using: {scaling['recommended_ranks']:,} ranks"
+
+
+def _ranks(found: Mapping[str, Any]) -> str:
+    """137 ranks (126 to 153); an interval without an end is open."""
+    text = f"{found['value']:,.0f} ranks"
+    if not is_known(found.get("low")):
+        return text
+    high = f"{found['high']:,.0f}" if is_known(found.get("high")) else "any number"
+    return f"{text} ({found['low']:,.0f} to {high})"
