@@ -16,7 +16,7 @@ from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool import layout
-from evenstep.trace.spooled import EVENT_COLUMNS, RankRows, Spooled, empty, mapped
+from evenstep.trace.spooled import EVENT_COLUMNS, RankRows, Spooled, empty
 from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools
 from evenstep.trace.store.layout import is_store
 from evenstep.trace.store.reading import load_store
@@ -106,7 +106,10 @@ def _in_memory(
     contents: list[SpoolContents], maps: list[tuple[Array, Array]]
 ) -> tuple[Columns, dict[int, int]]:
     """All records, and what was added to the ranks' step numbers."""
-    tables = [_columns(item, *both) for item, both in zip(contents, maps, strict=True)]
+    tables = [
+        RankRows(int(item.identity["rank"]), *both).table(item.records, EVENT_COLUMNS)
+        for item, both in zip(contents, maps, strict=True)
+    ]
     return renumbered(Columns.concatenate(tables))
 
 
@@ -115,7 +118,7 @@ def _left_on_disk(
 ) -> tuple[Columns, dict[int, int]]:
     """The same without the bulk of the records, unless they turn out to be few."""
     parts = [
-        RankRows(int(item.contents.identity["rank"]), item.ring, item.index, item.counts, *both, 0)
+        RankRows(int(item.contents.identity["rank"]), *both, item.ring, item.index, item.counts)
         for item, both in zip(surveys, maps, strict=True)
     ]
     shifts: dict[int, int] = {}
@@ -192,13 +195,3 @@ def _shared_names(contents: Iterable[SpoolContents]) -> tuple[tuple[str, ...], l
             mapping[index] = numbers.setdefault(name, len(numbers))
         maps.append(mapping)
     return tuple(numbers), maps
-
-
-def _columns(item: SpoolContents, group_map: Array, name_map: Array) -> Columns:
-    records = item.records
-    arrays: dict[str, Array] = {"rank": np.full(records.size, int(item.identity["rank"]), np.int32)}
-    for name, _ in layout.RECORD_FIELDS:
-        arrays[name] = np.ascontiguousarray(records[name])
-    arrays["group"] = mapped(group_map, arrays["group"], missing=-1)
-    arrays["name"] = mapped(name_map, arrays["name"], missing=0)
-    return Columns(arrays)

@@ -9,6 +9,7 @@ other: a column asked for is read whole, rows selected are read alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from evenstep.trace.cores import each
 from evenstep.trace.reader import RECORD, Ring
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spools import BULK, CHUNK, StepIndex
+from evenstep.trace.spools import BULK, CHUNK, NO_STEPS, StepIndex
 
 Array = npt.NDArray[Any]
 
@@ -35,12 +36,12 @@ class RankRows(NamedTuple):
     """A rank's share of the table."""
 
     rank: int
-    ring: Ring
-    where: StepIndex
-    counts: Array
     group_map: Array  # from the rank's own table of groups to the trace's
     name_map: Array
-    shift: int  # added to its step numbers
+    ring: Ring = Ring(Path(), 0, 0, settled=True)  # where it lies: nowhere, if it is in memory
+    where: StepIndex = NO_STEPS
+    counts: Array = np.zeros(256, np.int64)
+    shift: int = 0  # added to its step numbers
 
     @property
     def oldest_step(self) -> int:
@@ -57,28 +58,9 @@ class RankRows(NamedTuple):
             data = self.ring.between(begin, min(begin + CHUNK, end))
             yield data[kinds[data["kind"]]]
 
-    def column(self, records: Array, name: str) -> Array:
-        """A column of some of its records, with the numbers that all ranks share."""
-        if name == "rank":
-            return np.full(len(records), self.rank, np.int32)
-        values = np.ascontiguousarray(records[name])
-        if name == "group":
-            return mapped(self.group_map, values, missing=-1)
-        if name == "name":
-            return mapped(self.name_map, values, missing=0)
-        if name == "step" and self.shift:
-            return values + np.uint32(self.shift)
-        return values
-
     def table(self, records: Array, names: Sequence[str]) -> Columns:
-        """Some of its records as a table."""
-        return Columns({name: self.column(records, name) for name in names})
-
-
-def mapped(table: Array, index: Array, *, missing: int) -> Array:
-    """Entries of a table, `missing` where it has none."""
-    known = index < len(table)
-    return np.where(known, table[np.where(known, index, 0)], missing).astype(np.int32)
+        """Some of its records as a table, with the numbers that all ranks share."""
+        return _table([self], np.zeros(len(records), np.intp), records, slice(None), names)
 
 
 class ByKind(Columns):
@@ -103,9 +85,21 @@ class ByKind(Columns):
 class OnDisk(Columns):
     """A table of records too large to hold: what a trace asks of it, wherever it lies."""
 
-    __slots__ = ("on_device",)
+    __slots__ = ("_cache", "_oldest", "_steps", "_views", "on_device")
 
-    on_device: bool  # some collectives ran on a device
+    def __init__(
+        self, length: int, steps: int, oldest: Mapping[int, int], *, on_device: bool
+    ) -> None:
+        super().__init__({})
+        self._length = length
+        self._steps = steps  # that it has records of
+        self._oldest = oldest
+        self._cache: dict[str, Array] = {}
+        self._views: dict[tuple[int, ...], OnDisk] = {}
+        self.on_device = on_device  # some collectives ran on a device
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EVENT_COLUMNS)
 
     def of_kind(self, *kinds: Kind) -> Columns:
         """The rows of these kinds."""
@@ -115,44 +109,46 @@ class OnDisk(Columns):
         """The records of the steps from `first`, before `last`: of each kind some columns."""
         raise NotImplementedError
 
-    def oldest_steps(self) -> dict[int, int]:
-        """Step of the first record that each rank still has."""
-        raise NotImplementedError
-
-    def per_step(self) -> float:
-        """Records of a step, all ranks together: about how many."""
-        raise NotImplementedError
-
     def step_numbers(self) -> Array:
         """Every step there is a record of, ascending."""
         raise NotImplementedError
 
+    def oldest_steps(self) -> dict[int, int]:
+        """Step of the first record that each rank still has."""
+        return dict(self._oldest)
+
+    def per_step(self) -> float:
+        """Records of a step, all ranks together: about how many."""
+        return self._length / max(self._steps, 1)
+
     def held(self) -> Columns:
         """All of it, in memory."""
-        return Columns({name: self[name] for name in EVENT_COLUMNS})
+        return self.select(slice(None))
+
+    def with_column(self, name: str, array: Array) -> Columns:
+        """A table in memory with one column added or replaced."""
+        return self.held().with_column(name, array)
 
 
 class Spooled(OnDisk):
     """The table of all ranks' records in their spools, in order of rank and sequence."""
 
-    __slots__ = ("_cache", "_held", "_kinds", "_parts", "_starts", "_views")
+    __slots__ = ("_held", "_kinds", "_parts", "_starts")
 
     def __init__(
         self, parts: Sequence[RankRows], held: Columns, kinds: Array, *, on_device: bool
     ) -> None:
-        super().__init__({})
+        sizes = [int(part.counts[kinds].sum()) for part in parts]
+        super().__init__(
+            sum(sizes),
+            max((len(part.where.steps) for part in parts), default=0),
+            {part.rank: part.oldest_step for part in parts if len(part.where.steps)},
+            on_device=on_device,
+        )
         self._parts = list(parts)
         self._held = held  # all records of the kinds that are not `BULK`
         self._kinds = kinds  # mask by code: the kinds this table shows
-        self._cache: dict[str, Array] = {}
-        self._views: dict[tuple[int, ...], Spooled] = {}
-        self.on_device = on_device
-        sizes = [int(part.counts[kinds].sum()) for part in self._parts]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self._length = int(self._starts[-1])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(EVENT_COLUMNS)
 
     def __getitem__(self, name: str) -> Array:
         if name not in EVENT_COLUMNS:
@@ -178,8 +174,9 @@ class Spooled(OnDisk):
         pieces: dict[str, list[Array]] = {name: [empty([name])[name]] for name in names}
         for part in parts:
             for records in part.chunks(self._kinds):
+                table = part.table(records, names)
                 for name in names:
-                    pieces[name].append(part.column(records, name))
+                    pieces[name].append(table[name])
         return {name: np.concatenate(arrays) for name, arrays in pieces.items()}
 
     def of_kind(self, *kinds: Kind) -> Columns:
@@ -199,7 +196,7 @@ class Spooled(OnDisk):
         rows = row_numbers(which, self._length)
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
-        tables = [self._none()]
+        tables = [empty(EVENT_COLUMNS)]
         for part, first, end in zip(self._parts, self._starts, self._starts[1:], strict=False):
             begin, stop = np.searchsorted(ascending, [first, end])
             if begin < stop:
@@ -210,20 +207,13 @@ class Spooled(OnDisk):
         return table.select(place)
 
     def _picked(self, part: RankRows, rows: Array) -> Columns:
-        tables, passed = [self._none()], 0
+        tables, passed = [empty(EVENT_COLUMNS)], 0
         for records in part.chunks(self._kinds):
             begin, stop = np.searchsorted(rows, [passed, passed + len(records)])
             if begin < stop:
                 tables.append(part.table(records[rows[begin:stop] - passed], EVENT_COLUMNS))
             passed += len(records)
         return Columns.concatenate(tables)
-
-    def _none(self) -> Columns:
-        return empty(EVENT_COLUMNS)
-
-    def with_column(self, name: str, array: Array) -> Columns:
-        """A table in memory with one column added or replaced."""
-        return self.select(slice(None)).with_column(name, array)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
         """The records of the steps from `first`, before `last`: of each kind some columns."""
@@ -240,15 +230,6 @@ class Spooled(OnDisk):
                     tables[kind].append(table)
                 batch = []
         return ByKind({kind: Columns.concatenate(parts) for kind, parts in tables.items()})
-
-    def oldest_steps(self) -> dict[int, int]:
-        """Step of the first record that each rank still has."""
-        return {part.rank: part.oldest_step for part in self._parts if len(part.where.steps)}
-
-    def per_step(self) -> float:
-        """Records of a step, all ranks together: about how many."""
-        steps = max((len(part.where.steps) for part in self._parts), default=0)
-        return self._length / max(steps, 1)
 
     def step_numbers(self) -> Array:
         """Every step there is a record of, ascending."""
@@ -279,31 +260,30 @@ def _sorted_out(
 
 
 def _table(
-    parts: Sequence[RankRows], owner: Array, records: Array, rows: Array, names: Sequence[str]
-) -> Columns:
+    parts: Sequence[RankRows], owner: Array, records: Array, rows: Array | slice,
+    names: Sequence[str],
+) -> Columns:  # fmt: skip
     """Some records of several ranks as a table; `owner` tells whose each row is."""
     found: dict[str, Array] = {}
     for name in names:
         if name == "rank":
             found[name] = np.array([part.rank for part in parts], np.int32)[owner]
         elif name == "group":
-            found[name] = _mapped_each(
-                [part.group_map for part in parts], owner, records[name][rows], -1
-            )
+            maps = [part.group_map for part in parts]
+            found[name] = _mapped(maps, owner, records[name][rows], -1)
         elif name == "name":
-            found[name] = _mapped_each(
-                [part.name_map for part in parts], owner, records[name][rows], 0
-            )
+            maps = [part.name_map for part in parts]
+            found[name] = _mapped(maps, owner, records[name][rows], 0)
         else:
-            found[name] = records[name][rows]
-    if "step" in found:
-        shifts = np.array([part.shift for part in parts], np.uint32)
+            found[name] = np.ascontiguousarray(records[name][rows])
+    shifts = np.array([part.shift for part in parts], np.uint32)
+    if "step" in found and shifts.any():
         found["step"] = found["step"] + shifts[owner]
     return Columns(found)
 
 
-def _mapped_each(tables: Sequence[Array], owner: Array, index: Array, missing: int) -> Array:
-    """Entries of the owners' tables, as `mapped` gives them one by one."""
+def _mapped(tables: Sequence[Array], owner: Array, index: Array, missing: int) -> Array:
+    """Entries of the owners' tables, `missing` where they have none."""
     sizes = np.array([len(table) for table in tables])
     begins = np.cumsum(sizes) - sizes
     known = index < sizes[owner]

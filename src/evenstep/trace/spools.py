@@ -46,6 +46,9 @@ class StepIndex(NamedTuple):
         return int(self.first[begin]), int(self.end[stop - 1])
 
 
+NO_STEPS = StepIndex(*np.zeros((3, 0), np.int64))
+
+
 def step_index(seq: Array, step: Array) -> StepIndex:
     """The index of records in order of their sequence; steps need not ascend."""
     steps = np.unique(step).astype(np.int64)
@@ -83,10 +86,8 @@ def survey(path: Path | Extent, *, every: int, summary_rows: int) -> Survey:
         place = np.flatnonzero(collective)
         matched.append(chunk[place[chunk["group_seq"][place] % np.uint64(every) == 0]])
     if not light:
-        empty = np.zeros(0, np.int64)
         none = np.empty(0, RECORD)
-        index = StepIndex(empty, empty, empty)
-        return Survey(contents, ring, index, np.zeros(256, np.int64), none, on_device=False)
+        return Survey(contents, ring, NO_STEPS, np.zeros(256, np.int64), none, on_device=False)
     seq, step, kinds = (np.concatenate(parts) for parts in zip(*light, strict=True))
     order = np.argsort(seq, kind="stable")
     contents.records = _in_order(rare)

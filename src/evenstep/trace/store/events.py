@@ -37,7 +37,7 @@ FEW = 8_000_000  # rows of a view whose columns are kept, one by one, when they 
 class StoredEvents(OnDisk):
     """All records of some kinds, of all steps."""
 
-    __slots__ = ("_cache", "_folder", "_kinds", "_oldest", "_parts", "_steps", "_views")
+    __slots__ = ("_folder", "_kinds", "_parts")
 
     def __init__(
         self,
@@ -49,19 +49,11 @@ class StoredEvents(OnDisk):
         steps: int,
         on_device: bool,
     ) -> None:
-        super().__init__({})
+        length = sum(part.counts.get(int(kind), 0) for part in parts for kind in kinds)
+        super().__init__(length, steps, oldest, on_device=on_device)
         self._folder = folder
         self._parts = list(parts)
         self._kinds = tuple(kinds)
-        self._oldest = dict(oldest)
-        self._steps = steps
-        self._cache: dict[str, Array] = {}
-        self._views: dict[tuple[Kind, ...], StoredEvents] = {}
-        self.on_device = on_device
-        self._length = sum(part.counts.get(int(k), 0) for part in self._parts for k in kinds)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(EVENT_COLUMNS)
 
     def __getitem__(self, name: str) -> Array:
         if name not in EVENT_COLUMNS:
@@ -98,10 +90,6 @@ class StoredEvents(OnDisk):
             return Picked(self, rows)
         return self._picked(rows)
 
-    def with_column(self, name: str, array: Array) -> Columns:
-        """A table in memory with one column added or replaced."""
-        return self.held().with_column(name, array)
-
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
         """The records of the steps from `first`, before `last`: of each kind some columns."""
         parts = [part for part in self._parts if part.has(first, last)]
@@ -117,14 +105,6 @@ class StoredEvents(OnDisk):
     def held(self) -> Columns:
         """All of it, in memory: one look into each file."""
         return self._whole(EVENT_COLUMNS)
-
-    def oldest_steps(self) -> dict[int, int]:
-        """Step of the first record that each rank still has."""
-        return dict(self._oldest)
-
-    def per_step(self) -> float:
-        """Records of a step, all ranks together: about how many."""
-        return self._length / max(self._steps, 1)
 
     def step_numbers(self) -> Array:
         """Every step there is a record of, ascending."""
