@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
@@ -46,6 +46,8 @@ class CompanionFormat:
     read: Callable[[Sequence[SourceFile], Progress], Mapping[str, Any]]
 
 
+Found = TypeVar("Found")
+
 PIECE_BYTES = 1 << 20
 MOST_CONTAINERS = 2_000_000  # of a JSON text: each takes 64 bytes of memory and two of the file
 _COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
@@ -68,6 +70,18 @@ def reported(sources: Sequence[SourceFile], progress: Progress) -> Iterator[Sour
         yield source
     if sources:
         progress(sources[-1].path.name, sum(sizes), sum(sizes))
+
+
+def usable(
+    sources: Sequence[SourceFile], progress: Progress, limits: list[str],
+    read: Callable[[SourceFile], Found],
+) -> Iterator[Found]:  # fmt: skip
+    """What is read of each source; those that cannot be used are named in the limits."""
+    for source in reported(sources, progress):
+        try:
+            yield read(source)
+        except TraceError as error:
+            limits.append(f"left out: {error}")
 
 
 def _size(path: Path) -> int:

@@ -58,8 +58,8 @@ class Dump:
         return max((item.timeout_ns for item in self.entries), default=0)
 
 
-def read_dump(path: Path, taken: Mapping[int, Dump], named: int | None = None) -> Dump:
-    """A file's content; `named` is the rank that the file's path tells.
+def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) -> Dump:
+    """A file's content; `named` are the ranks that files' paths tell.
 
     Raises `TraceError` where it is no dump, or a second one of a rank.
     """
@@ -78,7 +78,7 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: int | None = None) -
     config = _config(value.get("pg_config"))
     rank = _stated(value)
     if rank is None:
-        rank = last_number(path) if named is None else named
+        rank = named.get(path, last_number(path))
     if rank is None:
         rank = _other_rank(path, config, taken, limits)
     if rank in taken:

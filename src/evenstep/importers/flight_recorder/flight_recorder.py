@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.importers.file_ranks import ranks_by_paths
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
@@ -46,12 +45,9 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft = Draft()
     dumps: dict[int, Dump] = {}
     named = ranks_by_paths([source.path for source in sources])
-    for source in reported(sources, progress):
-        try:
-            dump = read_dump(source.path, taken=dumps, named=named.get(source.path))
-        except TraceError as error:
-            draft.limits.append(f"left out: {error}")
-            continue
+    for dump in usable(
+        sources, progress, draft.limits, lambda each: read_dump(each.path, dumps, named)
+    ):
         draft.limits += dump.limits
         dumps[dump.rank] = dump
     _leave_out_other_runs(draft, dumps)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.trace.ranks import MOST_RANKS, format_missing
@@ -70,11 +70,8 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """The logs of all processes as one trace. Raises `TraceError` where none has a record."""
     log = _Log()
     draft = Draft()
-    for source in reported(sources, progress):
-        try:
-            draft.limits += _read_file(log, source)
-        except TraceError as error:
-            draft.limits.append(f"left out: {error}")
+    for said in usable(sources, progress, draft.limits, lambda source: _read_file(log, source)):
+        draft.limits += said
     _enter(draft, log)
     return stepped(draft.trace({"source": NAME}), "NCCL Inspector records no steps")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
@@ -47,12 +47,7 @@ def recognises(source: SourceFile) -> bool:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All exports as each trace. Raises `TraceError` where none is usable."""
     draft = Draft()
-    exports = []
-    for source in reported(sources, progress):
-        try:
-            exports.append(read_export(source.path))
-        except TraceError as error:
-            draft.limits.append(f"left out: {error}")
+    exports = list(usable(sources, progress, draft.limits, lambda source: read_export(source.path)))
     draft.limits += _said(exports)
     ranks = ranks_of(exports, draft.limits)
     origins, groups = _origins(ranks), _groups(ranks)

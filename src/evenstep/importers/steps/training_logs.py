@@ -60,73 +60,58 @@ class Log:
     kind: str = ""
 
 
-def _megatron(text: str) -> LogLine | None:
-    found = _MEGATRON.search(text)
-    if found is None:
-        return None
-    return LogLine(int(found[1]), float(found[2]) / 1e3, _clock_s(text))
+def _timed(found: re.Match[str], text: str) -> LogLine:
+    """A line with a step's number and how long it took, in ms or the unit it names."""
+    second = "unit" in found.re.groupindex and found["unit"] == "s"
+    return LogLine(int(found[1]), float(found[2]) / (1 if second else 1e3), _clock_s(text))
 
 
-_MEGATRON = re.compile(
-    r"\biteration\s{1,12}(\d{1,9})/\s{0,12}\d{1,9} \|.{0,400}?"
-    r"elapsed time per iteration \(ms\): " + _NUMBER
-)
+def _numbered(found: re.Match[str], text: str) -> LogLine:
+    """A line with a step's number: how long it took, its time tells."""
+    return LogLine(int(found[found.lastindex or 1]), np.nan, _clock_s(text))
 
 
-def _titan(text: str) -> LogLine | None:
-    found = _TITAN.search(text)
-    return LogLine(int(found[1]), np.nan, _clock_s(text)) if found else None
-
-
-_TITAN = re.compile(r"\bstep:\s{1,8}(\d{1,9})\s{1,8}loss:.{0,200}?\btps:")
-
-
-def _deepspeed(text: str) -> LogLine | None:
-    found = _DEEPSPEED.search(text)
-    return LogLine(int(found[1] or found[2]), np.nan, _clock_s(text)) if found else None
-
-
-_DEEPSPEED = re.compile(
-    r"\bglobal_step=(\d{1,9}), RunningAvgSamplesPerSec=|\[Rank \d+\] step=(\d{1,9}), skipped="
-)
-
-
-def _nano(text: str) -> LogLine | None:
-    """`iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`."""
-    found = _NANO.search(text)
-    if found is None:
-        return None
-    return LogLine(int(found[1]), float(found[2]) * (1e-3 if found[3] == "ms" else 1.0), np.nan)
-
-
-_NANO = re.compile(
-    r"^.{0,40}?\b(?:iter|step)\s{1,8}(\d{1,9})[:,/ |].{0,200}?"
-    r"\b(?:iter time|step time|time|dt):? {0,4}" + _NUMBER + r" ?(ms|s)\b"
-)
-
-
-def _bar(text: str) -> LogLine | None:
+def _bar(found: re.Match[str], _: str) -> LogLine | None:
     """A bar of tqdm: `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`."""
-    found = _BAR.search(text)
-    if found is None or int(found[1]) == 0:
-        return None
     hours, minutes, seconds = (int(part or 0) for part in found.group(2, 3, 4))
-    return LogLine(int(found[1]), np.nan, 3600.0 * hours + 60.0 * minutes + seconds)
+    elapsed_s = 3600.0 * hours + 60.0 * minutes + seconds
+    return LogLine(int(found[1]), np.nan, elapsed_s) if int(found[1]) else None
 
 
-_BAR = re.compile(
-    r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(\d{1,9})/\d{1,9} \[(?:(\d{1,4}):)?(\d\d):(\d\d)<[^\]]{0,60}"
-    r"(?:s/it|it/s)"
-)
+class LogKind(NamedTuple):
+    """What reads a line, and what must stand in it: searching for that is fast."""
 
-#: What reads a line, and what must stand in it: searching for that is fast.
-KINDS: dict[str, tuple[str, Callable[[str], LogLine | None]]] = {
-    "Megatron-LM": ("elapsed time per iteration", _megatron),
-    "torchtitan": ("tps:", _titan),
-    "DeepSpeed": ("step=", _deepspeed),
-    "nanoGPT": ("loss", _nano),
-    "progress bar": ("%|", _bar),
-}
+    mark: str
+    pattern: re.Pattern[str]
+    take: Callable[[re.Match[str], str], LogLine | None]
+
+    def read(self, text: str) -> LogLine | None:
+        """What a line says of a step; None for one that says nothing."""
+        found = self.pattern.search(text) if self.mark in text else None
+        return self.take(found, text) if found else None
+
+
+KINDS = {
+    "Megatron-LM": LogKind("elapsed time per iteration", re.compile(
+        r"\biteration\s{1,12}(\d{1,9})/\s{0,12}\d{1,9} \|.{0,400}?"
+        r"elapsed time per iteration \(ms\): " + _NUMBER
+    ), _timed),
+    "torchtitan": LogKind("tps:", re.compile(
+        r"\bstep:\s{1,8}(\d{1,9})\s{1,8}loss:.{0,200}?\btps:"
+    ), _numbered),
+    "DeepSpeed": LogKind("step=", re.compile(
+        r"\bglobal_step=(\d{1,9}), RunningAvgSamplesPerSec=|\[Rank \d+\] step=(\d{1,9}), skipped="
+    ), _numbered),
+    # `iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`
+    "nanoGPT": LogKind("loss", re.compile(
+        r"^.{0,40}?\b(?:iter|step)\s{1,8}(\d{1,9})[:,/ |].{0,200}?"
+        r"\b(?:iter time|step time|time|dt):? {0,4}" + _NUMBER + r" ?(?P<unit>ms|s)\b"
+    ), _timed),
+    "progress bar": LogKind("%|", re.compile(
+        r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(\d{1,9})/\d{1,9} \[(?:(\d{1,4}):)?(\d\d):(\d\d)<"
+        r"[^\]]{0,60}(?:s/it|it/s)"
+    ), _bar),
+}  # fmt: skip
 
 
 def _clock_s(text: str) -> float:
@@ -203,9 +188,7 @@ def recognises(source: SourceFile) -> bool:
 def _tells(text: Iterator[str]) -> bool:
     found = 0
     for line in text:
-        found += _MLLOG in line or any(
-            mark in line and reads(line[:LONGEST]) for mark, reads in KINDS.values()
-        )
+        found += _MLLOG in line or any(kind.read(line[:LONGEST]) for kind in KINDS.values())
         if found >= _FEWEST:
             return True
     return False
@@ -261,8 +244,8 @@ def _take(log: Log, text: str, own: int) -> None:
     kind = "MLPerf" if _MLLOG in text else ""
     if kind:
         said = _mlperf(log, text)
-    for name, (mark, reads) in KINDS.items() if not kind else ():
-        if mark in text and (said := reads(text)) is not None:
+    for name, reader in KINDS.items() if not kind else ():
+        if (said := reader.read(text)) is not None:
             kind = name
             break
     if said is None or (log.kind and kind != log.kind and kind == "progress bar"):

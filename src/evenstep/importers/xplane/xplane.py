@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, content, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, content, usable
 from evenstep.importers.draft import COMPUTE, FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.merging import united
@@ -79,12 +79,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft = Draft()
     named = ranks_by_paths([source.path for source in sources])
     ordered = sorted(sources, key=lambda each: (named.get(each.path, 0), natural(each.path)))
-    profiles = []
-    for source in reported(ordered, progress):
-        try:
-            profiles.append(_profile(source.path))
-        except TraceError as error:
-            draft.limits.append(f"left out: {error}")
+    profiles = list(usable(ordered, progress, draft.limits, lambda each: _profile(each.path)))
     devices = [(each, number) for each in profiles for number in sorted(each.devices)]
     if not devices:
         reasons = "; ".join(draft.limits) or f"{sources[0].path} shows no device at work"
