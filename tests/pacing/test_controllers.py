@@ -157,3 +157,9 @@ def test_the_paper_backs_off_now_and_then_where_its_delay_does_not_help() -> Non
     # Waits stay as they are however long the rank is held: the threshold rises above them.
     rule = PaperRule()
     assert Reason.BALANCED in [feed(rule, [4 * MS] * 20) for _ in range(50)]
+
+
+def test_what_may_be_an_error_of_the_wait_is_not_spent() -> None:
+    rule = LocalSlack(4)
+    feed(rule, [5 * MS] * 64, margin_ns=2 * MS)
+    assert propose(rule) == (3 * MS // 5, Reason.SLACK)

@@ -160,6 +160,20 @@ def test_the_bound_is_a_share_of_the_median_step_and_never_above_the_cap(monkeyp
     assert paced(max_delay=0.02).bound_ns == MS
 
 
+def test_of_two_middle_steps_the_shorter_sets_the_bound() -> None:
+    made = pacer()
+    for step in range(16):
+        made.observe(early(step, step_ns=(100 + 100 * (step % 2)) * MS))
+    assert made.bound_ns == 10 * MS
+
+
+def test_a_plan_for_a_step_that_was_asked_about_is_refused_with_pacing_off_too() -> None:
+    made = pacer(mode="off", sharing=True)
+    made.decide(70)
+    assert not made.adopt(Plan(64, 95, 0, 4, 2))
+    assert made.adopt(Plan(96, 127, 0, 4, 2))
+
+
 def test_a_held_step_does_not_raise_the_bound() -> None:
     made = pacer()
     drive(made, range(50), step_ns=110 * MS, delay_ns=10 * MS)

@@ -116,6 +116,12 @@ def test_what_helps_is_kept() -> None:
     assert job.trial.verdict.low <= 0.05 <= job.trial.verdict.high
 
 
+def test_what_helps_clearly_is_soon_left_out_of_few_blocks() -> None:
+    jobs = [Job(n, gain=0.1).go(600) for n in range(3)]
+    assert min(-job.lost for job in jobs) >= 0.6 * 0.1 * 600
+    assert {job.trial.span for job in jobs} == {16}
+
+
 def test_what_has_begun_to_harm_is_given_up() -> None:
     job = Job(5, gain=0.05).go(2000)
     assert job.trial.word == "pays"
