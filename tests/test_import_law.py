@@ -105,6 +105,7 @@ MAY_IMPORT = {
         "host",
         "simulate",
         "scenario",
+        "report",
     },
 }
 #: These sit on top of everything.
@@ -126,7 +127,7 @@ LIVE = {
 }
 
 #: Of the probe, what runs inside a job.
-IN_JOB = {ROOT / "probe" / "kernels.py", ROOT / "probe" / "periodic.py"}
+IN_JOB = {ROOT / "probe" / "kernels.py"}
 SOURCES = sorted(ROOT.rglob("*.py"))
 
 

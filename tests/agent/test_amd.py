@@ -8,8 +8,7 @@ import struct
 
 import pytest
 
-from evenstep.host.sources.amd_files import highest_mhz, throttled
-from evenstep.host.sources.amdgpu import AmdgpuSource
+from evenstep.host.sources.amdgpu import AmdgpuSource, highest_mhz, throttled
 
 TEMP_HOTSPOT, PPT0, TDC_GFX, PROCHOT_GFX = 1 << 36, 1 << 0, 1 << 16, 1 << 47
 LEVELS = "0: 500Mhz\n1: 1700Mhz *\n2: 2100Mhz\n"

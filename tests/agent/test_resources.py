@@ -9,12 +9,12 @@ import pytest
 
 from evenstep.host.cgroup import CpuController
 from evenstep.host.resources import (
-    CpuContention,
     ResourceCounters,
     ResourceMeter,
     ResourceUse,
     used,
 )
+from evenstep.host.sources.cpu import CpuSource
 from tests.agent.fake_host import plant
 
 
@@ -57,7 +57,7 @@ def test_contention_reads_delay_pressure_and_running_tasks(tmp_path):
             "proc/pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=21",
         },
     )
-    facts = CpuContention(own, sysroot=root).runnable()
+    facts = CpuSource(own, sysroot=root).runnable()
     assert facts["running_tasks"] == 9
     assert (facts["running_ns"], facts["run_delay_ns"]) == (5000, 700)
     assert facts["pressure_ns"] == 21_000  # the kernel counts microseconds
@@ -67,11 +67,11 @@ def test_contention_reads_delay_pressure_and_running_tasks(tmp_path):
 def test_what_the_kernel_does_not_tell_is_left_out(tmp_path):
     own = threading.get_native_id()
     root = plant(tmp_path, {f"proc/self/task/{own}/schedstat": "0 0 1"})  # accounting is off
-    assert CpuContention(own, sysroot=root).runnable().keys() == {"online_cores", "allowed_cores"}
+    assert CpuSource(own, sysroot=root).runnable().keys() == {"online_cores", "allowed_cores"}
 
 
 def test_this_kernel_answers_for_a_real_thread():
-    facts = CpuContention(threading.get_native_id()).runnable()
+    facts = CpuSource(threading.get_native_id()).runnable()
     assert 1 <= facts["allowed_cores"] <= facts["online_cores"]
     assert facts["running_tasks"] >= 1  # at least this one
 

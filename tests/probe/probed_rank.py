@@ -16,7 +16,7 @@ def slow(torch, a, b, out):
     time.sleep(PAUSE_S)
 
 
-def die(device, budget_ns):
+def die(device):
     os._exit(7)
 
 
@@ -25,5 +25,5 @@ if os.environ["RANK"] == rank:
     if fault == "slow":
         kernels.multiply = slow
     elif fault == "die":
-        kernels.copy = die
+        kernels.memory_copy = die
 sys.exit(main(arguments))

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import probe_floors
 from evenstep.probe import document, page
-from evenstep.probe.ends import common_ends
-from evenstep.probe.findings import judge
+from evenstep.probe.exchange import rounds
+from evenstep.probe.findings import common_ends, judge
 from evenstep.probe.scenario import scenario, to_toml
-from evenstep.probe.tournament import rounds
 from evenstep.scenario.scenario import parse
 from evenstep.simulate.simulation import simulate
 from tests.probe.measured import ALPHA_NS, GBPS, outcome

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from evenstep.agent.exchange.windows import WindowReport
+from evenstep.cli import files
 from evenstep.errors import UsageError
-from evenstep.export.prometheus import exposition, running, server, write
+from evenstep.export.prometheus import exposition, running, server
 from evenstep.export.prometheus_metrics import MEANINGS, Families, Live, of_diagnosis, of_live
 from tests.report.small_run import HOSTILE
 from tests.trace.small_run import STEPS, WORLD, write_run
@@ -149,10 +150,10 @@ def test_a_taken_port_is_one_sentence(diagnosis):
 
 
 def test_a_textfile_appears_whole_or_not_at_all(tmp_path, diagnosis):
-    write(of_diagnosis(diagnosis), tmp_path / "a.prom")
+    files.write(tmp_path / "a.prom", exposition(of_diagnosis(diagnosis)))
     assert [path.name for path in tmp_path.iterdir()] == ["a.prom"]
     with pytest.raises(UsageError, match="cannot write"):
-        write(Families(), tmp_path / "no folder" / "a.prom")
+        files.write(tmp_path / "no folder" / "a.prom", exposition(Families()))
 
 
 # -- the dashboard ---------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from evenstep.trace.spool.layout import HOST_DEVICE
 from evenstep.trace.spool.spool import Spool
 
 if TYPE_CHECKING:
-    from evenstep.probe.periodic import PeriodicProbe
+    from evenstep.probe.kernels import PeriodicProbe
 
 log = logging.getLogger("evenstep")
 
@@ -329,7 +329,7 @@ class Agent:
 
 def _make_probe(index: int | None, every: int) -> PeriodicProbe:
     """What measures this rank's machine. Raises `EvenstepError` where the job has no torch."""
-    from evenstep.probe.periodic import PeriodicProbe
+    from evenstep.probe.kernels import PeriodicProbe
 
     if "torch" not in sys.modules:
         raise EvenstepError("it measures with torch, which this job does not use")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import severity
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import print_json, tell_written
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
         _store(args, trace)
     if wanted == ["store"]:
         return 0
-    diagnosis = _diagnosed(trace, scrub)
+    diagnosis = traces.judge(trace) if scrub is None else scrub.value(traces.judge(trace))
     if args.json:
         print_json(diagnosis.to_json())
     _files(args, trace, diagnosis)
@@ -103,19 +103,17 @@ def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
     return anonymised(trace, [args.run]) if args.anonymise else (trace, None)
 
 
-def _diagnosed(trace: Trace, scrub: Scrubber | None) -> Diagnosis:
-    found = traces.judge(trace)
-    return scrub.value(found) if scrub is not None else found
-
-
 def _store(args: argparse.Namespace, trace: Trace) -> None:
     from evenstep.trace.store.writing import write_store
 
     with progress.ticking(f"writing {args.store}"):
         written = write_store(trace, args.store, force=args.force)
-    each = f", {written.size_bytes / written.records:.3g} bytes each" if written.records else ""
-    size = f"{written.records:,} records, {written.size_bytes:,} bytes{each}"
-    print(f"Wrote {written.path} ({size})", file=sys.stderr)
+    _tell_size(written.path, written.records, "records", written.size_bytes)
+
+
+def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:
+    each = f", {size_bytes / count:.3g} bytes each" if count else ""
+    tell_written(path, f" ({count:,} {what}, {size_bytes:,} bytes{each})")
 
 
 def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
@@ -127,14 +125,11 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
         with progress.ticking(f"writing {args.parquet}"):
             tables = write(trace, diagnosis, args.parquet, force=args.force)
         for written in tables:
-            each = f", {written.size_bytes / written.rows:.3g} bytes each" if written.rows else ""
-            size = f"{written.rows:,} rows, {written.size_bytes:,} bytes{each}"
-            print(f"Wrote {written.path} ({size})", file=sys.stderr)
+            _tell_size(written.path, written.rows, "rows", written.size_bytes)
     if args.prometheus is not None:
-        from evenstep.export.prometheus import write as write_metrics
+        from evenstep.export.prometheus import exposition
 
-        write_metrics(_families(args, diagnosis), args.prometheus)
-        print(f"Wrote {args.prometheus}", file=sys.stderr)
+        files.write(args.prometheus, exposition(_families(args, diagnosis)))
 
 
 def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:

@@ -72,18 +72,14 @@ def _register(connection: duckdb.DuckDBPyConnection, trace: Trace, diagnosis: Di
 def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
     """One row a finding; what is a list or an object is JSON."""
     rows = [finding.to_json() for finding in diagnosis.findings]
-    numbers = ("severity", "confidence")
-    texts = ("mode", "layer", "observation", "cause")
-    nested = ("where", "when", "effect", "options", "evidence")
-    found: dict[str, Any] = {
-        name: store_database.texts([row[name] for row in rows]) for name in texts
-    }
-    for name in numbers:
-        values = [np.nan if row[name] is None else row[name] for row in rows]
-        found[name] = np.array(values, np.float64)
-    return found | {
-        name: store_database.texts([json.dumps(row[name]) for row in rows]) for name in nested
-    }
+    found: dict[str, Any] = {}
+    for name in ("mode", "layer", "observation", "cause"):
+        found[name] = store_database.texts([row[name] for row in rows])
+    for name in ("severity", "confidence"):
+        found[name] = np.array([row[name] for row in rows], np.float64)  # None is NaN
+    for name in ("where", "when", "effect", "options", "evidence"):
+        found[name] = store_database.texts([json.dumps(row[name]) for row in rows])
+    return found
 
 
 def _copied(connection: duckdb.DuckDBPyConnection, name: str, order: str, path: Path) -> Written:

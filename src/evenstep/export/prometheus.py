@@ -16,7 +16,6 @@ import msgspec
 from evenstep.errors import TraceError, UsageError
 from evenstep.export.prometheus_metrics import Families, Live, MetricFamily, of_live, of_spools
 from evenstep.trace.reader import SpoolContents, open_spool
-from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder, read_facts
 
 WAITING_S = 60.0  # a request that does not come is given up
@@ -52,14 +51,6 @@ def _value(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-
-
-def write(families: Mapping[str, MetricFamily], path: Path) -> None:
-    """A file for the node exporter's textfile collector: it appears whole or not at all."""
-    try:
-        write_whole(path, exposition(families))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error
 
 
 def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> Families:

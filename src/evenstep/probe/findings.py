@@ -1,13 +1,20 @@
-"""Who is slow: ranks, nodes, adapters or single links, each beyond what the noise allows."""
+"""Who is slow: ranks, nodes, adapters or single links, each beyond what the noise allows.
+
+A link is slow in a direction. Where nearly all links that leave a node are slow, it is the node's
+adapter that is, and the links are not named; so for those that arrive. What is no adapter's fault
+is a link's, as far as it can be told: one quick link at an end clears that end's adapter, and
+where none was measured the two look alike.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
+from statistics import median
 from typing import Annotated, Any, NamedTuple
 
 from evenstep.documents import Document, Meta, Natural
-from evenstep.probe.ends import Edge, SlowEnd, common_ends, suspected
 from evenstep.probe.outcome import ProbeResult
 from evenstep.statistics.outliers import Outliers, standing
 
@@ -16,7 +23,12 @@ KINDS = (
 )  # fmt: skip
 METRICS = ("compute", "memory", "transfer", "latency")
 LEAST_RANK, LEAST_LINK, LEAST_LATENCY = 0.15, 0.25, 0.5  # slower by less is not named
+COMMON = 0.75  # of a node's links: from here on its adapter is slow
+LIKENESS = 0.5  # of the logarithm of the factor of a link that stands out: its neighbours are alike
 _QUARTILE = 0.25  # the usual link: with few nodes, a slow one has a part in more than half
+
+
+Edge = tuple[int, int]  # from, to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +44,14 @@ class ProbeFinding(Document):
     links: Annotated[tuple[Edge, ...], Meta("From, to.")] = ()
     factor: Annotated[float | None, Meta("Times the usual.")] = None
     limit: Annotated[float | None, Meta("From what factor on it would be named.")] = None
+
+
+class SlowEnd(NamedTuple):
+    """An end at which all links of a team are slow, or may be."""
+
+    team: int
+    sending: bool
+    edges: tuple[Edge, ...]
 
 
 class Judgement(NamedTuple):
@@ -90,29 +110,23 @@ _WORDS = {
 def _ranks(outcome: ProbeResult, found: Outliers[int], stage: str) -> list[ProbeFinding]:
     verb, kind, mend = _WORDS[stage]
     slow = dict(found.factors)
-    findings = []
+    told = []  # kind, ranks, factor and what was seen
     for members in _whole_nodes(outcome, slow):
         factor = min(slow.pop(rank) for rank in members)
-        name = outcome.node_name(members[0])
-        findings.append(
-            ProbeFinding(
-                kind="slow_node", metric=stage, ranks=tuple(members), nodes=(name,), factor=factor,
-                limit=1 + found.limit, mend=f"{mend} on {name}",
-                observation=f"all {len(members)} ranks of {name} take {factor:.2g} times as long "
-                f"as usual: each {verb} slowly",
-            )
-        )  # fmt: skip
+        who = f"all {len(members)} ranks of {outcome.node_name(members[0])}"
+        seen = f"{who} take {factor:.2g} times as long as usual: each {verb} slowly"
+        told.append(("slow_node", tuple(members), factor, seen))
     for rank, factor in slow.items():
-        node = outcome.node_name(rank)
-        findings.append(
-            ProbeFinding(
-                kind=kind, metric=stage, ranks=(rank,), nodes=(node,), factor=factor,
-                limit=1 + found.limit,
-                mend=f"{mend} on {node}",
-                observation=f"{outcome.name(rank)} {verb} {factor:.2g} times as long as usual",
-            )
-        )  # fmt: skip
-    return findings
+        seen = f"{outcome.name(rank)} {verb} {factor:.2g} times as long as usual"
+        told.append((kind, (rank,), factor, seen))
+    return [
+        ProbeFinding(
+            kind=kind, metric=stage, ranks=ranks, nodes=(node,), factor=factor, observation=seen,
+            limit=1 + found.limit, mend=f"{mend} on {node}",
+        )
+        for kind, ranks, factor, seen in told
+        for node in [outcome.node_name(ranks[0])]
+    ]  # fmt: skip
 
 
 def _whole_nodes(outcome: ProbeResult, slow: Mapping[int, float]) -> list[list[int]]:
@@ -220,3 +234,55 @@ def _caution(outcome: ProbeResult, edge: Edge, unclear: Sequence[SlowEnd], metri
     which = " or ".join(f"{places[side.team]} {verbs[side.sending]}" for side in unclear)
     part = "adapter" if outcome.between_nodes else "rank"
     return f"; link and {part} look alike: nothing quicker that {which} was measured"
+
+
+# -- links or their ends ---------------------------------------------------------------------------
+
+
+def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> list[SlowEnd]:
+    """Teams of which nearly all links in a direction are slow; at least two of them.
+
+    The most complete come first, and what they explain counts for no other.
+    """
+    left, found = set(slow), list[SlowEnd]()
+    while candidates := [
+        side
+        for end in (0, 1)
+        for team in sorted({edge[end] for edge in ratios})
+        if (side := _side(team, end, left, slow, ratios)) is not None
+    ]:
+        best = max(candidates, key=lambda side: len(side.edges))
+        found.append(best)
+        left -= set(best.edges)
+    return found
+
+
+def _side(
+    team: int, end: int, left: set[Edge], slow: Mapping[Edge, float], ratios: Mapping[Edge, float]
+) -> SlowEnd | None:
+    """The links at one end of a team, if nearly all are about as slow as those that stand out."""
+    mine = [edge for edge in ratios if edge[end] == team]
+    out = [edge for edge in mine if edge in left]
+    if not out or len(mine) < 2:
+        return None
+    usual = median(slow[edge] for edge in out)
+    alike = tuple(edge for edge in mine if edge in slow or _alike(ratios[edge], usual))
+    fresh = sum(edge in left or edge not in slow for edge in alike)
+    if fresh < 2 or len(alike) < COMMON * len(mine):
+        return None
+    return SlowEnd(team, end == 0, alike)
+
+
+def suspected(edge: Edge, ratios: Mapping[Edge, float]) -> list[SlowEnd]:
+    """The ends of a slow link whose adapter no quicker link clears."""
+    found = []
+    for end in (0, 1):
+        mine = tuple(other for other in ratios if other[end] == edge[end])
+        if all(_alike(ratios[other], ratios[edge]) for other in mine):
+            found.append(SlowEnd(edge[end], end == 0, mine))
+    return found
+
+
+def _alike(ratio: float, slow: float) -> bool:
+    """Whether a link is about as slow as one that stands out: noise may hide it, or add to that."""
+    return log(max(ratio, 1.0)) >= LIKENESS * log(slow)

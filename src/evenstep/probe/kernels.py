@@ -1,14 +1,22 @@
-"""What is timed on one rank alone: a matrix product and copies. Torch is imported by who calls."""
+"""What is timed on one rank alone: a matrix product and copies. Torch is imported by who calls.
+
+Also inside a job, every so many steps, between two of them: all ranks measure after the same steps,
+each by itself and on its training thread, so nobody waits for it but by as much as its own machine
+is slower. A device is waited for first: it measures alone.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median_high
 from typing import Any
 
 FEWEST, MOST = 10, 400  # repeats
 _WARM_UP = 3
+#: What each measurement may take, warm-up included; a repeat under way is finished: < 20 ms in all.
+BUDGET_NS = {"compute": 4_000_000, "memory": 6_000_000, "host_copy": 4_000_000}
 
 Work = Callable[[], object]
 
@@ -66,18 +74,8 @@ def multiply(torch: Any, a: Any, b: Any, out: Any) -> None:
     torch.mm(a, b, out=out)
 
 
-def gemm(device: ProbeDevice, budget_ns: int) -> list[int]:
-    """Times of a matrix product, ns: 2 side³ operations, single precision or bfloat16."""
-    return timed(product(device), device, budget_ns)
-
-
-def copy(device: ProbeDevice, budget_ns: int) -> list[int]:
-    """Times of a copy in memory, ns: it reads and writes `copied_bytes` each."""
-    return timed(memory_copy(device), device, budget_ns)
-
-
 def product(device: ProbeDevice) -> Work:
-    """A matrix product whose operands are made already."""
+    """A matrix product of 2 side³ operations, whose operands are made already."""
     torch = device.torch
     dtype = torch.float32 if device.kind == "cpu" else torch.bfloat16
     shape = (device.side, device.side)
@@ -86,7 +84,7 @@ def product(device: ProbeDevice) -> Work:
 
 
 def memory_copy(device: ProbeDevice) -> Work:
-    """A copy within the device's memory."""
+    """A copy within the device's memory: it reads and writes `copied_bytes` each."""
     torch = device.torch
     source = torch.ones(device.copied_bytes, dtype=torch.uint8, device=device.place)
     target = torch.zeros_like(source)
@@ -120,3 +118,41 @@ def timed(
         device.wait()
         found.append(time.perf_counter_ns() - start)
     return found
+
+
+class PeriodicProbe:
+    """Measures after every `every` steps on a device of `torch`; `index` None is the processor."""
+
+    def __init__(self, torch: Any, index: int | None, *, every: int) -> None:
+        self._device = ProbeDevice(
+            torch, "cpu" if index is None else "cuda", index or 0, in_job=True
+        )
+        self._every = every
+        self._works: dict[str, Work] = {}
+
+    def after(self, steps: int) -> dict[str, float]:
+        """Median time of each measurement, ns, by its metric; nothing where none is due.
+
+        The first call makes the buffers: 33 MB of memory; of a GPU's 230 MB, and 64 MB pinned.
+        While a CUDA graph is captured nothing is done, for it would become a part of it.
+        """
+        device = self._device
+        if device.kind != "cpu" and device.torch.cuda.is_current_stream_capturing():
+            return {}
+        if not self._works:
+            self._works = _works(device)
+        if steps % self._every:
+            return {}
+        device.wait()  # for what the job has launched: no part of the budget
+        return {
+            f"probe.{name}_ns": _median(name, work, device) for name, work in self._works.items()
+        }
+
+
+def _works(device: ProbeDevice) -> dict[str, Work]:
+    works = {"compute": product(device), "memory": memory_copy(device)}
+    return works if device.kind == "cpu" else {**works, "host_copy": host_copy(device)}
+
+
+def _median(name: str, work: Work, device: ProbeDevice) -> float:
+    return float(median_high(timed(work, device, BUDGET_NS[name], warm_up=1, fewest=1)))

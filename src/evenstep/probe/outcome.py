@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from evenstep import words
 from evenstep.allreduce import bus_factor
 from evenstep.probe.board import FAILED, STAGES, Board
 from evenstep.statistics.outliers import Series, series
-from evenstep.trace.ranks import format_ranks
 
 CONTESTED = 0.1  # of the time
 
@@ -90,7 +90,11 @@ class ProbeResult:
 def gather(board: Board, world: int) -> ProbeResult:
     """The outcome of what is on the board."""
     posts = board.posts
-    places = {rank: _place(rank, post) for rank, post in posts["arrived"].items()}
+    names = [one.name for one in fields(ProbedPlace)][1:]
+    places = {
+        rank: ProbedPlace(rank=rank, **{name: post[name] for name in names})
+        for rank, post in posts["arrived"].items()
+    }
     met = posts["pairs"]
     left_out = max((post["rounds_left_out"] for post in met.values()), default=0)
     limits = _contested(posts["done"])
@@ -107,7 +111,8 @@ def gather(board: Board, world: int) -> ProbeResult:
         memory={rank: series(times) for rank, times in posts["memory"].items()},
         reductions=tuple(_reductions(posts["all_reduce"], places, world)),
         latency=_pairs(met, "latency_ns"),
-        transfer=_directed(met),
+        transfer=_pairs(met, "sent_ns")
+        | {(b, a): times for (a, b), times in _pairs(met, "received_ns").items()},
         message_bytes=next((post["message_bytes"] for post in met.values()), 0),
         stopped=_stopped(board, world),
         whole=len(posts["done"]) == world,
@@ -121,19 +126,11 @@ def _contested(posts: Mapping[int, Any]) -> list[str]:
     waited = sorted(rank for rank, share in shares.items() if share > CONTESTED)
     if not waited:
         return []
-    who = f"rank{'s' if len(waited) > 1 else ''} {format_ranks(waited)}"
     most = f"{100 * max(shares.values()):.0f} %"
     return [
-        f"{who} stood ready without a core for up to {most} of the time: "
+        f"{words.ranks(waited)} stood ready without a core for up to {most} of the time: "
         "figures are those of a busy host, and single links in them are little reliable"
     ]
-
-
-def _place(rank: int, post: Mapping[str, Any]) -> ProbedPlace:
-    return ProbedPlace(
-        rank=rank, node=post["node"], host=post["host"], device=post["device"], kind=post["kind"],
-        flop=post["flop"], copied_bytes=post["copied_bytes"],
-    )  # fmt: skip
 
 
 def _reductions(
@@ -170,12 +167,6 @@ def _pairs(met: Mapping[int, Any], name: str) -> dict[tuple[int, int], Series]:
         for rank, post in met.items()
         for other, times in post[name].items()
     }
-
-
-def _directed(met: Mapping[int, Any]) -> dict[tuple[int, int], Series]:
-    sent = _pairs(met, "sent_ns")
-    received = _pairs(met, "received_ns")
-    return sent | {(other, rank): times for (rank, other), times in received.items()}
 
 
 def _stopped(board: Board, world: int) -> dict[int, str]:

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evenstep import words
+from evenstep.report.terminal.style import Style
 
-_WIDEST, _NARROWEST = 100, 40
 _MOST_ROWS = 32
 
 
 def render(found: Mapping[str, Any], *, width: int | None = None) -> str:
     """The document in at most `width` columns."""
-    columns = width or shutil.get_terminal_size((80, 24)).columns
-    columns = max(min(columns, _WIDEST), _NARROWEST)
-    lines = textwrap.wrap(found["verdict"], columns)
+    style = Style.of(width, color=False)
+    lines = style.wrap(found["verdict"])
     for finding in found["findings"]:
-        lines += _wrapped(f"- {finding['observation']}{_limit(finding)}", columns, "  ")
-        lines += _wrapped(f"  mend: {finding['mend']}", columns, "        ")
+        limit = f" (named from {finding['limit']:.2f} times on)" if finding["limit"] else ""
+        lines += style.wrap(f"{finding['observation']}{limit}", first="- ", indent=2)
+        lines += style.wrap(finding["mend"], first="  mend: ", indent=8)
     lines += [*_ranks(found["ranks"]), *_reductions(found["all_reduce"]), *_pairs(found["pairs"])]
     limits = [*found["limits"], *_noise(found["noise"])]
-    if limits:
-        lines.append("")
+    lines += [""] if limits else []
     for limit in limits:
-        lines += _wrapped(f"- {limit}", columns, "  ")
+        lines += style.wrap(limit, first="- ", indent=2)
     return "\n".join(lines) + "\n"
-
-
-def _wrapped(text: str, columns: int, hanging: str) -> list[str]:
-    return textwrap.wrap(text, columns, subsequent_indent=hanging, break_on_hyphens=False)
-
-
-def _limit(finding: Mapping[str, Any]) -> str:
-    limit = finding["limit"]
-    return f" (named from {limit:.2f} times on)" if limit else ""
 
 
 def _ranks(rows: list[dict[str, Any]]) -> Iterator[str]:

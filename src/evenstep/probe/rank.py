@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from evenstep.host.sysfs import read_text
 from evenstep.probe import kernels
 from evenstep.probe.board import FAILED, Board
-from evenstep.probe.exchange import Exchange, Meetings, Sweep
+from evenstep.probe.exchange import Exchange
 from evenstep.trace.spool.identity import Identity, boot_id, hostname
 
 #: Shares of the time; what is left goes to starting.
@@ -73,18 +73,22 @@ class ProbeRank(threading.Thread):
         self._post("arrived", self._place(device))
         if not self._board.wait_for_all(plan.timeout_s):
             return  # who reads the board sees who is missing
-        backend = plan.backend if plan.backend != "auto" else _backend(device)
+        backend = "gloo" if device.kind == "cpu" else "nccl"
+        backend = backend if plan.backend == "auto" else plan.backend
         _join(self._store, me, backend, device, plan.timeout_s)
         begun, begun_ready = time.monotonic_ns(), _ready_ns()
         exchange = Exchange(device, me.rank)
         places = _places(me)
-        self._alone("compute", lambda: kernels.gemm(device, plan.budget_ns(COMPUTE)), exchange)
-        self._alone("memory", lambda: kernels.copy(device, plan.budget_ns(MEMORY)), exchange)
+        for stage, made, share in (("compute", kernels.product, COMPUTE),
+                                   ("memory", kernels.memory_copy, MEMORY)):  # fmt: skip
+            self.stage = stage
+            exchange.agree(0.0)  # all at the same time, each by itself
+            self._post(stage, kernels.timed(made(device), device, plan.budget_ns(share)))
         self.stage = "all_reduce"
         self._post("all_reduce", self._sweeps(exchange, places))
         self.stage = "pairs"
         found, left_out = exchange.meet(teams(places), plan.budget_ns(PAIRS))
-        self._post("pairs", _plain(found) | {"rounds_left_out": left_out})
+        self._post("pairs", asdict(found) | {"rounds_left_out": left_out})
         self._post("done", {"backend": backend, "ready_ns": _ready_ns() - begun_ready,
                             "lasted_ns": time.monotonic_ns() - begun})  # fmt: skip
 
@@ -96,17 +100,11 @@ class ProbeRank(threading.Thread):
             "flop": 2 * device.side**3, "copied_bytes": device.copied_bytes,
         }  # fmt: skip
 
-    def _alone(self, stage: str, work: Callable[[], list[int]], exchange: Exchange) -> None:
-        """A measurement that all ranks make at the same time, each by itself."""
-        self.stage = stage
-        exchange.agree(0.0)
-        self._post(stage, work())
-
     def _sweeps(self, exchange: Exchange, places: list[int]) -> dict[str, Any]:
         """Over all ranks, and over the ranks of each node where there are several nodes."""
         import torch.distributed as distributed
 
-        found = {"world": _plain_sweep(exchange.sweep(self._plan.budget_ns(SWEEP)))}
+        found = {"world": asdict(exchange.sweep(self._plan.budget_ns(SWEEP)))}
         nodes = sorted(set(places))
         if 1 < len(nodes) <= MOST_GROUPS and len(places) > len(nodes):
             mine = None
@@ -114,8 +112,7 @@ class ProbeRank(threading.Thread):
                 members = [rank for rank, place in enumerate(places) if place == node]
                 group = distributed.new_group(members)
                 mine = group if places[self._identity.rank] == node else mine
-            sweep = exchange.sweep(self._plan.budget_ns(NODE_SWEEP), mine)
-            found["node"] = _plain_sweep(sweep)
+            found["node"] = asdict(exchange.sweep(self._plan.budget_ns(NODE_SWEEP), mine))
         return found
 
 
@@ -132,10 +129,6 @@ def _places(me: Identity) -> list[int]:
     found: list[Any] = [None] * me.world
     distributed.all_gather_object(found, me.node)
     return [int(node) for node in found]
-
-
-def _backend(device: kernels.ProbeDevice) -> str:
-    return "gloo" if device.kind == "cpu" else "nccl"
 
 
 def _join(
@@ -160,14 +153,3 @@ def _ready_ns() -> int:
     """
     fields = (read_text("/proc/thread-self/schedstat") or "").split()
     return int(fields[1]) if len(fields) == 3 else 0
-
-
-def _plain_sweep(sweep: Sweep) -> dict[str, Any]:
-    return {"sizes": list(sweep.sizes), "times_ns": [list(times) for times in sweep.times_ns]}
-
-
-def _plain(found: Meetings) -> dict[str, Any]:
-    return {
-        "message_bytes": found.message_bytes, "latency_ns": found.latency_ns,
-        "sent_ns": found.sent_ns, "received_ns": found.received_ns,
-    }  # fmt: skip

@@ -111,11 +111,8 @@ def _usual_ns(outcome: ProbeResult) -> float:
 
 def _noise(outcome: ProbeResult, judged: Judgement) -> list[Noise]:
     """What a usual rank varies by, and who is slow."""
-    spread = [
-        1.4826 * times.mad_ns / times.median_ns
-        for times in outcome.compute.values()
-        if times.median_ns
-    ]
+    computed = [times for times in outcome.compute.values() if times.median_ns]
+    spread = [1.4826 * times.mad_ns / times.median_ns for times in computed]
     noises = [Noise(kind="normal", sigma=short(median(spread)))] if spread else []
     noises += [
         Noise(kind="slow", ranks=format_ranks(found.ranks), factor=short(found.factor or 1.0))

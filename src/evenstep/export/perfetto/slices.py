@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.measure.transfer import arrivals
-from evenstep.export.perfetto.flows import Flows, arrows
-from evenstep.export.perfetto.tracks import lanes, levels, side_by_side
+from evenstep.export.perfetto.layout import Flows, arrows, lanes, levels, side_by_side
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase

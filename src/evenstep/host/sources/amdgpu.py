@@ -1,17 +1,21 @@
 """AMD GPUs from sysfs: clocks and what holds them back, temperature, power, how busy they are.
 
 Files and units are those of the kernel's amdgpu documentation (thermal.rst). Why a clock is low is
-told by models whose `gpu_metrics` has version 1.3 only (see `amd_files`).
+told by models whose `gpu_metrics` has version 1.3 only. Its layout and bits are those of
+`kgd_pp_interface.h` (struct gpu_metrics_v1_3) and `amdgpu_smu.h` (SMU_THROTTLER_…_BIT); in tables
+of another version the fields lie elsewhere, and most have no bits that mean the same on every
+model.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from evenstep.host.sources.amd_files import HARDWARE, POWER, THERMAL, highest_mhz, throttled
-from evenstep.host.sources.source import Reading, Source, SourceUnavailable
+from evenstep.host.sources.source import FileSource, Reading, SourceUnavailable
 from evenstep.host.sources.visible import AMD, pick, visible
 from evenstep.host.sysfs import children, read_int, read_text, target
 
@@ -25,6 +29,45 @@ _MONITORED = (  # metric, files of the hwmon folder, factor to the unit in the n
 )
 _SENSORS = {"edge": "gpu.temperature_celsius", "junction": "gpu.hotspot_celsius"}
 
+_HEADER = struct.Struct("<HBB")  # bytes of the table, format, content
+_READ = (1, 3)
+_BYTES = 120
+_THROTTLE = struct.Struct("<112xQ")
+_LEVEL = re.compile(r"^\d+:\s*(\d+)\s*MHz", re.IGNORECASE | re.MULTILINE)
+
+
+def _bits(first: int, last: int) -> int:
+    return ((1 << (last + 1)) - 1) & ~((1 << first) - 1)
+
+
+POWER = _bits(0, 7) | _bits(16, 23)  # package power; current of a rail
+THERMAL = _bits(32, 45)  # a sensor or a voltage regulator is too hot
+HARDWARE = _bits(46, 47)  # PROCHOT: somebody outside pulled the line
+
+
+def throttled(device: Path) -> int | None:
+    """What holds the clocks back, as bits of the kernel's; None where this GPU does not say."""
+    try:
+        table = (device / "gpu_metrics").read_bytes()
+    except OSError:
+        return None
+    if len(table) < _BYTES:
+        return None
+    size, *version = _HEADER.unpack_from(table)
+    if tuple(version) != _READ or size < _BYTES:
+        return None
+    bits: int = _THROTTLE.unpack_from(table)[0]
+    return None if bits == _bits(0, 63) else bits  # all ones: the firmware does not fill it in
+
+
+def highest_mhz(device: Path) -> int | None:
+    """The highest of the clock levels of `pp_dpm_sclk`."""
+    try:
+        levels = _LEVEL.findall((device / "pp_dpm_sclk").read_text())
+    except OSError:
+        return None
+    return max(map(int, levels)) if levels else None
+
 
 def cards(sysroot: str = "/") -> list[Path]:
     """Device folders of all AMD GPUs of the host, by PCI address."""
@@ -35,7 +78,7 @@ def cards(sysroot: str = "/") -> list[Path]:
     return sorted(found, key=lambda device: target(str(device)) or "")
 
 
-class AmdgpuSource(Source):
+class AmdgpuSource(FileSource):
     """`gpu.*` of one GPU as torch numbers it, or of all that the process can see."""
 
     name = "amdgpu"
@@ -47,15 +90,14 @@ class AmdgpuSource(Source):
         sysroot: str = "/",
         environ: Mapping[str, str] = os.environ,
     ) -> None:
+        super().__init__(sysroot=sysroot)
         self._device_index = device_index
-        self._sysroot = sysroot
         self._environ = environ
-        self._files: list[tuple[str, int, str, float]] = []  # metric, device, file, factor
         self._constant: list[Reading] = []
         self._throttled: list[tuple[int, Path]] = []  # device, folder: those that tell
 
     def open(self) -> None:
-        found = cards(self._sysroot)
+        found = cards(str(self._sysroot))
         if not found:
             raise SourceUnavailable("this host has no AMD GPU")
         names = [f"GPU-{(read_text(str(c / 'unique_id')) or '').removeprefix('0x')}" for c in found]
@@ -66,7 +108,7 @@ class AmdgpuSource(Source):
             raise SourceUnavailable("this process can see no AMD GPU with readable sensors")
 
     def _choose(self, index: int, device: Path) -> None:
-        self._add("gpu.busy_percent", index, (device / "gpu_busy_percent",), 1)
+        self.add("gpu.busy_percent", index, [(device / "gpu_busy_percent", 1)])
         highest = highest_mhz(device)
         if highest is not None:
             self._constant.append(("gpu.sm_clock_max_mhz", index, highest))
@@ -75,20 +117,14 @@ class AmdgpuSource(Source):
         for monitor in children(str(device / "hwmon")):
             folder = device / "hwmon" / monitor
             for metric, names, factor in _MONITORED:
-                self._add(metric, index, tuple(folder / name for name in names), factor)
+                self.add(metric, index, [(folder / name, factor) for name in names])
             for sensor in (1, 2):
                 label = read_text(str(folder / f"temp{sensor}_label")) or ""
                 if label in _SENSORS:
-                    self._add(_SENSORS[label], index, (folder / f"temp{sensor}_input",), 1e-3)
-
-    def _add(self, metric: str, index: int, files: tuple[Path, ...], factor: float) -> None:
-        file = next((str(file) for file in files if read_int(str(file)) is not None), None)
-        if file:
-            self._files.append((metric, index, file, factor))
+                    self.add(_SENSORS[label], index, [(folder / f"temp{sensor}_input", 1e-3)])
 
     def read(self) -> list[Reading]:
-        values = ((entry, read_int(entry[2])) for entry in self._files)
-        found = [(metric, i, v * factor) for (metric, i, _, factor), v in values if v is not None]
+        found = super().read()
         for index, device in self._throttled:
             found += throttling(index, throttled(device) or 0)
         return found + self._constant

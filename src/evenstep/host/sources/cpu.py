@@ -2,22 +2,73 @@
 
 from __future__ import annotations
 
-from evenstep.host.resources import CpuContention
+import os
+
+from evenstep.host.cgroup import CpuController
 from evenstep.host.sources.source import Reading, Source, SourceUnavailable
+from evenstep.host.sysfs import read_text
 from evenstep.trace.spool.layout import HOST_DEVICE
 
 
 class CpuSource(Source):
-    """`cpu.*`: what `CpuContention.runnable` tells, as readings of the host."""
+    """`cpu.*` of the host. `thread_id` is the training thread's `threading.get_native_id()`."""
 
     name = "cpu"
 
     def __init__(self, thread_id: int, *, sysroot: str = "/") -> None:
-        self._contention = CpuContention(thread_id, sysroot=sysroot)
+        self._thread_id = thread_id
+        self._root = sysroot.rstrip("/")
+        self._controller = CpuController(sysroot)
 
     def open(self) -> None:
-        if "running_tasks" not in self._contention.runnable():
+        if "running_tasks" not in self.runnable():
             raise SourceUnavailable("/proc/loadavg cannot be read, so CPU contention is not known")
 
     def read(self) -> list[Reading]:
-        return [(f"cpu.{key}", HOST_DEVICE, v) for key, v in self._contention.runnable().items()]
+        return [(f"cpu.{key}", HOST_DEVICE, v) for key, v in self.runnable().items()]
+
+    def runnable(self) -> dict[str, float]:
+        """Cores allowed against tasks that want one; what cannot be read is left out.
+
+        `allowed_cores` of `online_cores`, `quota_cores` (control group), `running_tasks` (whole
+        host, at this instant), and counters that only grow: `run_delay_ns` (the training thread
+        waited for a core), `running_ns` (it had one), `throttled_periods` and `throttled_ns`
+        (quota used up), `pressure_ns` (some task of the host waited for a core).
+        """
+        facts: dict[str, float | None] = {
+            "online_cores": os.cpu_count(),
+            "allowed_cores": self._allowed_cores(),
+            "quota_cores": self._controller.quota_cores(),
+            "running_tasks": self._running_tasks(),
+            "pressure_ns": self._pressure_ns(),
+        }
+        facts["running_ns"], facts["run_delay_ns"] = self._schedule()
+        throttled = self._controller.throttled() or (None, None)
+        facts["throttled_periods"], facts["throttled_ns"] = throttled
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
+    def _allowed_cores(self) -> int | None:
+        try:
+            return len(os.sched_getaffinity(self._thread_id))
+        except OSError:  # the thread has ended
+            return None
+
+    def _schedule(self) -> tuple[int, int] | tuple[None, None]:
+        """Time on a core and time waiting for one, ns (Linux, sched-stats.rst)."""
+        text = read_text(f"{self._root}/proc/self/task/{self._thread_id}/schedstat") or ""
+        fields = text.split()
+        if len(fields) < 3 or fields[0] == "0":  # all zeros: the kernel does not account for it
+            return None, None
+        return int(fields[0]), int(fields[1])
+
+    def _running_tasks(self) -> int | None:
+        """Runnable tasks of the host, from the fourth field of loadavg: `3/811`."""
+        fields = (read_text(f"{self._root}/proc/loadavg") or "").split()
+        return int(fields[3].partition("/")[0]) if len(fields) > 3 else None
+
+    def _pressure_ns(self) -> int | None:
+        """Total of `some` in the kernel's pressure-stall information (psi.rst), there in µs."""
+        for line in (read_text(f"{self._root}/proc/pressure/cpu") or "").splitlines():
+            if line.startswith("some") and "total=" in line:
+                return int(line.rpartition("total=")[2]) * 1000
+        return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenstep.host.sources.source import Reading, Source, SourceUnavailable
-from evenstep.host.sysfs import children, read_int
+from evenstep.host.sources.source import FileSource, SourceUnavailable
+from evenstep.host.sysfs import children
 
 _WORD_BYTES = 4  # port_*_data count 32-bit words
 
@@ -55,32 +55,19 @@ def ports(sysroot: str = "/") -> list[tuple[str, str]]:
     return [(d, port) for d in children(str(base)) for port in children(str(base / d / "ports"))]
 
 
-class InfinibandSource(Source):
+class InfinibandSource(FileSource):
     """`ib.*` per port; the reading's device is the port's place in `ports`."""
 
     name = "infiniband"
 
-    def __init__(self, *, sysroot: str = "/") -> None:
-        self._sysroot = sysroot
-        self._files: list[tuple[str, int, str, int]] = []  # metric, port, file, factor
-
     def open(self) -> None:
-        found = ports(self._sysroot)
+        found = ports(str(self._sysroot))
         if not found:
             raise SourceUnavailable("this host has no InfiniBand, RoCE or EFA device")
-        base = Path(self._sysroot) / "sys/class/infiniband"
         for index, (device, port) in enumerate(found):
-            self._choose(index, base / device / "ports" / port)
+            folder = self._sysroot / "sys/class/infiniband" / device / "ports" / port
+            for metric, names in _COUNTERS:
+                words = (_WORD_BYTES if name.endswith("_data") else 1 for name in names)
+                self.add(metric, index, zip((folder / name for name in names), words, strict=True))
         if not self._files:
             raise SourceUnavailable("the InfiniBand devices of this host show no counters")
-
-    def _choose(self, index: int, port: Path) -> None:
-        for metric, names in _COUNTERS:
-            file = next((f for n in names if read_int(f := str(port / n)) is not None), None)
-            if file:
-                factor = _WORD_BYTES if file.endswith("_data") else 1
-                self._files.append((metric, index, file, factor))
-
-    def read(self) -> list[Reading]:
-        values = ((entry, read_int(entry[2])) for entry in self._files)
-        return [(metric, i, v * factor) for (metric, i, _, factor), v in values if v is not None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenstep.host.sources.source import Reading, Source, SourceUnavailable
-from evenstep.host.sysfs import children, read_int, read_text
+from evenstep.host.sources.source import FileSource, Reading, SourceUnavailable
+from evenstep.host.sysfs import children, read_text
 from evenstep.trace.spool.layout import HOST_DEVICE
 
 _STATISTICS = (  # of the kernel's sysfs-class-net-statistics
@@ -38,36 +38,26 @@ def interfaces(sysroot: str = "/") -> list[str]:
     return (physical if physical not in ([], ["lo"]) else names)[:_MOST_INTERFACES]
 
 
-class NicSource(Source):
+class NicSource(FileSource):
     """`nic.*` per interface (device: its place in `interfaces`), `tcp.*` and `ip.*` of the host."""
 
     name = "nic"
 
-    def __init__(self, *, sysroot: str = "/") -> None:
-        self._sysroot = sysroot
-        self._folders: list[str] = []
-
     def open(self) -> None:
-        base = Path(self._sysroot) / "sys/class/net"
-        self._folders = [str(base / name / "statistics") for name in interfaces(self._sysroot)]
-        if not self._folders:
+        found = interfaces(str(self._sysroot))
+        if not found:
             raise SourceUnavailable("/sys/class/net lists no network interface")
+        for device, name in enumerate(found):
+            for metric, file in _STATISTICS:
+                folder = self._sysroot / "sys/class/net" / name / "statistics"
+                self.add(metric, device, [(folder / file, 1)])
 
     def read(self) -> list[Reading]:
-        found: list[Reading] = []
-        for device, folder in enumerate(self._folders):
-            for metric, file in _STATISTICS:
-                value = read_int(f"{folder}/{file}")
-                if value is not None:
-                    found.append((metric, device, value))
-        return found + self._protocols()
-
-    def _protocols(self) -> list[Reading]:
         tables = {
             file: protocol_counters(read_text(f"{self._sysroot}/proc/net/{file}") or "")
             for file in ("snmp", "netstat")
         }
-        return [
+        return super().read() + [
             (metric, HOST_DEVICE, tables[file][protocol, counter])
             for metric, file, protocol, counter in _PROTOCOLS
             if (protocol, counter) in tables[file]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 from evenstep.errors import EvenstepError
+from evenstep.host.sysfs import read_int
 
 #: metric (its name ends in its unit), device index (`HOST_DEVICE` for the host), value
 Reading = tuple[str, int, float]
@@ -35,3 +38,22 @@ class Source:
 
     def close(self) -> None:
         """Give back what `open` took; most take nothing."""
+
+
+class FileSource(Source):
+    """Of files below `sysroot` with one number each, those that exist when it is opened."""
+
+    def __init__(self, *, sysroot: str = "/") -> None:
+        self._sysroot = Path(sysroot)
+        self._files: list[tuple[str, int, str, float]] = []  # metric, device, file, factor
+
+    def add(self, metric: str, device: int, files: Iterable[tuple[Path, float]]) -> None:
+        """Read the first of the files that can be read, times its factor to the metric's unit."""
+        for file, factor in files:
+            if read_int(str(file)) is not None:
+                self._files.append((metric, device, str(file), factor))
+                return
+
+    def read(self) -> list[Reading]:
+        values = ((entry, read_int(entry[2])) for entry in self._files)
+        return [(metric, i, v * factor) for (metric, i, _, factor), v in values if v is not None]
