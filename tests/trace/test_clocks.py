@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.trace.clocks.bounds import DRIFT
+from evenstep.trace.clocks.bounds import DRIFT, line
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import Kind, Op
 from tests.trace.synthetic import collectives, trace_of
@@ -116,3 +116,12 @@ def test_a_rank_whose_boot_is_unknown_has_a_clock_of_its_own():
     clocks = align(trace)
     assert clocks.reference == "rank 0"
     assert clocks.error_ns > 0
+
+
+def test_a_clock_that_was_set_before_its_last_operation_is_right_at_that_one_too():
+    when = np.append(np.arange(10), 10.0) * 1e9
+    offset = np.append(np.zeros(10), 5e8)
+    drawn = line(when, when - offset, offset - 1000, offset + 1000)
+    assert len(drawn.breaks_ns) == 1
+    assert drawn.offset_at(when - offset) == pytest.approx(offset)
+    assert (drawn.error_at(when[:9]) < 1e6).all()

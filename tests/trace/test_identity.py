@@ -119,3 +119,10 @@ def test_the_header_of_a_spool_names_machine_boot_and_process():
 def test_the_boot_is_the_kernels_own_name_for_it():
     shown = subprocess.check_output(["cat", "/proc/sys/kernel/random/boot_id"], text=True)
     assert identity.boot_id() == shown.strip()
+
+
+def test_a_rank_alone_on_its_node_is_on_the_node_of_its_number():
+    place = {"RANK": "OMPI_COMM_WORLD_RANK", "SIZE": "OMPI_COMM_WORLD_SIZE"}
+    environ = {place["RANK"]: "3", place["SIZE"]: "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    found = from_environment(environ)
+    assert (found.node, found.nodes) == (3, 4)

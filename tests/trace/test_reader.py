@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import evenstep
 from evenstep.errors import LayoutError, SpoolError, TraceError
+from evenstep.trace.pack import Extent
 from evenstep.trace.reader import RECORD, read_spool, whole_slots
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.spool import Regions, Spool
@@ -228,3 +229,13 @@ def test_a_reader_beside_a_writer_never_accepts_a_torn_summary(writing):
         assert (found["first_step"][1:] > found["last_step"][:-1]).all()
         single = found[found["count"] == 1]
         assert (single["phase_ns"] == single["first_step"][:, np.newaxis]).all()
+
+
+def test_a_spool_within_a_file_is_read_as_far_as_the_file_goes(tmp_path, whole):
+    file = tmp_path / "several"
+    file.write_bytes(bytes(layout.PAGE_BYTES) + whole)
+    alone = tmp_path / "alone"
+    alone.write_bytes(whole)
+    for size in (None, len(whole), len(whole) + layout.PAGE_BYTES):
+        found = read_spool(Extent(file, layout.PAGE_BYTES, size))
+        assert (found.records == read_spool(alone).records).all()

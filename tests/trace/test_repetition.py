@@ -124,3 +124,15 @@ def test_what_repeats_nowhere_is_one_step_of_all_that_was_recorded():
     assert rows["rank"].tolist() == [0, 1]
     assert (rows.exit_ns - rows.enter_ns).tolist() == [(2 * STEP_MS + 1) * MS] * 2
     assert found.limits[-1] == "nothing marks steps: all of it is taken as one"
+
+
+def test_a_last_step_whose_collective_nobody_left_is_no_step():
+    program = Program(2)
+    for step in range(STEPS):
+        program.call(step, 10, "a", [0, 1])
+        program.call(step, 20, "b", [0, 1])
+    trace = program.draft.trace({})
+    assert len(with_steps(trace)[0].of_kind(Kind.STEP)) == 2 * (STEPS - 1)
+    last = trace.events.seq == trace.events.seq.max()
+    trace.events = trace.events.with_column("exit_ns", np.where(last, 0, trace.events.exit_ns))
+    assert len(with_steps(trace)[0].of_kind(Kind.STEP)) == 2 * (STEPS - 2)

@@ -249,3 +249,13 @@ def test_a_ring_that_somebody_may_still_write_into_stays_when_the_spool_is_shut(
     spool.shut()
     ctypes.c_uint64.from_address(address).value = 7  # would be a segmentation fault
     assert ctypes.c_uint64.from_address(address).value == 7
+
+
+def test_a_fence_leaves_its_lock_held_whoever_passes_it():
+    fence = writing._store_fence()
+    (lock,) = (cell.cell_contents for cell in fence.__closure__)
+    for held in (True, True, False, True):
+        if not held:  # as where another thread is between the two
+            lock.release()
+        fence()
+        assert lock.locked()

@@ -17,7 +17,7 @@ from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk
 from evenstep.trace.store import reading as store_reading
 from evenstep.trace.store import writing as store_writing
 from evenstep.trace.store.events import StoredEvents
-from evenstep.trace.store.layout import MANIFEST, read_manifest
+from evenstep.trace.store.layout import MANIFEST, StoredPart, read_manifest
 from evenstep.trace.store.writing import write_store
 from tests.diagnose.synthetic import MS, Phase, World
 from tests.trace.small_run import write_run
@@ -249,3 +249,10 @@ def test_a_manifest_of_other_types_is_damaged(folder, tmp_path, change):
     (copied / MANIFEST).write_text(json.dumps(document))
     with pytest.raises(TraceError, match="damaged"):
         load(copied)
+
+
+def test_a_file_may_hold_what_lies_between_its_first_and_its_last_step():
+    part = StoredPart("a", 10, 19, 0, 0, 0, {}, {})
+    assert [part.has(*steps) for steps in ((0, 10), (0, 11), (19, 30), (20, 30))] == [
+        False, True, True, False,
+    ]  # fmt: skip
