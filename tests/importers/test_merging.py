@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.importers.merging import cut, leaf_lengths, overlap_ns, united, without
+from evenstep.importers.merging import cut, leaf_lengths, united, without
 
 STRETCHES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
     lambda pairs: tuple(
@@ -28,11 +28,6 @@ def test_a_union_covers_the_same_and_is_disjoint_and_ordered(stretches):
 @given(STRETCHES, STRETCHES)
 def test_without_is_set_difference(one, other):
     assert points(without(*one, *other)) == points(one) - points(other)
-
-
-@given(STRETCHES, STRETCHES)
-def test_overlap_is_the_size_of_the_intersection(one, other):
-    assert overlap_ns(one, other) == len(points(one) & points(other))
 
 
 @given(STRETCHES, st.lists(st.integers(0, 60), max_size=8))

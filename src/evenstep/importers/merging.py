@@ -62,13 +62,6 @@ def cut(start: Array, end: Array, edges: Array) -> tuple[Array, Array]:
     )
 
 
-def overlap_ns(one: tuple[Array, Array], other: tuple[Array, Array]) -> int:
-    """Length covered by both: |A| − |A without B|."""
-    start, end = united(*one)
-    alone = without(start, end, *other)
-    return int((end - start).sum() - (alone[1] - alone[0]).sum())
-
-
 def leaf_lengths(start: Array, end: Array) -> Array:
     """Length of each stretch without those nested in it. Starts ascend; longer ones come first
     where they are equal."""

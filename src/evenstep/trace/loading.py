@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
-from evenstep.trace.numbering import renumbered, step_shifts
+from evenstep.trace.numbering import renumbered, shifts_in_words, step_shifts
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents
 from evenstep.trace.repetition import with_steps
@@ -64,8 +64,9 @@ def _assemble(spools: Spools) -> Trace:
     world = max([int(item.identity.get("world", 1)) for item in contents] + [max(ranks) + 1])
     maps = list(zip(group_maps, name_maps, strict=True))
     events, shifts = _left_on_disk(surveys, maps) if surveys else _in_memory(contents, maps)
+    first = contents[0].identity
     trace = Trace(
-        run=spools.run or _run_from_identity(contents[0].identity),
+        run=spools.run or {"run_id": first.get("run_id", ""), "world": first.get("world")},
         world=world,
         attempt=spools.attempt,
         ranks=ranks,
@@ -79,10 +80,7 @@ def _assemble(spools: Spools) -> Trace:
         limits=spools.limits,
     )
     trace.limits += _missing(trace) + [item.damage for item in contents if item.damage]
-    trace.limits += [
-        f"rank {rank} began to count {shift} steps after the others; its steps were renumbered"
-        for rank, shift in shifts.items()
-    ]
+    trace.limits += shifts_in_words(shifts)
     return trace
 
 
@@ -147,10 +145,6 @@ def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
     for column in ("first_step", "last_step"):
         item.summaries[column] += np.uint32(shift)
     return item.summaries
-
-
-def _run_from_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {"run_id": identity.get("run_id", ""), "world": identity.get("world")}
 
 
 def _missing(trace: Trace) -> list[str]:

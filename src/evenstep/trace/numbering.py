@@ -6,6 +6,7 @@ that, so two ranks that took part in the same ones show by how many steps their 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,3 +57,11 @@ def renumbered(events: Columns) -> tuple[Columns, dict[int, int]]:
     for rank, shift in shifts.items():
         step[events["rank"] == rank] += shift
     return events.with_column("step", step.astype(np.uint32)), shifts
+
+
+def shifts_in_words(shifts: Mapping[int, int]) -> list[str]:
+    """What is to be said of ranks that were renumbered."""
+    return [
+        f"rank {rank} began to count {shift} steps after the others; its steps were renumbered"
+        for rank, shift in shifts.items()
+    ]

@@ -6,10 +6,10 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,14 @@ from evenstep.trace.spool.folder import read_facts
 from evenstep.trace.spool.layout import Flag, Kind
 
 Array = npt.NDArray[Any]
+Found = TypeVar("Found")
 
 #: Kinds of which a run may have so many that they stay on disk.
 BULK = frozenset({Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.PHASE, Kind.SPAN})
 
+LARGE_RECORDS = 2_000_000  # more than these are left on disk: see `evenstep.trace.spooled`
+COMPARED = 64  # of a large run's collectives, one in so many tells how ranks count their steps
+SUMMARY_ROWS = 256  # of each rank of a large run at most: coarser where there were more
 CHUNK = 16_384  # records read at a time: what the processor's cache holds
 _RARE = ~np.isin(np.arange(256), [int(kind) for kind in BULK])
 
@@ -71,10 +75,10 @@ class Survey:
     on_device: bool
 
 
-def survey(path: Path | Extent, *, every: int, summary_rows: int) -> Survey:
-    """Read a spool once. Of the collectives, those at every `every`-th place of a group stay."""
+def survey(path: Path | Extent) -> Survey:
+    """Read a spool once. Of the collectives, those at some places of a group stay."""
     contents, ring = open_spool(path)
-    contents.summaries = coarsened(contents.summaries, summary_rows)
+    contents.summaries = coarsened(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
     on_device = False
     for chunk in ring.chunks(CHUNK):
@@ -84,7 +88,7 @@ def survey(path: Path | Extent, *, every: int, summary_rows: int) -> Survey:
         collective = kind == int(Kind.COLLECTIVE)
         on_device |= bool((chunk["flags"][collective] & int(Flag.ON_DEVICE)).any())
         place = np.flatnonzero(collective)
-        matched.append(chunk[place[chunk["group_seq"][place] % np.uint64(every) == 0]])
+        matched.append(chunk[place[chunk["group_seq"][place] % np.uint64(COMPARED) == 0]])
     if not light:
         none = np.empty(0, RECORD)
         return Survey(contents, ring, NO_STEPS, np.zeros(256, np.int64), none, on_device=False)
@@ -102,11 +106,6 @@ def _in_order(parts: Sequence[Array]) -> Array:
     return np.asarray(records[np.argsort(records["seq"], kind="stable")])
 
 
-LARGE_RECORDS = 2_000_000  # more than these are left on disk: see `evenstep.trace.spooled`
-COMPARED = 64  # of a large run's collectives, one in so many tells how ranks count their steps
-SUMMARY_ROWS = 256  # of each rank of a large run at most: coarser where there were more
-
-
 @dataclass(slots=True)
 class Spools:
     """What was found in a folder, in order of rank. `surveys` is empty unless the run is large."""
@@ -122,13 +121,14 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     """Read what a folder or file has. Raises `TraceError` when nothing of it is usable."""
     files, number, limits = _spool_files(root, attempt)
     large = sum(_most_records(file) for file in files) > LARGE_RECORDS
-    found = each(_surveyed, files) if large else [_read(file) for file in files]
+    found = each(_tried(survey), files) if large else list(map(_tried(read_spool), files))
     limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:
         reasons = "; ".join(limits) or "there is no rank-*.spool in it"
         raise TraceError(f"nothing to read in {root}: {reasons}")
-    kept, dropped = _one_run([_contents(item) for item in usable])
+    contents = [item.contents if isinstance(item, Survey) else item for item in usable]
+    kept, dropped = _one_run(contents)
     limits += dropped
     surveys = {id(item.contents): item for item in usable if isinstance(item, Survey)}
     of_kept = [surveys[id(item)] for item in kept if id(item) in surveys]
@@ -144,22 +144,16 @@ def _most_records(place: Extent) -> int:
     return size // layout.RECORD_BYTES
 
 
-def _read(file: Extent) -> SpoolContents | TraceError:
-    try:
-        return read_spool(file)
-    except TraceError as error:
-        return error
+def _tried(read: Callable[[Extent], Found]) -> Callable[[Extent], Found | TraceError]:
+    """The same, which hands back why a spool cannot be read."""
 
+    def tried(file: Extent) -> Found | TraceError:
+        try:
+            return read(file)
+        except TraceError as error:
+            return error
 
-def _surveyed(file: Extent) -> Survey | TraceError:
-    try:
-        return survey(file, every=COMPARED, summary_rows=SUMMARY_ROWS)
-    except TraceError as error:
-        return error
-
-
-def _contents(item: SpoolContents | Survey) -> SpoolContents:
-    return item.contents if isinstance(item, Survey) else item
+    return tried
 
 
 def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, list[str]]:

@@ -25,7 +25,7 @@ from evenstep.importers.kineto.places import by_process, info_of, places_of
 from evenstep.importers.kineto.records import Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.trace.columns import Columns
-from evenstep.trace.numbering import renumbered
+from evenstep.trace.numbering import renumbered, shifts_in_words
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.trace import RankInfo, Trace
@@ -174,10 +174,7 @@ def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
         run["versions"] = {"nccl": library}
     trace = draft.trace(run, world=world)
     trace.events, shifts = renumbered(trace.events)
-    trace.limits += [
-        f"rank {rank} began to count {shift} steps after the others; its steps were renumbered"
-        for rank, shift in shifts.items()
-    ]
+    trace.limits += shifts_in_words(shifts)
     missing = trace.missing_ranks
     if missing:
         word = "rank" if len(missing) == 1 else "ranks"

@@ -60,7 +60,6 @@ def unpack_entries(tables: bytes | memoryview) -> Iterator[tuple[int, int, int, 
 RECORD_BODY = struct.Struct("<qqqqqQQQIIIIHHHHihBBBB")
 #: The same for a collective that has just begun: what it leaves at zero is padding.
 BEGUN_BODY = struct.Struct("<q32xQQQIII4xH4xHihBBBx")
-BODY_OFFSET = 8
 RECORD_WORDS = RECORD_BYTES // 8
 
 RECORD_FIELDS: tuple[tuple[str, str], ...] = (

@@ -75,11 +75,6 @@ def sketch_bin(step_ns: int) -> int:
     return min(int(math.log2(step_ns / SKETCH_FLOOR_NS) * SKETCH_PER_OCTAVE), SKETCH_BINS - 1)
 
 
-def sketch_edge_ns(index: int) -> float:
-    """Lower edge of a bin, in ns."""
-    return float(SKETCH_FLOOR_NS * 2.0 ** (index / SKETCH_PER_OCTAVE))
-
-
 @dataclass(slots=True)
 class StepSummary:
     """What is kept of one step, or of several adjacent ones merged."""
