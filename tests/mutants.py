@@ -63,7 +63,9 @@ PACKAGES = {
          "tests/simulate/test_network.py", "tests/simulate/test_neighbours.py",
          "tests/simulate/test_pipeline.py", "tests/simulate/test_priority.py"),
     ),
-    "importers": Package(("importers/**/*.py",), ("tests/importers",)),
+    "importers": Package(
+        ("importers/**/*.py",), ("tests/importers",), ("tests/importers/test_recorded_sources.py",)
+    ),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.importers import draft
+from evenstep.importers.kineto.names import element_type
 from evenstep.importers.opening import open_trace
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op, ReduceOp
@@ -310,3 +311,15 @@ def test_ranks_on_different_devices_of_hosts_without_a_name_share_a_clock(opened
     trace = opened(*profiles)
     assert len({info.clock for info in trace.ranks.values()}) == 1
     assert any("taken to be of one" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("c10::BFloat16", (DType.BFLOAT16, 2)), ("Float8_e4m3fn", (DType.FLOAT8, 1)),
+        ("signed char", (DType.INT8, 1)), ("Long", (DType.INT64, 8)),
+        ("ComplexFloat", (DType.COMPLEX, 8)), ("struct", (DType.OTHER, 0)),
+    ],
+)  # fmt: skip
+def test_an_element_type_has_its_bytes_and_an_unknown_one_none(name, found):
+    assert element_type(name) == found
