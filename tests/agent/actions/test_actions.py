@@ -2,6 +2,7 @@
 
 import gc
 import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from evenstep.agent.actions import garbage
 from evenstep.agent.actions.action import Facts
 from evenstep.agent.actions.cores import Cores, share
-from evenstep.agent.actions.garbage import LONG_SCALE, SHORT_SCALE, Garbage
+from evenstep.agent.actions.garbage import Garbage
 from evenstep.agent.actions.power import Power
 
 MS = 1_000_000
@@ -125,6 +126,20 @@ def test_a_collector_that_the_script_has_switched_off_is_left_alone():
         gc.enable()
 
 
+def test_only_the_first_beginning_looks_at_all_there_is(monkeypatch):
+    collected = []
+    quick = {"freeze": int, "unfreeze": int, "enable": int, "disable": int}
+    made = SimpleNamespace(
+        collect=collected.append, isenabled=lambda: True, get_freeze_count=int, **quick
+    )
+    action = Garbage()
+    monkeypatch.setattr(garbage, "gc", made)
+    for step in (0, 128, 256):
+        action.begin(step)
+        action.end(step + 64)
+    assert collected == [garbage.OLDEST, garbage.YOUNG, garbage.YOUNG]
+
+
 def watched(monkeypatch, *sizes):
     """An action that has looked at memory of these sizes, of which the first is what it found."""
     grows = iter(sizes)
@@ -157,7 +172,7 @@ def test_every_rank_has_a_core_and_none_is_wasted(cores, ranks):
         assert sorted(core for each in shares for core in each) == list(range(cores))
 
 
-@pytest.mark.parametrize(("every", "scale"), [(1, SHORT_SCALE), (20, LONG_SCALE)])
+@pytest.mark.parametrize(("every", "scale"), [(1, 4), (3, 6), (20, 8)])
 def test_half_a_block_holds_a_full_collection_of_the_collectors_own(monkeypatch, every, scale):
     counts = iter(range(1000))
     monkeypatch.setattr(garbage, "full_collections", lambda: next(counts) // every)

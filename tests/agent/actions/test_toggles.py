@@ -120,7 +120,7 @@ def job(tmp_path, monkeypatch):
     # A collection of all that pytest holds takes long, and is what it is.
     quick = {name: getattr(gc, name) for name in ("freeze", "unfreeze", "enable", "disable")}
     quick |= {name: getattr(gc, name) for name in ("isenabled", "get_freeze_count", "get_stats")}
-    monkeypatch.setattr(garbage, "gc", SimpleNamespace(collect=lambda: 0, **quick))
+    monkeypatch.setattr(garbage, "gc", SimpleNamespace(collect=lambda generation=2: 0, **quick))
     made = Job(tmp_path, clock)
     yield made
     made.conductor.stop()

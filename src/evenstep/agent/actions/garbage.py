@@ -2,8 +2,10 @@
 
 What exists when it begins is frozen, so a collection looks at what has come since (measured: 85 ms
 for 266,000 objects, 1 ms after freezing). Where ranks wait for each other, the pauses of all then
-cost one pause. What is garbage already would be frozen with the rest and stay: it is collected
-first, what was frozen is given back at each `end`, and while it lasts resident memory is watched.
+cost one pause. What is garbage already would be frozen with the rest and stay: all of it is
+collected the first time, and what is young each time after that, so that beginning again is no
+pause of its own. What was frozen is given back at each `end`, and while it lasts resident memory
+is watched.
 
 A collection costs something in any case (all that lives is looked at) and something for each step
 since the last. Only the first is saved by collecting less often, and it is what a second collection
@@ -12,7 +14,7 @@ what has not been collected takes memory.
 
 Python collects everything once in so many steps, and collecting by hand puts that off: steps after
 acting are as good as those within, until the next one is due. So half of a block of the trial has
-to be longer than that. There are two lengths only, by which ranks that differ a little still agree.
+to be longer than that. There are few lengths, by which ranks that differ a little still agree.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ SAVED = 0.2  # of the cost, or twice as many steps between two are not worth the
 MOST_STEPS = 1024  # between two; a power of two, so that ranks that differ still meet
 LOOK_STEPS = 16
 GROWTH = 0.05  # of resident memory that is not to be exceeded; at half of it N is halved
-SHORT_SCALE, LONG_SCALE = 4, 8  # doublings of a block
+SCALES = (4, 6, 8)  # doublings of a block
+YOUNG, OLDEST = 1, 2  # generations of Python's collector
 
 _PAGES = Path("/proc/self/statm")
 
@@ -46,7 +49,7 @@ class Garbage(Action):
 
     def __init__(self) -> None:
         self.every = 1  # steps between two collections
-        self.scale = SHORT_SCALE  # half a block of which holds a full collection of Python's own
+        self.scale = SCALES[0]  # half a block of which holds a full collection of Python's own
         self._full = full_collections()
         self._seen_steps = 0
         self.note = ""
@@ -62,8 +65,8 @@ class Garbage(Action):
         self._step_ns = facts.step_ns
         self._seen_steps += FACTS_STEPS
         full = full_collections() - self._full
-        often = full * (BLOCK_STEPS << SHORT_SCALE >> 1) >= self._seen_steps
-        self.scale = SHORT_SCALE if often else LONG_SCALE
+        holds = (each for each in SCALES if full * (BLOCK_STEPS << each >> 1) >= self._seen_steps)
+        self.scale = next(holds, SCALES[-1])
         if facts.world < 2 or not gc.isenabled():
             return ""
         paused = facts.paused_ns / max(1, facts.step_ns)
@@ -77,7 +80,7 @@ class Garbage(Action):
         del step
         self._was = gc.isenabled(), gc.get_freeze_count() > 0
         if not self._was[1]:
-            gc.collect()
+            gc.collect(YOUNG if self._resident else OLDEST)
             gc.freeze()
         gc.disable()
         self._since, self._settled, self._looked = 0, self._halved, resident_bytes()
