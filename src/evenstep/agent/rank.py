@@ -362,10 +362,6 @@ def pacer_settings(config: Config, identity: Identity) -> PacerSettings:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON knows them: what is not finite is unknown, names are text."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, float):
-            found[name] = value if math.isfinite(value) else None
-        else:
-            found[name] = value if isinstance(value, int) else str(value)
-    return found
+    known = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    finite = {name: value if math.isfinite(value) else None for name, value in known.items()}
+    return {name: finite[name] if name in known else str(values[name]) for name in values}
