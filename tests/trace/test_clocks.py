@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.trace.clocks.bounds import DRIFT, line
-from evenstep.trace.clocks.clocks import align
-from evenstep.trace.spool.layout import Kind, Op
+from evenstep.trace.clocks.clocks import align, sharpened
+from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.trace.synthetic import collectives, trace_of
 
 COUNT = 600
@@ -125,3 +125,32 @@ def test_a_clock_that_was_set_before_its_last_operation_is_right_at_that_one_too
     assert len(drawn.breaks_ns) == 1
     assert drawn.offset_at(when - offset) == pytest.approx(offset)
     assert (drawn.error_at(when[:9]) < 1e6).all()
+
+
+def test_a_host_that_is_always_late_is_placed_by_when_all_leave():
+    trace, truth, own = world(2, late_ns=0.0, transfer_ns=5e4)
+    late = np.where(trace.events["rank"] == 2, 0, -5_000_000)  # the others come 5 ms before it
+    trace.events = trace.events.with_column("enter_ns", trace.events.enter_ns + late)
+    bounds = align(trace)
+    found = sharpened(trace, bounds)
+    off = [abs(np.median(each.by_rank[2].offset_at(own) - truth)) for each in (bounds, found)]
+    assert off[0] > 1e6  # the middle of its bounds
+    assert off[1] < 5e4
+    assert not found.by_rank[0].offset_ns.any()
+    assert (found.by_rank[2].error_ns <= bounds.by_rank[2].error_ns.max()).all()
+
+
+@pytest.mark.parametrize(
+    ("flags", "unplaced"),
+    [
+        (Flag.ON_DEVICE, (2,)),  # its stamps are those of issuing it
+        (Flag.ON_DEVICE | Flag.EXIT_UPPER_BOUND, ()),
+        (Flag.ON_DEVICE | Flag.HOST_BLOCKED, ()),
+        (Flag.FAILED, (2,)),
+    ],
+)
+def test_a_device_places_its_host_where_somebody_saw_the_end(flags, unplaced):
+    trace, _, _ = world(1)
+    same = np.full(len(trace.events), int(flags), np.uint16)
+    trace.events = trace.events.with_column("flags", same)
+    assert align(trace).unplaced == unplaced
