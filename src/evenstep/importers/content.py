@@ -91,6 +91,13 @@ def _size(path: Path) -> int:
         return 0
 
 
+def whole(value: Any) -> int:
+    """A whole number from 0 below 2^64 as a file has it, in digits too; -1 for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 1 << 64 else -1
+
+
 def content(path: Path, most_bytes: int) -> bytes:
     """All of a file. Raises `TraceError` where there is more of it than `most_bytes`."""
     pieces: list[bytes] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from evenstep.importers.content import content, parsed_json
 from evenstep.importers.file_ranks import last_number
 from evenstep.importers.flight_recorder.entries import Entry, entry, folded
 from evenstep.importers.flight_recorder.restricted_pickle import loads
+from evenstep.importers.kineto.calls import ranks_of
 from evenstep.trace.ranks import MOST_RANKS
 
 MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
@@ -138,23 +138,10 @@ def _config(raw: Any) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for name, described in raw.items() if isinstance(raw, dict) else ():
         ranks = described.get("ranks") if isinstance(described, dict) else None
-        members = _members(ranks)
+        members = tuple(ranks_of(ranks))
         if isinstance(name, str) and name and members:
             found[name] = members
     return found
-
-
-def _members(text: Any) -> tuple[int, ...]:
-    """Ranks as the format writes them: the text "[0, 1, 2]"."""
-    if isinstance(text, str):
-        try:
-            text = json.loads(text[: 16 * MOST_RANKS])
-        except (ValueError, RecursionError):
-            return ()
-    if not isinstance(text, list | tuple):
-        return ()
-    sane = all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in text)
-    return tuple(sorted(set(text))) if sane else ()
 
 
 def _stated(value: Mapping[Any, Any]) -> int | None:

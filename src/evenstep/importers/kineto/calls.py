@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from evenstep.importers.content import whole
 from evenstep.importers.draft import MOST_BYTES
 from evenstep.importers.kineto.names import element_type
 from evenstep.importers.trace_events import Args
@@ -64,7 +65,7 @@ def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> CallArgum
         bytes_in=min(max(bytes_in, 0), MOST_BYTES),
         bytes_out=min(max(bytes_out, 0), MOST_BYTES),
         dtype=int(kind),
-        sequence=min(_whole(args.sequence), MOST_BYTES),
+        sequence=min(whole(args.sequence), MOST_BYTES),
         source=_rank(args.source),
         destination=_rank(args.destination),
         root=_root(args, group),
@@ -83,7 +84,7 @@ def addressed(call: CallArguments, op: int, asked: Args) -> CallArguments:
     at = _ADDRESS.get(op, MOST_RANKS)
     if not isinstance(given, list) or at >= len(given) or call.group is None:
         return call
-    place = _whole(given[at])
+    place = whole(given[at])
     rank = call.group.ranks[place] if 0 <= place < len(call.group.ranks) else -1
     if op not in (Op.SEND, Op.RECV):
         return call._replace(root=rank)
@@ -127,7 +128,7 @@ def ranks_of(value: Any) -> Ranks:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return ()
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         return ()
     if not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in value):
         return ()
@@ -174,33 +175,26 @@ def _shown(name: str, description: Any, ranks: Ranks, others: Mapping[str, Group
 
 
 def _strided(args: Args) -> range:
-    start, stride, size = (_whole(v) for v in (args.rank_start, args.rank_stride, args.group_size))
+    start, stride, size = (whole(v) for v in (args.rank_start, args.rank_stride, args.group_size))
     if start < 0 or stride < 1 or size < 1 or start + stride * (size - 1) >= MOST_RANKS:
         return range(0)
     return range(start, start + stride * (size - 1) + 1, stride if size > 1 else 1)
 
 
 def _everyone(args: Args, world: int) -> range:
-    return range(world if 0 < _whole(args.group_size) == world else 0)
+    return range(world if 0 < whole(args.group_size) == world else 0)
 
 
 def _root(args: Args, group: GroupKey | None) -> int:
     """Global rank of the root; calls state its place in the group."""
-    place = _whole(args.root)
+    place = whole(args.root)
     return group.ranks[place] if group and 0 <= place < len(group.ranks) else -1
 
 
-def _whole(value: Any) -> int:
-    """A whole number of the file; -1 where there is none."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        return int(value)
-    return value if type(value) is int and value >= 0 else -1
-
-
 def _count(value: Any) -> int:
-    return max(_whole(value), 0)
+    return max(whole(value), 0)
 
 
 def _rank(value: Any) -> int:
-    number = _whole(value)
+    number = whole(value)
     return number if number < MOST_RANKS else -1

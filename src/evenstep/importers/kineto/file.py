@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.importers.compression import Stream
+from evenstep.importers.content import whole
 from evenstep.importers.kineto.names import CALL, COMMS, annotation
 from evenstep.importers.trace_events import Args, TraceEvent, TraceEvents
 from evenstep.trace.columns import Columns
@@ -217,12 +218,5 @@ def _numbers(values: list[Any]) -> Array:
     try:
         return np.maximum(np.array(values, np.int64), -1)
     except (TypeError, ValueError, OverflowError):
-        return np.array([_number(value) for value in values], np.int64)
-
-
-def _number(value: Any) -> int:
-    if type(value) is int:
-        return value & _MASK if value >= 0 else -1
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        return int(value) & _MASK
-    return -1
+        found = [whole(value) for value in values]
+        return np.array([each & _MASK if each >= 0 else -1 for each in found], np.int64)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.importers.content import whole
 from evenstep.importers.draft import MOST_BYTES
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import kernel_operation, operation, phase
@@ -75,7 +76,7 @@ def memberships(export: Export, process: int) -> list[Membership]:
             continue
         said = export.payloads[ranges.payload[index]]
         communicator, rank, size = (
-            _number(said, name) for name in ("nccl communicator id", "rank", "no. of ranks")
+            whole(said.get(name)) for name in ("nccl communicator id", "rank", "no. of ranks")
         )
         if 0 <= rank < size:
             found.append(Membership(communicator, rank, size))
@@ -177,8 +178,8 @@ def _fits(announced: Op | None, kernel: Op) -> bool:
 
 def _call(kernel: Op, ops: Sequence[Op], said: Sequence[dict[str, Any]]) -> LaunchRanges:
     """One launch of several calls. Sends and receives to everybody are an all-to-all."""
-    sizes = [_number(payload, "message size [bytes]") for payload in said]
-    communicator = next((c for p in said if (c := _number(p, "nccl communicator id")) >= 0), -1)
+    sizes = [whole(payload.get("message size [bytes]")) for payload in said]
+    communicator = next((c for p in said if (c := whole(p.get("nccl communicator id"))) >= 0), -1)
     peer = -1
     op = kernel
     if kernel is Op.OTHER:
@@ -190,13 +191,6 @@ def _call(kernel: Op, ops: Sequence[Op], said: Sequence[dict[str, Any]]) -> Laun
             op = Op.ALL_TO_ALL if sends == receives and sends > 1 else Op.OTHER
         else:
             op = Op.SEND if sends else Op.RECV
-        peer = _number(said[0], "peer rank") if len(ops) == 1 else -1
+        peer = whole(said[0].get("peer rank")) if len(ops) == 1 else -1
     total = min(sum(max(size, 0) for size in sizes), MOST_BYTES)
     return LaunchRanges(op, total, communicator, peer, len(ops))
-
-
-def _number(said: dict[str, Any], name: str) -> int:
-    value = said.get(name)
-    if isinstance(value, str) and len(value) <= 20 and value.isdecimal():
-        value = int(value)
-    return value if type(value) is int and 0 <= value < 1 << 64 else -1
