@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,3 +206,12 @@ def test_who_is_asking_the_finders_misses_none_when_ours_goes(fires, monkeypatch
     assert next(asking) is ours
     ours._fire() if fires else arming.disarm("nobody.imports.this")
     assert list(asking) == sys.meta_path == others
+
+
+def test_a_loader_is_wrapped_if_it_executes_modules(monkeypatch):
+    for loader in (SimpleNamespace(exec_module=print), SimpleNamespace(load_module=print)):
+        found = SimpleNamespace(loader=loader)
+        other = SimpleNamespace(find_spec=lambda *_, found=found: found)
+        monkeypatch.setattr(sys, "meta_path", [other])
+        arming.ArmingFinder("awaited", print).find_spec("awaited")
+        assert (found.loader is loader) == hasattr(loader, "load_module")

@@ -147,3 +147,15 @@ def test_a_thousand_times_on_and_off_leave_nothing_changed(job):
         assert job.state() == before
     assert held > 0
     assert acted == {"gc", "cores"}  # power is planned only
+
+
+def test_a_turn_on_storage_is_given_back_when_the_phase_is_over(job):
+    job.conductor.ask(["token"], 1)
+    job.force()
+    (_, storage), clock = job.conductor.turns, job.recorder.clock
+    saving = storage.turns[1]
+    clock.begins(Phase.CHECKPOINT, job.time.now_ns)
+    assert saving.asked_ns > 0
+    clock.ends(job.time.now_ns + MS)
+    assert saving.asked_ns == 0
+    assert [turn.account_of()["of"] for turn in storage.turns] == ["input", "save"]
