@@ -30,11 +30,11 @@ BUDGET = {
     "reproduce": 1721,
     "scenario": 1048, "simulate": 9803,
     "statistics": 867,  # tails of noise came from diagnose, on SciPy
-    "importers": 8490,  # XPlane, OTF2 and TensorBoard's files came in
+    "importers": 8466,  # XPlane, OTF2 and TensorBoard's files came in
     "trace": 5339,  # leaving, which sets clocks, and steps by repetition came here
     "watch": 1920, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_105
+WHOLE = 77_079
 
 
 @cache
