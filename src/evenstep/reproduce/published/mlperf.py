@@ -108,9 +108,9 @@ def _gathered_ms(ranks: int) -> float:
 
 
 def _adapters(size: Size) -> list[str]:
-    """Adapters of Llama 2 70B (NVIDIA's `config_DGXH100_*.sh`): tensor parallel, on one machine with
-    all its collectives hidden; on several also context parallel 2, with which reduce-scatters are
-    not hidden (`h100tp4cp2mbs1.yaml`). Each is as long as an all-reduce of half as much."""
+    """Adapters of Llama 2 70B (NVIDIA's `config_DGXH100_*.sh`): tensor parallel; on one machine all
+    its collectives are hidden, on several its reduce-scatters are not, since there context is
+    parallel, too (`h100tp4cp2mbs1.yaml`). Each takes as long as an all-reduce of half as much."""
     several = size.accelerators > PER_NODE
     context = 2 if several else 1
     return [
@@ -153,8 +153,8 @@ def _compute_ms(benchmark: str, size: Size) -> float:
 
 
 def fixed_ms(benchmark: str, table: Sizes) -> float:
-    """What a rank computes in a step whatever its share of the batch, from single machines with H100
-    of which there is no other number to predict; 0 where all have the same share."""
+    """What a rank computes in a step whatever its share of the batch, from single machines with
+    H100 of which there is no other number to predict; 0 where all have the same share."""
     points = [
         (found[0].share, _compute_ms(benchmark, found[0]))
         for (_, machine, name), found in table.items()
