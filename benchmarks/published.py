@@ -12,9 +12,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks import mlperf
 from benchmarks.measure import Row
 from evenstep.explain import shown, text
-from evenstep.reproduce.published import mlperf, training
+from evenstep.reproduce.published import training
 from evenstep.reproduce.published.rows import System
 from evenstep.reproduce.published.table import systems
 

@@ -40,10 +40,6 @@ class Pace:
         """Delay of each rank before a step, in ns."""
         return None
 
-    def barrier(self, step: int, now: Array) -> Array:  # noqa: ARG002
-        """When each rank may begin its next step."""
-        return now
-
     def after(
         self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array
     ) -> None:
