@@ -1,7 +1,9 @@
 """How much hangs on each number: every constant of the diagnosis moved by half, verdicts compared.
 
 A constant is a module-level number; its unit and origin are the comment behind it. A verdict flips
-where another mode comes first among the findings that count, or other ranks are its culprits.
+where another mode comes first among the findings that count, or other ranks are its culprits. A
+trace is judged anew only where code that reads the constant ran on it, and opened anew only where
+that was code that opens it.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ import importlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +28,8 @@ from benchmarks.independent.cases import build
 from benchmarks.labelled import calm, worlds
 from benchmarks.labelled.example import SEVERE
 from benchmarks.measure import Row
-from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.engine import find
+from evenstep.diagnose.lateness.case import Case, Claims, open_case
 from evenstep.trace.trace import Trace
 
 COMMAND = "python -m benchmarks thresholds"
@@ -33,6 +37,8 @@ ROOT = Path(evenstep.__file__).parent
 MOVED = (0.5, 1.5)
 FLIPS = 0.01
 SEVERITY, SEED = 0.15, 3  # of the closed-form corpus' examples, below the seeds of its final rows
+
+MODES = {f"diagnose.modes.{path.stem}" for path in (ROOT / "diagnose/modes").glob("*.py")}
 
 Said = tuple[str | None, tuple[int, ...]]
 
@@ -57,23 +63,22 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Move each constant and count; the table goes to the file asked for."""
     every = list(constants())
     chosen = [one for one in every if args.only in f"{one.module}.{one.name}"]
-    traces = [*closed_form(), *independent(args.cases)]
-    before = [verdict(trace) for trace in traces]
+    judged = [judge(trace) for trace in (*closed_form(), *independent(args.cases))]
     flips: dict[Constant, int] = {}
     for constant in chosen:
-        flips[constant] = _flips(constant, traces, before)
+        flips[constant] = _flips(constant, judged)
         print(f"{flips[constant]:4} {constant.module}.{constant.name}", file=sys.stderr, flush=True)
     if args.table:
-        args.table.write_text(table(every, flips, len(traces)))
+        args.table.write_text(table(every, flips, len(judged)))
     worst = max(flips, key=lambda one: flips[one])
-    share = flips[worst] / len(traces) / len(MOVED)
-    over = sum(count > FLIPS * len(traces) * len(MOVED) for count in flips.values())
+    share = flips[worst] / len(judged) / len(MOVED)
+    over = sum(count > FLIPS * len(judged) * len(MOVED) for count in flips.values())
     return [
         Row(
             f"{len(every)} constants of the diagnosis, each moved by ±50 %, verdicts that flip",
             f"≤ {FLIPS:.0%} for any one",
             f"{share:.1%} at most ({worst.module}.{worst.name}); {over} of {len(flips)} above, "
-            f"{len(traces)} traces",
+            f"{len(judged)} traces",
             share <= FLIPS,
             COMMAND,
         )
@@ -169,17 +174,74 @@ def independent(cases: int) -> Iterator[Trace]:
                 yield evenstep.load(paths[0])
 
 
-def verdict(trace: Trace) -> Said:
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+class JudgedTrace(NamedTuple):
+    """A trace opened and judged, with the code that ran: (file, global names it reads)."""
+
+    case: Case
+    said: Said
+    opening: frozenset[tuple[str, str]]
+    judging: frozenset[tuple[str, str]]
+
+
+def judge(trace: Trace) -> JudgedTrace:
+    """Open and judge a trace, and note which names of which files were read."""
+    case: list[Case] = []
+    said: list[Said] = []
+
+    def opened() -> None:
+        case.append(open_case(trace))
+
+    opening = names_read(opened)
+    judging = names_read(lambda: said.append(verdict(case[0])))
+    return JudgedTrace(case[0], said[0], opening, judging)
+
+
+def names_read(run: Callable[[], None]) -> frozenset[tuple[str, str]]:
+    """Global names of our modules' functions that are called meanwhile, by file."""
+    codes: set[CodeType] = set()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            codes.add(frame.f_code)
+
+    sys.setprofile(called)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return frozenset(
+        (code.co_filename, name)
+        for code in codes
+        if code.co_filename.startswith(str(ROOT))
+        for name in code.co_names
+    )
+
+
+def verdict(case: Case) -> Said:
     """What comes first of the findings that count, and who is to blame."""
-    counting = [one for one in diagnose(trace).findings if one.severity > SEVERE]
+    fresh = copy(case)  # with what has been worked out of it
+    object.__setattr__(fresh, "claims", Claims(case.grid.shape, case.delays.rest_ns))
+    counting = [one for one in find(fresh) if one.severity > SEVERE]
     first = counting[0] if counting else None
     return (first.mode, tuple(sorted(first.where.ranks))) if first else (None, ())
 
 
-def _flips(constant: Constant, traces: Sequence[Trace], before: Sequence[Said]) -> int:
+def _flips(constant: Constant, judged: Sequence[JudgedTrace]) -> int:
+    """Verdicts that change. A case is kept for constants of modes alone: what they read of it has
+    been worked out."""
+    home = importlib.import_module(f"evenstep.{constant.module}")
+    users = [home, *_importers(home.__name__, constant.name)]
+    wanted = {(str(user.__file__), constant.name) for user in users}
     count = 0
     for factor in MOVED:
         with moved(constant, factor):
-            after = map(verdict, traces)
-            count += sum(one != other for one, other in zip(before, after, strict=True))
+            for one in judged:
+                if not wanted & (one.opening | one.judging):
+                    continue
+                kept = not wanted & one.opening and constant.module in MODES
+                case = one.case if kept else open_case(one.case.trace)
+                count += verdict(case) != one.said
     return count

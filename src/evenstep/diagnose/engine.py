@@ -41,15 +41,7 @@ UNEXPLAINED = 0.005  # of the run's length that its replay misses: less is not w
 def diagnose(run: Trace | Case) -> Diagnosis:
     """Explain a trace, or one that is open already: what it lost, to whom, why, what would help."""
     case = run if isinstance(run, Case) else open_case(run)
-    trace = case.trace
-    findings: list[Finding] = []
-    for mode in MODES:
-        if len(case.grid.steps) or mode.without_steps:
-            findings += [one for one in mode.find(case) if worth_telling(case, one)]
-    findings = attributed(case, findings)
-    findings.sort(key=_place)
-    findings = [with_stacks(trace, with_probe(trace, one)) for one in findings]
-    findings = [replace(one, change=None) for one in findings]
+    trace, findings = case.trace, find(case)
     numbers = summary(trace, case.grid) | dynamics(case)
     numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}
     numbers["unexplained"] = case.unexplained
@@ -58,6 +50,17 @@ def diagnose(run: Trace | Case) -> Diagnosis:
     if trace.operations is not None:
         numbers["stragglers"] = published(slowdowns(job(trace.operations, trace.names)))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
+
+
+def find(case: Case) -> list[Finding]:
+    """All modes asked: what each found with its part of the loss, in the order of the verdict."""
+    found: list[Finding] = []
+    for mode in MODES:
+        if len(case.grid.steps) or mode.without_steps:
+            found += [one for one in mode.find(case) if worth_telling(case, one)]
+    ranked = sorted(attributed(case, found), key=_place)
+    said = [with_stacks(case.trace, with_probe(case.trace, one)) for one in ranked]
+    return [replace(one, change=None) for one in said]
 
 
 def _place(finding: Finding) -> tuple[bool, float]:

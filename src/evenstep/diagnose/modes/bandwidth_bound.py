@@ -21,6 +21,7 @@ from evenstep.trace.spool.layout import DType
 from evenstep.trace.trace import RankInfo
 
 SMALLEST = 0.25  # of the step: a job that hides the rest of its transfer is not bound by it
+HIDES = 0.5  # of a rank's own work, its backward: links that need less are not full
 MOSTLY = 0.5  # of a shape's time is in its bytes
 MOST_OF = 0.1  # of what moves: smaller shapes are not named
 TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
@@ -62,10 +63,21 @@ def find(case: Case) -> list[Finding]:
     share = case.share(lost)
     if share.low < (SMALLEST_SHARE if short else SMALLEST):
         return []
-    if not short and case.share(case.loss(case.claims.taken)).value >= NAMED:
+    if not short and (_hideable(case, heavy) or _late(case)):
         return []
     case.claims.slow_ns += lost
     return [_finding(case, heavy, share, case.transferred(wanted))]
+
+
+def _hideable(case: Case, heavy: list[Heavy]) -> bool:
+    """Whether a rank's bytes take no longer than what they could travel behind."""
+    each = sum(float(part.bytes_ns.sum()) / len(part.shape.groups) for part in heavy)
+    steps = np.count_nonzero(case.grid.sampled)
+    return each < HIDES * steps * float(np.median(case.grid.work_ns))
+
+
+def _late(case: Case) -> bool:
+    return case.share(case.loss(case.claims.taken)).value >= NAMED
 
 
 def _heavy(case: Case, shape: Shape) -> Heavy | None:
