@@ -36,6 +36,7 @@ COMMAND = "python -m benchmarks thresholds"
 ROOT = Path(evenstep.__file__).parent
 MOVED = (0.5, 1.5)
 FLIPS = 0.01
+LARGEST = 16_000  # records of a trace: larger ones take as long as all others together
 SEVERITY, SEED = 0.15, 3  # of the closed-form corpus' examples, below the seeds of its final rows
 
 MODES = {f"diagnose.modes.{path.stem}" for path in (ROOT / "diagnose/modes").glob("*.py")}
@@ -55,7 +56,7 @@ class Constant(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--only", default="", help="constants whose module.NAME has this in it")
-    parser.add_argument("--cases", type=int, default=24, help="of the independent corpus")
+    parser.add_argument("--cases", type=int, default=32, help="of the independent corpus")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write all of them there")
 
 
@@ -63,7 +64,8 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Move each constant and count; the table goes to the file asked for."""
     every = list(constants())
     chosen = [one for one in every if args.only in f"{one.module}.{one.name}"]
-    judged = [judge(trace) for trace in (*closed_form(), *independent(args.cases))]
+    traces = (*closed_form(), *independent(args.cases))
+    judged = [judge(trace) for trace in traces if len(trace.events) <= LARGEST]
     flips: dict[Constant, int] = {}
     for constant in chosen:
         flips[constant] = _flips(constant, judged)
@@ -178,12 +180,12 @@ def independent(cases: int) -> Iterator[Trace]:
 
 
 class JudgedTrace(NamedTuple):
-    """A trace opened and judged, with the code that ran: (file, global names it reads)."""
+    """A trace opened and judged, with the names that the code which ran reads."""
 
     case: Case
     said: Said
-    opening: frozenset[tuple[str, str]]
-    judging: frozenset[tuple[str, str]]
+    opening: frozenset[str]
+    judging: frozenset[str]
 
 
 def judge(trace: Trace) -> JudgedTrace:
@@ -199,8 +201,8 @@ def judge(trace: Trace) -> JudgedTrace:
     return JudgedTrace(case[0], said[0], opening, judging)
 
 
-def names_read(run: Callable[[], None]) -> frozenset[tuple[str, str]]:
-    """Global names of our modules' functions that are called meanwhile, by file."""
+def names_read(run: Callable[[], None]) -> frozenset[str]:
+    """Global names and attributes that our functions read which are called meanwhile."""
     codes: set[CodeType] = set()
 
     def called(frame: FrameType, event: str, _: object) -> None:
@@ -212,12 +214,8 @@ def names_read(run: Callable[[], None]) -> frozenset[tuple[str, str]]:
         run()
     finally:
         sys.setprofile(None)
-    return frozenset(
-        (code.co_filename, name)
-        for code in codes
-        if code.co_filename.startswith(str(ROOT))
-        for name in code.co_names
-    )
+    ours = (code for code in codes if code.co_filename.startswith(str(ROOT)))
+    return frozenset(name for code in ours for name in code.co_names)
 
 
 def verdict(case: Case) -> Said:
@@ -232,16 +230,14 @@ def verdict(case: Case) -> Said:
 def _flips(constant: Constant, judged: Sequence[JudgedTrace]) -> int:
     """Verdicts that change. A case is kept for constants of modes alone: what they read of it has
     been worked out."""
-    home = importlib.import_module(f"evenstep.{constant.module}")
-    users = [home, *_importers(home.__name__, constant.name)]
-    wanted = {(str(user.__file__), constant.name) for user in users}
     count = 0
     for factor in MOVED:
         with moved(constant, factor):
             for one in judged:
-                if not wanted & (one.opening | one.judging):
+                opening = constant.name in one.opening
+                if not opening and constant.name not in one.judging:
                     continue
-                kept = not wanted & one.opening and constant.module in MODES
+                kept = not opening and constant.module in MODES
                 case = one.case if kept else open_case(one.case.trace)
                 count += verdict(case) != one.said
     return count

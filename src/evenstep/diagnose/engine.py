@@ -14,8 +14,9 @@ import numpy.typing as npt
 from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Option
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case, open_case
+from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
+from evenstep.diagnose.levels import FEW_STEPS, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, known
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
 from evenstep.diagnose.measure.effects import checkpoints, pacing
@@ -27,13 +28,12 @@ from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.diagnose.sentences import say
-from evenstep.diagnose.verdict import NAMED, verdict
+from evenstep.diagnose.verdict import verdict
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-FEW_STEPS = 30
 NOBODYS = 0.5  # of the cost of what is nobody's counts beside a culprit's
 UNEXPLAINED = 0.005  # of the run's length that its replay misses: less is not worth saying
 

@@ -12,10 +12,10 @@ from html import escape
 from typing import Annotated, Any, ClassVar
 
 from evenstep import words
+from evenstep.diagnose.levels import LISTED
 from evenstep.documents import Document, Meta, Natural, Portion, Positive
 
 SCHEMA = "evenstep.diagnosis/1"
-SHOWN = 8  # findings in a notebook
 
 LAYERS = ("model", "framework", "runtime", "node", "fabric", "coupling")
 TERMINAL = ("rank_failed", "hang")  # modes that end a job: they come first, whatever they cost
@@ -177,7 +177,7 @@ class Diagnosis(Document):
 def _html(diagnosis: Diagnosis) -> str:
     """The verdict, the numbers and the findings; whatever a trace's names contain stays text."""
     parts = [f"<p><strong>{_text(diagnosis.verdict)}</strong></p>", _numbers(diagnosis.summary)]
-    rows = [_row(finding) for finding in diagnosis.findings[:SHOWN]]
+    rows = [_row(finding) for finding in diagnosis.findings[:LISTED]]
     if rows:
         parts.append(_table(("finding", "severity", "seen", "cause", "to do"), rows))
     more = len(diagnosis.findings) - len(rows)

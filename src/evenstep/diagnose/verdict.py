@@ -13,8 +13,8 @@ from typing import Any
 
 from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Finding, Option
+from evenstep.diagnose.levels import NAMED
 
-NAMED = 0.05  # severity from which a finding makes the headline
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
 MOST_WORDS = 35  # of all four parts; numbers and signs are none
 _NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")

@@ -25,6 +25,7 @@ from evenstep.diagnose.compare.result import (
     changed,
     locality,
 )
+from evenstep.diagnose.levels import FEW_STEPS
 from evenstep.diagnose.sizes.workload import differences
 from evenstep.statistics.interval import middle
 
@@ -191,7 +192,6 @@ def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]
 # -- in words --------------------------------------------------------------------------------------
 
 
-FEW_STEPS = 30
 TAIL_STEPS = 500  # of which five lie above the p99
 
 

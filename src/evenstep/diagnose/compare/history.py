@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.attempts import WARM_UP, Attempt, picked, read, with_attempts
+from evenstep.diagnose.measure.attempts import Attempt, picked, read, with_attempts
+from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.measure.restarts import account, of_attempts
 from evenstep.diagnose.sizes.workload import script
 from evenstep.diagnose.verdict import verdict
@@ -244,7 +245,7 @@ def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
             ("wait", tables[0]["wait_ns"]),
         ):
             inside_s[name] += float(columns.sum()) / 1e9
-        rows = tables[0][tables[0]["last_step"] >= WARM_UP]
+        rows = tables[0][tables[0]["last_step"] >= WARM_UP_STEPS]
         count += float(rows["count"].sum())
         total += float(rows["step_sum_ns"].sum()) / 1e9
         square += float(rows["step_square_sum"].sum())

@@ -8,7 +8,7 @@ from math import hypot, inf, log
 from typing import Any, NamedTuple
 
 from evenstep.diagnose.finding import Diagnosis, Finding
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.sentences import place_of
 from evenstep.documents import Document
 from evenstep.errors import UsageError

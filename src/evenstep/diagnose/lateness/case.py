@@ -34,7 +34,6 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
 MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
 _INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PHASES = {

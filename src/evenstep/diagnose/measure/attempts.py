@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.errors import TraceError
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
@@ -28,7 +29,6 @@ KEY = "attempts"  # of `Trace.run`
 PREEMPTED = "preempted"  # likewise
 PRICE = "price_per_rank_hour"
 RANKS_READ = 4  # of each attempt, spread over all
-WARM_UP = 3  # steps at the start of an attempt
 WINDOW, FEWEST = 32, 8  # steps at most, and at least, whose variation is that of a time
 PROGRESS = ("global_step", "step", "iteration", "iter")  # logged numbers that tell progress
 ENERGY = "gpu.energy_joules"
@@ -160,7 +160,7 @@ def _single_steps(rows: Array) -> Array:
 
 def _windows(single: Array) -> dict[str, float | None]:
     """CV and rate over the first steps after warm-up, and over the last ones."""
-    steady = single[WARM_UP:]
+    steady = single[WARM_UP_STEPS:]
     found: dict[str, float | None] = {}
     for name, part in (("start", steady[:WINDOW]), ("end", steady[-WINDOW:])):
         enough = len(part) >= FEWEST

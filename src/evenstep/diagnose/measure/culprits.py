@@ -16,7 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import words
+from evenstep.diagnose import levels
 from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
+from evenstep.diagnose.measure.deaths import SILENT_NS
 from evenstep.diagnose.measure.places import layouts, node_of
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.sentences import TEXTS, say
@@ -27,7 +29,7 @@ from evenstep.trace.trace import Trace
 
 SEPARATOR = " < "
 NAMED = 0.1  # share of the looks from which a place stands in the sentence
-STACKS_OF_A_RANK, RANKS_TOLD = 3, 8
+STACKS_OF_A_RANK = 3
 
 
 class Looks(NamedTuple):
@@ -65,7 +67,7 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
             else finding.cause
         )
         return replace(finding, stacks=stacks, cause=cause)
-    stacks = _of_late(trace, rows, finding.where.ranks[:RANKS_TOLD])
+    stacks = _of_late(trace, rows, finding.where.ranks[: levels.LISTED])
     if not stacks:
         return finding
     first = stacks[0]
@@ -151,7 +153,6 @@ MEASURED = {
     "memory": "copies memory",
     "host_copy": "copies between host and device",
 }
-LEAST = 0.05  # slower by less is not named
 FEWEST_PROBES = 3  # probes of a rank, below which nothing follows from them
 
 
@@ -175,7 +176,7 @@ def with_probe(trace: Trace, finding: Finding) -> Finding:
     if not ranks or finding.mode in TERMINAL or not finding.when.steps:
         return finding
     slow = slow_machines(trace, (finding.when.steps[0][0], finding.when.steps[-1][1]))
-    late = [one for one in slow if one.rank in ranks[:RANKS_TOLD]]
+    late = [one for one in slow if one.rank in ranks[: levels.LISTED]]
     if not late:
         return finding
     evidence = [
@@ -197,7 +198,7 @@ def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
         series = _probed(trace, f"probe.{measured}_ns", steps)
         for name in sorted({hardware.get(rank, "") for rank in series}):
             peers = {rank: one for rank, one in series.items() if hardware.get(rank, "") == name}
-            outliers = standing(peers, least=LEAST)
+            outliers = standing(peers, least=levels.NAMED)
             found += [
                 SlowMachine(rank, measured, peers[rank].median_ns, outliers.usual_ns)
                 for rank in outliers.factors
@@ -231,7 +232,7 @@ def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) 
 # -- whether it ran at all -------------------------------------------------------------------------
 
 STOOD_STILL = 0.8  # of its longest step a rank's sampler, a thread of its own, took no sample
-ROUNDS = 3  # that it would have taken meanwhile, at least
+ROUNDS = 3  # of sampling, and as many seconds, in which it is silent at least
 
 
 def with_stop(trace: Trace, finding: Finding) -> Finding:
@@ -251,7 +252,8 @@ def with_stop(trace: Trace, finding: Finding) -> Finding:
     edges = int(steps.enter_ns[longest]), int(steps.exit_ns[longest])
     inside = np.clip(times[ranks[0]], *edges)
     stood_ns = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
-    if stood_ns < max(STOOD_STILL * (edges[1] - edges[0]), ROUNDS * float(np.median(usual_ns))):
+    whole = STOOD_STILL * (edges[1] - edges[0])
+    if stood_ns < max(whole, ROUNDS * float(np.median(usual_ns)), ROUNDS * SILENT_NS):
         return finding
     numbers = {"those": ranks, "stood": edges[1] - edges[0]}
     action, cost, _ = TEXTS["straggler"]["stopped"]["find"]

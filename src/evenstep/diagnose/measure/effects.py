@@ -15,18 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.attempts import FEWEST, WARM_UP, WINDOW, cv_of
-from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.diagnose import levels
+from evenstep.diagnose.measure.attempts import FEWEST, WINDOW, cv_of
+from evenstep.diagnose.measure.grid import WARM_UP_STEPS, StepGrid
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-SLOW = 0.05  # of a step above the median of the ranks
-CHANGED = 1.25  # ratio of CVs that is worth a word
 CERTAIN = 3.0  # standard errors of the logarithm of that ratio
 FLOOR = 0.05  # quantile
-LISTED = 8
 KINDS = ("reset", "unchanged", "amplified")
 
 
@@ -43,7 +41,7 @@ def side(grid: StepGrid, rows: Array) -> Side:
     """Measure some rows of the grid."""
     step = grid.step_ns[rows]
     work = np.median(grid.work_ns[rows], axis=0)
-    slow = grid.ranks[work - np.median(work) > SLOW * float(np.median(step))]
+    slow = grid.ranks[work - np.median(work) > levels.NAMED * float(np.median(step))]
     exposed = np.maximum(grid.blocked_ns[rows] - grid.wait_ns[rows], 0).mean(axis=1)
     return Side(step, cv_of(step), [int(rank) for rank in slow], float(np.quantile(exposed, FLOOR)))
 
@@ -59,7 +57,7 @@ def judged(before: Side, after: Side) -> str:
     error = np.sqrt(0.5 / len(before.step_ns) + 0.5 / len(after.step_ns))
     if len(after.slow) != len(before.slow):
         return "amplified" if len(after.slow) > len(before.slow) else "reset"
-    if abs(change) < max(np.log(CHANGED), CERTAIN * error):
+    if abs(change) < max(np.log(levels.CHANGED), CERTAIN * error):
         return "unchanged"
     return "amplified" if change > 0 else "reset"
 
@@ -104,7 +102,7 @@ def checkpoints(grid: StepGrid, restarts: Sequence[dict[str, Any]] = ()) -> dict
         return None
     return {
         **{kind: sum(one["verdict"] == kind for one in entries) for kind in KINDS},
-        "events": entries[-LISTED:],
+        "events": entries[-levels.LISTED :],
     }
 
 
@@ -154,7 +152,7 @@ def _kind(trace: Trace, ranks: Sequence[int]) -> dict[str, Any]:
     waited; a wait counts where it could be told, and the first steps are left out.
     """
     steps = trace.of_kind(Kind.STEP)
-    steps = steps.select(np.isin(steps.rank, ranks) & (steps.step >= WARM_UP))
+    steps = steps.select(np.isin(steps.rank, ranks) & (steps.step >= WARM_UP_STEPS))
     length = (steps.exit_ns - steps.enter_ns).astype(float)
     rows = trace.summaries[np.isin(trace.summary_rank, ranks)]
     told = rows[rows["wait_known"] > 0]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import allreduce
+from evenstep.diagnose.levels import FEWEST
 from evenstep.diagnose.measure.places import busiest, node_of, rack_of
 from evenstep.diagnose.measure.transfer import Transfers
 from evenstep.trace.spool.layout import Op
@@ -72,7 +73,6 @@ def _solved(sizes: Array, scale: Array, times: Array) -> tuple[float, float]:
     return float(alpha), float(per_byte)
 
 
-FEWEST = 4  # collectives of a size, to have a point on the curve
 RINGS = (int(Op.ALL_REDUCE), int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
 SLOWEST_GBPS = 0.125  # 1 Gb/s in 10^9 bytes/s: no fabric in use is slower per rank
 USUAL_GBPS = 1.25  # 10 Gb/s, where nothing tells and it hardly matters

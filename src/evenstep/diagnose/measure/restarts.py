@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep import checkpoints
+from evenstep.diagnose.levels import CHANGED
 from evenstep.diagnose.measure.attempts import Attempt, known
-from evenstep.diagnose.measure.effects import CHANGED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import Evidence, Finding, When
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import above_others
+from evenstep.diagnose.levels import CHANGED, SMALLEST_SHARE
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.samples import marked
 from evenstep.diagnose.sentences import found, say
@@ -128,7 +129,6 @@ def _in_step(steps: Columns, end: Array) -> bool:
 STALER = 1.5  # times the median of the others': whose updates are named
 OUTCOMES = ("loss", "grad_norm", "gradient_norm", "grad_norm_total", "train_loss")
 SURE = 0.01  # p-value of a trend
-GROWN = 1.25  # ratio of the last quarter to the first
 
 
 def find(case: Case) -> list[Finding]:
@@ -183,7 +183,7 @@ def drifting(updates: Staleness) -> Trend | None:
     quarter = max(len(values) // 4, 1)
     first, last = float(values[:quarter].mean()), float(values[-quarter:].mean())
     change = trend(places, values)
-    grows = last > GROWN * max(first, 1e-9)
+    grows = last > CHANGED * max(first, 1e-9)
     return change if change.p < SURE and change.slope > 0 and grows else None
 
 

@@ -10,22 +10,20 @@ import numpy as np
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.levels import MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.measure.expected import GOOD, Reference, Shape, reference
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found, say
-from evenstep.diagnose.verdict import NAMED
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType
 from evenstep.trace.trace import RankInfo
 
 SMALLEST = 0.25  # of the step: a job that hides the rest of its transfer is not bound by it
-HIDES = 0.5  # of a rank's own work, its backward: links that need less are not full
-MOSTLY = 0.5  # of a shape's time is in its bytes
+HIDES = 0.33  # of a rank's own work, half of a backward: bytes that take less fill no link
 MOST_OF = 0.1  # of what moves: smaller shapes are not named
 TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
-ROUND_STEPS = 8  # of the local-SGD option
 
 
 class Heavy(NamedTuple):
@@ -73,7 +71,7 @@ def _hideable(case: Case, heavy: list[Heavy]) -> bool:
     """Whether a rank's bytes take no longer than what they could travel behind."""
     each = sum(float(part.bytes_ns.sum()) / len(part.shape.groups) for part in heavy)
     steps = np.count_nonzero(case.grid.sampled)
-    return each < HIDES * steps * float(np.median(case.grid.work_ns))
+    return bool(each < HIDES * steps * float(np.median(case.grid.work_ns)))
 
 
 def _late(case: Case) -> bool:
@@ -98,7 +96,7 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
         sure = np.where(fast, part, sure)
         if known is not None:  # at that bandwidth, at least, they are bytes
             sure = np.maximum(sure, shape.factor * rows.size_bytes / known.gBps)
-    if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOSTLY * whole:
+    if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOST * whole:
         return None
     return Heavy(shape, np.where(shape.rows, part, 0.0), known)
 
@@ -151,7 +149,7 @@ def _wide(case: Case) -> bool:
     """Whether gradients travel in four-byte floats."""
     rows = case.transfers.rows
     wide = float(rows.size_bytes[rows.dtype == int(DType.FLOAT32)].sum())
-    return wide >= MOSTLY * float(rows.size_bytes.sum())
+    return wide >= MOST * float(rows.size_bytes.sum())
 
 
 def _groups(case: Case, heavy: list[Heavy]) -> list[str]:

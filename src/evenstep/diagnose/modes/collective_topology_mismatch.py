@@ -14,7 +14,8 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.measure.patterns import throughout

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import words
+from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.patterns import when
@@ -24,12 +26,8 @@ from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, uneven
 
-SIGMAS = 5.0
-CLUSTERED = 4.0  # standard deviations of the correlation of neighbours, if it were chance
 APART = 3.0  # Ashman's D between quiet and slow: two states, not one with a tail
-PERIODIC = 0.5  # of the variance at least is in a period that is believed
 FEWEST_LINKS = 3  # with fewer, none is the exception
-MOSTLY = 0.5  # of the worst group's share of slow time: a group is concerned
 
 
 class Slow(NamedTuple):
@@ -49,7 +47,7 @@ def slowed(measured: Transfers, named: Array | None = None) -> Slow:
     if named is not None:
         judged &= ~named
     excess = np.where(judged, rows.transfer_ns - quiet, 0.0)
-    mask = excess > SIGMAS * np.nan_to_num(noise)
+    mask = excess > levels.SIGMAS * np.nan_to_num(noise)
     ratio = np.log(np.maximum(rows.transfer_ns, 1) / np.maximum(quiet, 1))
     return Slow(judged, mask, np.where(mask, excess, 0.0), ratio)
 
@@ -83,7 +81,7 @@ def clustered(measured: Transfers, slow: Slow) -> bool:
     excess = np.where(slow.mask, slow.ratio, 0.0)[slow.judged][order]
     excess -= excess.mean()
     power = float((excess**2).sum())
-    least = CLUSTERED / float(np.sqrt(len(excess))) * power
+    least = levels.ERRORS / float(np.sqrt(len(excess))) * power
     return float((excess[1:] * excess[:-1]).sum()) > least
 
 
@@ -98,7 +96,7 @@ def _period(measured: Transfers, slow: Slow) -> Peak | None:
     """A period in seconds of the relative excess, as a neighbour with steps of its own has."""
     middle = (measured.rows.begin_ns + measured.rows.end_ns)[slow.judged] / 2
     peak = uneven((middle - middle.min()) / 1e9, slow.mask[slow.judged].astype(float))
-    return peak if peak is not None and peak.explained >= PERIODIC else None
+    return peak if peak is not None and peak.explained >= levels.MOST else None
 
 
 # -- the finding -----------------------------------------------------------------------------------
@@ -112,7 +110,7 @@ def _concerned(measured: Transfers, slow: Slow) -> tuple[list[int], list[int]]:
     excess = np.bincount(rows.group, slow.excess_ns, minlength=size)
     share = excess / np.maximum(moving, 1)
     judged = np.flatnonzero(moving > 0)
-    hit = judged[share[judged] >= MOSTLY * share.max()]
+    hit = judged[share[judged] >= levels.MOST * share.max()]
     hit = hit[np.argsort(-excess[hit], kind="stable")]
     return [int(g) for g in hit], [int(g) for g in judged if g not in hit]
 

@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep import words
+from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
@@ -21,7 +23,6 @@ from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
 COLLAPSED = 2.0  # times what its bytes take: busy links do not do that
-SIGMAS = 5.0  # … and outside the noise of its kind
 ALIKE = 1.5  # … while other operations stay below this, in the median
 FEWEST_SENDERS = 3
 MANY_TO_ONE = (int(Op.GATHER), int(Op.REDUCE), int(Op.ALL_TO_ALL))
@@ -58,7 +59,7 @@ def _collapse(case: Case, shape: Shape) -> Collapse | None:
         return None
     rows = case.transfers.rows
     quiet, basis = _expected(case, shape)
-    limit = COLLAPSED * quiet + SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
+    limit = COLLAPSED * quiet + levels.SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
     mask = shape.rows & (rows.transfer_ns > limit)
     if not mask.any() or _everything_slow(case, mask):
         return None

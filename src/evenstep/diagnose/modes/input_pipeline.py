@@ -8,10 +8,10 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.measure.patterns import throughout, when
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
-from evenstep.diagnose.verdict import NAMED
 from evenstep.trace.spool.layout import Phase
 
 COMMON = 0.25  # of the longest: where every rank waits so much for input, it is everybody's

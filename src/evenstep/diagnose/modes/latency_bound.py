@@ -8,7 +8,8 @@ import numpy as np
 
 from evenstep import allreduce
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.levels import MOST, SMALLEST_SHARE
 from evenstep.diagnose.measure.expected import SLOWEST_GBPS, USUAL_GBPS, Shape, reference
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
@@ -17,7 +18,6 @@ from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
 MANY = 12  # collectives of a shape in a step: fewer have no bucket to be merged into
-MOSTLY = 0.5  # of their time is latency
 BUCKET_BYTES = 25_000_000  # DDP's default, and large against latency on any fabric
 LARGE = 10.0  # times the size at which half of the time is latency
 
@@ -59,7 +59,7 @@ def _small(case: Case, shape: Shape) -> Small | None:
         return None
     latency = _latency(case, shape)
     moved = rows.transfer_ns[shape.rows]
-    if latency is None or np.minimum(latency[0], moved).sum() < MOSTLY * moved.sum():
+    if latency is None or np.minimum(latency[0], moved).sum() < MOST * moved.sum():
         return None
     alpha, basis = latency
     together = float(rows.size_bytes[shape.rows].sum()) / steps / len(shape.groups)
@@ -78,7 +78,7 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
     if known is not None:
         alpha = time - shape.factor * size / known.gBps
         return (alpha, f"its time less that of its bytes by {known.source}") if alpha > 0 else None
-    if shape.factor * size / SLOWEST_GBPS > (1 - MOSTLY) * time:  # its bytes may explain it
+    if shape.factor * size / SLOWEST_GBPS > (1 - MOST) * time:  # its bytes may explain it
         return None
     alpha = time - shape.factor * size / USUAL_GBPS
     return alpha, "its time less that of its bytes at 10 Gb/s; 1 Gb/s would not explain it either"

@@ -12,15 +12,14 @@ import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.places import LEVELS, Layout, layouts, usual
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
-
-FEWEST = 4  # collectives of a kind
 
 
 class Odd(NamedTuple):

@@ -8,11 +8,12 @@ from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When
 from evenstep.diagnose.measure.deaths import Death, ended_ns
 from evenstep.diagnose.modes.hang import last_of
+from evenstep.diagnose.verdict import CERTAIN
 
 if TYPE_CHECKING:
     from evenstep.diagnose.lateness.case import Case
 
-SEEN, LAST_HEARD = 0.95, 0.8  # confidence: by whether the moment of the end is known
+LAST_HEARD = 0.8  # confidence: by whether the moment of the end is known
 MEMORY = ("OutOfMemory", "MemoryError", "not enough memory", "out of memory", "alloc")
 INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
@@ -33,7 +34,7 @@ def _finding(case: Case, failed: list[Death]) -> Finding:
         mode="rank_failed",
         layer=_layer(first),
         severity=share,
-        confidence=SEEN if ended_ns(case.trace.ranks[first.rank]) else LAST_HEARD,
+        confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LAST_HEARD,
         observation=f"{case.named(ranks)} died after step {last}{_followed(first, followed)}",
         cause=f"{words.ended(first.facts)}{_inside(case, first)}",
         where=case.where(ranks),

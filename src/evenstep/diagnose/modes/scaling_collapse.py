@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
+from evenstep.diagnose.modes.projection import FACTORS
 from evenstep.diagnose.sentences import found, say
 from evenstep.diagnose.sizes import workload
 from evenstep.diagnose.sizes.scaling import (
@@ -23,13 +25,10 @@ from evenstep.diagnose.sizes.scaling import (
     stretches,
 )
 from evenstep.diagnose.sizes.workload import ScalingPoint
-from evenstep.diagnose.verdict import NAMED
 from evenstep.statistics.interval import Share
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
-
-FACTORS = (2, 4)
 
 
 def find(case: Case) -> list[Finding]:

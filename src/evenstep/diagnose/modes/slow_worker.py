@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, MAD_SIGMA, above_others
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.operations.operations import OperationJob, on_steps, replayed
@@ -25,9 +27,7 @@ from evenstep.trace.operations import COMPUTES
 
 Array = npt.NDArray[Any]
 
-SLOWER = 1.05  # compute over that of the others of the stage, in most steps
-ERRORS = 4.0  # standard errors it must stand out by: chance does not
-NAMED = 16  # workers that are ranked by what each costs alone
+LONGEST = 16  # workers that are ranked by what each costs alone
 
 
 def by_replay(
@@ -44,7 +44,7 @@ def by_replay(
     if not len(slow):
         return [], own_s
     slow = np.asarray(slow[np.argsort(-factor[slow], kind="stable")])
-    parts = [slow, *(slow[at : at + 1] for at in range(min(len(slow), NAMED)))]
+    parts = [slow, *(slow[at : at + 1] for at in range(min(len(slow), LONGEST)))]
     mended = [_mended(plan, own_s, factor, workers) for workers in parts]
     length = replayed(plan, np.stack([own_s, *mended], axis=1))
     gain = length[:, :1] - length[:, 1:]
@@ -54,7 +54,7 @@ def by_replay(
         return [], own_s
     alone = np.argsort(-gain[:, 1:].mean(axis=0), kind="stable")
     rank_of = plan.table["rank"][np.unique(plan.table.worker, return_index=True)[1]]
-    ranks = rank_of[np.concatenate([slow[alone], slow[NAMED:]])].tolist()
+    ranks = rank_of[np.concatenate([slow[alone], slow[LONGEST:]])].tolist()
     late = case.delays.cells(Cause.WORK) & np.isin(case.grid.ranks, ranks)
     case.claims.cells(late)
     case.claims.rest(lost)
@@ -92,8 +92,8 @@ def factors(plan: OperationJob, own_s: Array) -> Array:
         middle = np.median(ratio, axis=0)
         noise = MAD_SIGMA * np.median(np.abs(ratio - middle), axis=0)
         error = noise * np.sqrt(np.pi / 2 / len(ratio))  # of a median, normal distribution
-        slower = np.quantile(ratio, 1 - CHRONIC_STEPS, axis=0) >= SLOWER
-        found[mine] = np.where(slower & (middle - 1 > ERRORS * error), middle, 1.0)
+        slower = np.quantile(ratio, 1 - CHRONIC_STEPS, axis=0) >= 1 + levels.NAMED
+        found[mine] = np.where(slower & (middle - 1 > levels.ERRORS * error), middle, 1.0)
     return found
 
 

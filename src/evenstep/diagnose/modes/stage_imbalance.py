@@ -13,8 +13,9 @@ import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.structure import Graph
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.operations.operations import OperationJob, balanced, on_steps, replayed

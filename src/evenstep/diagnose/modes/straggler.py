@@ -7,8 +7,9 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Projection, When
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import MINOR, SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import MINOR, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.modes import projection

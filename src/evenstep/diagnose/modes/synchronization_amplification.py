@@ -9,13 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.levels import ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
-
-ROUND_STEPS = 8  # of the local-SGD option
 
 
 def amplification(case: Case) -> float | None:

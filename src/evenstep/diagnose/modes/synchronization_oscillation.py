@@ -12,8 +12,9 @@ import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.levels import MOST, SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
@@ -23,7 +24,6 @@ from evenstep.trace.spool.layout import Phase
 
 EXPLAINED = 0.4  # of the variance at least is in the period
 MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one has to be
-PASSED_ON = 0.5  # of the swing of the work shows in the steps: else it hides behind waiting
 BINS = 8  # of a long period; a short one has a bin per step
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
 
@@ -77,7 +77,7 @@ def _common(case: Case) -> Finding | None:
     seen = swing(work)
     if seen is None:
         return None
-    if _apart(case.step_ns, seen.slow) < PASSED_ON * _apart(work, seen.slow):
+    if _apart(case.step_ns, seen.slow) < MOST * _apart(work, seen.slow):
         return None
     change = case.less(seen.lost_ns)
     share = case.share(case.saved(change))

@@ -19,8 +19,9 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.peers import Batches, micro_batches
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import SMALLEST_SHARE, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import FEWEST, throughout
 from evenstep.diagnose.modes import projection, slow_worker
 from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.levels import MOST
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import MESSAGES, RECVS, SENDS, Role
 
@@ -20,7 +21,6 @@ Array = npt.NDArray[Any]
 
 STAMPS_S = 50e-6  # by which stamps of a compute and its message may cross
 CLOCK_ERROR_S = 0.010  # … of different workers (Lin et al.'s bound)
-AGREEING = 0.5  # of the messages: from here on micro-batches tell which two are one
 
 #: Compute of each kind of message, and towards which virtual stage it goes.
 _DIRECTION = {
@@ -196,7 +196,7 @@ def _paired(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int
             continue
         key = _by_micro_batch(ops, compute, send, ends)
         matched = _shared(key, len(ends[0]))
-        if matched.mean() < AGREEING:
+        if matched.mean() < MOST:
             key = _in_turn(ops, send, ends)
             matched = _shared(key, len(ends[0]))
         number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)

@@ -19,12 +19,11 @@ import numpy.typing as npt
 from evenstep.allreduce import bus_factor, depth
 from evenstep.diagnose.graph.peers import Alike, alike
 from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.levels import FEWEST
 from evenstep.diagnose.measure.expected import line_through
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.transfer import transfers
 from evenstep.trace.spool.layout import Phase
-
-FEWEST = 5  # transfers of a size
 
 
 class Growth(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import words
-from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
 from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sizes import forecast
@@ -27,7 +27,6 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.projection/1"
-FEWEST_STEPS = 12
 ENOUGH_STEPS = 200
 UNEVEN = 3.0  # one rank's noise against the median rank's
 METHOD = (

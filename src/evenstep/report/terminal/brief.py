@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
-from evenstep.diagnose.verdict import NAMED, Verdict, best, sureness, verdict
+from evenstep.diagnose.levels import NAMED
+from evenstep.diagnose.verdict import Verdict, best, sureness, verdict
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling
 from evenstep.words import (

@@ -1,0 +1,12 @@
+"""Levels that verdicts hang on, each said once: what is worth a name, what is most, what is few."""
+
+SMALLEST_SHARE = 0.01  # of the step time: findings below it are not worth a reader's time
+NAMED = 0.05  # of the step time: from here on a finding makes the headline
+MOST = 0.5  # more than half: the usual state, the larger part
+SIGMAS = 5.0  # standard deviations at which a single value stands out of noise
+ERRORS = 4.0  # standard errors at which a mean or a median does
+CHANGED = 1.25  # ratio of two levels that is worth a word
+FEW_STEPS = 30  # with fewer, shares and intervals are rough
+FEWEST = 4  # transfers of a size, to have a time
+LISTED = 8  # entries of a list that people read
+ROUND_STEPS = 8  # of local SGD, where it is offered
