@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -176,42 +177,31 @@ def _unplaced(grid: StepGrid) -> list[int]:
     return [rank for rank in grid.clocks.unplaced if rank not in streams]
 
 
+#: Facts in which an agent says what it could not see or do.
+TOLD = (
+    "spool", "pacing", "sharing", "nccl", "background", "callback", "framework", "stack", "steps",
+)  # fmt: skip
+
+
 def _facts(trace: Trace) -> list[str]:
     """What the agents said they could not see or do, each once."""
-    lines: dict[str, list[int]] = {}
+    lines: dict[str, list[int]] = defaultdict(list)
     for rank, info in trace.ranks.items():
         facts = info.facts
-        if "failure" in facts:
-            lines.setdefault(
-                f"evenstep failed and stopped observing: {facts['failure']}", []
-            ).append(rank)
-        for key in (
-            "spool",
-            "pacing",
-            "sharing",
-            "nccl",
-            "background",
-            "callback",
-            "framework",
-            "stack",
-            "steps",
-        ):
-            if isinstance(facts.get(key), str):
-                lines.setdefault(f"{key}: {facts[key]}", []).append(rank)
-        hooks = facts.get("hooks") or {}
-        if hooks.get("unseen"):
-            missing = ", ".join(hooks["unseen"])
-            lines.setdefault(f"operations this torch does not show: {missing}", []).append(rank)
-        if facts.get("absent"):
-            listed = "; ".join(
-                f"{name}: {why}"
-                for name, why in facts["absent"].items()
-                if name != "infiniband" or len(trace.nodes) > 1  # one host needs none
-            )
-            if listed:
-                lines.setdefault(f"not sampled: {listed}", []).append(rank)
-        if info.dropped:
-            lines.setdefault("the ring has overwritten the oldest records", []).append(rank)
+        told = {f"{key}: ": facts[key] for key in TOLD if isinstance(facts.get(key), str)}
+        absent = (facts.get("absent") or {}).items()
+        several = len(trace.nodes) > 1  # one host needs no adapter
+        missing = [f"{name}: {why}" for name, why in absent if several or name != "infiniband"]
+        unseen = ", ".join((facts.get("hooks") or {}).get("unseen") or ())
+        told |= {
+            "evenstep failed and stopped observing: ": facts.get("failure"),
+            "operations this torch does not show: ": unseen,
+            "not sampled: ": "; ".join(missing),
+            "the ring has overwritten the oldest records": info.dropped and " ",
+        }
+        for text, what in told.items():
+            if what:
+                lines[f"{text}{what}".rstrip()].append(rank)
     everywhere = len(trace.ranks)
     return [
         text if len(ranks) == everywhere else f"{words.ranks(ranks)}: {text}"

@@ -2,14 +2,13 @@
 
 The order is that of naming: who has evidence of his own comes before who only sees lateness (see
 `evenstep.diagnose.lateness.case`). What each costs beside the others no order decides: see
-`evenstep.diagnose.engine`. A mode is a module with `find`, and what `sentences.toml` says of
-it: the one source of `evenstep explain MODE`, of the page of principles and of findings' words.
+`evenstep.diagnose.engine`. A mode is a function, and what `sentences.toml` says of it: the one
+source of `evenstep explain MODE`, of the page of principles and of findings' words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import NamedTuple
 
 from evenstep.diagnose.finding import Finding
@@ -17,21 +16,19 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.modes import (
     async_staleness,
     bandwidth_bound,
-    checkpoint_stall,
     collective_topology_mismatch,
     fabric_contention,
     hang,
     incast,
-    input_pipeline,
     latency_bound,
     locality,
+    phases,
     rank_failed,
     restart_amplification,
     runtime_jitter,
     scaling_collapse,
     straggler,
-    synchronization_amplification,
-    synchronization_oscillation,
+    synchronization,
     thermal_drift,
     workload_imbalance,
 )
@@ -51,35 +48,36 @@ class Mode(NamedTuple):
     confirm: str  # the experiment that proves it
 
 
-def _mode(module: ModuleType, *, without_steps: bool = False) -> Mode:
-    name = module.__name__.rpartition(".")[2]
-    texts = {one: TEXTS[name][one] for one in Mode._fields[3:]}
-    return Mode(name, module.find, without_steps, **texts)
+def _mode(find: Callable[[Case], list[Finding]], *, alone: bool = False) -> Mode:
+    """A mode of the name of its function, or of the module whose `find` it is."""
+    name = find.__name__
+    if name == "find":
+        name = find.__module__.rpartition(".")[2]
+    return Mode(name, find, alone, **{one: TEXTS[name][one] for one in Mode._fields[3:]})
 
 
+#: Those that need no step come first: they can be asked of a trace in which none was finished.
+WITHOUT_STEPS = (rank_failed, hang, restart_amplification, async_staleness)
 MODES: tuple[Mode, ...] = (
-    _mode(rank_failed, without_steps=True),
-    _mode(hang, without_steps=True),
-    _mode(restart_amplification, without_steps=True),
-    _mode(async_staleness, without_steps=True),
+    *(_mode(module.find, alone=True) for module in WITHOUT_STEPS),
     *map(
         _mode,
         (
-            runtime_jitter,
-            input_pipeline,
-            checkpoint_stall,
-            thermal_drift,
-            workload_imbalance,
-            synchronization_oscillation,
-            locality,
-            straggler,
-            incast,
-            collective_topology_mismatch,
-            fabric_contention,
-            latency_bound,
-            bandwidth_bound,
-            synchronization_amplification,
-            scaling_collapse,
+            runtime_jitter.find,
+            phases.input_pipeline,
+            phases.checkpoint_stall,
+            thermal_drift.find,
+            workload_imbalance.find,
+            synchronization.synchronization_oscillation,
+            locality.find,
+            straggler.find,
+            incast.find,
+            collective_topology_mismatch.find,
+            fabric_contention.find,
+            latency_bound.find,
+            bandwidth_bound.find,
+            synchronization.synchronization_amplification,
+            scaling_collapse.find,
         ),
     ),
 )

@@ -9,6 +9,7 @@ from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, W
 from evenstep.diagnose.measure.deaths import SILENT_NS, ended_ns, wall_ns
 from evenstep.diagnose.measure.standstill import EnteredCall, Stuck, call_of
 from evenstep.diagnose.measure.stuck import stuck
+from evenstep.diagnose.sentences import say
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
 
@@ -131,13 +132,7 @@ def _cause(case: Case, place: Stuck) -> str:
         return f"{words.ranks(place.different)} disagree on the size of the message"
     if place.different:
         return _disagreement(case, place)
-    if place.untraced:
-        absent = words.ranks(place.untraced)
-        return (
-            f"every traced rank entered it; {absent} left no trace, and may have died or never "
-            "have come"
-        )
-    return "every traced rank entered it: a rank without a trace, or the transport, is at fault"
+    return say(f"hang.{'untraced' if place.untraced else 'entered'}", those=place.untraced)
 
 
 def _left(trace: Trace, place: Stuck) -> str:
@@ -207,20 +202,10 @@ def last_of(trace: Trace, rank: int) -> str:
 
 
 def _option(place: Stuck) -> Option:
-    action = (
-        "look at the stack of the rank that did not come (py-spy dump), then at what differs in "
-        "its control flow before this collective"
-    )
-    if place.different:
-        action = (
-            "make every rank call the same operations with the same sizes in the same order: "
-            "compare what leads to the calls named here"
-        )
-    elif not place.missing and place.untraced:
-        who = words.ranks(place.untraced)
-        action = f"look for the exit code, out-of-memory kills and GPU errors (Xid) of {who}"
-    elif not place.missing:
-        action = "look at the transport: NCCL_DEBUG=INFO, link counters, and ranks without a trace"
+    what = "different" if place.different else "missing" if place.missing else "transport"
+    if what == "transport" and place.untraced:
+        what = "untraced"
+    action = say(f"hang.do.{what}", those=place.untraced)
     return Option(action, None, None, None, "none", "the last records of every rank")
 
 

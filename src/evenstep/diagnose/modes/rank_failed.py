@@ -8,6 +8,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When
 from evenstep.diagnose.measure.deaths import Death, ended_ns
 from evenstep.diagnose.modes.hang import last_of
+from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import CERTAIN
 
 if TYPE_CHECKING:
@@ -72,17 +73,13 @@ def _remedy(first: Death) -> str:
     """What to look at next, by how it ended."""
     ended, raised = first.facts.get("ended") or {}, first.facts.get("raised") or {}
     said = f"{raised.get('type', '')} {raised.get('message', '')}"
-    if ended.get("out_of_memory_kills") or any(word in said for word in MEMORY):
-        return "less memory on that rank: a smaller batch, fewer loader workers, checkpointing"
-    if raised:
-        return f"mend what raises {raised['type']}: the JSON has its frames, in `stacks`"
-    if ended.get("signal") in INVALID:
-        return "run that rank with PYTHONFAULTHANDLER=1, and look at native extensions it loads"
-    if ended.get("signal"):
-        return (
-            "find who sent the signal: dmesg and the scheduler's log on that node, its limits of "
-            "memory and time"
-        )
-    if ended.get("exit_code") is not None:
-        return "look for sys.exit and os._exit on that rank's path, and at the end of its log"
-    return "run under `evenstep run`, which knows how processes end; look at that node's log"
+    holding = {
+        "memory": ended.get("out_of_memory_kills") or any(word in said for word in MEMORY),
+        "raised": raised,
+        "invalid": ended.get("signal") in INVALID,
+        "signal": ended.get("signal"),
+        "exit": ended.get("exit_code") is not None,
+        "unknown": True,
+    }
+    how = next(name for name, holds in holding.items() if holds)
+    return say(f"rank_failed.do.{how}", type=raised.get("type"))

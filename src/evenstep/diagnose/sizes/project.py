@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep import words
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
 from evenstep.diagnose.measure.samples import contention
+from evenstep.diagnose.sentences import say
 from evenstep.diagnose.sizes import forecast
 from evenstep.diagnose.sizes.components import Growth, Segments, growth, segments
 from evenstep.diagnose.sizes.forecast import ForecastPoint, Model
@@ -29,13 +29,6 @@ Array = npt.NDArray[Any]
 SCHEMA = "evenstep.projection/1"
 ENOUGH_STEPS = 200
 UNEVEN = 3.0  # one rank's noise against the median rank's
-METHOD = (
-    "step = sum over barriers of the maximum of n own times, plus the rest; own time = a rank's "
-    "usual time + what all ranks share in a step + independent noise, its measured distribution "
-    "continued by the family of tail that explains held-out steps best; P(max <= x) is the product "
-    "of the ranks' distributions. Interval: the middle 98 % of runs as long as the measured one, "
-    "drawn from the model fitted to resampled steps"
-)
 
 
 def projection(
@@ -64,7 +57,7 @@ def projection(
         "scaling": "strong" if strong else "weak",
         "measured": _measured(grid, rate, model, grows),
         "projected": [_projected(point, grid, rate, strong=strong) for point in points],
-        "method": METHOD,
+        "method": say("projection.method"),
         "limits": [*trace.limits, *_limits(trace, grid, cut, model, grows, sizes)],
     }
 
@@ -144,86 +137,38 @@ def _limits(
     grows: Growth,
     sizes: Sequence[int],
 ) -> list[str]:
-    largest = max(sizes)
-    lines = [_steps(grid), _tail(model, largest), _uneven(grid, cut)]
-    if not cut.barriers:
-        lines.append(
-            "no collective was seen in which ranks are blocked: every step is taken to end with "
-            "one, and waiting that looks like work makes ranks seem more alike than they are"
-        )
-    scheduler = contention(trace, grid)
-    if scheduler is not None and scheduler.oversubscribed:
-        lines.append(
-            "ranks compete for the cores of their hosts: what is projected holds for as many ranks "
-            "per host as now"
-        )
-    if trace.missing_ranks:
-        lines.append("ranks are missing from the trace: those that are there stand for them")
-    if grid.graph is not None and grid.graph.device.any():
-        lines.append("collectives ran on a device: what of them is exposed is an estimate")
-    if largest != len(grid.ranks) and cut.barriers:
-        lines += [_transfer(grows, largest), _contention(grows)]
-    return [line for line in lines if line]
-
-
-def _steps(grid: StepGrid) -> str:
-    steps = len(grid.steps)
-    if steps >= ENOUGH_STEPS:
-        return ""
-    return f"only {steps} steps: intervals are wide, and hold in about nine cases of ten"
-
-
-def _tail(model: Model, ranks: int) -> str:
-    """Whether the p99 of the maximum needs delays rarer than any that was seen."""
-    draws = max(model.units * ranks / model.ranks, 1.0)
+    largest, steps = max(sizes), len(grid.steps)
+    draws = max(model.units * largest / model.ranks, 1.0)
     seen = min(part.noise.values for part in model.parts)
-    if draws * 100 <= seen:
-        return ""
     families = dict.fromkeys(part.noise.family.replace("_", " ") for part in model.parts)
-    if list(families) == ["none"]:
-        return ""
-    return (
-        f"p99 at {ranks} ranks rests on delays that come once in {100 * draws:,.0f} rank-steps; "
-        f"{seen:,} were measured: the tail beyond them is that of a fitted family "
-        f"({', '.join(families)})"
-    )
+    scheduler, odd = contention(trace, grid), _uneven(grid, cut)
+    elsewhere = largest != len(grid.ranks) and cut.barriers
+    low, high = grows.bounds(largest)
+    holding = {
+        "few": steps < ENOUGH_STEPS,
+        "tail": draws * 100 > seen and list(families) != ["none"],
+        "uneven": odd,
+        "apart": not cut.barriers,
+        "contended": scheduler is not None and scheduler.oversubscribed,
+        "missing": trace.missing_ranks,
+        "device": grid.graph is not None and grid.graph.device.any(),
+        "transfer": elsewhere,
+        "grows": elsewhere and grows.contention is not None,
+        "one_size": elsewhere and grows.contention is None,
+    }
+    numbers = {
+        "steps": steps, "ranks": largest, "rare": 100 * draws, "seen": seen,
+        "families": ", ".join(families), "odd": odd, "times": UNEVEN, "now": grows.ranks,
+        "factor": grows.factor(largest), "low": low, "high": high, "rise": grows.contention,
+        "together": "" if grows.latency_share is not None else say("projection.together"),
+    }  # fmt: skip
+    return [say(f"projection.{name}", **numbers) for name, holds in holding.items() if holds]
 
 
-def _uneven(grid: StepGrid, cut: Segments) -> str:
-    """Ranks are taken to vary alike: say so where one does not."""
+def _uneven(grid: StepGrid, cut: Segments) -> list[int]:
+    """Ranks that vary much more than the others: they are all taken to vary alike."""
     total = cut.own_ns.sum(axis=1)
-    spread = np.median(np.abs(total - np.median(total, axis=0)), axis=0)
-    wide = np.quantile(np.abs(total - np.median(total, axis=0)), 0.95, axis=0)
-    usual = max(float(np.median(wide)), float(np.median(spread)), 1.0)
-    odd = np.flatnonzero(wide > UNEVEN * usual)
-    if not len(odd):
-        return ""
-    named = words.ranks([int(grid.ranks[i]) for i in odd])
-    return (
-        f"the work of {named} varies more than {UNEVEN:.0f} times as much as the others'; ranks "
-        "are taken to vary alike, so at other sizes as many in a hundred do"
-    )
-
-
-def _transfer(grows: Growth, ranks: int) -> str:
-    low, high = grows.bounds(ranks)
-    known = "" if grows.latency_share is not None else (
-        "; all collectives are of about one size, so latency and bandwidth cannot be told apart"
-    )  # fmt: skip
-    return (
-        f"the fabric at {ranks} ranks was not measured: exposed transfer is "
-        f"taken to grow {grows.factor(ranks):.3g}-fold (ring 2S(n-1)/(nB), tree 2⌈log₂n⌉α), "
-        f"between {low:.3g} and {high:.3g}{known}"
-    )
-
-
-def _contention(grows: Growth) -> str:
-    if grows.contention is not None:
-        return (
-            f"exposed transfer is taken to go on growing by {grows.contention:.3g} of itself for "
-            "every rank added, as between the sizes measured"
-        )
-    return (
-        f"contention that grows with ranks (shared links, incast, other tenants) does not show at "
-        f"{grows.ranks} ranks alone and is not in the projection; give runs of other sizes too"
-    )
+    off = np.abs(total - np.median(total, axis=0))
+    wide = np.quantile(off, 0.95, axis=0)
+    usual = max(float(np.median(wide)), float(np.median(np.median(off, axis=0))), 1.0)
+    return [int(rank) for rank in grid.ranks[wide > UNEVEN * usual]]

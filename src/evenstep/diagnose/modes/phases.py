@@ -1,0 +1,168 @@
+"""Modes of phases on record: a few ranks take longer with them, or every rank waits alike.
+
+`input_pipeline`: batches are not ready when the step begins. `checkpoint_stall`: training waits
+while checkpoints are written or models evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from evenstep import words
+from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.thresholds import middle_of_others
+from evenstep.diagnose.levels import NAMED
+from evenstep.diagnose.measure.patterns import throughout, when
+from evenstep.diagnose.modes import projection
+from evenstep.diagnose.sentences import found
+from evenstep.trace.spool.layout import Phase
+
+COMMON = 0.25  # of the longest: where every rank waits so much for input, it is everybody's
+
+
+def input_pipeline(case: Case) -> list[Finding]:
+    """Ranks whose input is late, or all of the input where every rank waits for it."""
+    finding = _all_waiting(case) or _late_batches(case)
+    return [finding] if finding else []
+
+
+def checkpoint_stall(case: Case) -> list[Finding]:
+    """Ranks that save or evaluate while the others wait, and what all save at the same time."""
+    return [one for one in (_late_saving(case), _all_saving(case)) if one]
+
+
+# -- ranks that are late with it -------------------------------------------------------------------
+
+
+def _late_batches(case: Case) -> Finding | None:
+    cells = case.delays.cells(Cause.INPUT)
+    if not cells.any():
+        return None
+    ranks = case.culprits(cells, Cause.INPUT)
+    columns = np.isin(case.grid.ranks, ranks)
+    values = case.grid.phase_ns[Phase.INPUT]
+    mine, others = values[:, columns], values[:, ~columns]
+    expected = round(float(np.median(others))) if others.size else 0
+    evidence = Evidence("input_per_step", round(float(np.median(mine))), expected, "ns")
+    numbers = {"more": case.typical_excess_ns(cells, Cause.INPUT)}
+    kinds = ("loader", "host")
+    return _late(case, "input_pipeline.rank", cells, Cause.INPUT, numbers, kinds, evidence)
+
+
+def _late_saving(case: Case) -> Finding | None:
+    cells = case.delays.cells(Cause.CHECKPOINT)
+    if not cells.any():
+        return None
+    writing = case.grid.phase_ns[Phase.CHECKPOINT]
+    evaluating = case.grid.phase_ns[Phase.EVALUATION]
+    saves = float(writing[cells].sum()) >= float(evaluating[cells].sum())
+    length_ns = float(np.median((writing if saves else evaluating)[cells]))
+    numbers = {
+        "steps": int(cells.any(axis=1).sum()),
+        "all": len(case.grid.steps),
+        "wait": case.victims(cells)[1],
+        "what": "checkpoints stop" if saves else "evaluation stops",
+        "does": "writes a checkpoint" if saves else "evaluates",
+        "length": length_ns,
+    }
+    kinds, evidence = ("save" if saves else "evaluate",), _length(length_ns)
+    return _late(case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT, numbers, kinds, evidence)
+
+
+def _late(
+    case: Case,
+    name: str,
+    cells: Array,
+    cause: Cause,
+    numbers: Mapping[str, float | str],
+    options: tuple[str, ...],
+    evidence: Evidence,
+) -> Finding:
+    """What these late cells cost, and whose they are."""
+    share, ranks = case.share(case.loss(cells, cause)), case.culprits(cells, cause)
+    recurrence = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
+    where, turns = case.where(ranks), words.ranks(ranks)
+    return found(
+        name,
+        share,
+        numbers={
+            "waiting": case.waiting(cells),
+            "who": f"the late rank changes ({turns} take turns)"
+            if recurrence.pattern == "rotating"
+            else case.named(ranks),
+            "those": ranks,
+            "hosts": words.some(where.nodes) or "its host",
+            **numbers,
+        },
+        where=where,
+        when=recurrence,
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options=dict.fromkeys(options, share),
+        evidence=[*case.wait_evidence(cells), evidence],
+        change=case.relieved(cells, cause),
+    )
+
+
+# -- everybody -------------------------------------------------------------------------------------
+
+
+def _all_waiting(case: Case) -> Finding | None:
+    """All input, where even the ranks that wait least for it wait: nobody in particular is late."""
+    values = case.grid.phase_ns[Phase.INPUT]
+    if not values.size:
+        return None
+    each, usual = np.median(values, axis=0), float(np.median(values))
+    if each.min() < COMMON * max(each.max(), 1.0):
+        return None
+    change = case.taken(values, Cause.INPUT)
+    share = case.share(case.saved(change))
+    if share.value < NAMED:  # handing a batch over takes time, too
+        return None
+    return found(
+        "input_pipeline.everybody",
+        share,
+        numbers={"usual": usual},
+        where=Where(),
+        when=throughout(case.grid.steps),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options={"workers": share, "storage": share},
+        evidence=[Evidence("input_per_step", round(usual), 0, "ns")],
+        change=change,
+    )
+
+
+def _all_saving(case: Case) -> Finding | None:
+    """Checkpoints that most ranks write at once: what a late one takes beyond is counted above."""
+    writing = case.grid.phase_ns[Phase.CHECKPOINT]
+    common = middle_of_others(writing)
+    saving = common > 0
+    if not saving.any():
+        return None
+    change = case.taken(np.broadcast_to(common[:, None], writing.shape), Cause.CHECKPOINT)
+    share = case.share(case.saved(change))
+    length_ns = float(np.median(common[saving]))
+    return found(
+        "checkpoint_stall.everybody",
+        share,
+        numbers={
+            "what": "checkpoints stop",
+            "steps": np.count_nonzero(saving),
+            "all": len(saving),
+            "who": "every rank writes" if writing[saving].all() else "most ranks write",
+            "length": length_ns,
+        },
+        where=Where(),
+        when=when(saving[:, None], case.grid.steps),
+        projected=projection.constant(share, len(case.grid.ranks)),
+        options={"save": share},
+        evidence=[_length(length_ns)],
+        change=change,
+    )
+
+
+def _length(length_ns: float) -> Evidence:
+    return Evidence("phase_length", round(length_ns), 0, "ns")
