@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
-from evenstep.diagnose.levels import NAMED
+from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
 from evenstep.diagnose.verdict import Verdict, best, sureness, verdict
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling
@@ -25,7 +25,6 @@ from evenstep.words import (
 
 OTHERS = 3  # findings beside the first that get a line each
 LINES = 2  # of a reason or an advice
-SPOKEN = 0.01  # of a step: a smaller share is drawn, and not in the legend
 GREEN, BOLD, DIM = "32", "1", "2"
 
 
@@ -84,7 +83,7 @@ def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     known = {key: value for key, value in shares.items() if is_known(value)}
     if known:
         yield bar(known, style)
-        yield from legend({key: value for key, value in known.items() if value >= SPOKEN}, style)
+        yield from legend({k: v for k, v in known.items() if v >= SMALLEST_SHARE}, style)
     if diagnosis.summary.get("steps"):
         yield from style.wrap(_step_time(diagnosis))
 
