@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import evenstep
-from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
+from evenstep.trace.trace import matched
 from tests.hooks.conftest import lateness_ns
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")

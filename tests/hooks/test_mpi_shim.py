@@ -16,8 +16,8 @@ from evenstep.errors import UsageError
 from evenstep.hooks.mpi.pmpi import build, collect
 from evenstep.hooks.mpi.pmpi.collect import CALL
 from evenstep.hooks.mpi.pmpi.communicators import communicators
-from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import matched
 from tests.hooks.conftest import lateness_ns
 
 SOURCE = Path(__file__).parents[2] / "src"

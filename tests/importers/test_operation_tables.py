@@ -13,8 +13,8 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
-from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.trace.trace import matched
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
 HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,gmc,mb_id"

@@ -14,8 +14,8 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
 from evenstep.importers.opening import load, open_trace
-from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import matched
 
 RECORDED = Path(__file__).parent / "recorded"
 JAX = [RECORDED / f"jax-rank{rank}.xplane.pb.gz" for rank in range(2)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from evenstep.trace.columns import Columns
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool import layout
+from evenstep.trace.spool.layout import Op
 from evenstep.trace.spooled import ByKind, OnDisk
 
 Array = npt.NDArray[Any]
@@ -122,3 +123,41 @@ class Trace:
     def nodes(self) -> tuple[str, ...]:
         """Hosts in order of their lowest rank."""
         return tuple(dict.fromkeys(self.ranks[rank].node for rank in sorted(self.ranks)))
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+KEY = ("group", "source", "destination", "payload", "group_seq")
+
+
+class Messages(NamedTuple):
+    """Rows of a table of point-to-point records that belong together."""
+
+    send: Array
+    receive: Array
+
+
+def matched(rows: Columns) -> Messages:
+    """The pairs of a table; what has no other side, or is there twice, is left out."""
+    ends = np.flatnonzero(np.isin(rows.op, [int(Op.SEND), int(Op.RECV)]) & (rows.peer_or_root >= 0))
+    sending = rows.op[ends] == int(Op.SEND)
+    own, peer = rows["rank"][ends].astype(np.int64), rows.peer_or_root[ends].astype(np.int64)
+    key = {
+        "group": rows.group[ends].astype(np.int64),
+        "source": np.where(sending, own, peer),
+        "destination": np.where(sending, peer, own),
+        "payload": rows.payload[ends].astype(np.int64),
+        "group_seq": rows.group_seq[ends].astype(np.int64),
+    }
+    order = np.lexsort([~sending, *(key[name] for name in reversed(KEY))])
+    table = np.stack([key[name][order] for name in KEY])
+    opens = np.ones(len(order), bool)
+    opens[1:] = (np.diff(table, axis=1) != 0).any(axis=0)
+    first = np.flatnonzero(opens)
+    sizes = np.diff(np.append(first, len(order)))
+    first = first[sizes == 2]
+    if not len(first):
+        return Messages(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    pair = sending[order[first]] & ~sending[order[first + 1]]
+    first = first[pair]
+    return Messages(ends[order[first]], ends[order[first + 1]])

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.structure import mixed
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
-from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import Trace, matched
 
 Array = npt.NDArray[Any]
 

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.messages import matched
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import Trace, matched
 
 Array = npt.NDArray[Any]
 
