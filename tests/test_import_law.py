@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "hooks": {"errors", "compiled", "trace", "pacing", "host", "agent", "attachment"},
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
-    "importers": {"allreduce", "errors", "trace"},
+    "importers": {"allreduce", "errors", "values", "trace"},
     "diagnose": {"allreduce", "checkpoints", "documents", "errors", "statistics", "trace", "words"},
     "simulate": {
         "allreduce",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import evenstep
-from evenstep.errors import EvenstepError, TraceError, UsageError
+from evenstep.errors import ConfigError, EvenstepError, TraceError, UsageError
 from evenstep.importers import opening
 from evenstep.importers.content import CompanionFormat
 from evenstep.importers.opening import open_trace, sort_out
@@ -212,3 +212,11 @@ def test_a_damaged_archive_is_a_sentence(tmp_path):
     path.write_bytes(b"a".ljust(257, b"\0") + b"ustar" + b"\xff" * 900)
     with pytest.raises(EvenstepError, match="no whole tar archive"):
         open_trace([path])
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-1", "1e10", "nan"])
+def test_a_limit_that_is_no_number_of_gigabytes_is_refused_by_name(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("EVENSTEP_IMPORT_LIMIT_GB", text)
+    (tmp_path / "file.json").write_text("{}")
+    with pytest.raises(ConfigError, match="EVENSTEP_IMPORT_LIMIT_GB must be a number of gigabytes"):
+        opening.load(tmp_path / "file.json")

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from evenstep.errors import MissingExtra, TraceError
+from evenstep.values import number
 
 HEAD_BYTES = 1 << 16
 LIMIT_VARIABLE = "EVENSTEP_IMPORT_LIMIT_GB"
@@ -83,17 +84,9 @@ class Stream:
 
 
 def limit_from_environment() -> int:
-    """How many bytes may be read from one file. Raises `TraceError` for what is no number."""
-    text = os.environ.get(LIMIT_VARIABLE, "")
-    try:
-        gigabytes = float(text or LIMIT_GB)
-        if not 0 < gigabytes < 1e9:
-            raise ValueError
-    except ValueError:
-        raise TraceError(
-            f"{LIMIT_VARIABLE} must be a number of gigabytes above 0, found {text!r}; correct it"
-        ) from None
-    return int(gigabytes * 1e9)
+    """How many bytes may be read from one file. Raises `ConfigError` for what is no number."""
+    kind = number(0, above=True, most=1e9, what="a number of gigabytes")
+    return int(kind.checked(os.environ.get(LIMIT_VARIABLE) or LIMIT_GB, LIMIT_VARIABLE) * 1e9)
 
 
 def read_head(path: Path) -> bytes:
