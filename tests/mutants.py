@@ -56,7 +56,12 @@ PACKAGES = {
         ("hooks/**/*.py",), ("tests/hooks",),
         ("tests/hooks/test_collectives.py", "tests/hooks/test_mpi.py"),
     ),
-    "graph": Package(("diagnose/graph/*.py",), ("tests/diagnose",)),
+    "graph": Package(
+        ("diagnose/graph/*.py",),
+        ("tests/diagnose/test_graph.py", "tests/diagnose/test_attribution.py",
+         "tests/diagnose/test_delays.py", "tests/diagnose/test_dynamics.py",
+         "tests/diagnose/test_pieces.py", "tests/diagnose/test_transfer.py"),
+    ),
     "engine": Package(
         ("simulate/wires/*.py", "simulate/job/engine.py"),
         ("tests/simulate/test_world.py", "tests/simulate/test_laws.py",
