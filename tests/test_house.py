@@ -30,8 +30,8 @@ BUDGET = {
     "reproduce": 1643,
     "scenario": 1048, "simulate": 9800,
     "statistics": 867,  # tails of noise came from diagnose, on SciPy
-    "importers": 8466,  # XPlane, OTF2 and TensorBoard's files came in
-    "trace": 5339,  # leaving, which sets clocks, and steps by repetition came here
+    "importers": 8459,  # XPlane, OTF2 and TensorBoard's files came in
+    "trace": 5329,  # leaving, which sets clocks, and steps by repetition came here
     "watch": 1920, "workers": 400,
 }  # fmt: skip
 WHOLE = 76_932
