@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import smpi
 from benchmarks.measure import Row
 from benchmarks.ranks import run_alone
 
@@ -25,6 +26,7 @@ SCENARIOS = Path(__file__).parents[1] / "examples" / "scenarios"
 RING_BARS = {1024: 0.2, 4096: 0.3}  # ranks: seconds
 FLAT = ((24, 1), (64, 1), (256, 1), (1024, 1), (1024, 5))  # ranks and steps
 SHARED_BAR, FLAT_BAR, EXACT_BAR, JUMP_BAR = 20.0, 2.0, 1e-6, 0.005
+PEER_RANKS, PEER_BAR = 256, 1e-3
 WORLDS = 1000
 GROWN = range(60, 71)  # ranks
 RINGS_A_STEP = 3  # of a sharded job: all-gather forward and backward, reduce-scatter
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     """Exactness, then what each shape of job costs."""
     rows = [_exact(args.worlds), _grown(), _grown_scattered()]
     rows += [_ring(ranks, bar) for ranks, bar in RING_BARS.items()]
-    rows += [_noisy(), *_shared(), *_jobs()]
+    rows += [_noisy(), *_shared(), *_beside_smpi(), *_jobs()]
     return rows if args.quick else rows + _large()
 
 
@@ -179,17 +181,23 @@ def _shared() -> list[Row]:
     ]
 
 
+def _scattered_ring(ranks: int, steps: int, *sets: str) -> Scenario:
+    """One all-reduce a step, in random order."""
+    from evenstep.scenario import scenario
+
+    return scenario.parse({}, [
+        f"cluster.nodes={ranks}", *SPINES, "fabric.nodes_per_leaf=8", "job.placement=random",
+        "work.kind=collective", "work.gradient_bytes=100MB", "collectives.algorithm=ring",
+        f"run.steps={steps}", *sets,
+    ])  # fmt: skip
+
+
 def _followed(ranks: int, steps: int) -> tuple[int, float]:
     """Messages of a job, and the CPU seconds of its engine."""
-    from evenstep.scenario import scenario
     from evenstep.simulate import simulation
     from evenstep.simulate.wires.world import CompiledWorld
 
-    sets = [
-        f"cluster.nodes={ranks}", *SPINES, "fabric.nodes_per_leaf=8", "job.placement=random",
-        "work.kind=collective", "work.forward_ms=10", "work.gradient_bytes=100MB",
-        "collectives.algorithm=ring", "noise=[{kind='normal'}]", f"run.steps={steps}",
-    ]  # fmt: skip
+    asked = _scattered_ring(ranks, steps, "work.forward_ms=10", "noise=[{kind='normal'}]")
     spent, run = [0.0, 0.0], CompiledWorld.run
 
     def timed(world: CompiledWorld, most: int) -> int:
@@ -201,10 +209,34 @@ def _followed(ranks: int, steps: int) -> tuple[int, float]:
 
     CompiledWorld.run = timed  # type: ignore[method-assign]
     try:
-        simulation.simulate(scenario.parse({}, sets))
+        simulation.simulate(asked)
     finally:
         CompiledWorld.run = run  # type: ignore[method-assign]
     return round(spent[1]), spent[0]
+
+
+def _beside_smpi() -> list[Row]:
+    """The same ring by SimGrid, where it is installed, one after the other."""
+    if not smpi.can_run():
+        return []
+    from evenstep.simulate.simulation import simulate
+
+    asked = _scattered_ring(PEER_RANKS, 1)
+    start = time.process_time()
+    own_ns = simulate(asked).collectives[0].alone_ns
+    spent = time.process_time() - start
+    peer = smpi.ring(asked)
+    apart = abs(peer.end_ns / own_ns - 1)
+    return [
+        Row(
+            f"ring of {PEER_RANKS} in random order at 4:1, leaves of 8, beside SimGrid SMPI: "
+            "difference of their ends",
+            f"<= {100 * PEER_BAR:g} %",
+            f"{100 * apart:.4f} %; {spent:.2f} s of CPU, SMPI {peer.cpu_s:.2f} s",
+            apart <= PEER_BAR,
+            COMMAND,
+        )
+    ]
 
 
 def _jobs() -> list[Row]:
