@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.report.page import sheet
-from evenstep.report.page.forest import forest
 from evenstep.report.page.packing import Packed, pack
 from evenstep.trace.columns import Columns
+from lab.forest import forest
 
 SCRIPTS = ("quantities.js", "columns.js", "canvas.js", "blocks.js", "lab.js")
 BASELINE, AGAIN = "baseline", "baseline again"

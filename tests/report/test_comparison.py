@@ -8,7 +8,6 @@ import pytest
 
 from evenstep.diagnose.compare.account import account
 from evenstep.diagnose.compare.comparison import compare
-from evenstep.errors import UsageError
 from evenstep.report.page import comparison_page
 from evenstep.report.terminal.comparison import render
 from evenstep.trace.spool.layout import Phase
@@ -118,12 +117,3 @@ def test_a_run_without_steps_has_a_page_too(baseline, slowed):
     empty = compare(baseline, replace(baseline, step_ns=baseline.step_ns[:0], name="empty"))
     assert "nothing to compare" in comparison_page.render("calm", [empty])
     assert "nothing to compare" in render("calm", [empty, slowed], color=False)
-
-
-def test_a_page_is_not_overwritten_without_force(tmp_path, slowed):
-    page = tmp_path / "page.html"
-    comparison_page.write("calm", [slowed], page)
-    with pytest.raises(UsageError, match="--force"):
-        comparison_page.write("calm", [slowed], page)
-    comparison_page.write("calm", [slowed], page, force=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

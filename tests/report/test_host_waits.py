@@ -7,8 +7,8 @@ import pytest
 
 from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.report.page import host_waits as module
-from evenstep.report.page.host_waits import HostWaits, host_waits
+from evenstep.report.page import waiting as module
+from evenstep.report.page.waiting import HostWaits, host_waits
 from evenstep.trace.trace import Trace
 from tests.report.small_run import NODES, STEPS, WAIT_NS
 

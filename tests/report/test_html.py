@@ -225,7 +225,7 @@ def test_what_pacing_did_is_said_as_on_the_terminal_and_drawn(
     text = html.render(diagnosis, trace, steps=steps)
     for sentence in pacing(PACED):
         assert f"<li>{sentence}</li>" in unescape(text)
-    assert 'aria-label="Gains with their intervals"' in text
+    assert 'aria-label="Gain with its interval"' in text
 
 
 def test_an_effect_without_an_interval_is_not_drawn(
@@ -235,7 +235,7 @@ def test_an_effect_without_an_interval_is_not_drawn(
     diagnosis.summary["pacing"] = PACED | {"effect": effect}
     text = html.render(diagnosis, trace, steps=steps)
     assert "too little for an interval" in text
-    assert 'aria-label="Gains with their intervals"' not in text
+    assert 'aria-label="Gain with its interval"' not in text
 
 
 def test_a_culprit_that_rotates_over_many_ranks_is_shortened(

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from evenstep.cli.main import main
-from evenstep.report.page import sweep_page
-from evenstep.report.page.sheet import write_whole
+from evenstep.report.page import sheet, sweep_page
 from lab import comparison_page as lab_page
 from lab.__main__ import main as lab
 from lab.comparison_page import Block, Series
@@ -46,7 +45,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
 
     def open_(text: str) -> Opened:
         tabs.append(browser.new_page(color_scheme="light"))
-        write_whole(text, tmp_path / "page.html")
+        sheet.write(tmp_path / "page.html", lambda: text, force=True)
         return Opened(tabs[-1], tmp_path / "page.html")
 
     yield open_

@@ -72,13 +72,13 @@ def test_nothing_is_fetched_from_anywhere(document: dict[str, object]) -> None:
     assert sheet.content_hash(sheet.script(sweep_page.SCRIPTS)) in text
 
 
-def test_an_existing_page_is_kept_unless_forced(document, tmp_path) -> None:
+def test_an_existing_page_is_kept_unless_forced(tmp_path) -> None:
     page = tmp_path / "page.html"
     page.write_text("precious")
     with pytest.raises(UsageError, match="--force"):
-        sweep_page.write(document, "job", page)
-    sweep_page.write(document, "job", page, force=True)
-    assert page.read_text("utf-8").startswith("<!doctype html>")
+        sheet.write(page, lambda: "new")
+    sheet.write(page, lambda: "new", force=True)
+    assert page.read_text("utf-8") == "new"
 
 
 def test_the_verdict_names_the_best_combination_and_what_each_field_changes(document) -> None:

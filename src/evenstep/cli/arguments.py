@@ -29,8 +29,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Leave."""
         what = message.removeprefix("argument ")
-        if typed := what.removeprefix("unrecognized arguments: ").split()[:1]:
-            near = get_close_matches(typed[0], self._option_string_actions, n=1)
+        unknown = what.removeprefix("unrecognized arguments: ")
+        if unknown != what:
+            near = get_close_matches(unknown.split()[0], self._option_string_actions, n=1)
             what += f"; did you mean {near[0]}?" if near else ""
         say(f"{what}; `{self.prog} --help` says more", who=self.prog)
         raise SystemExit(USAGE)
@@ -141,15 +142,20 @@ price = argument(ValueKind("a price such as 2.5", values.number(0).parse))
 severity = argument(values.share(1.0, whole=True))
 
 
+def several(kind: ValueKind, expects: str = "") -> Callable[[str], Any]:
+    """Values of a kind with commas between them, each once."""
+
+    def parse(text: str) -> list[Any]:
+        return list(dict.fromkeys(kind.parse(part.strip()) for part in text.split(",")))
+
+    return argument(ValueKind(expects or f"{kind.expects}; several with commas", parse))
+
+
+_sizes = several(
+    values.count(1, MOST_RANKS), f"numbers of ranks from 1 to {MOST_RANKS:,} such as 8,64,512"
+)
+
+
 def sizes(text: str) -> list[int]:
     """Numbers of ranks, ascending, each once."""
-    found = []
-    for part in text.split(","):
-        word = part.strip()
-        if not (word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_RANKS):
-            raise argparse.ArgumentTypeError(
-                f"must be numbers of ranks from 1 to {MOST_RANKS:,} such as 8,64,512; "
-                f"found {word!r}"
-            )
-        found.append(int(word))
-    return sorted(set(found))
+    return sorted(_sizes(text))

@@ -58,11 +58,12 @@ def main(args: argparse.Namespace) -> int:
         )
     files.check_free(args.html, force=args.force)
     conditions = [condition for text in args.fail_if for condition in parse_conditions(text)]
-    baseline, *others = _accounts(args.traces)
+    accounts = _accounts(args.traces)
+    baseline, *others = accounts
     with progress.ticking("comparing"):
         found = [compare(baseline, other) for other in others]
     failed = [why for item in found for condition in conditions if (why := met(condition, item))]
-    _show(args, baseline, others, found, failed)
+    _show(args, accounts, found, failed)
     for reason in failed:
         say(reason)
     return 1 if failed else 0
@@ -92,18 +93,19 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 def _show(
     args: argparse.Namespace,
-    baseline: Account,
-    others: Sequence[Account],
+    accounts: Sequence[Account],
     found: Sequence[Comparison],
     failed: Sequence[str],
 ) -> None:
+    baseline = accounts[0]
     if args.html is not None:  # before anything is printed: who reads that may leave early
-        from evenstep.report.page.comparison_page import write
+        from evenstep.report.page import comparison_page, sheet
 
-        write(baseline.name, found, args.html, normalised=args.normalised, force=args.force)
+        page = partial(comparison_page.render, baseline.name, found, normalised=args.normalised)
+        sheet.write(args.html, page, force=args.force)
     from evenstep.report.terminal.comparison import render
 
-    document = _document(baseline, others, found, failed, normalised=args.normalised)
+    document = _document(accounts, found, failed, args.normalised)
     text = partial(render, baseline.name, found, normalised=args.normalised)
     show(document, text, as_json=args.json)
     if args.html is not None:
@@ -111,21 +113,16 @@ def _show(
 
 
 def _document(
-    baseline: Account,
-    others: Sequence[Account],
-    found: Sequence[Comparison],
-    failed: Sequence[str],
-    *,
-    normalised: bool,
+    accounts: Sequence[Account], found: Sequence[Comparison], failed: Sequence[str], bare: bool
 ) -> dict[str, Any]:
     from evenstep.diagnose.compare.result import SCHEMA, normalised_json
 
-    shown = [normalised_json(item) if normalised else item.to_json() for item in found]
-    runs = [_run(run, normalised=normalised) for run in (baseline, *others)]
+    shown = [normalised_json(item) if bare else item.to_json() for item in found]
+    first, *others = [_run(run, normalised=bare) for run in accounts]
     return {
         "schema": SCHEMA,
-        "baseline": runs[0],
-        "comparisons": [{**item, "run": run} for item, run in zip(shown, runs[1:], strict=True)],
+        "baseline": first,
+        "comparisons": [{**item, "run": run} for item, run in zip(shown, others, strict=True)],
         "failed": list(failed),
     }
 

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import add_engine, add_files, add_json, engine_of, price, severity
-from evenstep.cli.terminal import print_json, say
+from evenstep.cli.terminal import print_json, say, tell_written
 from evenstep.errors import UsageError
-from evenstep.importers.opening import (
-    EXPECTED,
-    Bundle,
-    InputPaths,
-    is_run,
-    open_bundle,
-    sort_out,
-)
+from evenstep.importers.opening import EXPECTED, Bundle, InputPaths, is_run, open_bundle, sort_out
 from evenstep.trace.spool.folder import RUNS
 
 if TYPE_CHECKING:
@@ -130,7 +122,7 @@ def main(args: argparse.Namespace) -> int:
     if args.html is not None:
         if not one_page:
             raise UsageError("--html writes one page: give one trace, or runs of different sizes")
-        print(f"Wrote {args.html}", file=sys.stderr)
+        tell_written(args.html)
     return int(worst(one.diagnosis for one in results) > args.fail_above)
 
 
@@ -160,13 +152,12 @@ def _run_meant(args: argparse.Namespace) -> list[str]:
 
 def _tasks(args: argparse.Namespace, number: int) -> list[DiagnosisTask]:
     """A task for each of so many traces."""
-    paths, folder, specs = (*args.traces, *args.floors), Path.cwd(), tuple(args.what_if)
-    forms = (("json", args.json), ("verbose", args.verbose), ("markdown", args.markdown))
-    form = next((name for name, asked in forms if asked), "brief")
-    return [
-        DiagnosisTask(paths, folder, each, args.price_per_rank_hour, specs, form, args.anonymise)
-        for each in range(number)
-    ]
+    form = next((name for name in ("json", "verbose", "markdown") if getattr(args, name)), "brief")
+    first = DiagnosisTask(
+        (*args.traces, *args.floors), Path.cwd(), 0, args.price_per_rank_hour,
+        tuple(args.what_if), form, args.anonymise,
+    )  # fmt: skip
+    return [first._replace(number=each) for each in range(number)]
 
 
 # -- one trace, here or by a worker ----------------------------------------------------------------
@@ -249,10 +240,9 @@ def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) ->
     from evenstep.diagnose.what_if.what_if import answers
     from evenstep.report.page.html import write
 
-    write(
-        diagnosis, trace, args.html, force=args.force,
-        answers=answers(trace, args.what_if), price_per_rank_hour=args.price_per_rank_hour,
-    )  # fmt: skip
+    price, asked = args.price_per_rank_hour, answers(trace, args.what_if)
+    more = {"answers": asked, "price_per_rank_hour": price}
+    write(diagnosis, trace, args.html, force=args.force, **more)
 
 
 def worst(diagnoses: Iterable[Any]) -> float:

@@ -6,9 +6,9 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from evenstep.cli.arguments import add_json
+from evenstep.cli.arguments import Parser, add_json
 from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 from evenstep.explain import shown, text
@@ -116,16 +116,9 @@ def _refuse(name: str, options: Sequence[str]) -> None:
         raise UsageError(f"explain {name} takes no options, found {options[0]!r}")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, as every command does."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog.removeprefix('evenstep ')}: {message}")
-
-
 def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     """Options as typed, None where they were not."""
-    parser = _Parser(
+    parser = Parser(
         prog=f"evenstep explain {topic.name}",
         description=f"{topic.summary[0].upper()}{topic.summary[1:]}.",
         epilog=f"example: evenstep explain {topic.name} {topic.example}",

@@ -7,9 +7,10 @@ import csv
 import io
 import os
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from evenstep import values
 from evenstep.cli import files, progress
 from evenstep.cli.arguments import (
     MOST_STEPS,
@@ -17,13 +18,14 @@ from evenstep.cli.arguments import (
     add_json,
     add_repeats,
     add_workers,
+    several,
+    sizes,
     whole,
 )
 from evenstep.cli.terminal import show
-from evenstep.errors import UsageError
+from evenstep.pacing import CONTROLLERS
 
 Row = dict[str, Any]
-Value = TypeVar("Value")
 
 PLACEMENTS = ("packed", "scattered", "random")
 MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
@@ -32,10 +34,12 @@ MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep reproduce evaluation`."""
     add = parser.add_argument
-    add("--nodes", metavar="N,…", default="4,8,16,32,64")
-    add("--oversubscription", metavar="R,…", default="1,2,4")
-    add("--placement", metavar="NAME,…", default="packed,scattered")
-    add("--coordination", metavar="NAME,…", default="slack,paper", help="controllers (slack,paper)")
+    add("--nodes", metavar="N,…", type=sizes, default="4,8,16,32,64")
+    add("--oversubscription", metavar="R,…", type=several(values.number(1)), default="1,2,4")
+    places, controllers = several(values.choice(PLACEMENTS)), several(values.choice(CONTROLLERS))
+    add("--placement", metavar="NAME,…", type=places, default="packed,scattered")
+    add("--coordination", metavar="NAME,…", type=controllers, default="slack,paper",
+        help="controllers (slack,paper)")  # fmt: skip
     add_repeats(parser, 5)
     add("--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="of each run (400)")
     add_workers(parser)
@@ -52,10 +56,10 @@ def main(args: argparse.Namespace) -> int:
     from evenstep.workers.engines import usable_cores
 
     units = evaluation.planned(
-        nodes=_each(args.nodes, "--nodes", int),
-        oversubscription=_each(args.oversubscription, "--oversubscription", float),
-        placements=_chosen(args.placement, "--placement", PLACEMENTS),
-        controllers=_controllers(args.coordination),
+        nodes=args.nodes,
+        oversubscription=args.oversubscription,
+        placements=args.placement,
+        controllers=args.coordination,
         repeats=args.repeats,
         steps=args.steps,
     )
@@ -71,27 +75,6 @@ def main(args: argparse.Namespace) -> int:
     if args.csv is not None:
         files.write(args.csv, _csv(table))
     return 0
-
-
-def _controllers(text: str) -> list[str]:
-    from evenstep.pacing import CONTROLLERS
-
-    return _chosen(text, "--coordination", CONTROLLERS)
-
-
-def _each(text: str, option: str, kind: Callable[[str], Value]) -> list[Value]:
-    try:
-        return list(dict.fromkeys(kind(part) for part in text.split(",")))
-    except ValueError:
-        raise UsageError(f"{option} takes numbers such as 4,8, found {text!r}") from None
-
-
-def _chosen(text: str, option: str, allowed: Sequence[str]) -> list[str]:
-    names = [part.strip() for part in text.split(",")]
-    for name in names:
-        if name not in allowed:
-            raise UsageError(f"{option} must be of {', '.join(allowed)}; found {name!r}")
-    return list(dict.fromkeys(names))
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -23,7 +22,7 @@ from evenstep.cli.terminal import print_json, say
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.trace.store.query import QueryResult, StoreTable
+    from evenstep.trace.store.query import QueryResult
     from evenstep.trace.trace import Trace
 
 HELP = """Ask about a run in SQL.
@@ -212,28 +211,23 @@ def _print_tables(*, as_json: bool) -> None:
     from evenstep.trace.store.query import TABLES
 
     if as_json:
-        found = {table.name: _described(table) for table in TABLES}
+        found = {
+            table.name: {
+                "meaning": table.meaning,
+                "columns": [{"name": one.name, "meaning": one.meaning} for one in table.columns],
+            }
+            for table in TABLES
+        }
         print_json({"schema": SCHEMA, "tables": found})
         return
+    from evenstep.report.terminal.style import Style
+
+    style = Style(LINE, color=False)
     for table in TABLES:
-        print(textwrap.fill(f"{table.name}: {table.meaning}", LINE))
+        print("\n".join(style.wrap(f"{table.name}: {table.meaning}")))
         width = max(len(column.name) for column in table.columns)
         for column in table.columns:
-            print(_beside(f"  {column.name:{width}}  ", column.meaning))
+            head = f"  {column.name:{width}}  "
+            print("\n".join(style.wrap(column.meaning, first=head, indent=len(head))))
         print()
     print('"group" is a word of SQL: write the column in double quotes.')
-
-
-def _beside(head: str, text: str) -> str:
-    """Text that goes on below itself, not below its head."""
-    indent = " " * len(head)
-    return textwrap.fill(
-        text, LINE, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
-    )
-
-
-def _described(table: StoreTable) -> dict[str, Any]:
-    columns: Sequence[dict[str, str]] = [
-        {"name": column.name, "meaning": column.meaning} for column in table.columns
-    ]
-    return {"meaning": table.meaning, "columns": columns}

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evenstep import values
 from evenstep.cli import files, progress
-from evenstep.cli.arguments import add_files, add_json, add_set, add_workers
+from evenstep.cli.arguments import add_files, add_json, add_set, add_workers, several
 from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 
@@ -37,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("scenario", metavar="SCENARIO", type=Path)
     add_set(parser)
     add("--limit", metavar="NAME=VALUE", action="append", default=[], help="keep to it")
-    add("--margins", metavar="AXIS,…", default=",".join(AXES),
+    add("--margins", metavar="AXIS,…", type=several(values.choice((*AXES, "none"))),
+        default=",".join(AXES),
         help="what margins are looked for: " + ", ".join(AXES) + "; or none")  # fmt: skip
     add_workers(parser)
     add_files(parser, write="settings for the agent")
@@ -50,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     from evenstep.scenario import scenario
     from evenstep.simulate.study.decision import compare
 
-    limits, axes = limits_of(args.limit), _axes(args.margins)
+    limits, axes = limits_of(args.limit), tuple(name for name in args.margins if name in AXES)
     files.check_free(args.write, force=args.force)
     asked, workers = scenario.load(args.scenario, args.set), args.workers
     with progress.counting("compared {} of {} options") as tell:
@@ -65,16 +67,6 @@ def main(args: argparse.Namespace) -> int:
     if args.write is not None:
         files.write(args.write, decision_table.settings(table))
     return 0
-
-
-def _axes(text: str) -> tuple[str, ...]:
-    if text == "none":
-        return ()
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in AXES:
-            raise UsageError(f"--margins must be none, or of {', '.join(AXES)}; found {name!r}")
-    return names
 
 
 def limits_of(texts: list[str]) -> Limits:

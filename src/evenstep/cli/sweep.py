@@ -90,10 +90,10 @@ def main(args: argparse.Namespace) -> int:
     }
     show(document, lambda: _page(document), as_json=args.json)
     if args.html is not None:
-        from evenstep.report.page import sweep_page
+        from evenstep.report.page import sheet, sweep_page
 
         name = str(data.get("name") or args.scenario.stem)
-        sweep_page.write(document, name, args.html, force=args.force)
+        sheet.write(args.html, lambda: sweep_page.render(document, name), force=args.force)
         tell_written(args.html)
     if written is not None:
         tell_written(written)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from evenstep.diagnose.compare.result import Comparison
 from evenstep.report.page import sheet
@@ -28,16 +27,3 @@ def render(baseline: str, comparisons: Sequence[Comparison], *, normalised: bool
         baseline=baseline, comparisons=comparisons, normalised=normalised, labels=labels
     )
     return text
-
-
-def write(
-    baseline: str,
-    comparisons: Sequence[Comparison],
-    path: Path,
-    *,
-    normalised: bool = False,
-    force: bool = False,
-) -> None:
-    """Write the page whole or not at all. Raises `UsageError` where it may not be written."""
-    sheet.check_free(path, force=force)
-    sheet.write_whole(render(baseline, comparisons, normalised=normalised), path)

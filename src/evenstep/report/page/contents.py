@@ -13,13 +13,11 @@ from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.report.page.distributions import PHASES_IN_ORDER, distributions
-from evenstep.report.page.host_waits import host_waits
-from evenstep.report.page.hosts import hosts
 from evenstep.report.page.overview import curve, drawn_map, per_rank
-from evenstep.report.page.places import places
+from evenstep.report.page.places import hosts, places
 from evenstep.report.page.sizes import ALGORITHMS, sizes
 from evenstep.report.page.timeline import Timeline, timeline
-from evenstep.report.page.waiting import waiting
+from evenstep.report.page.waiting import host_waits, waiting
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace

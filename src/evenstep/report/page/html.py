@@ -20,7 +20,6 @@ from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
 from evenstep.report.page.cost import best_option, cost
-from evenstep.report.page.forest import Forest, forest
 from evenstep.report.page.packing import pack
 from evenstep.report.page.scaling import Drawing, scaling
 from evenstep.report.terminal import terminal
@@ -62,9 +61,7 @@ def write(
     Raises `UsageError` when `path` exists and `force` is not set, or cannot be written, and
     `MissingExtra` without jinja2.
     """
-    target = Path(path)
-    sheet.check_free(target, force=force)
-    sheet.write_whole(render(diagnosis, trace, **more), target)
+    sheet.write(Path(path), lambda: render(diagnosis, trace, **more), force=force)
 
 
 def render(
@@ -93,6 +90,7 @@ def render(
     shown = contents(diagnosis, trace, case=case, steps=steps)
     mapped = {"links": link_map.bundles} if link_map is not None else {}
     packed = pack({**shown.tables, **mapped})
+    asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     drawn = scaling(diagnosis, projection)
     loads = fabric.simulated(links) if links else []
     if not links and len(trace.nodes) > 1:
@@ -111,8 +109,8 @@ def render(
         answers=answers,
         scaling=drawn,
         stragglers=list(stragglers(diagnosis.summary.get("stragglers") or {})),
-        pacing=_pacing(diagnosis),
-        forest=_paced_effect(diagnosis),
+        pacing=list(pacing(diagnosis.summary["pacing"])) if diagnosis.summary.get("pacing") else [],
+        paced=(diagnosis.summary.get("pacing") or {}).get("effect"),
         loads=loads,
         simulated=bool(links),
         link_map=link_map,
@@ -130,15 +128,9 @@ def render(
                 **shown.facts,
             }
         ),
-        verdict=sheet.embedded(_document(diagnosis, answers)),
+        verdict=sheet.embedded(diagnosis.to_json() | asked),
     )
     return text
-
-
-def _document(diagnosis: Diagnosis, answers: Sequence[WhatIfGain]) -> dict[str, Any]:
-    """What `evenstep diagnose --json` prints, with the answers to what-if questions."""
-    asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
-    return {**diagnosis.to_json(), **asked}
 
 
 def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
@@ -161,20 +153,6 @@ def _run_line(diagnosis: Diagnosis) -> str:
         words.plural(summary["steps"], "step"),
     ]
     return " · ".join(parts)
-
-
-def _pacing(diagnosis: Diagnosis) -> list[str]:
-    found = diagnosis.summary.get("pacing")
-    return list(pacing(found)) if found else []
-
-
-def _paced_effect(diagnosis: Diagnosis) -> Forest | None:
-    """The change of throughput, where it has an interval."""
-    effect = (diagnosis.summary.get("pacing") or {}).get("effect")
-    if not effect or effect["low"] is None:
-        return None
-    gain = {"value": effect["gain"], "low": effect["low"], "high": effect["high"]}
-    return forest([{"arm": "throughput", "gain": gain, "jobs": []}], {})
 
 
 def _sections(

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,17 +80,16 @@ def _finite(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
-def check_free(path: Path, *, force: bool) -> None:
-    """Raise `UsageError` where a page would replace a file without `force`, or has no folder."""
+def write(path: Path, render: Callable[[], str], *, force: bool = False) -> None:
+    """Write a page; it appears whole or not at all.
+
+    Raises `UsageError` where it would replace a file without `force`, or cannot be written.
+    """
     if path.exists() and not force:
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
-
-
-def write_whole(text: str, path: Path) -> None:
-    """Write a page; it appears whole or not at all. Raises `UsageError` where it cannot be."""
     try:
-        files.write_whole(path, text.encode(errors="xmlcharrefreplace"))
+        files.write_whole(path, render().encode(errors="xmlcharrefreplace"))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.report.page import sheet
@@ -70,12 +69,6 @@ def render(document: Document, name: str) -> str:
         facts=sheet.embedded([one._asdict() for one in known]),
     )
     return text
-
-
-def write(document: Document, name: str, path: Path, *, force: bool = False) -> None:
-    """Write the page whole or not at all. Raises `UsageError` where it may not be written."""
-    sheet.check_free(path, force=force)
-    sheet.write_whole(render(document, name), path)
 
 
 def format_measure(measure: Measure, value: float | None) -> str:

@@ -11,12 +11,11 @@ from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
 from evenstep.diagnose.verdict import Verdict, best, sureness, verdict
 from evenstep.report.terminal.style import Style
-from evenstep.report.terminal.terminal import bar, legend, scaling
+from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
 from evenstep.words import (
     capital,
     duration,
     is_known,
-    number,
     own_place,
     percent,
     plural,
@@ -85,17 +84,7 @@ def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         yield bar(known, style)
         yield from legend({k: v for k, v in known.items() if v >= SMALLEST_SHARE}, style)
     if diagnosis.summary.get("steps"):
-        yield from style.wrap(_step_time(diagnosis))
-
-
-def _step_time(diagnosis: Diagnosis) -> str:
-    summary = diagnosis.summary
-    time, throughput = summary.get("step_time") or {}, summary.get("throughput") or {}
-    parts = [f"step {duration(time.get('mean_ns'))} mean, {duration(time.get('p99_ns'))} p99"]
-    if is_known(throughput.get("value")):
-        parts.append(number(throughput["value"], printable(throughput.get("unit") or "")))
-    parts.append(f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}")
-    return " · ".join(parts)
+        yield from style.wrap(step_time(diagnosis, brief=True))
 
 
 def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:

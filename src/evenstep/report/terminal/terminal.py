@@ -93,13 +93,16 @@ def legend(shares: Mapping[str, float], style: Style) -> Iterator[str]:
     yield line
 
 
-def step_time(diagnosis: Diagnosis) -> str:
+def step_time(diagnosis: Diagnosis, *, brief: bool = False) -> str:
+    """How long steps took, what was reached, of how many ranks and steps."""
     summary = diagnosis.summary
-    time = summary.get("step_time") or {}
-    throughput = summary.get("throughput") or {}
+    time, throughput = summary.get("step_time") or {}, summary.get("throughput") or {}
     parts = [f"step {duration(time.get('mean_ns'))} mean"]
-    parts += [f"{duration(time.get(f'{p}_ns'))} {p}" for p in ("p50", "p99")]
-    parts.append(f"CV {percent(time.get('cv'))}")
+    if brief:
+        parts[0] += f", {duration(time.get('p99_ns'))} p99"
+    else:
+        parts += [f"{duration(time.get(f'{p}_ns'))} {p}" for p in ("p50", "p99")]
+        parts.append(f"CV {percent(time.get('cv'))}")
     if is_known(throughput.get("value")):
         parts.append(number(throughput["value"], printable(throughput.get("unit") or "")))
     parts.append(f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}")
