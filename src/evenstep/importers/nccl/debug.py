@@ -28,7 +28,7 @@ from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
 NAME = "NCCL_DEBUG log"
 MOST_CHANNELS = 256
 MOST_WARNINGS = 50  # different ones
-MOST_CHOICES = 1_000
+MOST_CHOICES = MOST_VARIABLES = 1_000
 MOST_COMMUNICATORS = 4_096
 
 _LINE = re.compile(
@@ -41,7 +41,7 @@ _COMM = re.compile(
     r"(?:.*? cudaDev (\d+))?(?:.*? busId ([0-9a-f]+))?(?:.*? commId (0x[0-9a-f]+))?"
 )
 _RING = re.compile(r"Channel (\d{1,4})(?:/\d{1,4})? :((?:\s+\d{1,7})+)\s*$")
-_TREE = re.compile(r"\[(\d{1,4})\] (-?\d+)(?:/-?\d+)*->(\d{1,7})->(-?\d+)(?:/-?\d+)*")
+_TREE = re.compile(r"\[(\d{1,4})\] -?\d+(?:/-?\d+)*->(\d{1,7})->(-?\d+)(?:/-?\d+)*")
 _LINK = re.compile(
     r"(?:Channel|Ring) (\d{1,4})(?:/\d+)? : (\d{1,7})(?:\[\w+\])? -> (\d{1,7})(?:\[\w+\])?"
     r"(?: \[(?P<way>send|receive)\])? via (?P<via>\S+)"
@@ -50,6 +50,7 @@ _CHANNELS = re.compile(
     r"(?<!\d)(\d{1,6}) coll channels, (?:\d+ collnet channels, )?\d+ nvls channels"
 )
 _USING = re.compile(r"NET/(\w+) : Using (.*)")
+_NETWORK = re.compile(r"Using network (.{0,80})")
 _NIC = re.compile(r"\[\d+\](\S+)")
 _SET = re.compile(r"\b((?:[NR]CCL|HSA)_\w+) set by environment to (.*?)\.?$")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled)")
@@ -133,28 +134,25 @@ def _hear(log: _Log, match: re.Match[str]) -> None:
         if len(log.warnings) < MOST_WARNINGS or text in log.warnings:
             log.warnings[text[:400]] += 1
         return
-    for phrase, listener in _LISTENERS:
-        if phrase in text:
-            listener(log, process, text)
+    for phrase, pattern, listener in _LISTENERS:
+        for found in pattern.finditer(text) if phrase in text else ():
+            listener(log, process, found)
 
 
 # -- what each kind of line says -------------------------------------------------------------------
 
 
-def _version(log: _Log, _: _Process, text: str) -> None:
-    if match := _VERSION.search(text):
-        log.version = log.version or match[2]
+def _version(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    log.version = log.version or match[2]
 
 
-def _communicator(log: _Log, process: _Process, text: str) -> None:
-    match = _COMM.search(text)
-    if match is None or not 0 < int(match[3]) <= MOST_RANKS:
-        return
+def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
     rank, size = int(match[2]), int(match[3])
     # Only the id is common to all ranks; older versions print none: then the size has to do.
     known = log.current.get(process, "")
     name = match[7] or (known if known and _size(log, known) == size else f"of {size} ranks")
-    if name not in log.communicators and len(log.communicators) >= MOST_COMMUNICATORS:
+    full = len(log.communicators) >= MOST_COMMUNICATORS and name not in log.communicators
+    if full or not 0 < size <= MOST_RANKS:
         return
     communicator = log.communicators.setdefault(name, _Communicator(size))
     if rank >= communicator.size:
@@ -173,23 +171,19 @@ def _size(log: _Log, name: str) -> int:
     return log.communicators[name].size if name in log.communicators else 0
 
 
-def _ring(log: _Log, _: _Process, text: str) -> None:
-    if match := _RING.search(text):
-        order = [int(rank) for rank in match[2].split()]
-        if int(match[1]) < MOST_CHANNELS:
-            log.rings.setdefault(len(order), {}).setdefault(int(match[1]), order)
+def _ring(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    order = [int(rank) for rank in match[2].split()]
+    if int(match[1]) < MOST_CHANNELS:
+        log.rings.setdefault(len(order), {}).setdefault(int(match[1]), order)
 
 
-def _tree(log: _Log, _: _Process, text: str) -> None:
-    for channel, _first, rank, parent in _TREE.findall(text):
-        if int(channel) < MOST_CHANNELS and int(rank) < MOST_RANKS:
-            log.trees.setdefault(int(channel), {}).setdefault(int(rank), int(parent[:8]))
+def _tree(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    channel, rank, parent = int(match[1]), int(match[2]), int(match[3][:8])
+    if channel < MOST_CHANNELS and rank < MOST_RANKS:
+        log.trees.setdefault(channel, {}).setdefault(rank, parent)
 
 
-def _link(log: _Log, _: _Process, text: str) -> None:
-    match = _LINK.search(text)
-    if match is None:
-        return
+def _link(log: _Log, _: _Process, match: re.Match[str]) -> None:
     parts = match["via"].split("/")
     network = parts[0] == "NET"
     log.transports["/".join(parts[: 2 if network else 1])] += 1
@@ -199,57 +193,56 @@ def _link(log: _Log, _: _Process, text: str) -> None:
             log.sends.setdefault(int(match[2]), set()).add(parts[2][:40])
 
 
-def _using(log: _Log, process: _Process, text: str) -> None:
-    if match := _USING.search(text):
-        named = [nic for nic in _NIC.findall(match[2].partition("; OOB")[0])[:64] if nic != "RO"]
-        log.nics.setdefault(process[0], named)
-        log.network = log.network or match[1]
+def _using(log: _Log, process: _Process, match: re.Match[str]) -> None:
+    named = [nic for nic in _NIC.findall(match[2].partition("; OOB")[0])[:64] if nic != "RO"]
+    log.nics.setdefault(process[0], named)
+    log.network = log.network or match[1]
 
 
-def _network(log: _Log, _: _Process, text: str) -> None:
-    log.network = text.partition("Using network ")[2].strip()[:80] or log.network
+def _network(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    log.network = match[1].strip() or log.network
 
 
-def _environment(log: _Log, _: _Process, text: str) -> None:
-    if (match := _SET.search(text)) and len(log.environment) < 1_000:
+def _environment(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    if len(log.environment) < MOST_VARIABLES:
         log.environment.setdefault(match[1], match[2][:200])
 
 
-def _channels(log: _Log, _: _Process, text: str) -> None:
-    if match := _CHANNELS.search(text):
-        log.channels = max(log.channels or 0, int(match[1]))
+def _channels(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    log.channels = max(log.channels or 0, int(match[1]))
 
 
-def _gdr(log: _Log, _: _Process, text: str) -> None:
-    if match := _GDR.search(text):
-        log.gdr[match[1]] += 1
+def _gdr(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    log.gdr[match[1]] += 1
 
 
-def _choice(log: _Log, _: _Process, text: str) -> None:
-    if match := _CHOICE.search(text):
-        names = _named(match[3], _ALGORITHMS), _named(match[4], _PROTOCOLS)
-        choice = (match[1] or "", int(match[2]), *names)
-        if choice in log.choices or len(log.choices) < MOST_CHOICES:
-            log.choices[choice] += 1
+def _choice(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    names = _name_of(match[3], _ALGORITHMS), _name_of(match[4], _PROTOCOLS)
+    choice = (match[1] or "", int(match[2]), *names)
+    if choice in log.choices or len(log.choices) < MOST_CHOICES:
+        log.choices[choice] += 1
 
 
-def _named(text: str, names: Sequence[str]) -> str:
+def _name_of(text: str, names: Sequence[str]) -> str:
     """The name a number stands for; any other text is one."""
     return names[int(text)] if text[:2].isdecimal() and int(text[:2]) < len(names) else text[:40]
 
 
-_LISTENERS: Sequence[tuple[str, Callable[[_Log, _Process, str], None]]] = (
-    ("CCL version", _version),
-    ("comm 0x", _communicator),
-    ("Channel ", _ring),
-    ("Trees ", _tree),
-    (" via ", _link),
-    ("NET/", _using),
-    ("Using network ", _network),
-    ("set by environment", _environment),
-    ("coll channels", _channels),
-    ("GPU Direct RDMA", _gdr),
-    ("Bytes -> Algo", _choice),
+#: What stands in a line, the rest of it, and who takes that in: searching for the first is fast.
+_LISTENERS: Sequence[
+    tuple[str, re.Pattern[str], Callable[[_Log, _Process, re.Match[str]], None]]
+] = (
+    ("CCL version", _VERSION, _version),
+    ("comm 0x", _COMM, _communicator),
+    ("Channel ", _RING, _ring),
+    ("Trees ", _TREE, _tree),
+    (" via ", _LINK, _link),
+    ("NET/", _USING, _using),
+    ("Using network ", _NETWORK, _network),
+    ("set by environment", _SET, _environment),
+    ("coll channels", _CHANNELS, _channels),
+    ("GPU Direct RDMA", _GDR, _gdr),
+    ("Bytes -> Algo", _CHOICE, _choice),
 )
 
 
