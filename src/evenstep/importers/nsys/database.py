@@ -91,10 +91,8 @@ def pieces(
 class Names:
     """Texts in order of appearance: those of the table of strings by their id, others by value."""
 
-    def __init__(
-        self, database: sqlite3.Connection, tables: Tables, table: str, names: list[str]
-    ) -> None:
-        self._names = names
+    def __init__(self, database: sqlite3.Connection, tables: Tables, table: str) -> None:
+        self.listed = [""]  # by number
         self._numbers: dict[str, int] = {"": 0}
         self._by_id: dict[Any, str] = {}
         self._room = _MOST_TEXT
@@ -115,13 +113,13 @@ class Names:
         return self._by_id.get(value, "") if isinstance(value, int) else ""
 
     def number(self, value: Any) -> int:
-        """Number of a text in the export's list."""
+        """Number of a text in the list."""
         text = self.text(value)
         if text not in self._numbers:
             text = self._kept(text) if isinstance(value, str) else text
         if text not in self._numbers:
-            self._numbers[text] = len(self._names)
-            self._names.append(text)
+            self._numbers[text] = len(self.listed)
+            self.listed.append(text)
         return self._numbers[text]
 
 

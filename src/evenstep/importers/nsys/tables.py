@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from evenstep.importers.nsys.database import (
     MOST_ROWS,
     Array,
     Names,
-    Tables,
     key,
     open_database,
     pieces,
@@ -44,11 +43,8 @@ NVTX = "NVTX_EVENTS"
 STRINGS = "StringIds"
 SYSTEM = "TARGET_INFO_SYSTEM_ENV"
 SESSION = "TARGET_INFO_SESSION_START_TIME"
+_ON_DEVICE = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 TABLES = (KERNELS, *COPIES, RUNTIME, NVTX, STRINGS, SYSTEM, SESSION)
-
-
-def _nothing() -> Columns:
-    return Columns({})
 
 
 @dataclass(slots=True)
@@ -56,23 +52,22 @@ class Export:
     """What one file holds. Times are ns since the session began; a name indexes `names`."""
 
     path: Path
-    kernels: Columns = field(default_factory=_nothing)  # start, end, device, stream, …
-    #                                                     correlation, process, name
-    copies: Columns = field(default_factory=_nothing)  # the same, nameless
-    launches: Columns = field(default_factory=_nothing)  # start, end, thread, correlation
-    ranges: Columns = field(default_factory=_nothing)  # start, end, thread, name, payload
-    names: list[str] = field(default_factory=lambda: [""])
-    payloads: list[dict[str, Any]] = field(default_factory=list)  # by index; -1 is none
-    host: str = ""
-    began_ns: int = 0  # the session, UTC; 0 unknown
-    limits: list[str] = field(default_factory=list)
+    kernels: Columns  # start, end, device, stream, correlation, process, name
+    copies: Columns  # the same, nameless
+    launches: Columns  # start, end, thread, correlation
+    ranges: Columns  # start, end, thread, name, payload
+    names: list[str]
+    payloads: list[dict[str, Any]]  # by index; -1 is none
+    host: str
+    began_ns: int  # the session, UTC; 0 unknown
+    limits: list[str]
 
 
 def read_export(path: Path) -> Export:
     """Read a file. Raises `TraceError` where it is no export, or holds no kernel."""
     try:
         with open_database(path) as database:
-            return _read(path, database)
+            return _Reader(path, database).export()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema
         raise TraceError(
             f"{path} is no whole SQLite database ({str(error)[:80]}); export it again with "
@@ -80,101 +75,118 @@ def read_export(path: Path) -> Export:
         ) from None
 
 
-def _read(path: Path, database: sqlite3.Connection) -> Export:
-    tables = tables_of(database, TABLES)
-    if KERNELS not in tables:
-        raise TraceError(
-            f"{path} has no table {KERNELS}: no kernel was traced; profile with nsys profile "
-            "--trace=cuda,nvtx"
-        )
-    export = Export(path)
-    names = Names(database, tables, STRINGS, export.names)
-    export.kernels = _kernels(path, database, tables, names, export.limits)
-    export.copies = _copies(database, tables, export.limits)
-    export.launches = _launches(database, tables, export.limits)
-    export.ranges = _nvtx(database, tables, names, export)
-    export.host = _hostname(database, tables)
-    export.began_ns = _began(database, tables)
-    return export
+class _Reader:
+    """One file's tables, and what they cannot tell. Raises `TraceError` without kernels."""
 
+    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+        self.path, self.database = path, database
+        self.tables = tables_of(database, TABLES)
+        self.limits: list[str] = []
+        self.payloads: list[dict[str, Any]] = []
+        if KERNELS not in self.tables:
+            raise TraceError(
+                f"{path} has no table {KERNELS}: no kernel was traced; profile with nsys profile "
+                "--trace=cuda,nvtx"
+            )
+        self.names = Names(database, self.tables, STRINGS)
 
-def _kernels(
-    path: Path, database: sqlite3.Connection, tables: Tables,
-    names: Names, limits: list[str],
-) -> Columns:  # fmt: skip
-    if not {"start", "end"} <= tables[KERNELS]:
-        raise TraceError(f"{path}: table {KERNELS} has no start and end; export it again")
-    wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-    text = "shortName" if "shortName" in tables[KERNELS] else "demangledName"
-    parts = [
-        table_of(
-            [[*map(stamp, row[:2]), *map(key, row[2:-1]), names.number(row[-1])] for row in rows]
-        )
-        for rows in pieces(database, tables, KERNELS, (*wanted, text))
-    ]
-    columns = ("start", "end", "device", "stream", "correlation", "process", "name")
-    found = _timed(parts, columns, "kernels", limits)
-    if not len(found):
-        raise TraceError(f"{path} holds no kernel; profile with nsys profile --trace=cuda,nvtx")
-    return found.with_column("process", found.process >> 24)
+    def export(self) -> Export:
+        """All of it."""
+        return Export(
+            self.path, self._kernels(), self._copies(), self._launches(), self._ranges(),
+            self.names.listed, self.payloads, self._hostname(), self._began(), self.limits,
+        )  # fmt: skip
 
+    def _has(self, table: str, *columns: str) -> bool:
+        return set(columns) <= self.tables.get(table, frozenset())
 
-def _copies(database: sqlite3.Connection, tables: Tables, limits: list[str]) -> Columns:
-    wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-    parts = [
-        table_of([[*map(stamp, row[:2]), *map(key, row[2:]), 0] for row in rows])
-        for table in COPIES
-        if {"start", "end"} <= tables.get(table, frozenset())
-        for rows in pieces(database, tables, table, wanted)
-    ]
-    columns = ("start", "end", "device", "stream", "correlation", "process", "name")
-    found = _timed(parts, columns, "copies", limits)
-    return found.with_column("process", found.process >> 24)
+    def _pieces(
+        self, table: str, columns: Sequence[str], where: str = "1"
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        return pieces(self.database, self.tables, table, columns, where=where)
 
+    def _kernels(self) -> Columns:
+        if not self._has(KERNELS, "start", "end"):
+            raise TraceError(f"{self.path}: table {KERNELS} has no start and end; export it again")
+        text = "shortName" if self._has(KERNELS, "shortName") else "demangledName"
+        found = self._on_device([KERNELS], (*_ON_DEVICE, text), "kernels")
+        if not len(found):
+            raise TraceError(
+                f"{self.path} holds no kernel; profile with nsys profile --trace=cuda,nvtx"
+            )
+        return found
 
-def _launches(database: sqlite3.Connection, tables: Tables, limits: list[str]) -> Columns:
-    wanted = ("start", "end", "globalTid", "correlationId")
-    parts: list[Array] = []
-    if set(wanted) <= tables.get(RUNTIME, frozenset()):
+    def _copies(self) -> Columns:
+        there = [table for table in COPIES if self._has(table, "start", "end")]
+        return self._on_device(there, (*_ON_DEVICE, "unnamed"), "copies")
+
+    def _on_device(self, tables: Sequence[str], wanted: Sequence[str], what: str) -> Columns:
+        number = self.names.number
         parts = [
-            table_of([[*map(stamp, row[:2]), *map(key, row[2:])] for row in rows])
-            for rows in pieces(database, tables, RUNTIME, wanted)
+            table_of(
+                [[*map(stamp, row[:2]), *map(key, row[2:-1]), number(row[-1])] for row in rows]
+            )
+            for table in tables
+            for rows in self._pieces(table, wanted)
         ]
-    else:
-        limits.append("the CUDA runtime was not traced: when kernels were issued is not known")
-    columns = ("start", "end", "thread", "correlation")
-    return _timed(parts, columns, "calls of the runtime", limits)
+        columns = ("start", "end", "device", "stream", "correlation", "process", "name")
+        found = _timed(parts, columns, what, self.limits)
+        return found.with_column("process", found.process >> 24)
 
+    def _launches(self) -> Columns:
+        wanted = ("start", "end", "globalTid", "correlationId")
+        parts: list[Array] = []
+        if self._has(RUNTIME, *wanted):
+            parts = [
+                table_of([[*map(stamp, row[:2]), *map(key, row[2:])] for row in rows])
+                for rows in self._pieces(RUNTIME, wanted)
+            ]
+        else:
+            self.limits.append(
+                "the CUDA runtime was not traced: when kernels were issued is not known"
+            )
+        columns = ("start", "end", "thread", "correlation")
+        return _timed(parts, columns, "calls of the runtime", self.limits)
 
-def _nvtx(
-    database: sqlite3.Connection,
-    tables: Tables,
-    names: Names,
-    export: Export,
-) -> Columns:
-    parts: list[Array] = []
-    if {"start", "end", "globalTid"} <= tables.get(NVTX, frozenset()):
-        where = f"eventType IN {_RANGES}" if "eventType" in tables[NVTX] else "1"
-        wanted = ("start", "end", "globalTid", "text", "textId", "jsonText", "jsonTextId")
-        where = f'{where} AND "end" IS NOT NULL'
-        parts = [
-            table_of([_range(row, names, export.payloads) for row in rows])
-            for rows in pieces(database, tables, NVTX, wanted, where=where)
-        ]
-    else:
-        export.limits.append("no NVTX ranges were traced: there are neither steps nor sizes")
-    columns = ("start", "end", "thread", "name", "payload")
-    return _timed(parts, columns, "NVTX ranges", export.limits)
+    def _ranges(self) -> Columns:
+        parts: list[Array] = []
+        if self._has(NVTX, "start", "end", "globalTid"):
+            where = f"eventType IN {_RANGES}" if self._has(NVTX, "eventType") else "1"
+            wanted = ("start", "end", "globalTid", "text", "textId", "jsonText", "jsonTextId")
+            parts = [
+                table_of([self._range(row) for row in rows])
+                for rows in self._pieces(NVTX, wanted, f'{where} AND "end" IS NOT NULL')
+            ]
+        else:
+            self.limits.append("no NVTX ranges were traced: there are neither steps nor sizes")
+        columns = ("start", "end", "thread", "name", "payload")
+        return _timed(parts, columns, "NVTX ranges", self.limits)
 
+    def _range(self, row: tuple[Any, ...]) -> list[int]:
+        """One range. Of payloads only NCCL's are kept."""
+        start, end, thread, text, text_id, payload, payload_id = row
+        name = text_id if text is None else text
+        names, place = self.names, -1
+        if "nccl" in names.text(name)[:6] and len(self.payloads) < MOST_PAYLOADS:
+            said = names.text(payload_id if payload is None else payload)
+            place = _payload(self.payloads, said)
+        return [whole_number(start), whole_number(end), key(thread), names.number(name), place]
 
-def _range(row: tuple[Any, ...], names: Names, payloads: list[dict[str, Any]]) -> list[int]:
-    """One range. Of payloads only NCCL's are kept."""
-    start, end, thread, text, text_id, payload, payload_id = row
-    name = text_id if text is None else text
-    place = -1
-    if "nccl" in names.text(name)[:6] and len(payloads) < MOST_PAYLOADS:
-        place = _payload(payloads, names.text(payload_id if payload is None else payload))
-    return [whole_number(start), whole_number(end), key(thread), names.number(name), place]
+    def _hostname(self) -> str:
+        if not self._has(SYSTEM, "name", "value"):
+            return ""
+        for rows in self._pieces(SYSTEM, ("name", "value")):
+            for name, value in rows:
+                if str(name).lower() == "hostname":
+                    return str(value)[:256]
+        return ""
+
+    def _began(self) -> int:
+        if not self._has(SESSION, "utcEpochNs"):
+            return 0
+        rows = next(self._pieces(SESSION, ("utcEpochNs",)), [])
+        began = whole_number(rows[0][0]) if rows else 0
+        return began if 0 <= began < LATEST_BEGIN_NS else 0
 
 
 def _payload(payloads: list[dict[str, Any]], text: str) -> int:
@@ -203,24 +215,6 @@ def _flattened(value: Any, found: dict[str, Any], depth: int) -> None:
     elif isinstance(value, list):
         for inner in value:
             _flattened(inner, found, depth - 1)
-
-
-def _hostname(database: sqlite3.Connection, tables: Tables) -> str:
-    if not {"name", "value"} <= tables.get(SYSTEM, frozenset()):
-        return ""
-    for rows in pieces(database, tables, SYSTEM, ("name", "value")):
-        for name, value in rows:
-            if str(name).lower() == "hostname":
-                return str(value)[:256]
-    return ""
-
-
-def _began(database: sqlite3.Connection, tables: Tables) -> int:
-    if "utcEpochNs" not in tables.get(SESSION, frozenset()):
-        return 0
-    rows = next(pieces(database, tables, SESSION, ("utcEpochNs",)), [])
-    began = whole_number(rows[0][0]) if rows else 0
-    return began if 0 <= began < LATEST_BEGIN_NS else 0
 
 
 def _timed(parts: list[Array], names: Sequence[str], what: str, limits: list[str]) -> Columns:
