@@ -27,7 +27,7 @@ BUDGET = {
     "hooks": 4730, "host": 1659, "pacing": 1790,
     "probe": 1754,  # keys of its documents are types: 480 lines of schemas come from them
     "report": 3541,
-    "reproduce": 1643,
+    "reproduce": 1534,
     "scenario": 1048, "simulate": 9693,
     "statistics": 867,  # tails of noise came from diagnose, on SciPy
     "importers": 8444,  # XPlane, OTF2 and TensorBoard's files came in

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.simulate.simulation import simulate
-from evenstep.simulate.study.margin import Edges, GrowthAxis, margins, search
+from evenstep.simulate.study.margin import AXES, Edges, GrowthAxis, margins, search
 from tests.simulate.worlds import MS, scenario
 
 JOB = (
@@ -67,3 +67,13 @@ def test_jitter_ends_at_the_cv_that_is_allowed():
 def test_an_axis_that_makes_no_sense_says_why(axis_name, sets, note):
     found = margins(scenario(*JOB, *sets), Edges(), (axis_name,))[axis_name]
     assert (found.value, found.note) == (None, note)
+
+
+def test_sizes_that_are_tried_have_whole_replicas():
+    """Four nodes of 8 GPUs: 2 of tensor, 4 of stages, 4 of context."""
+    asked = scenario(
+        "cluster.nodes=4", "cluster.gpus_per_node=8", "work.kind=pipeline", "work.forward_ms=1",
+        "work.tensor_parallel=2", "work.pipeline_parallel=4", "work.context_parallel=4",
+    )  # fmt: skip
+    found = AXES["ranks"](asked)
+    assert (found.unit, found.place(70)) == (32, 64)

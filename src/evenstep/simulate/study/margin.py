@@ -6,16 +6,17 @@ crosses its limit; the place is then found by bisection.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.simulation import set_up, shortened, simulate_set_up
+from evenstep.simulate.study.scaling_sizes import split
 
 Array = npt.NDArray[Any]
 
@@ -155,9 +156,8 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
 
 def _least_nodes(scenario: Scenario) -> int:
     """Nodes that a replica fills, so that every size tried has whole replicas."""
-    replica = scenario.work.tensor_parallel * scenario.work.pipeline_parallel
     size = scenario.cluster.gpus_per_node
-    return int(np.lcm(replica, size)) // size
+    return math.lcm(split(scenario.work), size) // size
 
 
 def _jitter(scenario: Scenario) -> GrowthAxis | str:
