@@ -11,6 +11,7 @@ from evenstep.cli.completion import Completions
 from evenstep.cli.demo import DemoRuns
 from evenstep.cli.selftest import SelfTest
 from evenstep.diagnose.compare.history import History
+from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
 from evenstep.diagnose.finding import Finding
 from evenstep.doctor.examination import Examination
 from evenstep.documents import schema_of
@@ -18,6 +19,7 @@ from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
 from evenstep.reproduce.published.estimate import ErrorEstimate
 from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
+from evenstep.watch.frame import LiveFinding
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -49,10 +51,16 @@ not known is null.
 """
 
 
+COMPARED = "properties/comparisons/items/properties"
 #: Where in a schema a type of ours stands, by name and place; "" is the whole document.
 FROM_TYPES: dict[str, dict[str, Any]] = {
     "alert-1": {"properties/finding": Finding},
     "collection-1": {"": Collection},
+    "comparison-1": {
+        f"{COMPARED}/changes/items/anyOf/0": MetricChange,
+        f"{COMPARED}/findings/items/anyOf/0": Changed,
+        f"{COMPARED}/parts/items/anyOf/0": StepTimePart,
+    },
     "completion-1": {"": Completions},
     "demo-1": {"": DemoRuns},
     "diagnosis-1": {"$defs/finding": Finding},
@@ -69,6 +77,7 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
         "properties/links/items": LinkUse,
         "properties/error_estimate": ErrorEstimate | None,
     },
+    "watch-1": {"properties/findings/items": LiveFinding},
 }
 HEADING = ("$schema", "$id", "title", "description")  # of a document, which no type says
 
@@ -78,10 +87,11 @@ def renewed(name: str) -> dict[str, Any]:
     whole = schema(name)
     for place, kind in FROM_TYPES.get(name, {}).items():
         part: Any = whole
-        for key in place.split("/")[:-1]:
-            part = part[key]
+        *way, last = place.split("/")
+        for key in way:
+            part = part[int(key) if key.isdigit() else key]
         if place:
-            part[place.split("/")[-1]] = schema_of(kind)
+            part[int(last) if last.isdigit() else last] = schema_of(kind)
         else:
             whole = {key: whole[key] for key in HEADING} | schema_of(kind)
     return whole

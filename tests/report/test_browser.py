@@ -66,11 +66,18 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the one page lies that all of these look at."""
+    return tmp_path_factory.mktemp("page") / "page.html"
+
+
 @pytest.fixture
-def file(diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path) -> Path:
-    trace.ranks[2].identity["hostname"] = HOSTILE
-    html.write(diagnosis, trace, tmp_path / "page.html", steps=steps)
-    return tmp_path / "page.html"
+def file(place: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns) -> Path:
+    if not place.exists():
+        trace.ranks[2].identity["hostname"] = HOSTILE
+        html.write(diagnosis, trace, place, steps=steps)
+    return place
 
 
 @pytest.fixture

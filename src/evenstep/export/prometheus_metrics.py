@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -15,8 +16,9 @@ import msgspec
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.trace.reader import SpoolContents
 from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.toml import read_toml
 
-GAUGE, COUNTER = "gauge", "counter"
+COUNTER = "counter"
 S = 1e-9  # seconds in a nanosecond
 
 
@@ -44,37 +46,7 @@ class Families(dict[str, MetricFamily]):
 
 
 #: Every metric: kind, unit, what it means.
-MEANINGS: Mapping[str, tuple[str, str, str]] = {
-    "evenstep_run_info": (GAUGE, "1", "Which run this is; always 1."),
-    "evenstep_ranks": (GAUGE, "1", "Ranks that left a trace."),
-    "evenstep_step_time_seconds": (GAUGE, "s", "Step time of the job by statistic."),
-    "evenstep_step_time_cv": (GAUGE, "1", "Population deviation over mean of the step time."),
-    "evenstep_throughput": (GAUGE, "1", "Samples or steps per second, see the label unit."),
-    "evenstep_time_share": (GAUGE, "1", "Share of the step time by part; sums to 1."),
-    "evenstep_overlapped_communication_share": (GAUGE, "1", "Transfer hidden behind compute."),
-    "evenstep_wasted_seconds": (GAUGE, "s", "Rank-seconds spent waiting for other ranks."),
-    "evenstep_finding_severity": (GAUGE, "1", "Recoverable share of step time of a finding."),
-    "evenstep_finding_confidence": (GAUGE, "1", "Confidence in a finding."),
-    "evenstep_finding_culprit": (GAUGE, "1", "1 for every rank a finding names as culprit."),
-    "evenstep_steps_total": (COUNTER, "1", "Steps a rank has finished."),
-    "evenstep_step_seconds_total": (COUNTER, "s", "Time of these steps."),
-    "evenstep_phase_seconds_total": (COUNTER, "s", "Leaf time by phase."),
-    "evenstep_wait_seconds_total": (COUNTER, "s", "Waiting for other ranks, where it is known."),
-    "evenstep_held_seconds_total": (COUNTER, "s", "Delay added by pacing."),
-    "evenstep_pause_seconds_total": (COUNTER, "s", "Pauses of the garbage collector."),
-    "evenstep_collectives_total": (COUNTER, "1", "Collectives a rank has entered."),
-    "evenstep_bytes_total": (COUNTER, "By", "Bytes a rank has given to collectives."),
-    "evenstep_samples_total": (COUNTER, "1", "Training samples of a rank, where it is known."),
-    "evenstep_agent_seconds_total": (COUNTER, "s", "What evenstep itself cost on the rank."),
-    "evenstep_last_step_timestamp_seconds": (GAUGE, "s", "Wall clock at a rank's latest step."),
-    "evenstep_window_step_seconds": (GAUGE, "s", "Median step time of the latest window."),
-    "evenstep_window_work_seconds": (GAUGE, "s", "Median own work per step of the window."),
-    "evenstep_window_wait_seconds": (GAUGE, "s", "Mean wait per step of the window."),
-    "evenstep_window_delay_seconds": (GAUGE, "s", "Median pacing delay of the window."),
-    "evenstep_late_rank": (GAUGE, "1", "Rank the others wait for now; -1 where nobody is late."),
-    "evenstep_late_share": (GAUGE, "1", "How late it is, as a share of the step; 0 if nobody."),
-    "evenstep_late_windows_total": (COUNTER, "1", "Windows in which a rank was the late one."),
-}
+MEANINGS: Mapping[str, tuple[str, str, str]] = read_toml(Path(__file__).with_suffix(".toml"))
 
 
 def of_diagnosis(diagnosis: Diagnosis, into: Families | None = None) -> Families:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep import lateness
-from evenstep.documents import Document
+from evenstep.documents import Document, Meta, Natural
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
@@ -53,7 +53,7 @@ class LiveFinding:
     """Something that is so at the moment, by the name of its failure mode."""
 
     mode: str
-    ranks: tuple[int, ...]  # culprits only
+    ranks: Annotated[tuple[Natural, ...], Meta("Culprits only.")]
     share: float | None  # of step time
     text: str
 

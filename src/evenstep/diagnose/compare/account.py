@@ -29,6 +29,17 @@ Array = npt.NDArray[Any]
 
 _Z = 1.959964  # z(.975)
 SHARES = ("compute", "exposed_communication", "wait", "input", "other")
+PARTS = ("compute", "floor", "contention", "transfer", "wait", "locality", "input", "other")
+#: Whether more of it is good (+1) or bad (-1), and its unit; None stands for the throughput's.
+DIRECTIONS: dict[str, tuple[int, str | None]] = {
+    "throughput": (1, None),
+    "throughput_per_rank": (1, None),
+    "step_time": (-1, "ns"),
+    "cv": (-1, "1"),
+    "p50": (-1, "ns"),
+    "p99": (-1, "ns"),
+    **{f"{name}_share": (1 if name == "compute" else -1, "share") for name in SHARES},
+}
 
 
 @dataclass(slots=True, frozen=True)

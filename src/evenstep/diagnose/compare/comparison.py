@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.compare.account import SHARES, Account, Array, numbers, parts
+from evenstep.diagnose.compare.account import DIRECTIONS, PARTS, Account, Array, numbers, parts
 from evenstep.diagnose.compare.result import (
     BETTER,
     NO_EVIDENCE,
@@ -31,17 +31,6 @@ from evenstep.statistics.interval import middle
 
 SMALLEST_BASE = 0.05  # of the baseline: what draws of it are taken to be at least in a ratio
 NEGLIGIBLE = 0.001  # of the baseline, or of step time: no one's concern, however sure it is
-
-#: Whether more of it is good (+1) or bad (-1), and its unit; None stands for the throughput's.
-DIRECTIONS: dict[str, tuple[int, str | None]] = {
-    "throughput": (1, None),
-    "throughput_per_rank": (1, None),
-    "step_time": (-1, "ns"),
-    "cv": (-1, "1"),
-    "p50": (-1, "ns"),
-    "p99": (-1, "ns"),
-    **{f"{name}_share": (1 if name == "compute" else -1, "share") for name in SHARES},
-}
 
 
 def compare(baseline: Account, other: Account) -> Comparison:
@@ -179,9 +168,8 @@ def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]
         return parts(run, at, split=split, locality=locality(run.diagnosis))
 
     before, after, drawn_before, drawn_after = _drawn(baseline, other, of)
-    order = ("compute", "floor", "contention", "transfer", "wait", "locality", "input", "other")
     found = []
-    for name in order:
+    for name in PARTS:
         if name in before:
             difference = after[name] - before[name]
             low, high = _interval(difference, drawn_after[name] - drawn_before[name])

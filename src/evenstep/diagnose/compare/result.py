@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import hypot, inf, log
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from evenstep.diagnose.compare.account import DIRECTIONS, PARTS
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.sentences import place_of
-from evenstep.documents import Document
+from evenstep.documents import Document, Meta, Natural
 from evenstep.errors import UsageError
 
 SCHEMA = "evenstep.comparison/1"
 BETTER, WORSE, NO_EVIDENCE = "better", "worse", "no evidence"
+Verdict = Annotated[str, Meta(enum=(BETTER, WORSE, NO_EVIDENCE))]
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,7 +26,7 @@ class MetricChange:
     Invariant: low <= difference <= high, and the same of the relative ones.
     """
 
-    metric: str
+    metric: Annotated[str, Meta(enum=tuple(DIRECTIONS))]
     unit: str
     baseline: float
     value: float
@@ -34,14 +36,14 @@ class MetricChange:
     relative: float | None
     relative_low: float | None
     relative_high: float | None
-    verdict: str
+    verdict: Verdict
 
 
 @dataclass(slots=True, frozen=True)
 class StepTimePart:
     """What a part of the step time has become, ns per step."""
 
-    part: str
+    part: Annotated[str, Meta(enum=PARTS)]
     baseline_ns: float
     value_ns: float
     difference_ns: float
@@ -55,15 +57,15 @@ class Changed:
 
     mode: str
     title: str
-    ranks: Sequence[int]
+    ranks: Sequence[Natural]
     nodes: Sequence[str]
-    change: str  # new, gone or kept
+    change: Annotated[str, Meta(enum=("new", "gone", "kept"))]
     baseline: float
     value: float
     difference: float
     low: float
     high: float
-    verdict: str
+    verdict: Verdict
 
 
 @dataclass(slots=True, frozen=True)
