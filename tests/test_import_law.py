@@ -44,7 +44,16 @@ MAY_IMPORT = {
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
     "importers": {"allreduce", "errors", "values", "trace"},
-    "diagnose": {"allreduce", "checkpoints", "documents", "errors", "statistics", "trace", "words"},
+    "diagnose": {
+        "allreduce",
+        "checkpoints",
+        "documents",
+        "errors",
+        "statistics",
+        "trace",
+        "values",
+        "words",
+    },
     "simulate": {
         "allreduce",
         "checkpoints",

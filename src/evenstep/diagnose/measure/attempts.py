@@ -199,26 +199,21 @@ def _since(rows: Array, step: int) -> tuple[int, float]:
 
 def _logged(spool: SpoolContents) -> tuple[int, int] | None:
     """First and last value of what the script logs as its own count of steps."""
-    numbers = {name: number for number, name in spool.names.items()}
-    for name in PROGRESS:
-        chosen = (spool.records["kind"] == int(Kind.MARKER)) & (
-            spool.records["name"] == numbers.get(name, -1)
-        )
-        if name in numbers and chosen.any():
-            values = np.ascontiguousarray(spool.records["bytes_in"][chosen]).view(np.float64)
-            return int(values.min()), int(values.max())
-    return None
+    found = (_values(spool, Kind.MARKER, name) for name in PROGRESS)
+    values = next((each for each in found if len(each)), None)
+    return None if values is None else (int(values.min()), int(values.max()))
+
+
+def _values(spool: SpoolContents, kind: Kind, name: str) -> Array:
+    """What a rank recorded under a name."""
+    number = {text: number for number, text in spool.names.items()}.get(name, -1)
+    chosen = (spool.records["kind"] == int(kind)) & (spool.records["name"] == number)
+    return np.ascontiguousarray(spool.records["bytes_in"][chosen]).view(np.float64)
 
 
 def _energy(spools: Sequence[SpoolContents], world: int) -> float | None:
     """Energy of all ranks, from the counters of those that were read."""
-    each = []
-    for spool in spools:
-        numbers = {name: number for number, name in spool.names.items()}
-        chosen = (spool.records["kind"] == int(Kind.SAMPLE)) & (
-            spool.records["name"] == numbers.get(ENERGY, -1)
-        )
-        if ENERGY in numbers and np.count_nonzero(chosen) > 1:
-            values = np.ascontiguousarray(spool.records["bytes_in"][chosen]).view(np.float64)
-            each.append(float(values.max() - values.min()))
+    each = [
+        np.ptp(values) for spool in spools if len(values := _values(spool, Kind.SAMPLE, ENERGY)) > 1
+    ]
     return float(np.mean(each)) * world if each else None

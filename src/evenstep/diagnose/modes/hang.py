@@ -229,29 +229,18 @@ def endings(trace: Trace) -> list[str]:
 def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     """How the calls of a rank that differs are shifted against the others', in words; "" if not.
 
-    Training repeats its calls: where the others' next one was last made, what came after it is what
-    they would have called next; a rank that calls that already has left the one before it out.
+    Training repeats its calls: what came after the others' next one the last time is what they
+    would have called then; a rank that calls that already has left the one before it out.
     """
     others = [other for other in place.calls if other not in place.different]
     if not others or rank not in place.calls:
         return ""
-    usual = _calls(trace, place, others[0])
-    own, expected = _kind(place.calls[rank]), _kind(place.calls[others[0]])
-    if usual.get(place.sequence - 1) == own:
-        return "as if it had made the call before a second time"
-    before = [at for at, kind in usual.items() if at < place.sequence and kind == expected]
-    if before and usual.get(max(before) + 1) == own:
-        return "as if it had left a call out"
-    return ""
-
-
-def _calls(trace: Trace, place: Stuck, rank: int) -> dict[int, tuple[int, int | None, int]]:
-    """What a rank entered in the group, by its place in the order."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    rows = events.select((events["rank"] == rank) & (events.group == place.group))
-    return {int(at): _kind(call_of(rows, index)) for index, at in enumerate(rows.group_seq)}
-
-
-def _kind(call: EnteredCall) -> tuple[int, int | None, int]:
-    """A call without the place it was made from."""
-    return call.op, call.size, call.dtype
+    rows = events.select((events["rank"] == others[0]) & (events.group == place.group))
+    rows = rows.select(rows.group_seq < place.sequence).sorted_by("group_seq")
+    made = [call_of(rows, index)[:3] for index in range(len(rows))]
+    own, expected = place.calls[rank][:3], place.calls[others[0]][:3]
+    if made[-1:] == [own]:
+        return "as if it had made the call before a second time"
+    followed = dict(zip(made, [*made[1:], expected], strict=True))
+    return "as if it had left a call out" if followed.get(expected) == own else ""

@@ -46,10 +46,8 @@ class Law:
 
     def marginal(self, ranks: float) -> float:
         """dX/dN over λ: what another rank adds, in ranks' worth."""
-        n = np.asarray(ranks, float)
-        delay = self._delay(n)
-        slope = self.contention + self.coherency * (2 * n - 1)
-        return float((delay - n * slope) / delay**2)
+        gained = 1 - self.contention - self.coherency * ranks**2  # D − N dD/dN
+        return float(gained / self._delay(np.asarray(ranks, float)) ** 2)
 
     @property
     def peak(self) -> float | None:
@@ -62,15 +60,13 @@ class Law:
     @property
     def knee(self) -> float | None:
         """Ranks from which another one adds less than half of what the first did."""
-        low, high = 1.0, 2.0
-        while self.marginal(high) >= HALF:
-            high *= 2
-            if high > FARTHEST:
-                return None
-        while high - low > 1e-3 * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.marginal(middle) >= HALF else (low, middle)
-        return low
+        if self.marginal(FARTHEST) >= HALF:
+            return None
+        if self.marginal(1.0) < HALF:
+            return 1.0
+        from scipy.optimize import brentq  # when first asked: .1 s
+
+        return float(brentq(lambda ranks: self.marginal(ranks) - HALF, 1.0, FARTHEST, rtol=1e-6))
 
 
 def fit(ranks: Array, throughput: Array) -> Law:
