@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_MEMBERS, group_uid
-from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS, Flag, Kind
+from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS, Flag, Kind, Op
 from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
@@ -88,6 +88,21 @@ class Draft:
             values = rank if column == "rank" else columns.get(column, _EMPTY.get(column, 0))
             table[column] = np.broadcast_to(np.asarray(values), length).astype(kind)
         self._tables.append(Columns(table))
+
+    def calls(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
+        """Add collectives and messages, told by their `op`. Of those of a `device`, its times are
+        those of the host unless it has its own."""
+        message = np.isin(columns["op"], (int(Op.SEND), int(Op.RECV)))
+        kind = np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE))
+        found = {"kind": kind, "bytes_out": columns.get("bytes_in", 0), **columns}
+        if "device" in columns:
+            times = {f"device_{name}": columns[name] for name in ("enter_ns", "exit_ns")}
+            found = {
+                **times,
+                **found,
+                "flags": int(Flag.ON_DEVICE | Flag.ASYNC) | columns.get("flags", 0),
+            }
+        self.rows(rank, found)
 
     def device_spans(
         self, rank: int, name: str, device: Any, start: Array, end: Array, step: Array

@@ -22,7 +22,7 @@ from evenstep.importers.kineto.names import operation
 from evenstep.importers.trace_events import TraceEvent, TraceEvents
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import RankInfo, Trace
 
 NAME = "Horovod timeline"
@@ -130,14 +130,12 @@ def _enter(draft: Draft, calls: Sequence[TensorCall], ranks: Sequence[int]) -> N
         ready_ns = np.array([call.ready_us[rank] for call in whole]) * 1e3
         enter = FIRST_NS + ready_ns.astype(np.int64)
         leave = FIRST_NS + np.maximum(end_ns, ready_ns + 1).astype(np.int64)
-        draft.rows(
+        draft.calls(
             rank,
             {
-                "kind": int(Kind.COLLECTIVE), "group": group, "group_seq": np.arange(len(whole)),
+                "group": group, "group_seq": np.arange(len(whole)),
                 "op": np.array([int(call.op) for call in whole], np.int64),
                 "payload": np.array([call.tensor for call in whole], np.int64),
-                "enter_ns": enter, "exit_ns": leave, "device": 0,
-                "device_enter_ns": enter, "device_exit_ns": leave,
-                "flags": int(Flag.ASYNC | Flag.ON_DEVICE),
+                "enter_ns": enter, "exit_ns": leave, "device": 0, "flags": 0,
             },
         )  # fmt: skip

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
-from evenstep.importers.kineto.names import MESSAGES, operation
+from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import RankInfo, Trace
 
 Array = npt.NDArray[np.float64]
@@ -141,15 +141,11 @@ def _enter(draft: Draft, table: Columns) -> None:
     numbers = np.full(len(names), -1)
     for group, ranks in zip(groups.tolist(), np.split(pairs[1], first[1:]), strict=True):
         numbers[group] = draft.group(names[group], ranks.tolist())
-    message = np.isin(table.op, list(MESSAGES))
-    draft.rows(
+    draft.calls(
         table["rank"],
         {
-            "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
             "op": table.op, "group": numbers[table.group], "group_seq": table.group_seq,
-            "bytes_in": table.bytes, "bytes_out": table.bytes, "device": 0,
-            "enter_ns": end - table.length, "exit_ns": end,
-            "device_enter_ns": end - table.length, "device_exit_ns": end,
-            "flags": int(Flag.ON_DEVICE | Flag.ASYNC | Flag.EXIT_UPPER_BOUND),
+            "bytes_in": table.bytes, "device": 0, "enter_ns": end - table.length, "exit_ns": end,
+            "flags": int(Flag.EXIT_UPPER_BOUND),
         },
     )  # fmt: skip

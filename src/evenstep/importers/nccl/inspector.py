@@ -24,10 +24,10 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
-from evenstep.importers.kineto.names import MESSAGES, operation
+from evenstep.importers.kineto.names import operation
 from evenstep.trace.ranks import MOST_RANKS, format_missing
 from evenstep.trace.repetition import stepped
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import RankInfo, Trace
 
 NAME = "NCCL Inspector log"
@@ -251,22 +251,11 @@ def _rows(draft: Draft, rank: int, group: int, series: _Series) -> None:
     """Enter a rank's records of a communicator."""
     columns = {name: np.asarray(values, np.int64) for name, values in series.columns.items()}
     size = columns.pop("bytes")
-    message = np.isin(columns["op"], list(MESSAGES))
     origin = int(columns["device_enter_ns"].min()) - 1_000_000_000
     for name in ("device_enter_ns", "device_exit_ns"):
         columns[name] = columns[name] - origin
-    draft.rows(
-        rank,
-        {
-            **columns,
-            "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
-            "group": group,
-            "bytes_in": size,
-            "bytes_out": size,
-            "device": 0,
-            "flags": int(Flag.ON_DEVICE | Flag.ASYNC | Flag.EXIT_UPPER_BOUND),
-        },
-    )
+    more = {"group": group, "bytes_in": size, "device": 0, "flags": int(Flag.EXIT_UPPER_BOUND)}
+    draft.calls(rank, columns | more)
 
 
 def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:

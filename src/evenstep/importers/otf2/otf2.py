@@ -19,7 +19,7 @@ from evenstep.importers.otf2.archive import read as read_archive
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import RankInfo, Trace
 
 NAME = "OTF2 archive"
@@ -82,10 +82,9 @@ def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:
     peer = _peers(rows, members)
     scale = 1e9 / archive.ticks_per_s
     first = int(rows.enter.min())
-    draft.rows(
+    draft.calls(
         rank,
         {
-            "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
             "op": ops, "group": np.array([groups[each] for each in rows.communicator.tolist()]),
             "group_seq": _sequence(rows, rank, np.where(message, peer, -1)),
             "peer_or_root": peer, "payload": rows.tag,

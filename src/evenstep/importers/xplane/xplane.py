@@ -27,7 +27,7 @@ from evenstep.importers.protobuf import messages, parsed
 from evenstep.importers.xplane.programs import Instruction, instructions
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import RankInfo, Trace
 
 NAME = "XPlane profile"
@@ -252,18 +252,14 @@ def _enter_calls(
         return
     op, group, sequence, peer = np.array([row[:4] for row in rows], np.int64).T
     start, end = (np.array([row[4][at] for row in rows], np.int64) - shift for at in (0, 1))
-    draft.rows(
+    draft.calls(
         rank,
         {
-            "kind": np.where(peer >= 0, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
             "op": op, "group": group, "group_seq": sequence, "peer_or_root": peer,
             "bytes_in": np.array([row[4].what.bytes for row in rows]),
-            "bytes_out": np.array([row[4].what.bytes for row in rows]),
             "step": profile.step_at(start + shift),
             "dtype": np.array([int(row[4].what.dtype) for row in rows]),
-            "enter_ns": start, "exit_ns": np.maximum(end, start + 1), "device": 0,
-            "device_enter_ns": start, "device_exit_ns": np.maximum(end, start + 1),
-            "flags": int(Flag.ASYNC | Flag.ON_DEVICE),
+            "enter_ns": start, "exit_ns": np.maximum(end, start + 1), "device": 0, "flags": 0,
         },
     )  # fmt: skip
 
