@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.importers.profiled_job import LATE_S, RANKS, SLOW, STEPS
@@ -33,17 +32,10 @@ def test_every_step_and_all_reduce_is_there_on_every_rank(trace):
     assert trace.limits == []
 
 
-def test_the_slow_rank_is_named_with_its_phase_and_its_cost(trace):
-    diagnosis = diagnose(trace)
-    worst = diagnosis.findings[0]
-    assert (worst.mode, list(worst.where.ranks)) == ("straggler", [SLOW])
-    assert "forward" in worst.cause
-    # A busy machine lets a rank sleep longer than asked, and now and then much longer: what it
-    # usually did is in its phases. How exactly a cost is told, made profiles show.
+def test_what_a_rank_sleeps_in_its_forward_is_in_its_phases(trace):
+    # The only thing that holds however busy the machine is; who is named, made profiles show.
     rows = trace.of_kind(Kind.PHASE)
-    rows = rows.select(rows.op == int(Phase.FORWARD))
-    length = {r: np.median(rows.group_seq[rows["rank"] == r]) for r in range(RANKS)}
-    late_ns = length.pop(SLOW) - max(length.values())
-    assert late_ns >= 0.8e9 * LATE_S
-    usual = late_ns / diagnosis.summary["step_time"]["mean_ns"]
-    assert 0.5 * usual < worst.severity < 2 * usual
+    rows = rows.select((rows.op == int(Phase.FORWARD)) & (rows["rank"] == SLOW))
+    spent_ns = np.bincount(rows.step, rows.group_seq)[np.unique(rows.step)]
+    assert len(spent_ns) == STEPS
+    assert (spent_ns >= 0.99e9 * LATE_S).all()
