@@ -58,7 +58,8 @@ PACKAGES = {
     ),
     "graph": Package(
         ("diagnose/graph/*.py",),
-        ("tests/diagnose/test_graph.py", "tests/diagnose/test_attribution.py",
+        ("tests/diagnose/test_graph.py", "tests/diagnose/test_schedule.py",
+         "tests/diagnose/test_attribution.py",
          "tests/diagnose/test_delays.py", "tests/diagnose/test_dynamics.py",
          "tests/diagnose/test_pieces.py", "tests/diagnose/test_transfer.py"),
     ),
