@@ -30,11 +30,11 @@ BUDGET = {
     "reproduce": 1534,
     "scenario": 1048, "simulate": 9693,
     "statistics": 867,  # tails of noise came from diagnose, on SciPy
-    "importers": 8444,  # XPlane, OTF2 and TensorBoard's files came in
+    "importers": 8437,  # XPlane, OTF2 and TensorBoard's files came in
     "trace": 5329,  # leaving, which sets clocks, and steps by repetition came here
     "watch": 1920, "workers": 400,
 }  # fmt: skip
-WHOLE = 76_525
+WHOLE = 76_508
 
 
 @cache
