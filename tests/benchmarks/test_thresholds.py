@@ -1,20 +1,20 @@
 """Constants of the diagnosis are found where they stand, and moved wherever they are used."""
 
 from benchmarks.thresholds import constants, moved
-from evenstep.diagnose import engine, verdict
+from evenstep.diagnose import engine, levels, verdict
 
 
 def test_a_constant_has_its_value_and_what_is_said_of_it():
     found = {(one.module, one.name): one for one in constants()}
-    named = found["diagnose.verdict", "NAMED"]
+    named = found["diagnose.levels", "NAMED"]
     assert (named.value, named.origin) == (
-        verdict.NAMED,
-        "severity from which a finding makes the headline",
+        levels.NAMED,
+        "of the step time: from here on a finding makes the headline",
     )
 
 
 def test_a_constant_is_moved_where_it_was_imported_and_put_back():
-    named = next(one for one in constants() if one.name == "NAMED" and "verdict" in one.module)
+    named = next(one for one in constants() if one.name == "NAMED" and "levels" in one.module)
     before = engine.NAMED
     with moved(named, 1.5):
         assert engine.NAMED == verdict.NAMED == 1.5 * before
