@@ -256,3 +256,9 @@ def test_several_conditions_are_each_told(calm, slowed):
 def test_a_condition_that_is_not_understood_says_what_is_expected(text):
     with pytest.raises(UsageError, match="NAME:LIMIT such as slower:2%"):
         parse_conditions(text)
+
+
+def test_nothing_is_better_because_the_step_is_longer(calm, slowed):
+    found = compare(calm, slowed)
+    assert found.change("step_time").verdict == WORSE
+    assert found.change("compute_share").verdict != BETTER

@@ -54,3 +54,14 @@ def test_one_rank_without_a_core_on_a_host_with_enough_is_the_nodes_matter(worst
 def test_enough_cores_are_not_called_too_few():
     trace = with_scheduler(World(noise=0.005).trace(), run_delay=0.001, running=5, cores=2)
     assert not [item for item in diagnose(trace).findings if item.mode == "runtime_jitter"]
+
+
+def test_cores_that_others_take_are_not_answered_by_fewer_ranks():
+    alone = diagnose(sampled(crowded(0))).findings[0]
+    assert "fewer ranks" in alone.options[0].action
+    steps = World(ranks=2, steps=60, noise=0.02).delayed(
+        Phase.BACKWARD, np.random.default_rng(1).exponential(8 * MS, (60, 2)), without_core=True
+    )
+    found = diagnose(with_scheduler(steps.trace(), run_delay=0.1, running=9, cores=8)).findings
+    crowded_out = next(one for one in found if one.mode == "runtime_jitter")
+    assert "find what else runs" in crowded_out.options[0].action

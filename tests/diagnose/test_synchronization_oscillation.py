@@ -81,3 +81,15 @@ def test_a_slow_step_in_five_is_seen_by_whichever_harmonic_is_strongest(worst):
     finding = worst(made)
     assert finding.mode == "synchronization_oscillation"
     assert finding.severity == pytest.approx(made.injected_share(), rel=0.1)
+
+
+def test_one_rank_s_alternate_delay_is_not_most_ranks_work():
+    # of two ranks both do 2 ms more in every other step, and rank 1 another 50
+    more = (STEPS % 2)[:, None] * np.array([2.0, 52.0]) * MS
+    findings = diagnose(
+        World(ranks=2, steps=120, noise=0.005).delayed(Phase.OPTIMIZER, more).trace()
+    )
+    found = {tuple(one.where.ranks): one.severity for one in findings.findings}
+    assert findings.findings[0].where.ranks == [1]
+    assert found.get((), 0.0) < 0.05
+    assert found[1,] == pytest.approx(25 / (64.2 + 26), abs=0.04)
