@@ -79,6 +79,17 @@ def test_a_slow_loader_on_one_rank_is_an_input_pipeline(world, worst):
     assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
 
 
+@styles
+def test_a_loader_that_stalls_now_and_then_is_its_ranks_though_all_hand_batches_over(world, worst):
+    world.input_ns = 60_000
+    table = world.everywhere()
+    table[5::7, 2] = 200 * MS
+    disturbed = world.delayed(Phase.INPUT, table)
+    finding = worst(disturbed)
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", [2])
+    assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
+
+
 def test_slow_loaders_everywhere_have_no_culprit(worst):
     finding = worst(World(input_ns=20 * MS))
     # 20 ms of input + 20 forward + 40 backward + 4 optimizer + 0.5 exposed transfer

@@ -120,6 +120,20 @@ def test_a_group_that_makes_no_sense_is_left_out_and_said(tmp_path, group):
     assert "table entry" in contents.damage
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hooks", "kernels"), ("raised", {"frames": [{"a": 1}]}), ("ended", {"monotonic_ns": "x"})],
+)
+def test_a_fact_of_another_shape_is_damage_and_is_told_to_nobody(tmp_path, key, value):
+    spool = Spool.create(tmp_path / "d", identity(0), ring_bytes=1, summary_bytes=1)
+    spool.add_fact("note", "any")
+    spool.add_fact(key, value)
+    spool.shut()
+    contents = read_spool(tmp_path / "d")
+    assert "table entry" in contents.damage
+    assert (contents.facts["note"], key in contents.facts) == ("any", False)
+
+
 def test_a_foreign_file_is_named_as_such(place):
     with pytest.raises(SpoolError, match=r"rank-00001.spool is not a spool: it does not begin"):
         read(place, b"PK\x03\x04" * 4096)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import LayoutError, SpoolError
+from evenstep.trace import facts
 from evenstep.trace.pack import Extent
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS, parse_ranks
 from evenstep.trace.spool import layout, summary
@@ -279,4 +280,5 @@ def _enter(contents: SpoolContents, kind: int, number: int, text: bytes) -> None
         contents.groups[number] = {**group, "uid": str(group["uid"])}
     elif kind == layout.TABLE_FACT:
         fact = json.loads(text)
+        facts.check(fact["key"], fact["value"])
         contents.facts[fact["key"]] = fact["value"]

@@ -25,8 +25,11 @@ COMMON = 0.25  # of the longest: where every rank waits so much for input, it is
 
 
 def input_pipeline(case: Case) -> list[Finding]:
-    """Ranks whose input is late, or all of the input where every rank waits for it."""
-    finding = _all_waiting(case) or _late_batches(case)
+    """Ranks whose input is late, or all of it where every rank waits and no few cost the most."""
+    everybody, late = _all_waiting(case), _late_batches(case)
+    few = late is not None and 2 * len(late.where.ranks) <= len(case.grid.ranks)
+    theirs = late and everybody and few and 2 * late.severity >= everybody.severity
+    finding = late if theirs else everybody or late
     return [finding] if finding else []
 
 
