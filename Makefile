@@ -24,7 +24,8 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks -m "not clock" -rsfE
 
-# Every stack really runs, with a known delay. Wants a machine that does nothing else: two minutes.
+# Every stack really runs, with a known delay, and so does every job that a page tells to start. Wants
+# a machine that does nothing else: some six minutes.
 test-stacks: $(VENV)/.stacks
 	$(BIN)/python -m pytest tests/stacks tests/frameworks
 	$(BIN)/python -m pytest tests/probe -m clock

@@ -85,8 +85,7 @@ def main(args: argparse.Namespace) -> int:
         print_json(DemoRuns(str(folder), runs).to_json())
         return 0
     _heading("The reports, to open in a browser")
-    for page in pages.values():
-        _tell(str(page))
+    print(*pages.values(), sep="\n")
     return 0
 
 
@@ -121,7 +120,7 @@ def _observe(job: Path, run: Path, options: Sequence[str], *, pace: str | None =
     training = [sys.executable, "-m", *launcher, str(job), *options]
     pacing = ["--pace", pace] if pace else []
     command = [*EVENSTEP, "run", "--out", str(run), *pacing, "--", *training]
-    _tell(_shown(command))
+    print(_shown(command), flush=True)
     heard: list[int] = []
     code = child.run(command, {**os.environ, "OMP_NUM_THREADS": "1"}, heard.append)
     if signal.SIGINT in heard:
@@ -148,7 +147,7 @@ def _write_report(run: Path) -> Path:
     """The same verdict as a page to look around in."""
     page = run / "report.html"
     command = [*EVENSTEP, "diagnose", str(run), "--html", str(page)]
-    _tell("\n" + _shown(command))
+    print("\n" + _shown(command), flush=True)
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     if done.returncode not in (0, 1):  # 1: it found something
         raise subprocess.CalledProcessError(done.returncode, command)
@@ -158,14 +157,9 @@ def _write_report(run: Path) -> Path:
 def _shown(command: Sequence[str]) -> str:
     """A command as one would type it."""
     text = shlex.join(command).replace(shlex.join(EVENSTEP), "evenstep", 1)
-    return "$ " + text.replace(
-        f"{shlex.quote(sys.executable)} -m torch.distributed.run", "torchrun"
-    )
-
-
-def _tell(text: str) -> None:
-    print(text, flush=True)
+    launcher = f"{shlex.quote(sys.executable)} -m torch.distributed.run"
+    return "$ " + text.replace(launcher, "torchrun")
 
 
 def _heading(text: str) -> None:
-    _tell(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}")
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}", flush=True)

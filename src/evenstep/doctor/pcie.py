@@ -16,7 +16,6 @@ from evenstep.host.sysfs import read_int, read_text
 
 _DEVICES = "sys/bus/pci/devices"
 _GPU_CLASSES, _NET_CLASSES, _BRIDGE = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207), 0x0604
-_NVIDIA = 0x10DE
 _EXTENDED, _ACS_CAPABILITY, _ACS_CONTROL = 0x100, 0x000D, 6  # offsets of PCIe 6.0, 7.7.11
 _REDIRECTING = 0x001D  # source validation, P2P request and completion redirect, upstream forwarding
 

@@ -18,7 +18,6 @@ STAGES = ("arrived", "compute", "memory", "all_reduce", "pairs", "done")
 FAILED = "failed"
 _PREFIX = "evenstep-probe"
 _PORT = 29_531
-_CONNECT_S = 30.0
 
 
 def address(identity: Identity, environ: Mapping[str, str]) -> tuple[str, int]:
