@@ -145,8 +145,10 @@ class Draft:
 
 
 def _numbered(events: Columns) -> Columns:
-    """Rows in order of rank and entry, each rank's numbered from 1; an outer row comes first."""
+    """Rows in order of rank and entry, each rank's numbered from 1; an outer row comes first, and
+    what a device comes to at once stays in order."""
     ends = np.where(events.exit_ns > 0, events.exit_ns, np.iinfo(np.int64).max)
+    ends = np.where((events.flags & int(Flag.ON_DEVICE)) != 0, 0, ends)
     order = np.lexsort([-ends, events.enter_ns, events["rank"]])
     events = events.select(order)
     if not len(events):

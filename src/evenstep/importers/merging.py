@@ -83,6 +83,7 @@ def leaf_lengths(start: Array, end: Array) -> Array:
 
 # -- when a device is done -------------------------------------------------------------------------
 
+_STAMP_NS = 1000  # by which stamps of what follows at once may cross
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -91,25 +92,37 @@ class Completion(NamedTuple):
 
     launched_ns: Array
     done_ns: Array  # when all launched until then were done
+    computed_ns: Array  # when those of them were that compute
+    stream: Array  # in which the last of them ran
 
     def at(self, times_ns: Array) -> Array:
         """When these moments of the host had come on its devices too. Their order stays."""
         before = np.searchsorted(self.launched_ns, times_ns, side="left")
         return np.asarray(np.maximum(times_ns, np.append(_FIRST, self.done_ns)[before]))
 
-    def entered(self, issued_ns: Array, began_ns: Array) -> Array:
-        """When the devices had come to calls: all before them done, or they had begun at last."""
-        return np.asarray(np.minimum(self.at(issued_ns), began_ns))
+    def entered(self, issued_ns: Array, began_ns: Array, stream: Array) -> Array:
+        """When the devices had come to calls: all before them done, or they had begun at last.
+
+        What a call's own stream did before says nothing of when compute had come to the call.
+        """
+        before = np.searchsorted(self.launched_ns, issued_ns, side="left")
+        behind = np.append(-1, self.stream)[before] == stream
+        computed = self._replace(done_ns=self.computed_ns).at(issued_ns)
+        came = np.where(behind, computed, self.at(issued_ns))
+        return np.where(began_ns < came - _STAMP_NS, began_ns, came)
 
 
 def completion(kernels: Columns, moving: Array) -> Completion:
-    """Of kernels (launched_ns, start_ns, end_ns), of which some move data between ranks.
+    """Of kernels (launched_ns, start_ns, end_ns, stream), of which some move data between ranks.
 
     Where none computes, every moment of the host stays as it is.
     """
     counts = ~moving if moving.all() else ~moving | _awaited(kernels, moving)
-    kernels = kernels.select(counts).sorted_by("launched_ns")
-    return Completion(kernels.launched_ns, np.maximum.accumulate(kernels.end_ns))
+    computed = np.where(moving, _FIRST, kernels.end_ns)
+    kernels = kernels.with_column("computed_ns", computed).select(counts).sorted_by("launched_ns")
+    done, computed = (np.maximum.accumulate(kernels[end]) for end in ("end_ns", "computed_ns"))
+    last = np.maximum.accumulate(np.where(kernels.end_ns >= done, np.arange(len(done)), 0))
+    return Completion(kernels.launched_ns, done, computed, kernels.stream[last])
 
 
 def _awaited(kernels: Columns, moving: Array) -> Array:

@@ -69,7 +69,7 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     single = _alone(events, number)
     if single.any():
         number = _apart(number, single)
-    enter, leave, issued = times(events, clocks)
+    enter, leave, issued = times(trace, events, clocks)
     first = np.flatnonzero(np.diff(number, prepend=-1))
     heads = events.select(first)
     is_root = events["rank"] == events.peer_or_root
@@ -205,18 +205,29 @@ def _leaves_with_root(
     return np.asarray(blocked & (so >= MOSTLY * count)[kind])
 
 
-def times(events: Columns, clocks: Clocks) -> tuple[Array, Array, Array]:
+def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, Array]:
     """Begin and end of records on the host's common time, of those on a device on the device's; and
-    when the host issued them."""
+    when the host issued them.
+
+    A collective begins when its rank's compute has come to it: of profiles that tell this beside
+    when its kernel ran, that, for a kernel may have waited for the one before it in its stream.
+    """
     enter, leave = clocks.placed(events)
     device = on_device(events)
     if not device.any():
         return enter, leave, enter
+    told = np.isin(events["rank"], entered_on_device(trace))
+    came = np.where(told, events.enter_ns, events.device_enter_ns)
     return (
-        np.where(device, events.device_enter_ns, enter),
+        np.where(device, came, enter),
         np.where(device, events.device_exit_ns, leave),
         enter,
     )
+
+
+def entered_on_device(trace: Trace) -> list[int]:
+    """Ranks whose calls are entered when their device came to them."""
+    return [rank for rank, info in trace.ranks.items() if info.facts.get("entered") == "device"]
 
 
 def _rows(
@@ -283,7 +294,7 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
     number = _numbered(number[order])
-    enter, leave, issued = times(events, clocks)
+    enter, leave, issued = times(trace, events, clocks)
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
     held = _held(trace, events) & sending
     asked = _rendezvous(events, number, (enter, leave), sending & both, held)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph import streams
+from evenstep.diagnose.graph.awaited import Awaited, awaited
 from evenstep.diagnose.graph.entries import Entries
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
@@ -163,7 +163,7 @@ def _host_rows(
     parts, known = [], np.zeros(len(waits), bool)
     if len(behind) and not len(waits):
         rows = rows.sorted_by("lane", "enter_ns", "seq")
-        waited = streams.awaited(rows, found.operations, over)
+        waited = awaited(rows, found.operations, over)
         ahead = np.where(rows.waits & ~rows.calls, waited.ahead, 0)
         blocked = rows.waits & (rows.calls | ((ahead == 1) & ~waited.worked))
         parts = _later(rows, waited._replace(ahead=ahead))
@@ -333,17 +333,20 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     """Entries of streams, what their compute waits for, and steps that end with the last of it."""
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
-    waited = streams.awaited(rows, found.operations, over)
+    waited = awaited(rows, found.operations, over)
     changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
     last = np.flatnonzero(changes)
     step = np.cumsum(changes) - changes
     left = _left(rows, found.operations, over, waited, last[step])
-    resumed = np.where(waited.ahead[last] == 1, over[rows.operation[last]], rows.enter_ns[last])
+    at_once = (waited.ahead[last] == 1) & ~waited.worked[last]
+    resumed = np.where(at_once, over[rows.operation[last]], rows.enter_ns[last])
     np.maximum.at(resumed, step[left], over[rows.operation[left]])
     resumed = np.maximum(resumed, rows.enter_ns[last])
     ended = span.step_ns("leave_ns")[np.searchsorted(span.steps, rows.step[last]), rows.lane[last]]
     resumed = np.maximum(resumed, ended)
     ends = rows.select(last).with_column("enter_ns", resumed).with_column("leave_ns", resumed)
+    since = np.maximum(waited.since_ns, np.where(last[step] < _target(waited), resumed[step], 0))
+    waited = waited._replace(since_ns=since)
     finals = rows.select(last[step[left]]).with_column("operation", rows.operation[left])
     return [
         _entered(rows, (waited.ahead == 1) & ~waited.worked),
@@ -353,9 +356,7 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     ]
 
 
-def _left(
-    rows: Columns, operations: Columns, over: Array, waited: streams.Awaited, last: Array
-) -> Array:
+def _left(rows: Columns, operations: Columns, over: Array, waited: Awaited, last: Array) -> Array:
     """Entries that a step waits for at its end: of each queue the last that nothing waited for, if
     the next step mostly begins after it."""
     following = np.minimum(last + 1, len(rows) - 1)
@@ -371,12 +372,19 @@ def _left(
     return np.asarray(open_[order[final]])
 
 
-def _later(rows: Columns, waited: streams.Awaited) -> list[Columns]:
+def _target(waited: Awaited) -> Array:
+    """The entry before which each operation is waited for."""
+    return np.arange(len(waited.ahead)) + waited.ahead
+
+
+def _later(rows: Columns, waited: Awaited) -> list[Columns]:
     """Waits for operations some entries after theirs: before the work that follows, or after it."""
     parts = []
     for worked, order in ((False, WAIT), (True, WORKED)):
         waiting = np.flatnonzero((waited.ahead > 1 - worked) & (waited.worked == worked))
         since = waiting + waited.ahead[waiting] - (not worked)
         table = rows.select(since).with_column("operation", rows.operation[waiting])
+        if worked:
+            table = table.with_column("enter_ns", waited.since_ns[waiting])
         parts.append(_table(table, None, table.operation, order))
     return parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,59 +70,6 @@ def _codes(graph: Graph, head: slice, lane: Array) -> Array:
         root, message = table.root[at], known & table.message[at]
         parts.append(np.where(message, np.sign(root - graph.ranks[lane]), 0))
     return mixed(parts)
-
-
-# -- work whose end is not seen --------------------------------------------------------------------
-
-AT_ONCE_NS = 3_000  # after the operation it waited for
-ROUNDS = 6
-
-
-def uncovered(graph: Graph) -> Graph:
-    """The graph with work that ended unseen, while its lane went on to wait, at its likely length.
-
-    What is seen of a program's places follows a speed of each lane and a length of each place; what
-    is not seen is taken to do so too, and never to be longer than the time there was.
-    """
-    if not graph.rows.hidden.any():
-        return graph
-    own, at = graph.own_ns.copy(), graph.rows.at_ns.copy()
-    for part in alike(graph):
-        hidden = graph.rows.hidden[part.rows]
-        if not hidden.any():
-            continue
-        over = np.append(graph.operations.over_ns, 0)[graph.rows.wait[part.rows]]
-        unseen = hidden & (at[part.rows] <= over + AT_ONCE_NS)
-        likely = _likely(own[part.rows], unseen)
-        less = np.where(unseen, np.maximum(own[part.rows] - likely, 0.0), 0.0)
-        own[part.rows] -= less
-        at[part.rows] -= np.rint(less).astype(np.int64)
-    rows = graph.rows.with_column("own_ns", own).with_column("at_ns", at)
-    return replace(graph, rows=rows)
-
-
-def _likely(own: Array, unseen: Array) -> Array:
-    """(segments, lanes, places): speed of the lane times length of the place, from what is seen."""
-    seen = np.where(unseen, np.nan, own)
-    known = np.asarray(np.isfinite(seen).any(axis=0))
-    with np.errstate(all="ignore"):
-        usual = np.where(known, np.nanmedian(np.where(known[None], seen, 0.0), axis=0), np.nan)
-        lowest = own.min(axis=0)
-        speed = np.ones(own.shape[1])
-        length = np.zeros(own.shape[2])
-        for _ in range(ROUNDS):
-            length = _middle(usual / speed[:, None], axis=0)
-            weight = np.where(np.isfinite(usual), length[None, :], 0.0)
-            total = weight.sum(axis=1)
-            speed = np.where(total > 0, np.nansum(usual * (weight > 0), axis=1) / total, 1.0)
-    modelled = speed[:, None] * length[None, :]
-    return np.where(np.isfinite(modelled), modelled, lowest)[None]
-
-
-def _middle(values: Array, axis: int) -> Array:
-    known = np.isfinite(values).any(axis=axis)
-    filled = np.where(np.isfinite(values).any(axis=axis, keepdims=True), values, 0.0)
-    return np.where(known, np.nanmedian(filled, axis=axis), np.nan)
 
 
 LONG = 0.01  # of a lane's work in a step: shorter rows tell little

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
-from evenstep.diagnose.graph.peers import uncovered
 from evenstep.diagnose.graph.schedule import Links, schedule
 from evenstep.diagnose.graph.structure import Batch, Graph, mixed
 from evenstep.diagnose.measure.intervals import Intervals, length_before
@@ -44,7 +43,7 @@ def segments(
     operations = operations.with_column("segment", operation_in)
     operations = operations.with_column("took_ns", _took(operations))
     rows, operations = _sorted(rows, operations)
-    return uncovered(_batched(rows, operations, steps, ranks, (stretch, start)))
+    return _batched(rows, operations, steps, ranks, (stretch, start))
 
 
 def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Array]:

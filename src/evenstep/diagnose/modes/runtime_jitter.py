@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
+from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.device_time import device_times
 from evenstep.diagnose.measure.patterns import throughout, when
 from evenstep.diagnose.measure.samples import Contention, growth
 from evenstep.diagnose.modes import projection
@@ -243,8 +243,8 @@ def late_issue(case: Case) -> Finding | None:
     """Devices most of whose time ends with what their hosts have just issued: what a stream enters
     at once it entered idle, as all before was done. For how long it was idle nothing tells."""
     costs = case.costs
-    if costs is None or not costs.graph.device.any() or _busy(case):
-        return None
+    if costs is None or not costs.graph.device.any() or entered_on_device(case.trace):
+        return None  # then nothing tells when hosts issued it
     graph = costs.graph
     own, slack = graph.own_ns, graph.rows.slack_ns
     bound = (slack >= 0) & (slack <= AT_ONCE_NS)
@@ -270,15 +270,4 @@ def late_issue(case: Case) -> Finding | None:
             Evidence("time_before_late_issue", round(float(idle[lanes].mean()), 4), 0.0, "share")
         ],
         change=lambda base: case.together([base, change]),
-    )
-
-
-def _busy(case: Case) -> bool:
-    """Whether profiles show devices at work for most of the time; their calls are entered in the
-    devices' time, which says nothing of when hosts issued them."""
-    known = device_times(case.trace).values()
-    return (
-        bool(known)
-        and float(np.median([each.busy_ns / max(each.elapsed_ns, 1) for each in known]))
-        > 1 - MOSTLY
     )

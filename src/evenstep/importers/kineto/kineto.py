@@ -163,7 +163,7 @@ def _info(each: Profile, origin: int, unnamed: str) -> RankInfo:
         "boot_id": f"host {place.host}" if place.host else unnamed, "source": str(each.file.path),
         "anchor_monotonic_ns": FIRST_NS, "anchor_realtime_ns": origin,
     }  # fmt: skip
-    return RankInfo(place.rank, identity, {"device_clock": "host"})
+    return RankInfo(place.rank, identity, {"device_clock": "host", "entered": "device"})
 
 
 def _finished(draft: Draft, ranks: list[Profile]) -> Trace:

@@ -48,6 +48,7 @@ def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
     ]
     numbered, limits = in_sequence(Columns.concatenate(tables))
     draft.limits += limits
+    numbered = numbered.sorted_by("enter_ns")  # what devices come to at once stays in order
     numbered = numbered.with_column("enter_ns", numbered.entered)
     for each, (done, waits) in zip(profiles, found, strict=True):
         rank = each.place.rank
@@ -104,7 +105,8 @@ def _entered(calls: Columns, done: Completion) -> Array:
     """In the time of the device for those that it carried out, of the host for the others."""
     began = calls.device_enter_ns
     known = began != UNKNOWN_NS
-    return np.where(known, done.entered(calls.enter_ns, began), calls.enter_ns)
+    entered = done.entered(calls.enter_ns, began, calls.stream)
+    return np.where(known, entered, calls.enter_ns)
 
 
 def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:

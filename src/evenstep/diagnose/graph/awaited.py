@@ -1,0 +1,332 @@
+"""What the compute of a stream waits for, and when: it is nowhere recorded.
+
+It follows from how operations are entered. Between two entries a lane does its own work, or waits
+for an operation it entered before: at once, after a part of its work, or after all of it. All work
+of a lane in a step keeps one pace, so that what fits the paces of all places best is taken to be so
+(a max-plus model of each gap, fitted by its mean absolute error).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.graph.structure import mixed
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Op
+
+Array = npt.NDArray[Any]
+
+TRIMMED = 0.1  # of the ends may be odd
+TELLING = 0.02  # of the time between entries: operations that vary by less tell nothing
+EARLY_NS = 20_000  # by which stamps of different devices may cross
+FURTHEST = 3  # entries after which an operation may still be waited for
+SURE = 0.15  # of the smaller variance: with less between them, two orders are alike
+AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
+OFTEN, ALWAYS = 0.05, 0.98  # of the steps and lanes in which that is so; always: nothing is done
+SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
+MOST_SAY = 1 / 3  # of a step's work, that one place counts for in its pace
+LONG_GAP = 0.03  # of a step's work: shorter places tell nothing of its pace
+FEWEST_PLACES = 3  # of long ones: with less there is no pace
+FEWEST_STEPS = 8  # of a lane's steps tell its pace
+PACE_ROUNDS = 4
+MOST = 0.5
+MOST_GAPS = 60_000  # that are looked at
+FAR = 4.0  # mean deviations, beyond which a value counts as so far
+_REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
+
+
+class Awaited(NamedTuple):
+    """How many entries later each entry's lane waits for its operation (0: never); whether it has
+    worked before it does, and from when on it then waits."""
+
+    ahead: Array
+    worked: Array
+    since_ns: Array
+
+
+def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
+    """What is waited for, and when.
+
+    `rows` in order of lane and time; `over_ns` when each operation was over. Whatever makes own
+    work vary least is guessed first; a lane that goes on in the moment in which an operation ends
+    has worked before. Then whatever lets the work of all places keep the lane's pace in the step is
+    taken to be so. Places of a program are judged over all lanes and steps.
+    """
+    place = _places(rows, operations)
+    over = over_ns[rows.operation]
+    found, worked = _guessed(rows, operations, over, place)
+    gaps = _gaps(rows, over, place)
+    share = _shares(gaps, found, worked)
+    if len(np.unique(rows.step)) >= FEWEST_STEPS:
+        share = _in_pace(gaps, share)
+    return _laid_out(rows, gaps, share)
+
+
+def _guessed(rows: Columns, operations: Columns, over: Array, place: Array) -> tuple[Array, Array]:
+    """How far ahead each operation is waited for, and whether after the work, by what varies."""
+    found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
+    open_ = np.ones(len(rows), bool)  # nothing was waited for since
+    for ahead in range(1, FURTHEST + 1):
+        alike = rows.lane[ahead:] == rows.lane[:-ahead]
+        first = np.flatnonzero(alike & open_[:-ahead] & (found[:-ahead] == 0))
+        if not len(first):
+            break
+        ends = _goes_on(rows, (first, ahead), place)
+        depends = _depends(rows, operations, over, (first, ahead), place) | ends
+        after = rows.enter_ns[first + ahead] >= over[first] - EARLY_NS
+        found[first[depends & after]] = ahead
+        worked[first[ends & after]] = True
+        open_[:-ahead] &= found[ahead:] != 1
+    return found, worked
+
+
+# -- the pace of a lane's work ---------------------------------------------------------------------
+
+
+class _Gaps(NamedTuple):
+    """What passed before each entry but a lane's first, since the entry before it. ns."""
+
+    row: Array
+    kind: Array  # the same at the same place of the same program
+    cell: Array  # lane and step
+    opens: Array  # a step begins in it, and what only the host does
+    lasted: Array
+    over: Array  # (FURTHEST, gaps): when the operations entered last were over; -inf none
+
+    def sample(self) -> _Gaps:
+        """Those of some steps and lanes, spread evenly."""
+        cells = int(self.cell[-1]) + 1 if len(self.cell) else 0
+        every = -(-len(self.row) // MOST_GAPS)
+        kept = (np.arange(cells) % every == 0)[self.cell] if every > 1 else slice(None)
+        return _Gaps(*(part[..., kept] for part in self))
+
+
+def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
+    row = np.flatnonzero(np.diff(rows.lane, prepend=-1) == 0)
+    before = rows.enter_ns[row - 1]
+    opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
+    ends = np.full((FURTHEST, len(row)), -np.inf)
+    for ahead in range(1, FURTHEST + 1):
+        there = row >= ahead
+        there[there] = rows.lane[row[there] - ahead] == rows.lane[row[there]]
+        ends[ahead - 1, there] = over[row[there] - ahead] - before[there]
+    lasted = (rows.enter_ns[row] - before).astype(float)
+    return _Gaps(row, place[row - 1], (np.cumsum(opens) - 1)[row], opens[row], lasted, ends)
+
+
+def _shares(gaps: _Gaps, found: Array, worked: Array) -> Array:
+    """(kinds, FURTHEST): part of the work before an entry that is done before its lane waits for
+    the operation entered so many entries earlier; nan: it does not."""
+    kinds = int(gaps.kind.max(initial=-1)) + 1
+    count = np.maximum(np.bincount(gaps.kind, minlength=kinds), 1)
+    share = np.full((kinds, FURTHEST), np.nan)
+    for ahead in range(1, FURTHEST + 1):
+        first = np.maximum(gaps.row - ahead, 0)
+        waits = found[first] == ahead
+        often = np.bincount(gaps.kind, waits, kinds) > count / 2
+        last = np.bincount(gaps.kind, waits & worked[first], kinds) > count / 4
+        share[often, ahead - 1] = last[often]
+    return share
+
+
+def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
+    """The work in each gap, and where it is not seen, as it ended before a wait that came last."""
+    work, unseen = gaps.lasted, np.zeros(len(gaps.row), bool)
+    for over, part in zip(gaps.over, share.T, strict=True):
+        part = part[gaps.kind]
+        rest = np.where(part < 1, 1 - part, np.nan)
+        work = np.fmin(work, (gaps.lasted - over) / rest)
+        unseen |= (part == 1) & (gaps.lasted <= over + AT_ONCE_NS)
+    return np.maximum(work, 0.0), unseen
+
+
+def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
+    """How long each gap lasts with so much work."""
+    lasts = work
+    for over, part in zip(gaps.over, share.T, strict=True):
+        lasts = np.fmax(lasts, over + (1 - part[gaps.kind]) * work)
+    return lasts
+
+
+def _paces(gaps: _Gaps, share: Array) -> Array:
+    """How much longer than usual all work of a gap's lane is in its step; 1 as usual."""
+    work, unseen = _work(gaps, share)
+    pace = np.ones(len(work))
+    for _ in range(2):
+        length = _median(work / pace, ~unseen, gaps.kind)[gaps.kind]
+        whole = np.bincount(gaps.cell, length)[gaps.cell]
+        say = np.where(unseen, 0.0, np.minimum(length, MOST_SAY * whole))
+        pace = _median(work / np.maximum(length, 1.0), say, gaps.cell)[gaps.cell]
+        pace = np.where(pace > 0, pace, 1.0)
+    return pace
+
+
+def _misfit(gaps: _Gaps, share: Array, pace: Array) -> tuple[Array, Array]:
+    """Of each kind, by how much gaps differ from what they would last in pace (mean absolute), and
+    its usual work."""
+    work, unseen = _work(gaps, share)
+    length = _median(work / pace, ~unseen, gaps.kind)
+    apart = np.abs(gaps.lasted - _expected(gaps, share, length[gaps.kind] * pace))
+    return _means(apart, gaps.kind), length
+
+
+def _in_pace(gaps: _Gaps, share: Array) -> Array:
+    """The shares that fit the paces of lanes and steps best: from those guessed on, and from every
+    operation waited for at once; where neither is clearly better, those guessed."""
+    some = gaps.sample()
+    at_once = _with(np.full(share.shape, np.nan), 0, 0.0)
+    (share, misfit), (other, rest) = (_fitted(some, start) for start in (share, at_once))
+    return np.where(_clearly(rest, misfit, AT_ONCE_NS)[:, None], other, share)
+
+
+def _fitted(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
+    """The shares changed wherever others fit clearly better; and, of each kind, the misfit of a gap
+    in the steps it is in."""
+    kinds = len(share)
+    for _ in range(PACE_ROUNDS):
+        pace = _paces(gaps, share)
+        misfit, length = _misfit(gaps, share, pace)
+        whole = np.bincount(gaps.cell, length[gaps.kind])[gaps.cell]
+        long = np.bincount(gaps.cell, length[gaps.kind] > LONG_GAP * whole)[gaps.cell]
+        known = _means(long >= FEWEST_PLACES, gaps.kind) > MOST
+        floor = np.maximum(TELLING * length, AT_ONCE_NS)
+        whole = _means(gaps.opens, gaps.kind) > 0
+        best = np.full(share.shape, np.nan)
+        least = _misfit(gaps, best, pace)[0]
+        for _turn in range(2):
+            tries = [(ahead, part) for ahead in range(FURTHEST) for part in SHARES]
+            tried = [_with(best, *one) for one in tries]
+            misfits = np.stack([_misfit(gaps, one, pace)[0] for one in tried])
+            misfits[np.array([part > 0 for _, part in tries])[:, None] & whole] = np.inf
+            better = _clearly(misfits.min(axis=0), least, floor)
+            chosen = np.stack(tried)[misfits.argmin(axis=0), np.arange(kinds)]
+            best = np.where(better[:, None], chosen, best)
+            least = np.where(better, misfits.min(axis=0), least)
+        better = known & _clearly(least, misfit, floor)
+        if not better.any():
+            break
+        share = np.where(better[:, None], best, share)
+    misfit, _ = _misfit(gaps, share, _paces(gaps, share))
+    count = np.maximum(np.bincount(gaps.cell), 1)
+    whole = np.bincount(gaps.cell, misfit[gaps.kind]) / count
+    return share, _means(whole[gaps.cell], gaps.kind)
+
+
+def _with(share: Array, ahead: int, part: float) -> Array:
+    found = share.copy()
+    found[:, ahead] = part
+    return found
+
+
+def _clearly(misfit: Array, before: Array, floor: Array | float) -> Array:
+    return np.asarray(before - misfit > np.maximum(floor, SURE * misfit))
+
+
+def _laid_out(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
+    """The waits of every row."""
+    found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
+    since = rows.enter_ns.astype(np.int64)
+    work, unseen = _work(gaps, share)
+    if unseen.any():
+        pace = _paces(gaps, share)
+        length = _median(work / pace, ~unseen, gaps.kind)[gaps.kind]
+        work = np.where(unseen & (length > 0), np.minimum(work, length * pace), work)
+    for ahead in range(FURTHEST, 0, -1):
+        part = share[gaps.kind, ahead - 1]
+        waits = np.isfinite(part) & (gaps.lasted >= gaps.over[ahead - 1] - EARLY_NS)
+        waits &= np.isfinite(gaps.over[ahead - 1])
+        row, part = gaps.row[waits], part[waits]
+        first = row - ahead
+        found[first], worked[first] = ahead, part > 0
+        since[first] = rows.enter_ns[row - 1] + np.rint(part * work[waits]).astype(np.int64)
+    last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
+    return Awaited(np.where(last & (found == 0), 1, found), worked, since)
+
+
+def _median(values: Array, weight: Array, group: Array) -> Array:
+    """Weighted median of each group; 0 where all weights are 0."""
+    order = np.lexsort([values, group])
+    values, group = values[order], group[order]
+    line = np.cumsum(weight[order].astype(float))
+    first = np.searchsorted(group, np.arange(int(group[-1]) + 2 if len(group) else 1))
+    edges = np.append(0.0, line)[first]
+    middle = np.searchsorted(line, (edges[:-1] + edges[1:]) / 2)
+    there = edges[1:] > edges[:-1]
+    return np.where(there, np.append(values, 0.0)[np.minimum(middle, len(values))], 0.0)
+
+
+# -- what varies -----------------------------------------------------------------------------------
+
+
+def _goes_on(rows: Columns, pairs: tuple[Array, int], place: Array) -> Array:
+    """Of each pair, whether later entries time and again come when the earlier's operation ends."""
+    first, ahead = pairs
+    kind = place[first]
+    apart = rows.enter_ns[first + ahead] - rows.leave_ns[first]
+    at_once = np.abs(apart) <= AT_ONCE_NS
+    early = _means(apart < -EARLY_NS, kind)
+    later = rows.enter_ns[first + ahead] - rows.enter_ns[first + ahead - 1]
+    often = _means(at_once & (later > AT_ONCE_NS), kind)
+    return np.asarray(((often >= OFTEN) & (often < ALWAYS) & (early <= TRIMMED))[kind])
+
+
+def _places(rows: Columns, operations: Columns) -> Array:
+    """A number per entry that is the same at the same place of steps of the same program."""
+    number = rows.operation
+    away = np.where(operations.message[number], operations.root[number] - rows.lane, 0)
+    kinds = [operations.op[number], operations.members[number], np.sign(away), rows.sends]
+    opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
+    step = np.cumsum(opens) - 1
+    first = np.flatnonzero(opens)
+    place = np.arange(len(rows)) - first[step]
+    code = np.cumsum(mixed([place, *kinds]), dtype=np.uint64)
+    ends = np.append(first[1:], len(rows)) - 1
+    whole = code[ends] - np.where(first > 0, code[first - 1], np.uint64(0))
+    return np.unique(mixed([whole[step], place]), return_inverse=True)[1].reshape(-1)
+
+
+def _depends(
+    rows: Columns, operations: Columns, over: Array, pairs: tuple[Array, int], place: Array
+) -> Array:
+    """Of each pair, whether the later entry comes after the earlier one's operation.
+
+    `pairs`: indices of the earlier entries, and how many entries later the others are.
+    """
+    first, ahead = pairs
+    second, kind = first + ahead, place[first]
+    before = rows.enter_ns[second - 1]
+    apart = (rows.enter_ns[second] - before).astype(float)
+    after = rows.enter_ns[second] - np.maximum(before, over[first]).astype(float)
+    lane = rows.lane[first]
+    plain, bound = _spread(apart, kind, lane), _spread(after, kind, lane)
+    floor = (TELLING * np.maximum(_means(apart, kind), 1.0)) ** 2
+    told = np.abs(plain - bound) > np.maximum(floor, SURE * np.minimum(plain, bound))
+    early = _means(after < -EARLY_NS, kind)
+    untold = _usually(rows, operations, first) if ahead == 1 else np.zeros(len(first), bool)
+    return np.where(told[kind], (bound < plain)[kind], untold) & (early <= TRIMMED)[kind]
+
+
+def _means(values: Array, kind: Array) -> Array:
+    return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))
+
+
+def _spread(values: Array, kind: Array, lane: Array) -> Array:
+    """Variance of each kind around its lanes' means, what is far out cut off."""
+    cell = np.unique(kind * (int(lane.max(initial=0)) + 1) + lane, return_inverse=True)[1]
+    cell = cell.reshape(-1)
+    rest = np.abs(values - _means(values, cell)[cell])
+    limit = (FAR * _means(rest, kind))[kind]
+    return _means(np.minimum(rest, limit) ** 2, kind)
+
+
+def _usually(rows: Columns, operations: Columns, first: Array) -> Array:
+    """Whether programs usually wait there: for reductions together at the end, for the rest at
+    once, for what is sent never."""
+    number, following = rows.operation[first], rows.operation[first + 1]
+    reduces = np.isin(operations.op[number], _REDUCTIONS)
+    more = np.isin(operations.op[following], _REDUCTIONS)
+    more &= rows.step[first] == rows.step[first + 1]
+    return np.asarray(~(reduces & more) & ~rows.sends[first])
