@@ -21,7 +21,7 @@ from tests.diagnose.synthetic import BOOT_NS, MS, TYPES
 
 class Do(NamedTuple):
     """An instruction: work, enter (a collective behind the thread), call (one that blocks), wait
-    (for all entered), send, receive."""
+    (for all entered), next (wait for the first of those entered), send, receive."""
 
     what: str
     ns: float = 0.0
@@ -104,8 +104,8 @@ class _Run:
             self._phase(rank, do.phase, self.now[rank], self.now[rank] + length, length)
             self.now[rank] += length
             return True
-        if do.what == "wait":
-            return self._wait(rank)
+        if do.what in ("wait", "next"):
+            return self._wait(rank, len(self.open[rank]) if do.what == "wait" else 1)
         key = self._key(rank, at, do)
         members = self._members(rank, do)
         entered = self.entered.setdefault(key, {})
@@ -142,17 +142,18 @@ class _Run:
         )
         return True
 
-    def _wait(self, rank: int) -> bool:
-        if any(key not in self.over for key, _, _ in self.open[rank]):
+    def _wait(self, rank: int, count: int) -> bool:
+        awaited, later = self.open[rank][:count], self.open[rank][count:]
+        if any(key not in self.over for key, _, _ in awaited):
             return False
         enter = self.now[rank]
-        for key, do, entered in self.open[rank]:
+        for key, do, entered in awaited:
             if do.what != "send":
                 self.now[rank] = max(self.now[rank], self.over[key])
             self._communication(
                 rank, key, do, entered, max(self.over[key], entered), blocking=False
             )
-        self.open[rank] = []
+        self.open[rank] = later
         if self.now[rank] > enter and not self.job.device:
             self._phase(rank, Phase.SYNC, enter, self.now[rank], self.now[rank] - enter)
         return True
@@ -289,6 +290,31 @@ def sharded(ranks: int = 8, layers: int = 4, **how: Any) -> Job:
     return Job(
         ranks=ranks, groups=[("gather", everybody), ("scatter", everybody)], program=program, **how
     )
+
+
+def prefetched(ranks: int = 8, layers: int = 4, **how: Any) -> Job:
+    """As FSDP does on a device: the next layer's parameters are gathered while one computes, the
+    last two layers of forward with nothing between them, and nobody reads the loss."""
+
+    def gather() -> Do:
+        return Do("enter", group=0, op=Op.ALL_GATHER, size=10_000_000)
+
+    def program(rank: int) -> list[Do]:
+        del rank
+        made = []
+        for ns, scatters in ((6 * MS, False), (12 * MS, True)):
+            made.append(gather())
+            for layer in range(layers):
+                made += [gather()] if layer + 1 < layers else []
+                made += [Do("next"), Do("work", ns)]
+                made += [Do("enter", group=1, op=Op.REDUCE_SCATTER)] if scatters else []
+        return [*made, Do("wait"), Do("work", 3 * MS, Phase.OPTIMIZER)]
+
+    everybody = tuple(range(ranks))
+    return Job(
+        ranks=ranks, groups=[("gather", everybody), ("scatter", everybody)], program=program,
+        device=True, transfer=lambda do, step: 0.3 * MS, **how,
+    )  # fmt: skip
 
 
 def pipeline(stages: int = 4, replicas: int = 2, batches: int = 8, **how: Any) -> Job:

@@ -13,7 +13,7 @@ from evenstep.diagnose.graph.structure import times
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.spool.layout import Flag
-from tests.diagnose.programs import data_parallel, handed_over, pipeline, sharded
+from tests.diagnose.programs import data_parallel, handed_over, pipeline, prefetched, sharded
 from tests.diagnose.synthetic import MS, World
 
 JOBS = st.builds(
@@ -91,6 +91,18 @@ def test_everything_slower_takes_that_many_times_as_long(job, factor):
     slower = Change(rows, found.own_ns * factor, moves, found.took_ns * factor)
     was, now = lengths(found, slower)
     assert now == pytest.approx(was * factor, rel=0.01)
+
+
+def test_work_is_seen_that_ends_before_a_wait_in_the_middle_of_a_stretch():
+    """Ranks that wait for a slow one show what they do, and the run without it is no shorter than
+    their work."""
+    faulty, well = (prefetched(noise=0.01, slow=slow, steps=24).run() for slow in ({1: 1.3}, {}))
+    found = graph_of(faulty.trace())
+    own = times(found).work_ns.mean(axis=0)
+    assert np.delete(own, 1) == pytest.approx(75 * MS, rel=0.02)
+    mine = np.flatnonzero(found.rows.lane == 1)
+    was, now = lengths(found, Change.of_work(mine, found.own_ns[mine] / 1.3))
+    assert was - now == pytest.approx(faulty.length_ns - well.length_ns, rel=0.05)
 
 
 def test_who_waits_for_what_it_sends_is_held_up_by_a_late_receiver():

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.importers.merging import Completion
+from evenstep.importers.merging import completion
 from evenstep.importers.opening import open_trace
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.importers.profiles import Profile
 
@@ -51,10 +52,27 @@ def trace(tmp_path):
 def test_moments_keep_their_order_and_never_come_earlier(kernels, moments):
     launched = np.sort(np.array([at for at, _ in kernels], np.int64))
     lengths = np.array([length for _, length in kernels], np.int64)
-    done = Completion(launched, np.maximum.accumulate(launched + lengths))
+    kernels = Columns(
+        {"launched_ns": launched, "start_ns": launched, "end_ns": launched + lengths,
+         "stream": launched * 0}
+    )  # fmt: skip
+    done = completion(kernels, launched < 0)
     times = np.sort(np.array(moments, np.int64))
     assert (np.diff(done.at(times)) >= 0).all()
     assert (done.at(times) >= times).all()
+
+
+def test_a_call_is_entered_when_compute_has_come_to_it_whatever_its_stream_still_does():
+    """Two calls after one kernel, the second behind the first in their stream; then one in another
+    stream that began as the second ended."""
+    kernels = Columns(
+        {"launched_ns": np.array([0, 1, 2]), "start_ns": np.array([10, 110_000, 210_000]),
+         "end_ns": np.array([110_000, 210_000, 310_000]), "stream": np.array([7, 20, 20])}
+    )  # fmt: skip
+    done = completion(kernels, np.array([False, True, True]))
+    began = np.array([110_000, 210_000, 310_000])
+    entered = done.entered(np.array([1, 2, 3]), began, np.array([20, 20, 33]))
+    assert entered.tolist() == [110_000, 110_000, 310_000]
 
 
 def test_a_step_lasts_as_long_as_its_device_works(trace):

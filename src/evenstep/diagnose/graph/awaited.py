@@ -19,22 +19,20 @@ from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 
-TRIMMED = 0.1  # of the ends may be odd
-TELLING = 0.02  # of the time between entries: operations that vary by less tell nothing
+FEW = 0.1  # of what was seen may be odd
+TELLING = 0.02  # of the work in a gap: less tells nothing
 EARLY_NS = 20_000  # by which stamps of different devices may cross
 FURTHEST = 3  # entries after which an operation may still be waited for
-SURE = 0.15  # of the smaller variance: with less between them, two orders are alike
+SURE = 0.15  # of a misfit: what fits better by less fits alike
 AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
-OFTEN, ALWAYS = 0.05, 0.98  # of the steps and lanes in which that is so; always: nothing is done
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
 MOST_SAY = 1 / 3  # of a step's work, that one place counts for in its pace
 LONG_GAP = 0.03  # of a step's work: shorter places tell nothing of its pace
 FEWEST_PLACES = 3  # of long ones: with less there is no pace
 FEWEST_STEPS = 8  # of a lane's steps tell its pace
-PACE_ROUNDS = 4
-MOST = 0.5
+PACE_ROUNDS = 4  # of choosing what fits, and of working out the paces
+MOST = 0.5  # of what was seen
 MOST_GAPS = 60_000  # that are looked at
-FAR = 4.0  # mean deviations, beyond which a value counts as so far
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 
 
@@ -50,37 +48,29 @@ class Awaited(NamedTuple):
 def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     """What is waited for, and when.
 
-    `rows` in order of lane and time; `over_ns` when each operation was over. Whatever makes own
-    work vary least is guessed first; a lane that goes on in the moment in which an operation ends
-    has worked before. Then whatever lets the work of all places keep the lane's pace in the step is
-    taken to be so. Places of a program are judged over all lanes and steps.
+    `rows` in order of lane and time; `over_ns` when each operation was over. Places of a program
+    are judged over all lanes and steps; of few steps what programs usually do is taken to be so.
     """
     place = _places(rows, operations)
     over = over_ns[rows.operation]
-    found, worked = _guessed(rows, operations, over, place)
     gaps = _gaps(rows, over, place)
-    share = _shares(gaps, found, worked)
+    share = _usual(rows, operations, gaps)
     if len(np.unique(rows.step)) >= FEWEST_STEPS:
         share = _in_pace(gaps, share)
     return _laid_out(rows, gaps, share)
 
 
-def _guessed(rows: Columns, operations: Columns, over: Array, place: Array) -> tuple[Array, Array]:
-    """How far ahead each operation is waited for, and whether after the work, by what varies."""
-    found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
-    open_ = np.ones(len(rows), bool)  # nothing was waited for since
-    for ahead in range(1, FURTHEST + 1):
-        alike = rows.lane[ahead:] == rows.lane[:-ahead]
-        first = np.flatnonzero(alike & open_[:-ahead] & (found[:-ahead] == 0))
-        if not len(first):
-            break
-        ends = _goes_on(rows, (first, ahead), place)
-        depends = _depends(rows, operations, over, (first, ahead), place) | ends
-        after = rows.enter_ns[first + ahead] >= over[first] - EARLY_NS
-        found[first[depends & after]] = ahead
-        worked[first[ends & after]] = True
-        open_[:-ahead] &= found[ahead:] != 1
-    return found, worked
+def _usual(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
+    """Where programs usually wait: for reductions together at the end, for the rest at once, for
+    what is sent never."""
+    number = rows.operation[gaps.row - 1]
+    reduces = np.isin(operations.op, _REDUCTIONS)
+    more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
+    waits = _means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
+    waits &= _means(gaps.lasted < gaps.over[0] - EARLY_NS, gaps.kind) <= FEW  # who went on before
+    share = np.full((len(waits), FURTHEST), np.nan)
+    share[waits, 0] = 0.0
+    return share
 
 
 # -- the pace of a lane's work ---------------------------------------------------------------------
@@ -115,21 +105,6 @@ def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
         ends[ahead - 1, there] = over[row[there] - ahead] - before[there]
     lasted = (rows.enter_ns[row] - before).astype(float)
     return _Gaps(row, place[row - 1], (np.cumsum(opens) - 1)[row], opens[row], lasted, ends)
-
-
-def _shares(gaps: _Gaps, found: Array, worked: Array) -> Array:
-    """(kinds, FURTHEST): part of the work before an entry that is done before its lane waits for
-    the operation entered so many entries earlier; nan: it does not."""
-    kinds = int(gaps.kind.max(initial=-1)) + 1
-    count = np.maximum(np.bincount(gaps.kind, minlength=kinds), 1)
-    share = np.full((kinds, FURTHEST), np.nan)
-    for ahead in range(1, FURTHEST + 1):
-        first = np.maximum(gaps.row - ahead, 0)
-        waits = found[first] == ahead
-        often = np.bincount(gaps.kind, waits, kinds) > count / 2
-        last = np.bincount(gaps.kind, waits & worked[first], kinds) > count / 4
-        share[often, ahead - 1] = last[often]
-    return share
 
 
 def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
@@ -177,9 +152,14 @@ def _in_pace(gaps: _Gaps, share: Array) -> Array:
     """The shares that fit the paces of lanes and steps best: from those guessed on, and from every
     operation waited for at once; where neither is clearly better, those guessed."""
     some = gaps.sample()
-    at_once = _with(np.full(share.shape, np.nan), 0, 0.0)
-    (share, misfit), (other, rest) = (_fitted(some, start) for start in (share, at_once))
-    return np.where(_clearly(rest, misfit, AT_ONCE_NS)[:, None], other, share)
+    never = np.full(share.shape, np.nan)
+    share, misfit = _fitted(some, share)
+    for start in (never, _with(never, 0, 0.0)):
+        other, rest = _fitted(some, start)
+        better = _clearly(rest, misfit, AT_ONCE_NS)
+        share = np.where(better[:, None], other, share)
+        misfit = np.where(better, rest, misfit)
+    return share
 
 
 def _fitted(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
@@ -258,21 +238,6 @@ def _median(values: Array, weight: Array, group: Array) -> Array:
     return np.where(there, np.append(values, 0.0)[np.minimum(middle, len(values))], 0.0)
 
 
-# -- what varies -----------------------------------------------------------------------------------
-
-
-def _goes_on(rows: Columns, pairs: tuple[Array, int], place: Array) -> Array:
-    """Of each pair, whether later entries time and again come when the earlier's operation ends."""
-    first, ahead = pairs
-    kind = place[first]
-    apart = rows.enter_ns[first + ahead] - rows.leave_ns[first]
-    at_once = np.abs(apart) <= AT_ONCE_NS
-    early = _means(apart < -EARLY_NS, kind)
-    later = rows.enter_ns[first + ahead] - rows.enter_ns[first + ahead - 1]
-    often = _means(at_once & (later > AT_ONCE_NS), kind)
-    return np.asarray(((often >= OFTEN) & (often < ALWAYS) & (early <= TRIMMED))[kind])
-
-
 def _places(rows: Columns, operations: Columns) -> Array:
     """A number per entry that is the same at the same place of steps of the same program."""
     number = rows.operation
@@ -288,45 +253,5 @@ def _places(rows: Columns, operations: Columns) -> Array:
     return np.unique(mixed([whole[step], place]), return_inverse=True)[1].reshape(-1)
 
 
-def _depends(
-    rows: Columns, operations: Columns, over: Array, pairs: tuple[Array, int], place: Array
-) -> Array:
-    """Of each pair, whether the later entry comes after the earlier one's operation.
-
-    `pairs`: indices of the earlier entries, and how many entries later the others are.
-    """
-    first, ahead = pairs
-    second, kind = first + ahead, place[first]
-    before = rows.enter_ns[second - 1]
-    apart = (rows.enter_ns[second] - before).astype(float)
-    after = rows.enter_ns[second] - np.maximum(before, over[first]).astype(float)
-    lane = rows.lane[first]
-    plain, bound = _spread(apart, kind, lane), _spread(after, kind, lane)
-    floor = (TELLING * np.maximum(_means(apart, kind), 1.0)) ** 2
-    told = np.abs(plain - bound) > np.maximum(floor, SURE * np.minimum(plain, bound))
-    early = _means(after < -EARLY_NS, kind)
-    untold = _usually(rows, operations, first) if ahead == 1 else np.zeros(len(first), bool)
-    return np.where(told[kind], (bound < plain)[kind], untold) & (early <= TRIMMED)[kind]
-
-
 def _means(values: Array, kind: Array) -> Array:
     return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))
-
-
-def _spread(values: Array, kind: Array, lane: Array) -> Array:
-    """Variance of each kind around its lanes' means, what is far out cut off."""
-    cell = np.unique(kind * (int(lane.max(initial=0)) + 1) + lane, return_inverse=True)[1]
-    cell = cell.reshape(-1)
-    rest = np.abs(values - _means(values, cell)[cell])
-    limit = (FAR * _means(rest, kind))[kind]
-    return _means(np.minimum(rest, limit) ** 2, kind)
-
-
-def _usually(rows: Columns, operations: Columns, first: Array) -> Array:
-    """Whether programs usually wait there: for reductions together at the end, for the rest at
-    once, for what is sent never."""
-    number, following = rows.operation[first], rows.operation[first + 1]
-    reduces = np.isin(operations.op[number], _REDUCTIONS)
-    more = np.isin(operations.op[following], _REDUCTIONS)
-    more &= rows.step[first] == rows.step[first + 1]
-    return np.asarray(~(reduces & more) & ~rows.sends[first])

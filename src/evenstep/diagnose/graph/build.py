@@ -17,7 +17,7 @@ from evenstep.diagnose.graph.entries import Entries, entries
 from evenstep.diagnose.graph.lanes import LaneExtent, rows_of
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
-from evenstep.diagnose.graph.structure import Graph, mixed
+from evenstep.diagnose.graph.structure import Graph, mixed, quantiles
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
@@ -165,17 +165,7 @@ def _over(found: Entries, ended: Array) -> tuple[Array, Array]:
     queue = operations.queue
     serial = np.bincount(queue, follows & in_order) >= SERIAL * np.bincount(queue, follows)
     follows &= serial[queue]
-    raised = over.copy()
-    for first, last in _runs(follows & ~in_order):
-        raised[first - 1 : last] = np.maximum.accumulate(over[first - 1 : last])
-    if (follows & (np.diff(raised, prepend=0) < 0)).any():
-        raised = _accumulated(over, follows)
-    return raised, follows
-
-
-def _runs(mask: Array) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(mask.astype(int), prepend=0, append=0)).reshape(-1, 2)
-    return [(int(a), int(b)) for a, b in edges[:64]]
+    return _accumulated(over, follows) if (follows & ~in_order).any() else over, follows
 
 
 def _accumulated(over: Array, follows: Array) -> Array:
@@ -212,11 +202,7 @@ def _arrived(found: Entries, ended: Array) -> Array:
 def _quiet(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:
     """How long the quick ones among those chosen of its kind took, for each; where none is chosen,
     what it is otherwise."""
-    order = np.flatnonzero(chosen)
-    order = order[np.lexsort([took[order], kind[order]])]
-    count = np.bincount(kind[order], minlength=int(kind.max()) + 1)
-    low = np.cumsum(count) - count + (QUIET_MESSAGE * (count - 1)).astype(int)
-    there = count > 0
-    quiet = np.zeros(len(count))
-    quiet[there] = took[order[low[there]]]
+    count = int(kind.max()) + 1
+    there = np.bincount(kind[chosen], minlength=count) > 0
+    quiet = quantiles(took[chosen], kind[chosen], QUIET_MESSAGE, count)
     return np.asarray(np.where(there[kind], quiet[kind], otherwise))

@@ -345,7 +345,8 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     ended = span.step_ns("leave_ns")[np.searchsorted(span.steps, rows.step[last]), rows.lane[last]]
     resumed = np.maximum(resumed, ended)
     ends = rows.select(last).with_column("enter_ns", resumed).with_column("leave_ns", resumed)
-    since = np.maximum(waited.since_ns, np.where(last[step] < _target(waited), resumed[step], 0))
+    crosses = last[step] < np.arange(len(rows)) + waited.ahead
+    since = np.maximum(waited.since_ns, np.where(crosses, resumed[step], 0))
     waited = waited._replace(since_ns=since)
     finals = rows.select(last[step[left]]).with_column("operation", rows.operation[left])
     return [
@@ -370,11 +371,6 @@ def _left(rows: Columns, operations: Columns, over: Array, waited: Awaited, last
     final = np.diff(queue[order], append=-1) != 0
     final |= np.diff(last[open_][order], append=-1) != 0
     return np.asarray(open_[order[final]])
-
-
-def _target(waited: Awaited) -> Array:
-    """The entry before which each operation is waited for."""
-    return np.arange(len(waited.ahead)) + waited.ahead
 
 
 def _later(rows: Columns, waited: Awaited) -> list[Columns]:

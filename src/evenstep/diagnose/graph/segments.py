@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
 from evenstep.diagnose.graph.schedule import Links, schedule
-from evenstep.diagnose.graph.structure import Batch, Graph, mixed
+from evenstep.diagnose.graph.structure import Batch, Graph, mixed, quantiles
 from evenstep.diagnose.measure.intervals import Intervals, length_before
 from evenstep.trace.columns import Columns
 
@@ -116,11 +116,7 @@ def _usual_beginnings(own: Array, lane: Array, index: Array, opens: Array) -> Ar
     first = (np.diff(index, prepend=-1) != 0) | (np.diff(lane, prepend=-1) != 0)
     first[opens] = False
     rows = np.flatnonzero(first)
-    rows = rows[np.lexsort([own[rows], lane[rows]])]
-    count = np.bincount(lane[rows], minlength=int(lane.max(initial=0)) + 1)
-    place = np.cumsum(count) - count + count // 2
-    values = np.append(own[rows], 0.0)
-    return np.where(count > 0, values[np.minimum(place, len(rows))], 0.0)
+    return quantiles(own[rows], lane[rows], 0.5, int(lane.max(initial=0)) + 1)
 
 
 def _took(operations: Columns) -> Array:

@@ -153,6 +153,15 @@ def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
     return np.asarray(until - since)
 
 
+def quantiles(values: Array, group: Array, share: float, count: int) -> Array:
+    """The lower quantile of the values of each of `count` groups; 0 where it has none."""
+    order = np.lexsort([values, group])
+    size = np.bincount(group, minlength=count)
+    place = np.cumsum(size) - size + (share * (size - 1)).astype(int)
+    values = np.append(values[order], 0)
+    return np.where(size > 0, values[np.clip(place, 0, len(order))], 0)
+
+
 def summed(graph: Graph, values: Array) -> Array:
     """Values of rows by step and lane."""
     shape = len(graph.steps), len(graph.ranks)

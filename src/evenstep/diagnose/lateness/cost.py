@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.peers import Alike, alike, programs
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
-from evenstep.diagnose.graph.structure import Graph, mixed, summed
+from evenstep.diagnose.graph.structure import Graph, mixed, quantiles, summed
 from evenstep.diagnose.lateness.thresholds import above_others
 
 Array = npt.NDArray[Any]
@@ -74,9 +74,7 @@ class Costs:
         table = self.graph.operations
         kind = mixed([table.queue, table.op, table.size_bytes])
         kind = np.unique(kind, return_inverse=True)[1].reshape(-1)
-        order = np.lexsort([table.took_ns, kind])
-        count = np.bincount(kind)
-        usual = table.took_ns[order[np.cumsum(count) - count + (USUAL * (count - 1)).astype(int)]]
+        usual = quantiles(table.took_ns, kind, USUAL, int(kind.max(initial=-1)) + 1)
         return Change.of_transfers(mine, np.minimum(table.took_ns, usual[kind])[mine])
 
     def relieved(self, cause: int, late_ns: Array, chronic: Array) -> Change:

@@ -9,12 +9,15 @@ import numpy.typing as npt
 
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.patterns import FEWEST
+from evenstep.statistics.interval import student
 
 Array = npt.NDArray[Any]
 
 CHRONIC_SHARE = 0.02  # of a step: less persistent excess is left to chance
 CHRONIC_STEPS = 0.6  # of the steps at least show a chronic rank's excess
 CHRONIC_ERRORS = 4.0  # standard errors of its median: with thousands of ranks, one by chance
+FEWEST_OTHERS = 4  # ranks that have a spread
+BY_CHANCE = 0.05  # of jobs whose ranks are alike have one that stands out
 EVENT_SHARE = 0.05  # of a step: a single delay below it is not worth a finding
 EVENT_SIGMAS = 5.0
 QUANTILE_SIGMA = 0.97  # (q25 - q05) of a normal distribution, in standard deviations
@@ -68,6 +71,21 @@ def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
         noise = error / np.sqrt(np.pi / 2 / len(excess))
         floor = np.maximum(floor, np.maximum(noise, 0.1 * step))
     return np.asarray((usual > floor) & (np.median(excess, axis=0) > CHRONIC_ERRORS * error))
+
+
+def standing_out(levels: Array) -> Array:
+    """Ranks that are no part of the others' spread: from the lower half of them on upwards, all
+    from the first one that is beyond what one more of those below would be among so many (one-sided
+    prediction interval of a normal sample, Bonferroni). Of few ranks everybody may be."""
+    count, order = len(levels), np.argsort(levels)
+    if count <= FEWEST_OTHERS:
+        return np.ones(count, bool)
+    for below in range(max(count // 2, FEWEST_OTHERS), count):
+        others = levels[order[:below]]
+        reach = student(below - 1, 1 - BY_CHANCE / count) * np.sqrt(1 + 1 / below)
+        if levels[order[below]] - others.mean() > reach * others.std(ddof=1):
+            return np.isin(np.arange(count), order[below:])
+    return np.zeros(count, bool)
 
 
 def error_of_median(values: Array) -> Array:

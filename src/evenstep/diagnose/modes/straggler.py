@@ -9,6 +9,7 @@ from evenstep.diagnose.finding import Evidence, Finding, Projection, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import MINOR, Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.thresholds import standing_out
 from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
@@ -44,8 +45,12 @@ def find(case: Case) -> list[Finding]:
 
 def _worth_mending(case: Case, cells: Array) -> Array:
     """Cells of the ranks without which nobody else's mending is worth it: once they are like the
-    others, the rest of the late ones would give back less than is worth a finding."""
+    others, the rest of the late ones would give back less than is worth a finding. Beside the
+    latest, none that is no slower than ranks are by nature."""
     late = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
+    apart = standing_out(np.median(case.delays.excess_ns, axis=0))
+    cells = cells & (apart | (late == late.max()))
+    late = np.where(apart | (late == late.max()), late, 0.0)
     ranks = np.argsort(-late, kind="stable")[: np.count_nonzero(late)]
     if not 1 < len(ranks) <= MOST_APART:
         return cells

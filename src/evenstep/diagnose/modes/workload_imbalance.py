@@ -23,8 +23,8 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import FEWEST, throughout
-from evenstep.diagnose.modes import projection, slow_worker
-from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay
+from evenstep.diagnose.modes import projection
+from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay, workers_by_replay
 from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
 from evenstep.diagnose.sentences import found
 from evenstep.trace.columns import Columns
@@ -52,7 +52,7 @@ def _of_operations(case: Case, plan: OperationJob) -> list[Finding]:
     varied = _varied(plan)
     correlation = _correlation(varied)
     varying = correlation >= TOGETHER and _take_turns(varied)
-    findings, own = slow_worker.by_replay(case, plan, plan.own_s, varying=varying)
+    findings, own = workers_by_replay(case, plan, plan.own_s, varying=varying)
     if varying:
         even = evened(plan, own)
         length = replayed(plan, np.stack([own, even], axis=1))
@@ -207,8 +207,8 @@ def _stretches(case: Case) -> Varied | None:
     each = float(over.var(axis=(0, 1)).mean())
     common = max((float(spent.var()) * count - each) / (count - 1), 0.0)
     others = (spent[:, :, None] * count - over) / (count - 1)
-    together = min(_linear(over[:, :, place], others[:, :, place]) for place in range(count))
-    return Varied(spent, together, float(np.sqrt(common)))
+    together = [_linear(over[:, :, place], others[:, :, place]) for place in range(count)]
+    return Varied(spent, float(np.median(together)), float(np.sqrt(common)))
 
 
 def _linear(one: Array, other: Array) -> float:
