@@ -48,7 +48,7 @@ def _worth_mending(case: Case, cells: Array) -> Array:
     others, the rest of the late ones would give back less than is worth a finding. Beside the
     latest, none that is no slower than ranks are by nature."""
     late = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
-    apart = standing_out(np.median(case.delays.excess_ns, axis=0))
+    apart = standing_out(np.median(case.grid.work_ns, axis=0))
     cells = cells & (apart | (late == late.max()))
     late = np.where(apart | (late == late.max()), late, 0.0)
     ranks = np.argsort(-late, kind="stable")[: np.count_nonzero(late)]

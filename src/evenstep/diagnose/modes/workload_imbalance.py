@@ -146,7 +146,9 @@ def _of_phases(case: Case) -> list[Finding]:
             return []
     # unlike other lateness, long batches are work that has to be done: by all alike
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
-    theirs = bool(late.any(axis=0).mean() >= TURNS)
+    ranks = late.shape[1]
+    by_chance = ranks * (1 - (1 - 1 / ranks) ** np.count_nonzero(late))  # ranks that so many hit
+    theirs = bool(np.count_nonzero(late.any(axis=0)) >= TURNS * by_chance)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
     found_ = _sequences(case, even - saved, correlation, deviation)
