@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import mixed
+from evenstep.diagnose.levels import MOST
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 
@@ -31,7 +32,6 @@ LONG_GAP = 0.03  # of a step's work: shorter places tell nothing of its pace
 FEWEST_PLACES = 3  # of long ones: with less there is no pace
 FEWEST_STEPS = 8  # of a lane's steps tell its pace
 PACE_ROUNDS = 4  # of choosing what fits, and of working out the paces
-MOST = 0.5  # of what was seen
 MOST_GAPS = 60_000  # that are looked at
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 

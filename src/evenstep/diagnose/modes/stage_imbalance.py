@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Array, Case
@@ -31,9 +32,7 @@ LONGER = 1.05  # compute of a stage over that of the others, from which it is wo
 LONGEST = 8  # stages that are looked at
 LAYERS = (Phase.FORWARD, Phase.BACKWARD)  # in which a stage computes them
 MOSTLY = 0.5  # of the steps agree on who passes work on to whom
-SLOWER = 1.05  # compute of a worker over that of the others of the stage, in most steps
-ERRORS = 4.0  # standard errors it must stand out by: chance does not
-NAMED = 16  # workers that are ranked by what each costs alone
+MOST_WORKERS = 16  # workers that are ranked by what each costs alone
 
 
 @dataclass(slots=True, frozen=True)
@@ -132,7 +131,7 @@ def workers_by_replay(
     if not len(slow):
         return [], own_s
     slow = np.asarray(slow[np.argsort(-factor[slow], kind="stable")])
-    parts = [slow, *(slow[at : at + 1] for at in range(min(len(slow), NAMED)))]
+    parts = [slow, *(slow[at : at + 1] for at in range(min(len(slow), MOST_WORKERS)))]
     mended = [_mended(plan, own_s, factor, workers) for workers in parts]
     length = replayed(plan, np.stack([own_s, *mended], axis=1))
     gain = length[:, :1] - length[:, 1:]
@@ -142,7 +141,7 @@ def workers_by_replay(
         return [], own_s
     alone = np.argsort(-gain[:, 1:].mean(axis=0), kind="stable")
     rank_of = plan.table["rank"][np.unique(plan.table.worker, return_index=True)[1]]
-    ranks = rank_of[np.concatenate([slow[alone], slow[NAMED:]])].tolist()
+    ranks = rank_of[np.concatenate([slow[alone], slow[MOST_WORKERS:]])].tolist()
     late = case.delays.cells(Cause.WORK) & np.isin(case.grid.ranks, ranks)
     case.claims.cells(late)
     case.claims.rest(lost)
@@ -180,8 +179,8 @@ def factors(plan: OperationJob, own_s: Array) -> Array:
         middle = np.median(ratio, axis=0)
         noise = MAD_SIGMA * np.median(np.abs(ratio - middle), axis=0)
         error = noise * np.sqrt(np.pi / 2 / len(ratio))  # of a median, normal distribution
-        slower = np.quantile(ratio, 1 - CHRONIC_STEPS, axis=0) >= SLOWER
-        found[mine] = np.where(slower & (middle - 1 > ERRORS * error), middle, 1.0)
+        slower = np.quantile(ratio, 1 - CHRONIC_STEPS, axis=0) >= 1 + levels.NAMED
+        found[mine] = np.where(slower & (middle - 1 > levels.ERRORS * error), middle, 1.0)
     return found
 
 
