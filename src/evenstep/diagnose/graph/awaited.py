@@ -109,7 +109,8 @@ def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
 
 def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
     """The work in each gap, and where it is not seen, as it ended before a wait that came last."""
-    work, unseen = gaps.lasted, np.zeros(len(gaps.row), bool)
+    work: Array = gaps.lasted
+    unseen: Array = np.zeros(len(gaps.row), bool)
     for over, part in zip(gaps.over, share.T, strict=True):
         part = part[gaps.kind]
         rest = np.where(part < 1, 1 - part, np.nan)
@@ -129,7 +130,7 @@ def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
 def _paces(gaps: _Gaps, share: Array) -> Array:
     """How much longer than usual all work of a gap's lane is in its step; 1 as usual."""
     work, unseen = _work(gaps, share)
-    pace = np.ones(len(work))
+    pace: Array = np.ones(len(work))
     for _ in range(2):
         length = _median(work / pace, ~unseen, gaps.kind)[gaps.kind]
         whole = np.bincount(gaps.cell, length)[gaps.cell]
@@ -173,14 +174,14 @@ def _fitted(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
         long = np.bincount(gaps.cell, length[gaps.kind] > LONG_GAP * whole)[gaps.cell]
         known = _means(long >= FEWEST_PLACES, gaps.kind) > MOST
         floor = np.maximum(TELLING * length, AT_ONCE_NS)
-        whole = _means(gaps.opens, gaps.kind) > 0
+        opens = _means(gaps.opens, gaps.kind) > 0
         best = np.full(share.shape, np.nan)
         least = _misfit(gaps, best, pace)[0]
         for _turn in range(2):
             tries = [(ahead, part) for ahead in range(FURTHEST) for part in SHARES]
             tried = [_with(best, *one) for one in tries]
             misfits = np.stack([_misfit(gaps, one, pace)[0] for one in tried])
-            misfits[np.array([part > 0 for _, part in tries])[:, None] & whole] = np.inf
+            misfits[np.array([part > 0 for _, part in tries])[:, None] & opens] = np.inf
             better = _clearly(misfits.min(axis=0), least, floor)
             chosen = np.stack(tried)[misfits.argmin(axis=0), np.arange(kinds)]
             best = np.where(better[:, None], chosen, best)
@@ -191,8 +192,8 @@ def _fitted(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
         share = np.where(better[:, None], best, share)
     misfit, _ = _misfit(gaps, share, _paces(gaps, share))
     count = np.maximum(np.bincount(gaps.cell), 1)
-    whole = np.bincount(gaps.cell, misfit[gaps.kind]) / count
-    return share, _means(whole[gaps.cell], gaps.kind)
+    each = np.bincount(gaps.cell, misfit[gaps.kind]) / count
+    return share, _means(each[gaps.cell], gaps.kind)
 
 
 def _with(share: Array, ahead: int, part: float) -> Array:
