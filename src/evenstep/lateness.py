@@ -7,9 +7,13 @@ else's wait makes no culprit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 LATE = 0.03  # of a step
+FEWEST = 3  # measurements that an interval is told from
+SURE = 5.0  # standard errors
+_NORMAL = 1.4826  # of normal noise, its deviation over the median distance from its median
 
 
 def excess(work: Sequence[float]) -> list[float]:
@@ -33,3 +37,24 @@ def late(
     least = max(max(above) / 2, threshold * step)
     found = [i for i, by in enumerate(above) if by >= least and blocked[i] <= calm]
     return found if above and max(above) > threshold * step and len(found) <= len(work) / 2 else []
+
+
+def interval(shares: Sequence[float], latest: int) -> tuple[float, float]:
+    """Between which the mean of the `latest` of some measurements lies: `FEWEST` at least.
+
+    It reaches `SURE` standard errors to either side. How far they scatter is told by those before
+    them, too, each around what was usual then: a change is no scatter, nor is a long step.
+    """
+    measured, before = shares[-latest:], shares[:-latest]
+    mean = sum(measured) / latest
+    squares, freedom = sum((share - mean) ** 2 for share in measured), latest - 1
+    if len(before) >= FEWEST:
+        usual = _middle(before)
+        scatter = _NORMAL * _middle([abs(share - usual) for share in before])
+        squares, freedom = squares + len(before) * scatter**2, freedom + len(before)
+    margin = SURE * math.sqrt(squares / freedom / latest)
+    return mean - margin, mean + margin
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]

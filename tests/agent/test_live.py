@@ -2,13 +2,16 @@
 
 import json
 import logging
+import random
 
 import pytest
 
-from evenstep.agent.exchange.live import STEADY, LiveView
-from evenstep.agent.exchange.windows import Late
-from evenstep.trace.spool.layout import WINDOW_STEPS
+from evenstep.agent.exchange.live import KEPT, LiveView
+from evenstep.agent.exchange.windows import StepRow, latest_rank, summarize
+from evenstep.lateness import FEWEST
 from tests.agent.test_sharing import report
+
+STEP_NS = 1_000_000_000
 
 
 @pytest.fixture
@@ -16,57 +19,99 @@ def view(tmp_path):
     return LiveView(tmp_path)
 
 
-def late(rank, window=0):
-    return Late(rank, window, 5_000_000, 0.25, 3)
+def windows(works, *, steps=1):
+    """Reports of windows, the share of the step that each rank works given for each."""
+    for number, shares in enumerate(works, start=1):
+        rows = ([StepRow(STEP_NS, int(own * STEP_NS), STEP_NS - int(own * STEP_NS), 0, 0)] * steps
+                for own in shares)  # fmt: skip
+        yield [summarize(each, rank=rank, end=number * steps, loss_ns=0, floor_ns=0)
+               for rank, each in enumerate(rows)]  # fmt: skip
+
+
+def said_of(view, caplog, works, **how):
+    """(window, line) for each line of the log, the windows counted from 1."""
+    told = []
+    with caplog.at_level(logging.WARNING, logger="evenstep"):
+        for number, reports in enumerate(windows(works, **how), start=1):
+            caplog.clear()
+            view.update(reports, latest_rank(reports, threshold=0.03))
+            told += [(number, record.getMessage()) for record in caplog.records]
+    return told
 
 
 def test_the_file_says_who_is_late_in_which_steps_and_how_often(view):
-    view.update([report(0, 4), report(1, 4)], None)
-    view.update([report(0, 5), report(1, 5)], late(1, 5))
+    for end, late in ((80, False), (96, True)):
+        reports = [report(0, end), report(1, end, late)]
+        view.update(reports, latest_rank(reports, threshold=0.1))
     said = json.loads(view.path.read_text())
-    assert said["steps"] == [5 * WINDOW_STEPS, 6 * WINDOW_STEPS - 1]
+    assert said["steps"] == [80, 95]
     assert said["late"]["rank"] == 1
     assert (said["windows"], said["late_windows"]) == (2, {"1": 1})
     assert [rank["rank"] for rank in said["ranks"]] == [0, 1]
 
 
 def test_the_file_is_replaced_whole_and_nothing_is_left_beside_it(view):
-    view.update([report(0, 0)], None)
+    view.update([report(0, 1)], None)
     assert [path.name for path in view.path.parent.iterdir()] == ["live.json"]
 
 
 def test_a_folder_that_is_gone_is_the_callers_to_handle(tmp_path):
     with pytest.raises(OSError, match="No such file"):
-        LiveView(tmp_path / "gone").update([report(0, 0)], None)
+        LiveView(tmp_path / "gone").update([report(0, 1)], None)
 
 
-def said_of(view, caplog, ranks):
-    """Lines of the log after windows in which these ranks (None: nobody) were late."""
-    with caplog.at_level(logging.WARNING, logger="evenstep"):
-        for window, rank in enumerate(ranks):
-            view.update([report(0, window)], None if rank is None else late(rank, window))
-    return [record.getMessage() for record in caplog.records]
+def noisy(rng, late, noise=0.02):
+    """A window of three ranks that work half of the step, rank 2 longer by `late`."""
+    return [0.5 + rng.gauss(0, noise) + late * (rank == 2) for rank in range(3)]
 
 
-def test_a_rank_that_stays_late_is_told_once_and_its_recovery_too(view, caplog):
-    lines = said_of(view, caplog, [2] * 5 * STEADY + [None] * 5 * STEADY)
-    assert [line.split(":")[1].strip()[:16] for line in lines] == [
-        "rank 2 is late b",
-        "nobody waits for",
-    ]
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rank_that_becomes_late_is_told_after_a_few_steps_and_its_recovery_too(
+    view, caplog, seed
+):
+    rng = random.Random(seed)
+    healthy = [noisy(rng, 0.0) for _ in range(20)]
+    late = [noisy(rng, 0.4) for _ in range(20)]
+    again = [noisy(rng, 0.0) for _ in range(20)]
+    (began, first), (ended, second) = said_of(view, caplog, healthy + late + again)
+    assert 20 + FEWEST <= began <= 20 + FEWEST + 2
+    assert first.startswith("evenstep: rank 2 is late by ")
+    assert 40 + FEWEST <= ended <= 40 + 2 * FEWEST + 2
+    assert second == "evenstep: nobody waits for rank 2 any more"
 
 
-def test_a_rank_that_is_late_now_and_then_is_not_worth_a_line(view, caplog):
-    assert said_of(view, caplog, [2, None, 1] * 10) == []
+def test_a_rank_that_is_late_from_the_first_step_is_told_at_once(view, caplog):
+    ((number, line),) = said_of(view, caplog, [[0.5, 0.91], [0.5, 0.9], [0.51, 0.9]] * 4)
+    assert number == FEWEST
+    assert line.endswith(f"in {FEWEST} steps looked at; ranks waiting for it: 1")
 
 
-def test_a_job_where_nobody_is_late_says_nothing(view, caplog):
-    assert said_of(view, caplog, [None] * 20) == []
+def test_a_lateness_as_small_as_the_noise_takes_more_steps(view, caplog):
+    rng = random.Random(1)
+    ((number, _),) = said_of(view, caplog, [noisy(rng, 0.08) for _ in range(60)])
+    assert FEWEST < number <= KEPT
 
 
-def test_a_rank_that_is_late_in_every_step_is_told_a_window_sooner(view, caplog):
-    with caplog.at_level(logging.WARNING, logger="evenstep"):
-        for window in range(STEADY - 1):
-            assert not caplog.records
-            view.update([report(0, window)], late(2, window)._replace(always=True))
-    assert "rank 2 is late" in caplog.text
+def test_a_long_step_before_does_not_hide_it(view, caplog):
+    works = [[0.5, 0.5, 0.5]] * 5 + [[0.9, 0.1, 0.1]] + [[0.5, 0.5, 0.9]] * 6
+    assert [number for number, _ in said_of(view, caplog, works)] == [9]
+
+
+def test_ranks_that_take_turns_are_not_worth_a_line(view, caplog):
+    works = [[0.5 + 0.4 * (window % 3 == rank) for rank in range(3)] for window in range(60)]
+    assert said_of(view, caplog, works) == []
+
+
+def test_noise_alone_is_not_worth_a_line(view, caplog):
+    rng = random.Random(2)
+    assert said_of(view, caplog, [noisy(rng, 0.0, noise=0.2) for _ in range(2000)]) == []
+
+
+def test_steps_that_were_looked_at_are_counted(view, caplog):
+    ((_, line),) = said_of(view, caplog, [[0.5, 0.9]] * 4, steps=16)
+    assert "rank 1 is late by 400 ms, 40 % of a step, in 48 steps looked at" in line
+
+
+def test_another_rank_takes_the_place_of_the_one_before(view, caplog):
+    told = said_of(view, caplog, [[0.5, 0.9, 0.5]] * 10 + [[0.5, 0.5, 0.9]] * 10)
+    assert [line[:23] for _, line in told] == ["evenstep: rank 1 is lat", "evenstep: rank 2 is lat"]

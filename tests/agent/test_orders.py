@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from evenstep.agent.exchange.orders import MOST_BYTES, Orders, SharedFloor, floor_of, slowest_of
 from evenstep.agent.exchange.windows import FirstCollective, StepRow, summarize
 from evenstep.pacing import Plan, Slowest
-from evenstep.trace.spool.layout import WINDOW_STEPS
 
 SIGNED = st.integers(-(2**63), 2**63 - 1)
 PLANS = st.builds(
@@ -25,7 +24,7 @@ ORDERS = st.builds(
 
 
 def report(rows):
-    return summarize(rows, rank=0, window=2, loss_ns=0, floor_ns=0)
+    return summarize(rows, rank=0, end=48, loss_ns=0, floor_ns=0)
 
 
 @given(ORDERS)
@@ -50,7 +49,7 @@ def test_the_slowest_ranks_work_is_its_low_quantile_not_its_mean():
     works = [[10] * 16, [50] * 14 + [20] * 2, [90] + [30] * 15]
     found = slowest_of([report([StepRow(100, work, None, 0, work) for work in w]) for w in works])
     assert found.work_ns == 30  # the second of 16 in ascending order: 10, 20, 30
-    assert (found.first_step, found.last_step) == (2 * WINDOW_STEPS, 3 * WINDOW_STEPS - 1)
+    assert (found.first_step, found.last_step) == (32, 47)
 
 
 def window(*in_flight, nbytes=8):

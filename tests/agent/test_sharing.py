@@ -6,7 +6,6 @@ from evenstep.agent.exchange.orders import Orders
 from evenstep.agent.exchange.sharing import PATIENCE, Sharing
 from evenstep.agent.exchange.windows import StepRow, WindowReport, summarize
 from evenstep.pacing import Plan, Slowest
-from evenstep.trace.spool.layout import WINDOW_STEPS
 
 MS = 1_000_000
 
@@ -53,20 +52,20 @@ class Job:
             for rank in range(world)
         ]  # fmt: skip
 
-    def post(self, window, *, late=None, step_ms=100, ranks=None):
+    def post(self, end, *, late=None, step_ms=100, ranks=None):
         for rank in range(len(self.ranks)) if ranks is None else ranks:
-            self.ranks[rank].post(report(rank, window, rank == late, step_ms))
+            self.ranks[rank].post(report(rank, end, rank == late, step_ms))
 
     def exchange(self, ranks=None):
         for rank in range(len(self.ranks)) if ranks is None else ranks:
             self.ranks[rank].exchange()
 
 
-def report(rank, window, late=False, step_ms=100):
+def report(rank, end, late=False, step_ms=100):
     step = step_ms * MS
     work = step * 9 // 10 if late else step // 2
-    rows = [StepRow(step, work, step - work, 0, work)] * WINDOW_STEPS
-    return summarize(rows, rank=rank, window=window, loss_ns=0, floor_ns=0)
+    rows = [StepRow(step, work, step - work, 0, work)] * min(max(end, 1), 16)
+    return summarize(rows, rank=rank, end=end, loss_ns=0, floor_ns=0)
 
 
 def test_rank_0_learns_of_every_window_who_is_late():
@@ -74,7 +73,7 @@ def test_rank_0_learns_of_every_window_who_is_late():
     for window in range(3):
         job.post(window, late=2)
         job.exchange([3, 2, 1, 0])
-    assert [[r.window for r in reports] for reports, _ in job.seen] == [[w] * 4 for w in range(3)]
+    assert [[r.end for r in reports] for reports, _ in job.seen] == [[w] * 4 for w in range(3)]
     assert {late.rank for _, late in job.seen} == {2}
 
 
@@ -145,23 +144,38 @@ def test_messages_nobody_has_sent_yet_do_not_pile_up():
     for window in range(1000):
         job.post(window)
     job.exchange()
-    assert [reports[0].window for reports, _ in job.seen] == []  # the others' are gone already
+    assert [reports[0].end for reports, _ in job.seen] == []  # the others' are gone already
     assert len(job.store.values) == 4
 
 
-@pytest.mark.parametrize("step_ms", [1, 5, 20, 60, 100, 300])
-def test_windows_shorter_than_the_exchange_are_still_judged(step_ms):
+@pytest.mark.parametrize("step_ms", [1, 5, 20, 60, 100, 300, 1000, 4000])
+def test_windows_of_any_steps_are_judged_twice_a_period_at_most(step_ms):
     """Ranks exchange once a second at moments of their own, ranks 0 to 3 a quarter apart."""
     job = Job(4, period_s=1.0)
     posted = 0
     for quarter in range(4 * 40):
-        windows = int(quarter * 250 / step_ms) // WINDOW_STEPS
+        every = job.ranks[0].window_steps(step_ms * MS)
+        windows = int(quarter * 250 / step_ms) // every
         for window in range(posted, windows):
-            job.post(window, step_ms=step_ms)
+            job.post((window + 1) * every, step_ms=step_ms)
         posted = windows
         job.exchange([quarter % 4])
-    shared = {reports[0].window for reports, _ in job.seen}
-    assert len(shared) >= 40 / max(2 * 2, 2 * step_ms * WINDOW_STEPS / 1000) - 2
+    shared = {reports[0].end for reports, _ in job.seen}
+    assert len(shared) >= 40 / max(2 * 2, 2 * step_ms / 1000) - 2
+
+
+def test_ranks_whose_steps_differ_meet_where_the_longer_windows_end():
+    job = Job(2)
+    for end in range(1, 9):
+        job.post(end, ranks=[0])
+        job.post(end, ranks=[1] if end % 2 == 0 else [])
+        job.exchange([1, 0])
+    assert [reports[0].end for reports, _ in job.seen] == [2, 4, 6, 8]
+
+
+def test_ranks_that_pace_together_learn_from_sixteen_steps_at_least():
+    assert Job(2, period_s=0.25, together=True).ranks[1].window_steps(10**9) == 16
+    assert Job(2, period_s=0.25, together=True).ranks[1].window_steps(10**6) == 512
 
 
 def test_a_message_of_another_program_is_not_taken_for_a_report():
@@ -212,11 +226,10 @@ def test_a_rank_that_missed_a_plan_hears_the_next():
 @pytest.mark.parametrize(("world", "local_world"), [(4, 1), (128, 8)])
 def test_every_rank_hears_how_long_the_slowest_rank_works_before_it_enters(world, local_world):
     job = Job(world, local_world, together=True)
-    job.post(3, late=world - 1, step_ms=100)
+    job.post(64, late=world - 1, step_ms=100)
     for _ in range(3):
         job.exchange(range(world - 1, -1, -1))
-    first = 3 * WINDOW_STEPS
-    told = Slowest(first, first + WINDOW_STEPS - 1, 90 * MS, 90 * MS, 0)
+    told = Slowest(48, 63, 90 * MS, 90 * MS, 0)
     assert job.heard == [[Orders(slowest=told)]] * world
 
 

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from evenstep.agent.exchange.windows import (
     MESSAGE_BYTES,
     VERSION,
-    WINDOW_STEPS,
     StepRow,
     WindowReport,
     latest_rank,
     summarize,
-    window_stride,
+    window_steps,
 )
 
 MS = 1_000_000
@@ -20,7 +19,7 @@ SIGNED = st.integers(-(2**63), 2**63 - 1)
 REPORTS = st.builds(
     WindowReport,
     rank=st.integers(0, 2**32 - 1),
-    window=st.integers(0, 2**32 - 1),
+    end=st.integers(0, 2**32 - 1),
     steps=st.integers(0, 2**16 - 1),
     waits_known=st.integers(0, 2**32 - 1),
     **dict.fromkeys(WindowReport._fields[4:], SIGNED),
@@ -30,8 +29,8 @@ REPORTS = st.builds(
 def report(rank, *, work, step=100, wait=None):
     """A window of steps of `step` ms; who works less waits for the rest unless told otherwise."""
     wait = step - work if wait is None else wait
-    rows = [StepRow(step * MS, work * MS, wait * MS, 0, work * MS)] * WINDOW_STEPS
-    return summarize(rows, rank=rank, window=3, loss_ns=0, floor_ns=0)
+    rows = [StepRow(step * MS, work * MS, wait * MS, 0, work * MS)] * 16
+    return summarize(rows, rank=rank, end=64, loss_ns=0, floor_ns=0)
 
 
 @given(REPORTS)
@@ -50,25 +49,25 @@ def test_a_message_of_another_version_is_none():
     assert WindowReport.unpack(b"\x01" + report(0, work=1).pack()[1:]) is None
 
 
-@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=WINDOW_STEPS))
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=16))
 def test_quantiles_are_values_that_occurred_in_order(works):
     rows = [StepRow(10**9, work, None, work, work) for work in works]
-    made = summarize(rows, rank=0, window=0, loss_ns=0, floor_ns=0)
+    made = summarize(rows, rank=0, end=64, loss_ns=0, floor_ns=0)
     ordered = sorted(works)
     assert made.work_ns == ordered[(len(works) - 1) // 2]
-    assert ordered[0] <= made.work_low_ns <= made.work_ns <= made.work_high_ns <= ordered[-1]
+    assert ordered[0] <= made.entry_low_ns <= made.work_ns <= ordered[-1]
     assert (made.steps, made.waits_known, made.delay_high_ns) == (len(works), 0, ordered[-1])
 
 
 def test_the_mean_wait_is_of_the_steps_where_it_could_be_told():
     rows = [StepRow(9, 1, wait, 0, 1) for wait in (10, None, 20)]
-    made = summarize(rows, rank=0, window=0, loss_ns=0, floor_ns=0)
+    made = summarize(rows, rank=0, end=64, loss_ns=0, floor_ns=0)
     assert (made.wait_ns, made.waits_known) == (15, 2)
 
 
 def test_the_late_rank_is_named_with_what_it_costs():
     late = latest_rank([report(0, work=50), report(1, work=95), report(2, work=50)], threshold=0.1)
-    assert (late.rank, late.window, late.excess_ns) == (1, 3, 45 * MS)
+    assert (late.rank, late.excess_ns) == (1, 45 * MS)
     assert (late.share, late.waiting_ranks) == (0.45, 2)
 
 
@@ -97,13 +96,17 @@ def test_one_rank_alone_is_not_late():
 
 
 @given(st.integers(0, 10**11), st.integers(10**7, 10**10))
-def test_a_shared_window_lasts_two_periods_and_strides_nest(step_ns, period_ns):
-    stride = window_stride(step_ns, period_ns)
-    assert stride & (stride - 1) == 0  # a power of two, so that the longer contains the shorter
-    assert stride * WINDOW_STEPS * max(step_ns, 1) >= 2 * period_ns
-    assert stride == 1 or stride // 2 * WINDOW_STEPS * max(step_ns, 1) < 2 * period_ns
+def test_a_window_lasts_two_periods_and_windows_nest(step_ns, period_ns):
+    steps = window_steps(step_ns, period_ns)
+    assert steps & (steps - 1) == 0  # a power of two, so that the longer contains the shorter
+    assert steps * max(step_ns, 1) >= 2 * period_ns
+    assert steps == 1 or steps // 2 * max(step_ns, 1) < 2 * period_ns
 
 
-@pytest.mark.parametrize(("step_ms", "stride"), [(1, 128), (20, 8), (100, 2), (125, 1), (9000, 1)])
-def test_strides_at_one_second(step_ms, stride):
-    assert window_stride(step_ms * MS, 10**9) == stride  # 16 steps x stride >= 2 s
+@pytest.mark.parametrize(("step_ms", "steps"), [(1, 512), (20, 32), (40, 16), (125, 4), (900, 1)])
+def test_steps_of_a_window_where_ranks_exchange_every_quarter_of_a_second(step_ms, steps):
+    assert window_steps(step_ms * MS, 10**9 // 4) == steps  # steps x step_ms >= 500
+
+
+def test_a_window_knows_its_first_step():
+    assert report(0, work=1).first == 64 - 16

@@ -51,6 +51,10 @@ class LiveRank:
             self.step, self._start_ns = self.step + 1, end_ns
         return self
 
+    def wait(self, pause_s):
+        """Nothing happens for a while."""
+        self._start_ns += int(pause_s * 1e9)
+
     def enters(self, op=Op.ALL_REDUCE):
         """Begin an operation that does not end."""
         self.spool.put(self._start_ns, 0, Kind.COLLECTIVE, op, self.step, 0, 1, 7)

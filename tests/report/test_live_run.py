@@ -65,6 +65,28 @@ def test_the_late_rank_is_named_with_what_it_costs(watched, run):
     assert seen.rows[0].rank == 2
 
 
+def test_a_few_steps_name_a_rank_that_is_certainly_late(watched, run):
+    job(run, late=2, steps=3)
+    assert [(f.mode, f.ranks) for f in watched.look().findings] == [("straggler", (2,))]
+
+
+def test_a_few_steps_that_scatter_name_nobody(watched, run):
+    ranks = [LiveRank(run, rank) for rank in range(4)]
+    for own_ms in ((90, 60, 50, 60), (60, 70, 50, 60), (60, 60, 70, 50)):
+        for live, own in zip(ranks, own_ms, strict=True):
+            live.steps(1, own_ms=own)
+    assert list(watched.look().findings) == []
+
+
+def test_steps_that_are_long_over_are_not_told_from(watched, run):
+    ranks = job(run, steps=20)
+    for live in ranks:
+        live.wait(20.0)
+    for rank, live in enumerate(ranks):
+        live.steps(9, own_ms=90 if rank == 1 else 60)
+    assert watched.look().findings[0].share == pytest.approx(0.3)
+
+
 def test_a_job_in_step_has_no_finding(watched, run):
     job(run)
     seen = watched.look()

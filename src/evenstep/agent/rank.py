@@ -112,8 +112,8 @@ class Agent:
         )
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
-            LiveView(folder.path), notes, self._pace.hear, lambda: self._vigil.standstill,
-            self.give_up,
+            LiveView(folder.path, config.pace_threshold), notes, self._pace.hear,
+            lambda: self._vigil.standstill, self.give_up,
         )  # fmt: skip
         if control.fd >= 0:
             self._background.sampler.listen(control.fd)

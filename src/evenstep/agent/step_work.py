@@ -107,17 +107,23 @@ class StepWork:
         self._floor_ns = wait.floor_lower_ns or self._floor_ns
         recorder.store_summary(closed)
         self._rows.append(row)
-        if (closed.number + 1) % WINDOW_STEPS == 0 and sharing is not None:
-            self._post(closed.number // WINDOW_STEPS, sharing)
+        if sharing is not None:
+            self._share(closed.number + 1, sharing)
         if not self.at_once:
             self._pace.hold(self._decision, closed.number + 1)
 
-    def _post(self, window: int, sharing: Sharing) -> None:
-        report = summarize(
-            list(self._rows),
-            rank=self._rank,
-            window=window,
-            loss_ns=self._pace.pacer.account.booked_ns,
-            floor_ns=self._floor_ns,
-        )
-        sharing.post(report)
+    def _share(self, end: int, sharing: Sharing) -> None:
+        """Hand over the window that ends before this step, if one does."""
+        rows = list(self._rows)
+        usual_ns = sorted(row.step_ns for row in rows)[len(rows) // 2]
+        steps = sharing.window_steps(usual_ns)
+        if end % steps == 0:
+            sharing.post(
+                summarize(
+                    rows[-steps:],
+                    rank=self._rank,
+                    end=end,
+                    loss_ns=self._pace.pacer.account.booked_ns,
+                    floor_ns=self._floor_ns,
+                )
+            )

@@ -18,7 +18,7 @@ from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
-from evenstep.watch.window import WINDOW_STEPS, RankWindow, StepTable
+from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
 from evenstep.words import duration, percent, printable
 
 Array = npt.NDArray[Any]
@@ -27,7 +27,6 @@ TURNS = 0.05  # of a step lost because one rank or another is late
 PAUSES = 0.02
 INPUT = 0.10
 CHECKPOINT = 0.05
-FEWEST_STEPS = 8
 RANKS_NAMED = 8
 KEPT = 5  # findings that are over and still shown
 
@@ -35,9 +34,12 @@ KEPT = 5  # findings that are over and still shown
 def live_findings(run: FollowedRun, window: RankWindow) -> list[LiveFinding]:
     """Everything that stands out now."""
     found = [*_silent(run.states), *_failed(run.states), *_unheard(run), *_restarts(run)]
-    if len(window.counts) and window.counts.min() >= FEWEST_STEPS:
-        rated = [*_late(run, window), *_pauses(window), *_phases(window)]
+    fewest = window.counts.min() if len(window.counts) else 0
+    if fewest >= FEWEST_STEPS:
+        rated = [*_late(run, window), *_turns(run, window), *_pauses(window), *_phases(window)]
         found += sorted(rated, key=lambda finding: -(finding.share or 0.0))
+    elif fewest >= lateness.FEWEST:
+        found += [finding for finding in _late(run, window) if _certain(window, finding.ranks)]
     return found
 
 
@@ -92,34 +94,41 @@ def _restarts(run: FollowedRun) -> Iterator[LiveFinding]:
 
 
 def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
-    """One rank, or several, above the others all the time; else whoever's turn it is."""
-    if len(window.ranks) < 2:
-        return
+    """One rank, or several, above the others all the time."""
     late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
-    largest = float(late.max())
     chosen = lateness.late(window.work_ns.tolist(), window.sync_ns.tolist(), step_ns)
     if chosen:
+        largest = float(late.max())
         ranks = tuple(int(rank) for rank in window.ranks[chosen])
         verb = "is" if len(ranks) == 1 else "are"
         text = f"{_named(ranks)}{_host(run, ranks)} {verb} late by {duration(largest)}, "
         text += f"{percent(largest / step_ns)} of a step; {_waiting(window, len(ranks))}"
         yield LiveFinding("straggler", ranks, largest / step_ns, text)
+
+
+def _certain(window: RankWindow, ranks: Sequence[int]) -> bool:
+    """Whether ranks are late beyond what few steps scatter."""
+    mine = np.isin(window.ranks, ranks)
+    error = np.hypot(window.error_ns[mine], window.error_ns[~mine].max(initial=0.0))
+    least = lateness_ns(window)[mine] - lateness.SURE * error
+    return bool((least > lateness.LATE * np.median(window.step_ns)).all())
+
+
+def _turns(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
+    """Where nobody is late all the time: the share of a step by which the latest rank's work
+    exceeds the median's, step by step."""
+    if len(window.ranks) < 2 or any(_late(run, window)):
         return
-    lost = _turns(run.step_table(), window)
-    if lost > TURNS:
-        text = f"ranks take turns in being late: {percent(lost)} of a step is lost to whoever is"
-        yield LiveFinding("synchronization_amplification", (), lost, text)
-
-
-def _turns(table: StepTable, window: RankWindow) -> float:
-    """Share of a step by which the latest rank's work exceeds the median's, step by step."""
-    last = int(window.last_step.min())
+    table, last = run.step_table(), int(window.last_step.min())
     common = (table.ranks == len(window.ranks)) & (table.step <= last)
     common &= table.step > last - WINDOW_STEPS
     if np.count_nonzero(common) < FEWEST_STEPS:
-        return 0.0
+        return
     excess = (table.most_work_ns - table.work_ns)[common]
-    return float(excess.mean() / np.median(window.step_ns))
+    lost = float(excess.mean() / np.median(window.step_ns))
+    if lost > TURNS:
+        text = f"ranks take turns in being late: {percent(lost)} of a step is lost to whoever is"
+        yield LiveFinding("synchronization_amplification", (), lost, text)
 
 
 def _waiting(window: RankWindow, late: int) -> str:

@@ -27,7 +27,7 @@ from evenstep.watch.window import RankWindow, StepTable
 
 Array = npt.NDArray[Any]
 
-SCHEMA = "evenstep.node/1"
+SCHEMA = "evenstep.node/2"
 FOLDER = "live"
 HEAD_BYTES = 4096
 RANK_ROWS = 16  # ranks come in so many rows or a multiple: the size does not change while they come
@@ -35,7 +35,7 @@ TOLD = 8  # different facts of a kind that are handed on
 
 CLOSED, GONE, FAILED, INSIDE = 1, 2, 4, 8  # bits of `state`
 
-_MEANS = ("step_ns", "work_ns", "sync_ns", "wait_ns", "held_ns", "pause_ns")
+_MEANS = ("step_ns", "work_ns", "error_ns", "sync_ns", "wait_ns", "held_ns", "pause_ns")
 RANK = np.dtype(
     [
         ("rank", "<i4"),  # -1 in a row that is not used

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-WINDOW_STEPS = 32  # of each rank, everything but the curve is told from these
+WINDOW_STEPS = 32  # of each rank at most, everything but the curve is told from these, …
+WINDOW_NS = 10_000_000_000  # … but not from those that are older, …
+FEWEST_STEPS = 8  # … unless they are fewer
 
 
 class Tail(Protocol):
@@ -46,6 +48,7 @@ class RankWindow:
     ranks: Array
     step_ns: Array  # mean
     work_ns: Array  # mean of the step without waiting, transfer and pacing
+    error_ns: Array  # standard error of that; NaN of a single step
     sync_ns: Array
     wait_ns: Array  # NaN where it cannot be told
     held_ns: Array
@@ -81,34 +84,46 @@ NO_STEPS = StepTable(np.zeros(0, np.int64), np.zeros(0, np.int64), *([np.zeros(0
 def rank_window(states: Sequence[Stepped]) -> RankWindow:
     """The latest steps of each rank, as means per step."""
     stepped = [state for state in states if len(state.tail.steps)]
-    tails = [state.tail.steps[-WINDOW_STEPS:] for state in stepped]
+    tails = [_window(state.tail.steps) for state in stepped]
     counts = np.array([len(rows) for rows in tails], np.int64)
     rows: Array = np.concatenate(tails) if tails else np.empty(0)
     begins = np.cumsum(counts) - counts
 
-    def mean(name: str) -> Array:
-        if not tails:
-            return np.zeros((0, len(Phase))) if name == "phase_ns" else np.zeros(0)
-        total = np.add.reduceat(rows[name].astype(np.float64), begins, axis=0)
+    def mean(values: Array) -> Array:
+        total = np.add.reduceat(values.astype(np.float64), begins, axis=0)
         return np.asarray(total / (counts[:, None] if total.ndim > 1 else counts))
 
-    phases, step, held = mean("phase_ns"), mean("step_sum_ns"), mean("held_ns")
-    known, wait = mean("wait_known"), mean("wait_ns")
+    if not tails:
+        nothing = {field.name: np.zeros(0) for field in fields(RankWindow)}
+        return RankWindow(**nothing | {"phase_ns": np.zeros((0, len(Phase)))})
+    phases, step, held = (mean(rows[name]) for name in ("phase_ns", "step_sum_ns", "held_ns"))
+    known, wait = mean(rows["wait_known"]), mean(rows["wait_ns"])
     sync = phases[:, int(Phase.SYNC)]
+    work = np.maximum(step - sync - held, 0.0)
+    blocked = rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"]
+    apart = rows["step_sum_ns"] - blocked - np.repeat(work, counts)
     with np.errstate(invalid="ignore", divide="ignore"):
         waits = np.where(known > 0, np.minimum(wait / known, sync), np.nan)
+        error = np.sqrt(mean(apart**2) / (counts - 1))
     return RankWindow(
         ranks=np.array([state.rank for state in stepped], np.int64),
         step_ns=step,
-        work_ns=np.maximum(step - sync - held, 0.0),
+        work_ns=work,
+        error_ns=error,
         sync_ns=sync,
         wait_ns=waits,
         held_ns=held,
-        pause_ns=mean("pause_ns"),
+        pause_ns=mean(rows["pause_ns"]),
         phase_ns=phases,
         last_step=np.array([int(rows_["first_step"][-1]) for rows_ in tails], np.int64),
         counts=counts,
     )
+
+
+def _window(steps: Array) -> Array:
+    """The latest steps of a rank that are told from."""
+    recent = int(np.count_nonzero(steps["start_ns"] >= steps["end_ns"][-1] - WINDOW_NS))
+    return steps[-min(max(recent, FEWEST_STEPS), WINDOW_STEPS) :]
 
 
 def step_table(states: Sequence[Stepped]) -> StepTable:

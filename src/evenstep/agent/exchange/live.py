@@ -1,75 +1,125 @@
 """What rank 0 knows of the running job: a small file anybody may read, and a line in the log.
 
-`live.json` is rewritten with every window. The log gets one line when a rank has been late for
-`STEADY` windows in a row, of which one in which it was late in nearly every step counts twice, and
-one when that is over: never more.
+`live.json` is rewritten with every window. The log gets one line when it is certain that a rank is
+late (see `evenstep.lateness.interval`), from however few windows, and one when it is certain that
+it is so no more: never more.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from evenstep import lateness
 from evenstep.agent.exchange.windows import Late, WindowReport
 from evenstep.trace.spool.files import write_whole
-from evenstep.trace.spool.layout import WINDOW_STEPS
 
 log = logging.getLogger("evenstep")
 
-STEADY = 3
+KEPT = 32  # windows that are looked back at
+OVER = 0.5  # of what was told: a lateness that is certainly below it has passed
+
+
+class _Window(NamedTuple):
+    """What a window says of lateness."""
+
+    late: int | None  # the rank that the others waited for
+    excess: dict[int, float]  # of each rank: its work above the others', as a share of the step
+    steps: int
 
 
 class LiveView:
-    """Says who is late while the job runs; on the background thread of rank 0."""
+    """Says who is late while the job runs; on the background thread of rank 0.
 
-    def __init__(self, folder: Path) -> None:
+    `threshold` is the share of a step that counts.
+    """
+
+    def __init__(self, folder: Path, threshold: float = lateness.LATE) -> None:
         self.path = folder / "live.json"
-        self._windows = 0
+        self._threshold = threshold
+        self._count = 0  # windows so far
         self._late: dict[int, int] = {}  # rank -> windows in which it was late
-        self._current: int | None = None  # rank late in the latest window
-        self._steady = self._since = 0  # how sure that is, and since which window
-        self._said: int | None = None
+        self._windows: deque[_Window] = deque(maxlen=KEPT)
+        self._told: tuple[int, float] | None = None  # the rank and its lateness
+        self._since = 0  # windows since the last word: only they may change it
 
     def update(self, reports: Sequence[WindowReport], late: Late | None) -> None:
         """Take a complete window. Raises OSError where the file cannot be written."""
-        self._windows += 1
+        self._count += 1
+        self._since += 1
         if late is not None:
             self._late[late.rank] = self._late.get(late.rank, 0) + 1
-        self._say(late)
+        self._windows.append(_seen(reports, late))
+        if late is not None and (self._told is None or self._told[0] != late.rank):
+            self._tell(late)
+        elif self._told is not None:
+            self._take_back(*self._told)
         write_whole(self.path, json.dumps(self._document(reports, late)) + "\n")
 
-    def _say(self, late: Late | None) -> None:
-        """Tell the log of a rank that has become, or is no longer, the one to wait for."""
-        rank = None if late is None else late.rank
-        if rank != self._current:
-            self._current, self._steady, self._since = rank, 0, self._windows
-        self._steady += 2 if late is not None and late.always else 1
-        if self._steady < STEADY or rank == self._said:
+    def _tell(self, late: Late) -> None:
+        """One line, if the rank of the newest window has certainly become late."""
+        for latest, named, (low, high) in self._looks(late.rank):
+            began = latest[0].late == late.rank  # with its first late window, not before
+            if began and 2 * named >= len(latest) and low > self._threshold:
+                share = (low + high) / 2
+                log.warning(
+                    "evenstep: rank %d is late by %.3g ms, %.0f %% of a step, in %d steps looked "
+                    "at; ranks waiting for it: %d",
+                    late.rank, share / late.share * late.excess_ns / 1e6, 100 * share,
+                    sum(window.steps for window in latest), late.waiting_ranks,
+                )  # fmt: skip
+                self._told, self._since = (late.rank, share), 0
+                return
+
+    def _take_back(self, rank: int, share: float) -> None:
+        """One line, if the rank that was told of is certainly late no more."""
+        if self._windows[-1].late == rank:
             return
-        if late is None:
-            log.warning("evenstep: nobody waits for rank %d any more", self._said)
-        else:
-            log.warning(
-                "evenstep: rank %d is late by %.3g ms, %.0f %% of a step, in %d steps looked at; "
-                "ranks waiting for it: %d",
-                late.rank,
-                late.excess_ns / 1e6,
-                100 * late.share,
-                (self._windows - self._since + 1) * WINDOW_STEPS,
-                late.waiting_ranks,
-            )
-        self._said = rank
+        for latest, named, (_, high) in self._looks(rank):
+            if 2 * named < len(latest) and high < OVER * share:
+                log.warning("evenstep: nobody waits for rank %d any more", rank)
+                self._told = None
+                self._since = 0
+                return
+
+    def _looks(self, rank: int) -> Iterator[tuple[list[_Window], int, tuple[float, float]]]:
+        """The latest windows that a rank is in, the fewest first: in how many of them it was late,
+        and between which shares of a step its lateness is in their mean."""
+        mine = [window for window in self._windows if rank in window.excess]
+        excess = [window.excess[rank] for window in mine]
+        for count in range(lateness.FEWEST, min(len(mine), self._since) + 1):
+            latest = mine[-count:]
+            named = sum(window.late == rank for window in latest)
+            yield latest, named, lateness.interval(excess, count)
 
     def _document(self, reports: Sequence[WindowReport], late: Late | None) -> dict[str, Any]:
-        window = reports[0].window if reports else 0
+        first, end = (reports[0].first, reports[0].end) if reports else (0, 0)
         return {
             "schema": "evenstep.live/1",
-            "steps": [window * WINDOW_STEPS, (window + 1) * WINDOW_STEPS - 1],
+            "steps": [first, end - 1],
             "late": late._asdict() if late else None,
-            "windows": self._windows,
+            "windows": self._count,
             "late_windows": {str(rank): count for rank, count in sorted(self._late.items())},
             "ranks": [report._asdict() for report in reports],
         }
+
+
+def _seen(reports: Sequence[WindowReport], late: Late | None) -> _Window:
+    """The window as it is remembered. A rank is compared with the others alone: beside a median of
+    all, whoever is in the middle would never seem to differ."""
+    work = sorted(report.work_ns for report in reports)
+    step_ns = max((report.step_ns for report in reports), default=0) or 1
+    steps = max((report.steps for report in reports), default=0)
+    excess = {r.rank: (r.work_ns - _of_others(work, r.work_ns)) / step_ns for r in reports}
+    return _Window(None if late is None else late.rank, excess, steps)
+
+
+def _of_others(ordered: Sequence[int], own: int) -> float:
+    """The median of what is in order, without one of it; that one where there is no other."""
+    low, high = ((len(ordered) - by) // 2 for by in (2, 1))
+    others = [ordered[place + (own <= ordered[place])] for place in (low, high) if len(ordered) > 1]
+    return sum(others) / 2 if others else own

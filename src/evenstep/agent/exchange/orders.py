@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from evenstep.agent.exchange.windows import WindowReport
 from evenstep.pacing import Plan, Slowest
-from evenstep.trace.spool.layout import WINDOW_STEPS
 
 #: version, whether slowest and floor are known, the five values of the one, four of the other
 _HEAD = struct.Struct("<BBBqqqqqqqqq")
@@ -78,10 +77,9 @@ def slowest_of(reports: Sequence[WindowReport]) -> Slowest | None:
     """
     if not reports:
         return None
-    first = reports[0].window * WINDOW_STEPS
     return Slowest(
-        first,
-        first + WINDOW_STEPS - 1,
+        reports[0].first,
+        reports[0].end - 1,
         max(report.entry_low_ns for report in reports),
         max(report.entry_low_ns + report.delay_ns for report in reports),
         max(report.delay_high_ns for report in reports),

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 
 from evenstep.agent.exchange.node_store import JobStore
 from evenstep.agent.exchange.orders import Orders, floor_of, slowest_of
-from evenstep.agent.exchange.windows import Late, WindowReport, latest_rank, window_stride
+from evenstep.agent.exchange.windows import Late, WindowReport, latest_rank, window_steps
 from evenstep.pacing import Plan
+from evenstep.trace.spool.layout import WINDOW_STEPS
 
 DIRECT_RANKS = 64
 KEEP_WINDOWS = 2
@@ -67,13 +68,17 @@ class Sharing:
         self._root_windows: deque[int] = deque(maxlen=PATIENCE)  # not judged yet
         self._by_node = gathers_by_node(world, local_world)
 
-    def post(self, report: WindowReport) -> None:
-        """Hand a finished window over; called on the training thread, never blocks.
+    def window_steps(self, step_ns: int) -> int:
+        """After how many steps a window ends, where they take so long.
 
-        Of short windows only some are shared (see `window_stride`).
+        Ranks that pace together learn from quantiles: those take `WINDOW_STEPS` at least.
         """
-        if report.window % window_stride(report.step_ns, self._period_ns) == 0:
-            self._outbox.append(report)
+        least = 1 if self._on_orders is None else WINDOW_STEPS
+        return max(window_steps(step_ns, self._period_ns), least)
+
+    def post(self, report: WindowReport) -> None:
+        """Hand a finished window over; called on the training thread, never blocks."""
+        self._outbox.append(report)
 
     def publish(self, plan: Plan) -> None:
         """Hand over what rank 0 plans; called on its training thread, never blocks."""
@@ -83,9 +88,9 @@ class Sharing:
         """Send what was posted and read what has arrived. For the background thread."""
         while self._outbox:
             report = self._outbox.popleft()
-            self._write(f"{report.window}/r{report.rank}", report.pack())
+            self._write(f"{report.end}/r{report.rank}", report.pack())
             for asked in (self._node_windows, self._root_windows):
-                asked.append(report.window)
+                asked.append(report.end)
         if self._by_node and self._local_rank == 0:
             self._gather(self._node_windows, self._own_node_keys, self._pass_on)
         if self._rank == 0:
@@ -145,7 +150,7 @@ class Sharing:
             return
         ordered = sorted(reports, key=lambda report: report.work_ns)
         node = self._rank // self._local_world
-        window = ordered[0].window
+        window = ordered[0].end
         latest = ordered[-1]._replace(
             entry_low_ns=max(report.entry_low_ns for report in reports),
             delay_high_ns=max(report.delay_high_ns for report in reports),

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from evenstep import lateness
-from evenstep.trace.spool.layout import WINDOW_STEPS
 
-_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqqqq")
-VERSION = 2
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqq")
+VERSION = 3
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
 
 
@@ -22,12 +21,10 @@ class WindowReport(NamedTuple):
     """One rank's window. `wait_ns` is the mean over the steps where the wait could be told."""
 
     rank: int
-    window: int
+    end: int  # the step after its last
     steps: int
     waits_known: int
-    work_low_ns: int  # quantiles of own work per step: 10, 50 and 90 %
-    work_ns: int
-    work_high_ns: int
+    work_ns: int  # median of own work per step
     entry_low_ns: int  # 10 % quantile of the work before the step's first collective
     wait_ns: int
     delay_ns: int  # median of the pacing delay
@@ -40,31 +37,35 @@ class WindowReport(NamedTuple):
     first_low_ns: int  # quantiles of how long it was in flight: 10 and 90 %
     first_high_ns: int
 
+    @property
+    def first(self) -> int:
+        """Its first step."""
+        return self.end - self.steps
+
     def pack(self) -> bytes:
         """The message, `MESSAGE_BYTES` long."""
-        return _MESSAGE.pack(
-            VERSION, self.steps, self.rank, self.window, self.waits_known, *self[4:]
-        )
+        return _MESSAGE.pack(VERSION, self.steps, self.rank, self.end, self.waits_known, *self[4:])
 
     @classmethod
     def unpack(cls, data: bytes) -> WindowReport | None:
         """The inverse; None for anything that is not such a message."""
         if len(data) != MESSAGE_BYTES or data[0] != VERSION:
             return None
-        _, steps, rank, window, known, *rest = _MESSAGE.unpack(data)
-        return cls(rank, window, steps, known, *rest)
+        _, steps, rank, end, known, *rest = _MESSAGE.unpack(data)
+        return cls(rank, end, steps, known, *rest)
 
 
-def window_stride(step_ns: int, period_ns: int) -> int:
-    """Every how many windows one is shared, so that it lasts two exchange periods: a power of two.
+def window_steps(step_ns: int, period_ns: int) -> int:
+    """After how many steps a window ends, so that it lasts two exchange periods: a power of two.
 
     Ranks exchange at different moments and keep two windows each: shorter ones would be gone before
-    all are there. Strides of ranks with different step times nest, so the longest is common to all.
+    all are there. Windows of ranks with different step times nest: where the longest of them end,
+    all do.
     """
-    stride = 1
-    while stride * WINDOW_STEPS * max(step_ns, 1) < 2 * period_ns:
-        stride *= 2
-    return stride
+    steps = 1
+    while steps * max(step_ns, 1) < 2 * period_ns:
+        steps *= 2
+    return steps
 
 
 class FirstCollective(NamedTuple):
@@ -87,9 +88,9 @@ class StepRow(NamedTuple):
 
 
 def summarize(
-    rows: Sequence[StepRow], *, rank: int, window: int, loss_ns: int, floor_ns: int
+    rows: Sequence[StepRow], *, rank: int, end: int, loss_ns: int, floor_ns: int
 ) -> WindowReport:
-    """The message of a finished window of at least one step."""
+    """The message of a finished window of at least one step; `end` is the step after its last."""
     work = sorted(row.work_ns for row in rows)
     delays = sorted(row.delay_ns for row in rows)
     entries = sorted(row.entry_ns for row in rows)
@@ -100,12 +101,10 @@ def summarize(
     firsts = sorted(row.first for row in rows if row.first) if alike else []
     return WindowReport(
         rank=rank,
-        window=window,
+        end=end,
         steps=len(rows),
         waits_known=len(waits),
-        work_low_ns=work[last // 10],
         work_ns=work[last // 2],
-        work_high_ns=work[(9 * last + 9) // 10],
         entry_low_ns=entries[last // 10],
         wait_ns=sum(waits) // len(waits) if waits else 0,
         delay_ns=delays[last // 2],
@@ -124,11 +123,9 @@ class Late(NamedTuple):
     """The rank that the others waited for in a window."""
 
     rank: int
-    window: int
     excess_ns: int  # its work above the median rank's, per step
     share: float  # the same as a share of the step
     waiting_ranks: int  # ranks that waited, or were blocked, at least half as long
-    always: bool = False  # in nearly every step of the window
 
 
 def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | None:
@@ -142,13 +139,10 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
     if not places:
         return None
     latest = max(places, key=lambda place: work[place])
-    slowest, others = reports[latest], [*reports[:latest], *reports[latest + 1 :]]
     excess_ns = int(max(lateness.excess(work)))
     waiting = sum(each >= excess_ns // 2 for i, each in enumerate(blocked) if i != latest)
-    usual_high_ns = sorted(report.work_high_ns for report in others)[len(others) // 2]
-    always = slowest.work_low_ns > usual_high_ns
-    share = excess_ns / slowest.step_ns
-    return Late(slowest.rank, slowest.window, excess_ns, share, waiting, always)
+    slowest = reports[latest]
+    return Late(slowest.rank, excess_ns, excess_ns / slowest.step_ns, waiting)
 
 
 def _blocked(reports: Sequence[WindowReport]) -> list[int]:
