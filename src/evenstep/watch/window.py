@@ -121,7 +121,8 @@ def rank_window(states: Sequence[Stepped]) -> RankWindow:
 
 
 def _window(steps: Array) -> Array:
-    """The latest steps of a rank that are told from."""
+    """The latest steps of a rank that are told from; its first holds what comes before the loop."""
+    steps = steps[int(len(steps) > 1 and not steps["first_step"][0]) :]
     recent = int(np.count_nonzero(steps["start_ns"] >= steps["end_ns"][-1] - WINDOW_NS))
     return steps[-min(max(recent, FEWEST_STEPS), WINDOW_STEPS) :]
 
