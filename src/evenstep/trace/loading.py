@@ -44,11 +44,16 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
         return load_store(root, attempt=attempt)
     trace = _assemble(read_spools(root, attempt))
     keep_recorded(trace)
-    if len(trace.of_kind(layout.Kind.STEP)):
+    steps = trace.of_kind(layout.Kind.STEP)
+    if not (steps.flags & int(layout.Flag.INFERRED)).all():
         return trace
-    trace, inferred = with_steps(trace)
-    trace.limits += [inferred] if inferred else []
-    return trace
+    found, inferred = with_steps(trace)  # all calls tell more than those up to a moment
+    if inferred:
+        found.limits.append(inferred)
+        found.summaries, found.summary_rank = trace.summaries[:0], trace.summary_rank[:0]
+        for info in found.ranks.values():
+            info.facts.pop("steps", None)  # as the rank took them
+    return found
 
 
 def _assemble(spools: Spools) -> Trace:

@@ -108,6 +108,7 @@ class Recorder:
         self.ident = self.words[Word.TRAINING] = _get_ident()
         self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
         self.after = 0  # the last record of the step before the running one
+        self.step_flags = 0  # of the records of steps that end from now on
         #: of the collector, in order; each goes to the step in which it began
         self.pauses: deque[tuple[int, int]] = deque(maxlen=STEP_COLLECTIVES)
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
@@ -241,7 +242,7 @@ class Recorder:
         closed = self.clock.end_step(now_ns)
         closed.seq = seq = self._put(
             closed.start_ns, now_ns, _STEP, 0, closed.number, peer=0, held_ns=held_ns,
-            payload=min(closed.samples, 0xFFFFFFFF),
+            payload=min(closed.samples, 0xFFFFFFFF), flags=self.step_flags,
         )  # fmt: skip
         closed.after, closed.upto = self.after, upto or seq
         self.after = closed.upto

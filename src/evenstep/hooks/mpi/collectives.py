@@ -15,7 +15,7 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi.calls import MpiCollective, both, measured
 from evenstep.hooks.mpi.groups import MpiGroups
 from evenstep.hooks.mpi.requests import Ticket
-from evenstep.hooks.mpi.steps import MpiSteps
+from evenstep.hooks.repeating import InferredSteps
 from evenstep.trace.spool.layout import NO_PEER, Flag, Op, Phase
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class MpiCollectives:
     """Records of collectives. `watch` is told of our own failures, and asked whether to look."""
 
     def __init__(
-        self, watch: Watch, recorder: Recorder, groups: MpiGroups, steps: MpiSteps
+        self, watch: Watch, recorder: Recorder, groups: MpiGroups, steps: InferredSteps
     ) -> None:
         self._watch = watch
         self._recorder = recorder

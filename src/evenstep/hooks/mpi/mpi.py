@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.collectives import MpiCollectives
-from evenstep.hooks.mpi.cycle import MESSAGE
 from evenstep.hooks.mpi.extension_types import Replacements
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.messages import MpiMessages
 from evenstep.hooks.mpi.methods import Enter, Methods
 from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
-from evenstep.hooks.mpi.steps import MpiSteps
+from evenstep.hooks.repeating import MESSAGE, InferredSteps
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class MpiHooks:
         self._agent = agent
         self._recorder = agent.recorder
         self.groups = MpiGroups(agent.spool, mpi)
-        self._steps = MpiSteps(agent)
+        self._steps = InferredSteps(agent, "MPI")
         self._collectives = MpiCollectives(self, agent.recorder, self.groups, self._steps)
         self._messages = MpiMessages(mpi, agent.recorder, self.groups)
         self.requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)

@@ -36,6 +36,10 @@ class Groups:
         known = self._known.get(group.group_name)
         return known if known is not None else self._meet(group)
 
+    def widths(self) -> dict[int, int]:
+        """How many ranks each has, by its index in the spool's table."""
+        return {state.index: len(state.ranks) for state in tuple(self._known.values())}
+
     def forget(self) -> None:
         """Groups may have been destroyed: let go of those torch no longer has."""
         names = self._distributed.distributed_c10d._world.pg_names

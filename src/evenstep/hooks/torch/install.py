@@ -7,6 +7,7 @@ from typing import Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch import mechanism
 from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.capture import CaptureGate
@@ -17,6 +18,7 @@ from evenstep.hooks.torch.groups import Groups, watch_groups
 from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.phases import PhaseHooks
+from evenstep.hooks.torch.steps import RepeatedSteps
 from evenstep.hooks.torch.thrift import BUDGET, Thrift
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import WINDOW_STEPS
@@ -30,7 +32,8 @@ class TorchHooks:
     """Collectives, phases and device times of this process.
 
     With a `session` they are seen by compiled kernels, and `groups` are a `NativeGroups`; else by
-    Python's own. `gate` is as in `pause_by`. `instead` says why nothing compiled is used.
+    Python's own. `gate` is as in `pause_by`. `instead` says why nothing compiled is used. `steps`
+    are told of calls while nothing else marks any.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class TorchHooks:
         gate: Callable[[], None] | None = None,
         session: Session | None = None,
         instead: str = "",
+        steps: InferredSteps | None = None,
     ) -> None:
         self._torch = torch
         self._recorder = recorder
@@ -58,7 +62,8 @@ class TorchHooks:
         if session is not None and isinstance(groups, NativeGroups):
             self._native = NativeKernels(session, recorder, self._observer.give_up)
             session.gate_by(gate)
-        self._phases = PhaseHooks(torch, recorder, on_step, on_failure)
+        self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
+        self._phases = PhaseHooks(torch, recorder, on_step, on_failure, self._optimizer_made)
         self._undo: list[Callable[[], None]] = []
         self._timers: dict[int, DeviceTimer] = {}
         self._gate: CaptureGate | None = None
@@ -90,7 +95,8 @@ class TorchHooks:
                 self._undo.append(gate.remove)
         look = None if self._native is None else self._native.look
         work_type = self._torch._C._distributed_c10d.Work
-        self._undo.append(self._observer.patch_wait(work_type, look))
+        then = None if self._repeated is None else self._repeated.waited
+        self._undo.append(self._observer.patch_wait(work_type, look, then))
         self._phases.install()
         self._undo.append(self._sites.remove)
         self._sites.begins(self._recorder.stack.step)
@@ -110,6 +116,7 @@ class TorchHooks:
         self._sites.begins(step)
         if self._native is None:
             spared = spared and self._observer.gate is None and not self._observer.messages
+            spared = spared and not (self._repeated and self._repeated.known)
             self._thrift.begins(step, spared=spared)
 
     def _say(self) -> None:
@@ -166,6 +173,11 @@ class TorchHooks:
             )
         unseen = list(self._kernels.unseen)
         return {"mechanism": DISPATCHER, "instead": instead, "unseen": unseen, "every": every}
+
+    def _optimizer_made(self) -> None:
+        """It will mark the steps."""
+        if self._repeated is not None:
+            self._repeated.leave()
 
     def _group_made(self, name: str) -> None:
         try:

@@ -235,11 +235,15 @@ class Observer:
         recorder.host_waited(enter_ns, now, ident=ident)
 
     def patch_wait(
-        self, work_type: Any, look: Callable[[], None] | None = None
+        self,
+        work_type: Any,
+        look: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
         """Replace `Work.wait`, so that a blocked thread is seen; returns how to restore it.
 
-        `look` is given where compiled kernels record (see `waited_natively`).
+        `look` is given where compiled kernels record (see `waited_natively`); `then` is called
+        after each wait.
         """
         original, cost = work_type.wait, self.recorder.event_cost
 
@@ -263,6 +267,8 @@ class Observer:
                         self.waited(work, enter_ns, failed=failed)
                     else:
                         self.waited_natively(look, enter_ns)
+                    if then is not None:
+                        then()
                     self.recorder.events += 1
                     if began_ns:
                         cost.add(thread_time_ns() - began_ns)

@@ -29,7 +29,8 @@ class PhaseHooks:
     """Reports input, forward, backward, optimizer, checkpoint and evaluation to a `StepClock`.
 
     `on_step` is called when the marking optimizer has finished, on the training thread, with the
-    time; it may sleep (pacing). `on_failure` is told once when our own code has failed.
+    time; it may sleep (pacing). `on_optimizer` is called when one is made, `on_failure` once when
+    our own code has failed.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class PhaseHooks:
         recorder: Recorder,
         on_step: Callable[[int], None],
         on_failure: Callable[[Exception], None],
+        on_optimizer: Callable[[], None] = lambda: None,
     ) -> None:
         self.armed = True
         self.clock = recorder.clock
@@ -46,6 +48,7 @@ class PhaseHooks:
         self._ident = recorder.ident
         self._on_step = on_step
         self._on_failure = on_failure
+        self._on_optimizer = on_optimizer
         self._undo: list[Callable[[], None]] = []
         self._marking: Callable[[], Any] | None = None  # weak reference to the marking optimizer
         self._stepping: list[tuple[FrameType, Any]] = []  # calls of `step`, the outermost first
@@ -79,6 +82,7 @@ class PhaseHooks:
 
     def _optimizers(self) -> None:
         from torch.optim.optimizer import (
+            Optimizer,
             register_optimizer_step_post_hook,
             register_optimizer_step_pre_hook,
         )
@@ -86,6 +90,7 @@ class PhaseHooks:
         before = register_optimizer_step_pre_hook(self._optimizer_in)
         after = register_optimizer_step_post_hook(self._optimizer_out)
         self._undo += [before.remove, after.remove]
+        self._before(Optimizer, "__init__", lambda _: self._on_optimizer())
 
     def _loaders(self) -> None:
         from torch.utils.data import dataloader

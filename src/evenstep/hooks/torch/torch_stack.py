@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.stacks import Hooks, RankInWorld
+from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.wrapping import Wrapped
+from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
     from evenstep.agent.recording.shared import Compiled
@@ -91,6 +93,7 @@ class TorchStack:
             gate=agent.gate,
             session=session,
             instead=self._instead,
+            steps=InferredSteps(agent, "torch", int(Flag.INFERRED)),
         )
 
     def store(self) -> Any:

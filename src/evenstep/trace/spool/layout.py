@@ -92,6 +92,7 @@ RECORD_FIELDS: tuple[tuple[str, str], ...] = (
 WORD_ENTER, WORD_EXIT, WORD_DEVICE_ENTER, WORD_DEVICE_EXIT = 1, 2, 3, 4
 WORD_HELD, WORD_GROUP_SEQ, WORD_BYTES_IN, WORD_BYTES_OUT = 5, 6, 7, 8
 WORD_STEP, WORD_PARENT = 9, 10  # each in the low half
+WORD_THREAD = 11  # in its lowest two bytes
 WORD_KIND = 12  # the highest two bytes are the operation and the kind, the low half the peer
 HALF_NAME, HALF_FLAGS = 46, 47  # bytes 92 and 94
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.errors import EvenstepError
-from evenstep.hooks.mpi.cycle import MESSAGE, Cycle
 from evenstep.hooks.mpi.pmpi.communicators import Communicator, communicators
+from evenstep.hooks.repeating import MESSAGE, Cycle
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.hooks.mpi.cycle import FEWEST_CALLS, FEWEST_MESSAGES, MESSAGE, Cycle, repetition
+from evenstep.hooks.repeating import FEWEST_CALLS, FEWEST_MESSAGES, MESSAGE, Cycle, repetition
 
 WIDTH = 4
 

@@ -1,0 +1,263 @@
+"""Steps of a program that marks none: what it communicates repeats, and a repetition is a step.
+
+`Cycle` is pure: signatures of calls in, ends of steps out. A signature is equal on every member of
+a group (group, operation, size, root), so ranks that take part in the same collectives agree on
+their steps without a word. Only calls of the widest group count, messages only where nothing else
+is met. `InferredSteps` tells the agent: while the repetition is not known yet, the rank is in step
+0 and every call is remembered; once it is, the steps so far are cut out of what was recorded, and
+the next ones end as they happen.
+
+Two things it cannot know. A loop of equal calls inside the real step (the same all-reduce for each
+of forty layers) looks like forty steps. And a step may seem to begin a call or two early where what
+was done once before the loop ends like the loop's own body.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenstep.agent.stacks import ObservedRank
+
+FEWEST_CALLS = 32  # before a repetition is looked for: an inner loop is found out by then
+FEWEST_MESSAGES = 256
+REPEATS = 4  # times that something has to come to be a step
+LEAST_REPEATS = 3  # the same at the end of the trace, where no more will come
+LONGEST = 8192  # calls remembered while nothing repeats; then they are let go
+MESSAGE = 0  # width of a message: below that of any group
+_WORD_STEP = 9  # of a record: the step in its low half, the group in its high one
+
+
+class Cycle:
+    """Learns the repetition, then tells at which calls steps end.
+
+    While it learns, every call is kept with what its owner gave for it. Once it knows, a step ends
+    at the `_times`-th coming of `_last` since `_first`, so calls that come in between now and then
+    (an evaluation, a checkpoint) lengthen a step and change nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.known = False
+        self.period = 0  # calls of a step
+        self._width = -1
+        self._seen: list[Hashable] = []
+        self._given: list[Any] = []
+        self._due = FEWEST_CALLS
+        self._first: Hashable = None  # begins the repetition, where it comes but once in it
+        self._last: Hashable = None
+        self._times = 1
+        self._count = 0
+        self._idle = 0  # calls since the last end
+
+    def ends(self, width: int, signature: Hashable) -> bool:
+        """Whether a step ends with this call; for when the repetition is known."""
+        if width < self._width:
+            return False
+        if signature == self._first:
+            self._count = 0
+        self._count += signature == self._last
+        self._idle += 1
+        if self._count >= self._times:
+            self._count = self._idle = 0
+            return True
+        if self._idle > REPEATS * self.period + FEWEST_CALLS:  # the program does something else now
+            self.forget()
+        return False
+
+    def learn(self, width: int, signature: Hashable, given: Any) -> list[list[Any]]:
+        """Take one more call, for when the repetition is not known.
+
+        Returns the steps so far once it is: what was given for the calls of each, the calls before
+        the first repetition as a step of their own, and last (perhaps empty) the one still open.
+        """
+        if width < self._width:
+            return []
+        if width > self._width:
+            self.forget()
+            self._width = width
+            self._due = FEWEST_MESSAGES if width == MESSAGE else FEWEST_CALLS
+        self._seen.append(signature)
+        self._given.append(given)
+        return self._look(REPEATS) if len(self._seen) >= self._due else []
+
+    def conclude(self) -> list[list[Any]]:
+        """The same at the end of the trace, with as few repetitions as there are."""
+        return [] if self.known else self._look(LEAST_REPEATS)
+
+    def forget(self) -> None:
+        """Begin to learn anew."""
+        self.known = False
+        self._width = -1
+        self._seen, self._given = [], []
+        self._due = FEWEST_CALLS
+
+    def _look(self, repeats: int) -> list[list[Any]]:
+        seen = self._seen
+        start, period = repetition(seen, repeats)
+        if not period:
+            self._due = len(seen) + max(8, len(seen) // 4)
+            if len(seen) > LONGEST:
+                self.forget()
+            return []
+        unit = seen[start : start + period]
+        self.known, self.period = True, period
+        self._last, self._times = unit[-1], unit.count(unit[-1])
+        alone = unit.count(unit[0]) == 1 and unit[0] != unit[-1]
+        self._first = unit[0] if alone else None
+        edges = [*range(start, len(seen) + 1, period)]
+        if start:
+            edges.insert(0, 0)
+        steps = [self._given[i:j] for i, j in zip(edges, [*edges[1:], len(seen)], strict=True)]
+        self._idle = len(seen) - edges[-1]
+        self._count = seen[edges[-1] :].count(self._last)
+        self._seen, self._given = [], []
+        return steps
+
+
+def repetition(seen: list[Hashable], repeats: int) -> tuple[int, int]:
+    """(start, period) of the shortest repetition that the sequence ends with; period 0 for none.
+
+    It has to come `repeats` times and to make up half of all that was seen.
+    """
+    length = len(seen)
+    for period in range(1, length // repeats + 1):
+        start = length - period
+        while start and seen[start - 1] == seen[start - 1 + period]:
+            start -= 1
+        if length - start >= max(repeats * period, length / 2):
+            return start, period
+    return 0, 0
+
+
+class StepCall:
+    """A call that may end a step: its record and, once it has ended, all that was used by then."""
+
+    __slots__ = ("end_ns", "leaf_ns", "seq", "standing")
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.end_ns = 0  # 0: it has not ended yet
+        self.leaf_ns: Sequence[int] = ()
+        self.standing: Any = None  # the kernel's counters
+
+
+class InferredSteps:
+    """Tells the agent where steps end. Lives on the training thread.
+
+    `calls` names what repeats, for the trace; `flags` are those of the records of such steps.
+    """
+
+    def __init__(self, agent: ObservedRank, calls: str, flags: int = 0) -> None:
+        self._agent = agent
+        self._named, self._flags = calls, flags
+        self._recorder = agent.recorder
+        self._cycle = Cycle()
+        self._calls: dict[int, StepCall] = {}  # of those remembered, the ones that have not ended
+        self._learnt: list[list[StepCall]] = []  # steps to be cut out at the next opportunity
+        self._ending = 0  # the record whose end is the step's
+        self._step = agent.recorder.stack.step  # as we left it
+        self.off = False
+
+    def entered(self, seq: int, width: int, signature: Hashable, enter_ns: int) -> None:
+        """A call of the training thread was recorded."""
+        recorder = self._recorder
+        if self.off or recorder.clock.manual or recorder.stack.step != self._step:
+            self.leave()
+            return
+        if self._ending:  # nobody has waited for it: it ends with what comes next
+            self._end(enter_ns)
+        cycle = self._cycle
+        if cycle.known:
+            if cycle.ends(width, signature):
+                self._ending = seq
+            return
+        call = self._calls[seq] = StepCall(seq)
+        self._learnt = cycle.learn(width, signature, call)
+
+    def left(self, seq: int, exit_ns: int) -> None:
+        """It has ended, for the thread that waited for it."""
+        if self.off:
+            return
+        if self._calls:
+            call = self._calls.pop(seq, None)
+            if call is not None:
+                self._note(call, exit_ns)
+        if self._learnt:
+            self._cut_out(self._learnt)
+        if seq == self._ending:
+            self._end(exit_ns)
+
+    def conclude(self) -> None:
+        """The trace ends: cut out what can be told now."""
+        recorder = self._recorder
+        if not (self.off or recorder.clock.manual or recorder.stack.step != self._step):
+            self._cut_out(self._cycle.conclude())
+        self.leave()
+
+    @property
+    def known(self) -> bool:
+        """Whether steps end by what repeats."""
+        return self._cycle.known
+
+    def leave(self) -> None:
+        """Somebody else marks the steps: from now on, only they do."""
+        if not self.off:
+            self.off = True
+            self._recorder.step_flags = 0
+            self._calls.clear()
+            self._cycle.forget()
+
+    def _end(self, now_ns: int) -> None:
+        self._ending = 0
+        self._agent.end_step(now_ns)
+        self._step = self._recorder.stack.step
+
+    def _note(self, call: StepCall, exit_ns: int) -> None:
+        call.end_ns, call.standing = exit_ns, self._agent.standing()
+        call.leaf_ns = tuple(self._recorder.stack.leaf_ns)
+
+    # -- after the fact --------------------------------------------------------------------------
+
+    def _cut_out(self, steps: list[list[StepCall]]) -> None:
+        """Close the steps that are over; the last of the list is still open."""
+        self._learnt = []
+        if not steps:
+            return
+        self._recorder.step_flags = self._flags
+        self._calls.clear()
+        if not steps[-1] and not steps[-2][-1].end_ns:  # ends with the call that is under way
+            self._ending = steps[-2][-1].seq
+            steps = steps[:-1]
+        ended = [step[-1] for step in steps[:-1] if step[-1].end_ns]
+        recorder, spool = self._recorder, self._recorder.spool
+        first, last = steps[0][0].seq, (steps[-1] or steps[-2])[-1].seq
+        base, leaf = recorder.stack.step, recorder.stack.leaf_ns
+        before: Sequence[int] = [0] * len(leaf)
+        for call in ended:
+            recorder.stack.leaf_ns = _less(call.leaf_ns, before)
+            self._agent.end_past_step(call.end_ns, call.standing, call.seq)
+            before = call.leaf_ns
+        recorder.stack.leaf_ns = _less(leaf, before)
+        ends = [call.end_ns for call in ended]
+        for seq in range(first, last + 1):
+            times = spool.times(seq)
+            if times is not None:
+                word = spool.words[spool.word_of(seq) + _WORD_STEP] >> 32 << 32
+                spool.patch(seq, _WORD_STEP, word | (base + bisect_left(ends, times[0])))
+        self._step = recorder.stack.step
+        self._say()
+
+    def _say(self) -> None:
+        calls = self._cycle.period
+        word = "call comes" if calls == 1 else "calls come"
+        self._recorder.spool.add_fact(
+            "steps",
+            f"nothing marks them (evenstep.step() would): {calls} {self._named} {word} again and "
+            "again, and each time was taken as a step",
+        )
+
+
+def _less(values: Sequence[int], others: Sequence[int]) -> list[int]:
+    return [value - other for value, other in zip(values, others, strict=True)]
