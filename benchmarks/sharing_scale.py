@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.measure import Row
 from benchmarks.ranks import environment
+from evenstep.agent.exchange.messages import StepRow, summarize
 from evenstep.agent.exchange.node_store import JobStore, SpokenFor, Spokesman
 from evenstep.agent.exchange.sharing import Sharing, gathers_by_node
-from evenstep.agent.exchange.windows import StepRow, summarize
 
 COMMAND = "python -m benchmarks sharing_scale"
 LOCAL = 8
@@ -145,7 +145,7 @@ class _Simulated:
 def _report(rank: int, window: int, *, late: bool) -> Any:
     work = STEP_NS - 20_000_000 * (not late)
     row = StepRow(STEP_NS, work, STEP_NS - work, 0, work)
-    return summarize([row] * 16, rank=rank, window=window, loss_ns=0, floor_ns=0)
+    return summarize([row] * 16, rank=rank, end=16 * window)
 
 
 def _connections(pid: int) -> int:

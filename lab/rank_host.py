@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import Any
 
 from evenstep.agent.actions.link import LinkToken
-from evenstep.agent.exchange.orders import Orders
+from evenstep.agent.exchange.messages import Orders
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.collector import PauseWatch
 from evenstep.agent.recording.entries import GroupState

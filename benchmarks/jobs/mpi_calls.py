@@ -23,7 +23,7 @@ import numpy as np
 from mpi4py import MPI
 
 import evenstep
-from evenstep.hooks.mpi.extension_types import Replacements
+from evenstep.hooks.mpi.methods import Replacements
 
 CHUNK = 16  # more equal calls in a row would each be taken for a step
 LEARNT = 16  # chunks until what repeats is known, and a few more

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import evenstep
-from evenstep.agent.recording.shared import Word
+from evenstep.agent.recording.phases import Word
 from evenstep.attachment import agent
 from evenstep.hooks.torch import thrift
 

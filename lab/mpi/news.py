@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.agent.exchange.orders import Orders
+from evenstep.agent.exchange.messages import Orders
 from evenstep.pacing import Plan, Slowest
 
 _SILENT = -np.inf

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from evenstep.agent.exchange.live import KEPT, LiveView
-from evenstep.agent.exchange.windows import StepRow, latest_rank, summarize
+from evenstep.agent.exchange.messages import StepRow, latest_rank, summarize
 from evenstep.lateness import FEWEST
 from tests.agent.test_sharing import report
 
@@ -24,7 +24,7 @@ def windows(works, *, steps=1):
     for number, shares in enumerate(works, start=1):
         rows = ([StepRow(STEP_NS, int(own * STEP_NS), STEP_NS - int(own * STEP_NS), 0, 0)] * steps
                 for own in shares)  # fmt: skip
-        yield [summarize(each, rank=rank, end=number * steps, loss_ns=0, floor_ns=0)
+        yield [summarize(each, rank=rank, end=number * steps)
                for rank, each in enumerate(rows)]  # fmt: skip
 
 

@@ -3,8 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent.exchange.orders import MOST_BYTES, Orders, SharedFloor, floor_of, slowest_of
-from evenstep.agent.exchange.windows import FirstCollective, StepRow, summarize
+from evenstep.agent.exchange.messages import (
+    MOST_BYTES,
+    FirstCollective,
+    Orders,
+    SharedFloor,
+    StepRow,
+    floor_of,
+    slowest_of,
+    summarize,
+)
 from evenstep.pacing import Plan, Slowest
 
 SIGNED = st.integers(-(2**63), 2**63 - 1)
@@ -24,7 +32,7 @@ ORDERS = st.builds(
 
 
 def report(rows):
-    return summarize(rows, rank=0, end=48, loss_ns=0, floor_ns=0)
+    return summarize(rows, rank=0, end=48)
 
 
 @given(ORDERS)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from evenstep.agent.exchange.orders import Orders
+from evenstep.agent.exchange.messages import Orders, StepRow, WindowReport, summarize
 from evenstep.agent.exchange.sharing import PATIENCE, Sharing
-from evenstep.agent.exchange.windows import StepRow, WindowReport, summarize
 from evenstep.pacing import Plan, Slowest
 
 MS = 1_000_000
@@ -65,7 +64,7 @@ def report(rank, end, late=False, step_ms=100):
     step = step_ms * MS
     work = step * 9 // 10 if late else step // 2
     rows = [StepRow(step, work, step - work, 0, work)] * min(max(end, 1), 16)
-    return summarize(rows, rank=rank, end=end, loss_ns=0, floor_ns=0)
+    return summarize(rows, rank=rank, end=end)
 
 
 def test_rank_0_learns_of_every_window_who_is_late():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.agent.exchange.windows import (
+from evenstep.agent.exchange.messages import (
     MESSAGE_BYTES,
     VERSION,
     StepRow,
@@ -30,7 +30,7 @@ def report(rank, *, work, step=100, wait=None):
     """A window of steps of `step` ms; who works less waits for the rest unless told otherwise."""
     wait = step - work if wait is None else wait
     rows = [StepRow(step * MS, work * MS, wait * MS, 0, work * MS)] * 16
-    return summarize(rows, rank=rank, end=64, loss_ns=0, floor_ns=0)
+    return summarize(rows, rank=rank, end=64)
 
 
 @given(REPORTS)
@@ -52,7 +52,7 @@ def test_a_message_of_another_version_is_none():
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=16))
 def test_quantiles_are_values_that_occurred_in_order(works):
     rows = [StepRow(10**9, work, None, work, work) for work in works]
-    made = summarize(rows, rank=0, end=64, loss_ns=0, floor_ns=0)
+    made = summarize(rows, rank=0, end=64)
     ordered = sorted(works)
     assert made.work_ns == ordered[(len(works) - 1) // 2]
     assert ordered[0] <= made.entry_low_ns <= made.work_ns <= ordered[-1]
@@ -61,7 +61,7 @@ def test_quantiles_are_values_that_occurred_in_order(works):
 
 def test_the_mean_wait_is_of_the_steps_where_it_could_be_told():
     rows = [StepRow(9, 1, wait, 0, 1) for wait in (10, None, 20)]
-    made = summarize(rows, rank=0, end=64, loss_ns=0, floor_ns=0)
+    made = summarize(rows, rank=0, end=64)
     assert (made.wait_ns, made.waits_known) == (15, 2)
 
 

@@ -312,16 +312,14 @@ def _scenario(path: Path) -> object:
 
 
 def _messages(path: Path) -> object:
-    from evenstep.agent.exchange.orders import Orders
-    from evenstep.agent.exchange.windows import WindowReport
+    from evenstep.agent.exchange.messages import Orders, WindowReport
 
     data = path.read_bytes()
     return Orders.unpack(data), WindowReport.unpack(data)
 
 
 def _message_seeds() -> list[bytes]:
-    from evenstep.agent.exchange.orders import Orders, SharedFloor
-    from evenstep.agent.exchange.windows import WindowReport
+    from evenstep.agent.exchange.messages import Orders, SharedFloor, WindowReport
 
     report = WindowReport(0, 1, 16, 16, *range(1, 15)).pack()
     return [report, Orders(floor=SharedFloor(1, 2, 3, 4)).pack()]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from evenstep.agent.recording.entries import GroupState
 from evenstep.hooks.torch import device
-from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.observer import Observer
+from evenstep.hooks.torch.stream_delay import CaptureGate
 from evenstep.trace.spool.layout import (
     WORD_DEVICE_ENTER,
     WORD_DEVICE_EXIT,

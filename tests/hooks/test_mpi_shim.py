@@ -14,8 +14,7 @@ import pytest
 import evenstep
 from evenstep.errors import UsageError
 from evenstep.hooks.mpi.pmpi import build, collect
-from evenstep.hooks.mpi.pmpi.collect import CALL
-from evenstep.hooks.mpi.pmpi.communicators import communicators
+from evenstep.hooks.mpi.pmpi.collect import CALL, communicators
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import matched
 from tests.hooks.conftest import lateness_ns

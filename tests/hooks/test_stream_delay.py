@@ -2,9 +2,14 @@
 
 import pytest
 
-from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
-from evenstep.hooks.torch.stream_delay import CALIBRATIONS, LEAST_NS, MOST_PENDING, StreamDelay
+from evenstep.hooks.torch.stream_delay import (
+    CALIBRATIONS,
+    LEAST_NS,
+    MOST_PENDING,
+    CaptureGate,
+    StreamDelay,
+)
 from evenstep.trace.spool.layout import WORD_HELD, Kind
 from tests.hooks.fake_cuda import FakeCuda, FakeGraph
 

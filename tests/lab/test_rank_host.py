@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from evenstep.agent.exchange.orders import Orders
+from evenstep.agent.exchange.messages import Orders
 from evenstep.pacing import Slowest
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder

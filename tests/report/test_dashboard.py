@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from evenstep.agent.exchange.windows import WindowReport
+from evenstep.agent.exchange.messages import WindowReport
 from evenstep.export.prometheus_metrics import Families, Live, of_diagnosis, of_live, of_spools
 from evenstep.trace.reader import read_spool
 from tests.report.test_prometheus import DASHBOARD

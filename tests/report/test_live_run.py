@@ -8,7 +8,7 @@ import pytest
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
-from evenstep.watch.window import WINDOW_STEPS, rank_window
+from evenstep.watch.window import WINDOW_STEPS
 from tests.report.live_ranks import MS, LiveRank, job
 
 DEAD_PID = 2**22 + 1  # above the kernel's largest (proc(5): pid_max is at most 2^22)
@@ -25,7 +25,7 @@ class Watched:
     def look(self, after_s=1.0):
         self.now += after_s
         self.run.refresh()
-        window = rank_window(self.run.states)
+        window = self.run.window()
         found = live_findings(self.run, window)
         shown = frame(self.run, found, window)
         self.journal.note(found, shown.step)

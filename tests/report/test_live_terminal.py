@@ -8,7 +8,6 @@ from evenstep.watch.findings import Journal, LiveFinding, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
 from evenstep.watch.terminal import View, lines, sparkline, status_line
-from evenstep.watch.window import rank_window
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 
@@ -18,7 +17,7 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 def shown(run, **view):
     live, journal = LiveRun(run), Journal()
     live.refresh()
-    window = rank_window(live.states)
+    window = live.window()
     found = live_findings(live, window)
     seen = frame(live, found, window)
     journal.note(found, seen.step)
@@ -70,7 +69,7 @@ def test_what_a_trace_contains_moves_no_cursor(tmp_path):
 def test_a_status_is_one_line(run):
     live = LiveRun(run)
     live.refresh()
-    window = rank_window(live.states)
+    window = live.window()
     seen = frame(live, live_findings(live, window), window)
     assert status_line(seen).startswith("step 39 · 100 ms · Rank 3 is late")
 

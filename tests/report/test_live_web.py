@@ -12,7 +12,6 @@ from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
 from evenstep.watch.web import LiveServer, tunnel_command
-from evenstep.watch.window import rank_window
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 
@@ -29,7 +28,7 @@ def server():
 def picture(run):
     live = LiveRun(run)
     live.refresh()
-    window = rank_window(live.states)
+    window = live.window()
     return frame(live, live_findings(live, window), window).to_json() | {"past": []}
 
 

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 import msgspec
 import pytest
 
-from evenstep.agent.exchange.windows import WindowReport
+from evenstep.agent.exchange.messages import WindowReport
 from evenstep.cli import files
 from evenstep.errors import UsageError
 from evenstep.export.prometheus import exposition, running, server

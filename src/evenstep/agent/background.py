@@ -11,9 +11,9 @@ from typing import Any
 
 from evenstep.agent.control import Control
 from evenstep.agent.exchange.live import LiveView
+from evenstep.agent.exchange.messages import Late, WindowReport
 from evenstep.agent.exchange.node_store import SpokenFor, Spokesman, place_of
 from evenstep.agent.exchange.sharing import Sharing, gathers_by_node
-from evenstep.agent.exchange.windows import Late, WindowReport
 from evenstep.agent.notes import LONGEST, Notes
 from evenstep.agent.pulse.alarm import Alarm
 from evenstep.agent.pulse.vigil import Standstill

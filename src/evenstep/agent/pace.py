@@ -6,8 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from evenstep.agent.exchange.orders import Orders, SharedFloor
-from evenstep.agent.exchange.windows import FirstCollective, StepRow
+from evenstep.agent.exchange.messages import FirstCollective, Orders, SharedFloor, StepRow
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.pacing import Decision, Pacer, Plan, Slowest, StepObservation

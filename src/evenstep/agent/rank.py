@@ -28,8 +28,8 @@ from evenstep.agent.pace import PaceHost
 from evenstep.agent.pulse.heartbeat import Heartbeat
 from evenstep.agent.pulse.vigil import Vigil
 from evenstep.agent.recording.collector import PauseWatch, signal_behind
+from evenstep.agent.recording.phases import Compiled
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.agent.recording.shared import Compiled
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.selection import whereabouts
 from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined

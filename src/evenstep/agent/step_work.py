@@ -10,8 +10,8 @@ import threading
 import time
 from collections import deque
 
+from evenstep.agent.exchange.messages import StepRow, summarize
 from evenstep.agent.exchange.sharing import Sharing
-from evenstep.agent.exchange.windows import StepRow, summarize
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
@@ -52,7 +52,6 @@ class StepWork:
         self._working = threading.Lock()  # of `through`: never waited for while training
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._decision = Decision(0, Reason.LEARNING)
-        self._floor_ns = 0  # of the step's first collective, as last known
 
     @property
     def step_ns(self) -> int:
@@ -101,10 +100,9 @@ class StepWork:
             closed.samples = self._samples_per_step
         recorder.settle(closed, used(self._standing, standing))
         self._standing = standing
-        row, wait, self._decision = self._pace.after_step(closed)
+        row, _, self._decision = self._pace.after_step(closed)
         if self._decision.plan is not None and sharing is not None:
             sharing.publish(self._decision.plan)
-        self._floor_ns = wait.floor_lower_ns or self._floor_ns
         recorder.store_summary(closed)
         self._rows.append(row)
         if sharing is not None:
@@ -118,12 +116,4 @@ class StepWork:
         usual_ns = sorted(row.step_ns for row in rows)[len(rows) // 2]
         steps = sharing.window_steps(usual_ns)
         if end % steps == 0:
-            sharing.post(
-                summarize(
-                    rows[-steps:],
-                    rank=self._rank,
-                    end=end,
-                    loss_ns=self._pace.pacer.account.booked_ns,
-                    floor_ns=self._floor_ns,
-                )
-            )
+            sharing.post(summarize(rows[-steps:], rank=self._rank, end=end))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from evenstep.agent import arming
 from evenstep.agent.rank import Agent, pacer_settings
-from evenstep.agent.recording.shared import Compiled
+from evenstep.agent.recording.phases import Compiled
 from evenstep.agent.settings import config as configuration
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.selection import whereabouts

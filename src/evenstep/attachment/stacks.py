@@ -33,7 +33,7 @@ def _mpi_stack() -> Stack:
 
 
 def _jax_stack() -> Stack:
-    from evenstep.hooks.jax.stack import JaxStack
+    from evenstep.hooks.jax.jax import JaxStack
 
     return JaxStack(sys.modules["jax"])
 

@@ -83,8 +83,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _run_id(run: LiveRun, folder: Path) -> str:
     """The name the ranks know the run by."""
-    for state in run.states:
-        return str(state.tail.identity.get("run_id", ""))
+    if run.states:
+        return run.run_id
     raise TraceError(f"no rank has begun in {folder}; give the folder of a run that has")
 
 
@@ -106,13 +106,13 @@ def _wish(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Settin
 
 def _paces(run: LiveRun) -> dict[int, dict[str, Any]]:
     """What each rank says of how it is paced."""
-    facts = {state.rank: state.tail.facts.get("pace") for state in run.states}
+    facts = {state.rank: state.facts.get("pace") for state in run.states}
     return {rank: dict(pace) for rank, pace in facts.items() if isinstance(pace, Mapping)}
 
 
 def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]:
     """How pacing stands on every rank that says so."""
-    facts = {state.rank: state.tail.facts for state in run.states}
+    facts = {state.rank: state.facts for state in run.states}
     known = _paces(run)
     followed = [r for r, pace in known.items() if asked and pace.get("request") == asked.number]
     return {

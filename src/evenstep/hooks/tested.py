@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from evenstep.agent.stacks import ObservedRank
+
+log = logging.getLogger("evenstep")
 
 
 class Tested(NamedTuple):
@@ -21,6 +27,13 @@ class Tested(NamedTuple):
             f"found {self.package} {found}, but its callback was tested with {tested}: check that "
             "steps and phases look right"
         )
+
+    def check(self, found: str, agent: ObservedRank) -> None:
+        """Say of a version that is not among them what there is to say, once for the job."""
+        if outside := self.outside(found):
+            agent.spool.add_fact("stack", outside)
+            if agent.identity.rank == 0:
+                log.warning("evenstep: %s", outside)
 
 
 def _ordered(version: str) -> tuple[int, ...]:

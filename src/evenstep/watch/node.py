@@ -78,24 +78,11 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRank:
-    """A rank as its node tells of it."""
-
-    rank: int
-    host: str
-    facts: Mapping[str, Any]
-    closed: bool
-    gone: bool
-    silent_s: float
-    inside: Inside | None
-
-
-@dataclass(frozen=True, slots=True)
 class NodeNews:
     """One node at one moment."""
 
     head: Head
-    states: Sequence[NodeRank]
+    states: Sequence[SeenRank]
     window: RankWindow
     steps: StepTable
 
@@ -204,7 +191,7 @@ def _first(facts: Sequence[Mapping[str, Any]], name: str) -> str:
     return next((str(each[name])[:512] for each in facts if name in each), "")
 
 
-def _state(row: Any, head: Head) -> NodeRank:
+def _state(row: Any, head: Head) -> SeenRank:
     bits, pace = int(row["state"]), int(row["pace"])
     facts: dict[str, Any] = {}
     if 0 <= pace < len(head.paces):
@@ -218,7 +205,7 @@ def _state(row: Any, head: Head) -> NodeRank:
         inside = Inside(
             row["op"].decode(errors="replace"), int(row["group_seq"]), int(row["enter_ns"])
         )
-    return NodeRank(
+    return SeenRank(
         rank=int(row["rank"]),
         host=head.node,
         facts=facts,

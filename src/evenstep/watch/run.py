@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.trace.spool.folder import RunFolder, read_facts
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch.spool import Inside, SpoolTail
-from evenstep.watch.window import RankWindow, StepTable, rank_window, step_table
+from evenstep.watch.window import NO_STEPS, Array, RankWindow, StepTable, rank_window, step_table
 
 SILENT_S = 10.0  # without a step for so long, and so many steps, a rank is asked what it is in
 SILENT_STEPS = 20
@@ -24,118 +24,83 @@ GONE_S = 3.0  # after so long without a step it is asked whether the process exi
 MOST_ASKED = 64  # silent ranks asked in one look
 
 
-class SeenRank(Protocol):
-    """What the live view is told of a rank."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def silent_s(self) -> float: ...
-    @property
-    def inside(self) -> Inside | None: ...
-    @property
-    def gone(self) -> bool: ...
-
-
-class FollowedRun(Protocol):
-    """A run that is followed, by whatever way."""
-
-    attempts: int
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def attempt(self) -> int | None: ...
-    @property
-    def world(self) -> int: ...
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def states(self) -> Sequence[SeenRank]: ...
-    @property
-    def orders(self) -> Mapping[str, Any]: ...
-    @property
-    def unheard(self) -> Mapping[str, float]: ...
-
-    def refresh(self) -> None: ...
-    def window(self) -> RankWindow: ...
-    def step_table(self) -> StepTable: ...
-
-
 @dataclass(slots=True)
-class RankState:
+class SeenRank:
     """A rank as it was at the last look."""
 
-    tail: SpoolTail
-    heard_s: float  # when a step was last seen to end, by the watcher's clock
-    silent_s: float = 0.0  # how long ago that is; 0 while steps come as they should
+    rank: int
+    host: str  # the machine it runs on
+    facts: Mapping[str, Any]  # what it has said of itself so far
+    closed: bool = False  # it has ended its trace itself
+    silent_s: float = 0.0  # since when no step was seen to end; 0 while they come as they should
     inside: Inside | None = None  # while it is silent
     gone: bool = False  # its process does not exist any more and it never closed its trace
 
-    @property
-    def rank(self) -> int:
-        """Its global rank."""
-        return int(self.tail.identity["rank"])
-
-    @property
-    def host(self) -> str:
-        """The machine it runs on."""
-        return str(self.tail.identity.get("hostname", ""))
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the rank has said of itself so far."""
-        return self.tail.facts
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended its trace itself."""
-        return self.tail.closed
-
 
 @dataclass(slots=True)
-class LiveRun:
-    """The run in a folder; `refresh` looks again. The folder need not exist yet."""
+class FollowedRun:
+    """A run that is followed, by whatever way; `refresh` looks again. It need not exist yet."""
 
     path: Path
     clock: Callable[[], float] = time.monotonic
     attempt: int | None = None
     attempts: int = 0
-    states: list[RankState] = field(default_factory=list)  # of the attempt, by rank
-    orders: dict[str, Any] = field(default_factory=dict)  # what `evenstep ctl` last asked for
-    here: bool = False  # follow the ranks of this machine alone
-    _tails: dict[str, SpoolTail] = field(default_factory=dict)
-    _known: dict[str, RankState] = field(default_factory=dict)
-    _foreign: set[str] = field(default_factory=set)  # spools of other machines, where `here`
-
-    @property
-    def world(self) -> int:
-        """Ranks the attempt has, by what they say of it; 0 before the first."""
-        return max((int(s.tail.identity.get("world", 1)) for s in self.states), default=0)
+    world: int = 0  # ranks the attempt has, by what they say of it; 0 before the first
+    states: Sequence[SeenRank] = ()  # of the attempt, by rank
+    orders: Mapping[str, Any] = field(default_factory=dict)  # what `evenstep ctl` last asked for
+    unheard: Mapping[str, float] = field(default_factory=dict)  # nodes, for how many seconds
 
     @property
     def ended(self) -> bool:
         """Whether every rank of the attempt has closed its trace."""
-        return 0 < self.world <= len(self.states) and all(s.tail.closed for s in self.states)
+        return 0 < self.world <= len(self.states) and all(state.closed for state in self.states)
 
-    @property
-    def unheard(self) -> Mapping[str, float]:
-        """Nodes that nothing is heard of: every spool is looked at here."""
-        return {}
+    def refresh(self) -> None:
+        """Look again: new attempts, new ranks, new steps."""
 
     def window(self) -> RankWindow:
         """The latest steps of each rank."""
-        return rank_window(self.states)
+        return rank_window({})
 
     def step_table(self) -> StepTable:
         """The latest steps."""
-        return step_table(self.states)
+        return NO_STEPS
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A rank and the spool it is seen through."""
+
+    tail: SpoolTail
+    seen: SeenRank
+    heard_s: float  # when a step was last seen to end, by the watcher's clock
+
+
+@dataclass(slots=True)
+class LiveRun(FollowedRun):
+    """The run in a folder, by its spools."""
+
+    here: bool = False  # follow the ranks of this machine alone
+    _tails: dict[str, SpoolTail] = field(default_factory=dict)
+    _known: dict[str, _Followed] = field(default_factory=dict)
+    _foreign: set[str] = field(default_factory=set)  # spools of other machines, where `here`
+
+    @property
+    def run_id(self) -> str:
+        """The name the ranks know the run by; "" before the first."""
+        return next((str(one.tail.identity.get("run_id", "")) for one in self._known.values()), "")
+
+    def window(self) -> RankWindow:
+        """The latest steps of each rank."""
+        return rank_window(self._steps())
+
+    def step_table(self) -> StepTable:
+        """The latest steps."""
+        return step_table(list(self._steps().values()))
+
+    def _steps(self) -> dict[int, Array]:
+        known = sorted(self._known.values(), key=lambda one: one.seen.rank)
+        return {one.seen.rank: one.tail.steps for one in known if len(one.tail.steps)}
 
     def refresh(self) -> None:
         """Look again: new attempts, new ranks, new steps."""
@@ -144,7 +109,7 @@ class LiveRun:
         asked, ended = 0, self.ended  # where all has ended, another run may take its place
         for name, tail in self._tails.items():
             if tail.closed and name in self._known and not ended:
-                self._known[name].silent_s = 0.0
+                self._known[name].seen.silent_s = 0.0
                 continue
             stepped = tail.refresh()
             if not tail.identity:
@@ -153,15 +118,18 @@ class LiveRun:
             if self.here and not _is_here(tail.identity):
                 self._foreign.add(name)
                 continue
-            state = self._known.get(name)
-            if state is None:
-                state = self._known[name] = RankState(tail, _last_heard(tail, now))
+            one = self._known.get(name)
+            if one is None:
+                one = self._known[name] = _Followed(tail, _seen(tail), _last_heard(tail, now))
             elif stepped:
-                state.heard_s = now
-            asked += self._judge(state, now, ask=asked < MOST_ASKED)
+                one.heard_s = now
+            one.seen.facts, one.seen.closed = tail.facts, tail.closed
+            asked += self._judge(one, now, ask=asked < MOST_ASKED)
         for name in self._foreign & self._tails.keys():
             del self._tails[name]
-        self.states = sorted(self._known.values(), key=lambda state: state.rank)
+        known = self._known.values()
+        self.states = sorted((one.seen for one in known), key=lambda seen: seen.rank)
+        self.world = max((int(one.tail.identity.get("world", 1)) for one in known), default=0)
         self.orders = orders(self.path)
 
     def _find_spools(self) -> None:
@@ -193,19 +161,23 @@ class LiveRun:
     def _begun(self, attempt: int) -> bool:
         return any(self._folder(attempt).glob("rank-*.spool"))
 
-    def _judge(self, state: RankState, now: float, *, ask: bool) -> bool:
+    def _judge(self, one: _Followed, now: float, *, ask: bool) -> bool:
         """Whether a rank makes no progress, and then what it is in; whether that was asked."""
-        silent = now - state.heard_s
-        patience = max(SILENT_S, SILENT_STEPS * _usual_step_s(state.tail))
-        state.silent_s = 0.0 if state.tail.closed or silent < patience else silent
-        quiet = silent > GONE_S and not state.tail.closed
-        state.gone = quiet and _is_gone(state.tail.identity)
-        if not (state.silent_s or state.gone):
-            state.inside = None
+        silent, seen, tail = now - one.heard_s, one.seen, one.tail
+        patience = max(SILENT_S, SILENT_STEPS * _usual_step_s(tail))
+        seen.silent_s = 0.0 if tail.closed or silent < patience else silent
+        seen.gone = silent > GONE_S and not tail.closed and _is_gone(tail.identity)
+        if not (seen.silent_s or seen.gone):
+            seen.inside = None
             return False
         if ask:
-            state.inside = state.tail.inside()
+            seen.inside = tail.inside()
         return ask
+
+
+def _seen(tail: SpoolTail) -> SeenRank:
+    identity = tail.identity
+    return SeenRank(int(identity["rank"]), str(identity.get("hostname", "")), tail.facts)
 
 
 def _last_heard(tail: SpoolTail, now: float) -> float:

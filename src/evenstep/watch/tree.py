@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from evenstep.trace.spool.folder import RunFolder
-from evenstep.watch.node import FOLDER, NodeNews, NodeRank, decoded
+from evenstep.watch.node import FOLDER, NodeNews, decoded
 from evenstep.watch.run import FollowedRun, LiveRun, orders
 from evenstep.watch.window import RankWindow, StepTable, rank_window, steps_together
 
@@ -27,33 +27,11 @@ class _Heard(NamedTuple):
 
 
 @dataclass(slots=True)
-class TreeRun:
-    """The run whose nodes write into a folder; `refresh` looks again."""
+class TreeRun(FollowedRun):
+    """The run whose nodes write into a folder."""
 
-    path: Path
-    clock: Callable[[], float] = time.monotonic
-    attempts: int = 0
-    states: Sequence[NodeRank] = ()  # of the latest attempt, by rank
-    orders: Mapping[str, Any] = field(default_factory=dict)
-    unheard: Mapping[str, float] = field(default_factory=dict)  # nodes, for how many seconds
     _nodes: dict[str, _Heard] = field(default_factory=dict)  # by the name of the file
     _current: list[NodeNews] = field(default_factory=list)
-
-    @property
-    def attempt(self) -> int | None:
-        """The attempt that is followed."""
-        return self._current[0].head.attempt if self._current else None
-
-    @property
-    def world(self) -> int:
-        """Ranks the attempt has."""
-        return max((news.head.world for news in self._current), default=0)
-
-    @property
-    def ended(self) -> bool:
-        """Whether every rank of the attempt has closed its trace."""
-        states = self.states
-        return 0 < self.world <= len(states) and all(state.closed for state in states)
 
     def refresh(self) -> None:
         """Read what nodes have written since."""
@@ -62,7 +40,9 @@ class TreeRun:
         every = [heard.news for heard in self._nodes.values()]
         latest = max((news.head.attempt for news in every), default=0)
         self._current = [news for news in every if news.head.attempt == latest]
+        self.attempt = latest if self._current else None
         self.attempts = max((news.head.attempts for news in self._current), default=0)
+        self.world = max((news.head.world for news in self._current), default=0)
         states = {state.rank: state for news in self._current for state in news.states}
         self.states = [states[rank] for rank in sorted(states)]
         self.unheard = {
@@ -77,7 +57,7 @@ class TreeRun:
     def window(self) -> RankWindow:
         """The latest steps of each rank."""
         windows = [news.window for news in self._current if len(news.window.ranks)]
-        return RankWindow.together(windows) if windows else rank_window([])
+        return RankWindow.together(windows) if windows else rank_window({})
 
     def step_table(self) -> StepTable:
         """The latest steps."""

@@ -6,9 +6,9 @@ them out for its own ranks and hand on nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,22 +23,6 @@ Array = npt.NDArray[Any]
 WINDOW_STEPS = 32  # of each rank at most, everything but the curve is told from these, …
 WINDOW_NS = 10_000_000_000  # … but not from those that are older, …
 FEWEST_STEPS = 8  # … unless they are fewer
-
-
-class Tail(Protocol):
-    """Where a rank's latest steps are."""
-
-    steps: Array  # as `evenstep.watch.spool` keeps them, oldest first
-
-
-class Stepped(Protocol):
-    """A rank that is followed."""
-
-    @property
-    def tail(self) -> Tail: ...
-
-    @property
-    def rank(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -81,10 +65,12 @@ class StepTable(NamedTuple):
 NO_STEPS = StepTable(np.zeros(0, np.int64), np.zeros(0, np.int64), *([np.zeros(0)] * 3))
 
 
-def rank_window(states: Sequence[Stepped]) -> RankWindow:
-    """The latest steps of each rank, as means per step."""
-    stepped = [state for state in states if len(state.tail.steps)]
-    tails = [_window(state.tail.steps) for state in stepped]
+def rank_window(steps: Mapping[int, Array]) -> RankWindow:
+    """The latest steps of each rank, as means per step.
+
+    They are as `evenstep.watch.spool` keeps them, oldest first, and at least one of each.
+    """
+    tails = [_window(rows) for rows in steps.values()]
     counts = np.array([len(rows) for rows in tails], np.int64)
     rows: Array = np.concatenate(tails) if tails else np.empty(0)
     begins = np.cumsum(counts) - counts
@@ -106,7 +92,7 @@ def rank_window(states: Sequence[Stepped]) -> RankWindow:
         waits = np.where(known > 0, np.minimum(wait / known, sync), np.nan)
         error = np.sqrt(mean(apart**2) / (counts - 1))
     return RankWindow(
-        ranks=np.array([state.rank for state in stepped], np.int64),
+        ranks=np.array(list(steps), np.int64),
         step_ns=step,
         work_ns=work,
         error_ns=error,
@@ -127,12 +113,11 @@ def _window(steps: Array) -> Array:
     return steps[-min(max(recent, FEWEST_STEPS), WINDOW_STEPS) :]
 
 
-def step_table(states: Sequence[Stepped]) -> StepTable:
-    """The latest steps of these ranks."""
-    tails = [state.tail.steps for state in states if len(state.tail.steps)]
-    if not tails:
+def step_table(steps: Sequence[Array]) -> StepTable:
+    """The latest steps of some ranks."""
+    if not steps:
         return NO_STEPS
-    rows = np.concatenate(tails)
+    rows = np.concatenate(steps)
     step, time = rows["first_step"].astype(np.int64), rows["step_sum_ns"].astype(np.float64)
     blocked = rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"]
     begins, times = _by_step(step, time)

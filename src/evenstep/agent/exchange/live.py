@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep import lateness
-from evenstep.agent.exchange.windows import Late, WindowReport
+from evenstep.agent.exchange.messages import Late, WindowReport
 from evenstep.trace.spool.files import write_whole
 
 log = logging.getLogger("evenstep")

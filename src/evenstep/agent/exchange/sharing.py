@@ -12,9 +12,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from evenstep.agent.exchange.messages import (
+    Late,
+    Orders,
+    WindowReport,
+    floor_of,
+    latest_rank,
+    slowest_of,
+    window_steps,
+)
 from evenstep.agent.exchange.node_store import JobStore
-from evenstep.agent.exchange.orders import Orders, floor_of, slowest_of
-from evenstep.agent.exchange.windows import Late, WindowReport, latest_rank, window_steps
 from evenstep.pacing import Plan
 from evenstep.trace.spool.layout import WINDOW_STEPS
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from itertools import count
 
-from evenstep.agent.recording.shared import Word
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.steps import StepClock
 from evenstep.trace.spool.layout import (
     BEGUN_BODY,

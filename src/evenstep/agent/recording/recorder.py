@@ -14,8 +14,7 @@ from time import monotonic_ns, thread_time_ns, time_ns
 from typing import TYPE_CHECKING
 
 from evenstep.agent.recording.entries import GroupState, collective_recorder
-from evenstep.agent.recording.phases import PhaseStack
-from evenstep.agent.recording.shared import Compiled, Word
+from evenstep.agent.recording.phases import Compiled, PhaseStack, Word
 from evenstep.agent.recording.steps import ClosedStep, StepClock, StepCollective
 from evenstep.trace.spool.layout import (
     HOST_DEVICE,

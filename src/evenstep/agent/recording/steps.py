@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from evenstep.agent.recording.phases import PhaseStack
-from evenstep.agent.recording.shared import Word
+from evenstep.agent.recording.phases import PhaseStack, Word
 from evenstep.trace.spool.layout import Flag, Phase
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ collectives of all processes. Steps are marked by `evenstep.step()`.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from time import monotonic_ns
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.stacks import Hooks, RankInWorld
 from evenstep.hooks.mpi.calls import nbytes
-from evenstep.hooks.wrapping import undo
+from evenstep.hooks.tested import Tested
+from evenstep.hooks.wrapping import Wrapped, undo
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 
@@ -177,3 +180,45 @@ class JaxHooks:
     def _give_up(self, error: Exception) -> None:
         self._agent.give_up(error)
         self.armed = False
+
+
+# -- the stack -------------------------------------------------------------------------------------
+
+
+TESTED = Tested("jax", "0.10", "0.10")
+
+
+class JaxStack:
+    """The processes of a JAX job."""
+
+    name = "jax"
+
+    def __init__(self, jax: Any) -> None:
+        self._jax = jax
+        self._wrapped = Wrapped()
+
+    def arm(self, ready: Callable[[], None]) -> None:
+        """Follow the initialisation."""
+        if not self._wrapped:
+            module = sys.modules["jax.distributed"]  # jax itself may still be importing
+            self._wrapped.around(module, "initialize", after=ready)
+
+    def disarm(self) -> None:
+        """Take back what `arm` did."""
+        self._wrapped.restore()
+
+    def place(self) -> RankInWorld | None:
+        """This process among all; asked of the coordination client, which starts no backend."""
+        from jax._src import distributed
+
+        state = distributed.global_state
+        if getattr(state, "client", None) is None:
+            return None
+        return RankInWorld(int(state.process_id), int(state.num_processes))
+
+    def hooks(self, agent: ObservedRank) -> Hooks:
+        """What the host can see."""
+        found = str(self._jax.__version__)
+        agent.spool.add_fact("jax", {"jax": found})
+        TESTED.check(found, agent)
+        return JaxHooks(self._jax, agent)

@@ -6,6 +6,8 @@ its errors are passed on.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -143,3 +145,37 @@ class Methods:
             return original(request, *args, **kwargs)
 
         return method
+
+
+class Replacements:
+    """Methods that were replaced; `restore` puts back those that are still ours."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[type, str, Any, Any]] = []
+
+    def replace(self, owner: type, name: str, method: Any) -> None:
+        """Put `method` in place of the one that `owner` itself defines. Raises TypeError."""
+        self._done.append((owner, name, method, owner.__dict__[name]))
+        _assign(owner, name, method)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        while self._done:
+            owner, name, method, original = self._done.pop()
+            if owner.__dict__.get(name) is method:
+                _assign(owner, name, original)
+
+
+def _assign(owner: type, name: str, method: Any) -> None:
+    try:
+        setattr(owner, name, method)
+        return
+    except TypeError:  # immutable
+        pass
+    found = gc.get_referents(owner.__dict__)
+    if not found or not isinstance(found[0], dict):
+        raise TypeError(f"the methods of {owner.__name__} cannot be replaced in this Python")
+    found[0][name] = method
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+    if owner.__dict__.get(name) is not method:
+        raise TypeError(f"the methods of {owner.__name__} cannot be replaced in this Python")

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.collectives import MpiCollectives
-from evenstep.hooks.mpi.extension_types import Replacements
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.messages import MpiMessages
-from evenstep.hooks.mpi.methods import Enter, Methods
+from evenstep.hooks.mpi.methods import Enter, Methods, Replacements
 from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import MESSAGE, InferredSteps
 from evenstep.trace.spool.layout import Flag

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from evenstep.hooks.wrapping import Wrapped
 
 if TYPE_CHECKING:
     from evenstep.agent.stacks import ObservedRank
-
-log = logging.getLogger("evenstep")
 
 TESTED = Tested("mpi4py", "4.1", "4.1")
 INITIALIZERS = ("Init", "Init_thread")
@@ -48,19 +45,12 @@ class MpiStack:
 
     def hooks(self, agent: ObservedRank) -> Hooks:
         """Everything that communicators and requests do."""
-        from evenstep.hooks.mpi.mpi import MpiHooks
-
-        self._say_version(agent)
-        return MpiHooks(self._mpi, agent)
-
-    def _say_version(self, agent: ObservedRank) -> None:
         import mpi4py
+
+        from evenstep.hooks.mpi.mpi import MpiHooks
 
         found = str(mpi4py.__version__)
         library = str(self._mpi.Get_library_version()).split("\n")[0].strip("\0 ")
         agent.spool.add_fact("mpi", {"mpi4py": found, "library": " ".join(library.split())})
-        outside = TESTED.outside(found)
-        if outside:
-            agent.spool.add_fact("stack", outside)
-            if agent.identity.rank == 0:
-                log.warning("evenstep: %s", outside)
+        TESTED.check(found, agent)
+        return MpiHooks(self._mpi, agent)

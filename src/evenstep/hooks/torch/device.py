@@ -26,8 +26,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.hooks.torch.capture import CaptureGate
-from evenstep.hooks.torch.stream_delay import StreamDelay
+from evenstep.hooks.torch.stream_delay import CaptureGate, StreamDelay
 from evenstep.trace.spool.layout import WORD_DEVICE_ENTER, WORD_DEVICE_EXIT
 from evenstep.trace.spool.spool import Spool
 

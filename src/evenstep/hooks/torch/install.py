@@ -10,15 +10,14 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch import mechanism
 from evenstep.hooks.torch.call_sites import CallSites
-from evenstep.hooks.torch.capture import CaptureGate
 from evenstep.hooks.torch.device import DeviceTimer
-from evenstep.hooks.torch.dispatcher import DispatcherHooks
-from evenstep.hooks.torch.functional import FunctionalWaits
+from evenstep.hooks.torch.dispatcher import DispatcherHooks, FunctionalWaits
 from evenstep.hooks.torch.groups import Groups, watch_groups
 from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.phases import PhaseHooks
 from evenstep.hooks.torch.steps import RepeatedSteps
+from evenstep.hooks.torch.stream_delay import CaptureGate
 from evenstep.hooks.torch.thrift import BUDGET, Thrift
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import WINDOW_STEPS

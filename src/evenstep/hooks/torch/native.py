@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.phases import WORDS, Compiled, Word
 from evenstep.agent.recording.recorder import COST_WINDOW, Recorder
-from evenstep.agent.recording.shared import WORDS, Compiled, Word
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT

@@ -15,8 +15,8 @@ from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import SHORTEST_WAIT_NS, Recorder
-from evenstep.agent.recording.shared import Word
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes

@@ -15,7 +15,7 @@ from evenstep.hooks.wrapping import Wrapped
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
-    from evenstep.agent.recording.shared import Compiled
+    from evenstep.agent.recording.phases import Compiled
     from evenstep.agent.stacks import ObservedRank
     from evenstep.trace.spool.spool import Spool
 

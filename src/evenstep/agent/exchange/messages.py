@@ -1,7 +1,9 @@
-"""What ranks tell each other about a window of steps, and who of them is late.
+"""What ranks tell each other: each of them about a window of steps, rank 0 to all where they pace.
 
 One message of fixed size per rank and window. It carries durations only, each measured on one
-clock, so that no clocks need to agree.
+clock, so that no clocks need to agree; who is late is told from those of all. What rank 0 has to
+say, plan, slowest rank and floor, is one message under one key, written anew whenever there is
+news. A rank that misses one finds the next; a rank that has no plan for a step holds nothing in it.
 """
 
 from __future__ import annotations
@@ -11,10 +13,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from evenstep import lateness
+from evenstep.pacing import Plan, Slowest
 
-_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqq")
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqq")
 VERSION = 3
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
+#: version, whether slowest and floor are known, the five values of the one, four of the other
+_ORDERS = struct.Struct("<BBBqqqqqqqqq")
+ORDERS_VERSION = 1
+MOST_BYTES = 256  # of orders
 
 
 class WindowReport(NamedTuple):
@@ -29,8 +36,6 @@ class WindowReport(NamedTuple):
     wait_ns: int
     delay_ns: int  # median of the pacing delay
     delay_high_ns: int
-    loss_ns: int  # what pacing may have cost so far, as booked by this rank
-    floor_ns: int  # of the step's most frequent collective; 0 unknown
     step_ns: int  # median
     first_op: int  # of each step's first collective, where that is always the same; else -1
     first_bytes: int
@@ -87,9 +92,7 @@ class StepRow(NamedTuple):
     first: FirstCollective | None = None
 
 
-def summarize(
-    rows: Sequence[StepRow], *, rank: int, end: int, loss_ns: int, floor_ns: int
-) -> WindowReport:
+def summarize(rows: Sequence[StepRow], *, rank: int, end: int) -> WindowReport:
     """The message of a finished window of at least one step; `end` is the step after its last."""
     work = sorted(row.work_ns for row in rows)
     delays = sorted(row.delay_ns for row in rows)
@@ -109,8 +112,6 @@ def summarize(
         wait_ns=sum(waits) // len(waits) if waits else 0,
         delay_ns=delays[last // 2],
         delay_high_ns=delays[-1],
-        loss_ns=loss_ns,
-        floor_ns=floor_ns,
         step_ns=steps[last // 2],
         first_op=firsts[0].op if firsts else -1,
         first_bytes=firsts[0].nbytes if firsts else 0,
@@ -151,3 +152,90 @@ def _blocked(reports: Sequence[WindowReport]) -> list[int]:
     if all(report.waits_known for report in reports):
         return [report.wait_ns for report in reports]
     return [max(each.step_ns - each.work_ns - each.delay_ns, 0) for each in reports]
+
+
+# -- what rank 0 tells ----------------------------------------------------------------------------
+
+
+class SharedFloor(NamedTuple):
+    """How long a step's first collective takes the rank that need not wait for anybody.
+
+    A rank that is never last cannot see it in a job with one collective a step.
+    """
+
+    op: int
+    nbytes: int
+    lower_ns: int
+    margin_ns: int  # a transfer without wait rarely exceeds lower_ns + margin_ns
+
+
+class Orders(NamedTuple):
+    """The latest of each; None where there has been none yet."""
+
+    plan: Plan | None = None
+    slowest: Slowest | None = None
+    floor: SharedFloor | None = None
+
+    def pack(self) -> bytes:
+        """The message, at most `MOST_BYTES` long."""
+        known = self.slowest is not None, self.floor is not None
+        values = *(self.slowest or (0,) * 5), *(self.floor or (0,) * 4)
+        return _ORDERS.pack(ORDERS_VERSION, *known, *values) + (
+            self.plan.pack() if self.plan else b""
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Orders | None:
+        """The inverse; None for anything that is not such a message."""
+        if len(data) < _ORDERS.size or data[0] != ORDERS_VERSION:
+            return None
+        _, slowest, floor, *values = _ORDERS.unpack_from(data)
+        rest = data[_ORDERS.size :]
+        plan = Plan.unpack(rest) if rest else None
+        if max(slowest, floor) > 1 or (rest and plan is None):
+            return None
+        return cls(
+            plan,
+            Slowest(*values[:5]) if slowest else None,
+            SharedFloor(*values[5:]) if floor else None,
+        )
+
+    def since(self, before: Orders) -> Orders:
+        """What is new in these."""
+        return Orders(
+            None if self.plan == before.plan else self.plan,
+            None if self.slowest == before.slowest else self.slowest,
+            None if self.floor == before.floor else self.floor,
+        )
+
+
+def slowest_of(reports: Sequence[WindowReport]) -> Slowest | None:
+    """The slowest rank's work in a window, as the pacer counts it; None where nobody reported.
+
+    Of each rank a level it rarely falls below, of these the largest: slack that is read from it is
+    rather too small than too large.
+    """
+    if not reports:
+        return None
+    return Slowest(
+        reports[0].first,
+        reports[0].end - 1,
+        max(report.entry_low_ns for report in reports),
+        max(report.entry_low_ns + report.delay_ns for report in reports),
+        max(report.delay_high_ns for report in reports),
+    )
+
+
+def floor_of(reports: Sequence[WindowReport]) -> SharedFloor | None:
+    """The first collective's floor, by the rank that waited least; None unless it is one for all.
+
+    Where ranks take turns in being last, that rank's spread holds waits: the margin is then rather
+    too wide than too narrow.
+    """
+    if not reports or len({(report.first_op, report.first_bytes) for report in reports}) > 1:
+        return None
+    last = min(reports, key=lambda report: report.first_low_ns)
+    if last.first_op < 0:
+        return None
+    margin_ns = last.first_high_ns - last.first_low_ns
+    return SharedFloor(last.first_op, last.first_bytes, last.first_low_ns, margin_ns)
