@@ -32,12 +32,12 @@ class Job:
 
     def facts(self):
         self.run.refresh()
-        return [state.tail.facts.get("pace", {}) for state in self.run.states]
+        return [state.facts.get("pace", {}) for state in self.run.states]
 
     def has_steps(self, count):
         self.run.refresh()
-        seen = [state.tail.steps_seen for state in self.run.states]
-        return len(seen) == 2 and min(seen) >= count
+        seen = self.run.window().last_step
+        return len(seen) == 2 and bool(min(seen) >= count)
 
     def ask(self, *arguments):
         """`evenstep ctl`, and the steps at which both ranks followed it."""
@@ -48,7 +48,7 @@ class Job:
 
     def holds(self):
         self.run.refresh()
-        return any(state.tail.steps["held_ns"].any() for state in self.run.states)
+        return bool(self.run.window().held_ns.any())
 
     def seen(self):
         """What `evenstep watch` shows at the moment."""
@@ -57,7 +57,7 @@ class Job:
 
     def goes_on(self, steps):
         self.run.refresh()
-        target = steps + max(state.tail.steps_seen for state in self.run.states)
+        target = steps + max(self.run.window().last_step)
         until(lambda: self.has_steps(target), f"{steps} more steps")
 
 
