@@ -35,7 +35,7 @@ BUDGET = {
     "trace": 5335,  # what facts of a spool must look like is checked where they are read
     "watch": 1870, "workers": 400,
 }  # fmt: skip
-WHOLE = 76_662
+WHOLE = 76_662  # steps of loops that mark none come live, and lateness by intervals
 
 
 @cache
