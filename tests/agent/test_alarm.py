@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from evenstep.agent.pulse.alarm import NOTE_S, SAY_S, Alarm
+from evenstep.agent.pulse.alarm import HEAR_ROUNDS, NOTE_S, SAY_S, Alarm
 from evenstep.agent.pulse.vigil import Standstill
 from tests.agent.test_sharing import FakeStore
 
@@ -27,9 +27,10 @@ class Job:
         for alarm in self.alarms:
             alarm.store = store
 
-    def rounds(self):
-        for alarm in reversed(self.alarms):
-            alarm.round()
+    def rounds(self, count=HEAR_ROUNDS + 1):
+        for _ in range(count):
+            for alarm in self.alarms:
+                alarm.round()
 
 
 @pytest.fixture
@@ -49,7 +50,12 @@ def test_rank_0_says_who_waits_and_where_the_one_is_that_does_not(said):
 
 def test_a_rank_that_cannot_speak_is_named(said):
     Job(still("all_reduce 85"), None).rounds()
-    assert said()[0].endswith("nothing heard of rank 1")
+    assert said()[0].endswith("no word yet from rank 1")
+
+
+def test_the_others_are_given_time_to_say_what_they_are_in(said):
+    Job(still("all_reduce 85"), None).rounds(HEAR_ROUNDS)
+    assert said() == []
 
 
 def test_a_long_step_in_which_nobody_waits_is_nobodys_concern(said):

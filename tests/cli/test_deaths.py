@@ -9,10 +9,11 @@ import time
 import pytest
 
 from evenstep.attachment.attempts import started_ticks
-from evenstep.cli.deaths import RankEnds, nccl_warnings
+from evenstep.cli.deaths import RankEnds, _how, _last_words, _Rank, nccl_warnings
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import boot_id, hostname
+from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spool.spool import Spool
 
 #: Starts a process and prints its number; asks for its end when told to, not before it was seen.
@@ -82,6 +83,34 @@ def test_an_exit_code_is_known(ends, tmp_path):
     watch, said = ends
     assert how(watch, tmp_path, "import os; os._exit(3)")["exit_code"] == 3
     assert said[0].endswith("exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("code", "fact"),
+    [
+        ("import os; os._exit(3)", {"exit_code": 3}),
+        ("import os; os.abort()", {"signal": "SIGABRT"}),
+    ],
+)
+def test_how_it_ended_is_known_though_its_parent_has_asked_before(code, fact):
+    child = subprocess.Popen([sys.executable, "-c", f"import os; {code}"])
+    descriptor = os.pidfd_open(child.pid)
+    child.wait()
+    told = _how(child.pid, descriptor)
+    os.close(descriptor)
+    assert told in (fact, {})  # {} before Linux 6.15, which forgets
+
+
+def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_path):
+    paths = [RunFolder(tmp_path).spool_path(0, number) for number in (0, 1)]
+    waiting = Spool.create(paths[0], {"rank": 0}, ring_bytes=1000, summary_bytes=1)
+    waiting.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(Flag.FAILED), group_seq=7)
+    waiting.shut()
+    victim, left = (_Rank(path, number, 10 + number, 0) for number, path in enumerate(paths))
+    told = _last_words(victim, {"exit_code": 1}, left)
+    assert told.startswith("rank 1 (process 11) ended first, with exit code 0, and was awaited; ")
+    assert "rank 0 (process 10) died in step 3" in told
+    assert _last_words(victim, {"exit_code": 1}, None).startswith("rank 0 (process 10) died")
 
 
 def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):

@@ -62,6 +62,16 @@ def test_who_leaves_with_code_0_and_ends_nothing_has_died_where_others_die_of_it
     assert "rank_failed" not in [one.mode for one in diagnose(alone).findings]
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_who_was_not_heard_of_before_it_was_killed_had_stood_still(stopped):
+    """Twenty steps take longer than the two seconds for which it was stopped."""
+    trace, end = broken(World(pace=4), {rank: {"ended": (2 * SECOND, GONE)} for rank in range(4)})
+    if stopped:
+        trace.ranks[1].facts["heartbeat_ns"] = end
+    finding = first(waits(trace, end, 0, 2, 3))
+    assert (finding.mode == "hang" and finding.where.ranks == [1]) == stopped
+
+
 def test_it_heads_whatever_was_slow():
     trace, _ = broken(World().slow(2, Phase.BACKWARD, 50 * MS), {1: {"ended": (10 * MS, GONE)}})
     diagnosis = diagnose(trace)

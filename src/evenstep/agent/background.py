@@ -69,6 +69,7 @@ class Background:
         self._meeting: int | None = None  # of the ranks, whose store is in use
         self._absent: dict[str, str] = {}
         self._nccl = ""  # what NCCL last said
+        self._parted: tuple[int, str] | None = None  # from the others: in which step, and why
         self._once: list[Callable[[], None]] = [self._record_locality]
         self.sampler = self._make_sampler()
 
@@ -164,6 +165,7 @@ class Background:
             hooks.poll()
         self._work_through()
         self.say_absent()
+        self._say_parted()
         self._say_nccl()
         try:
             self._spool.flush()
@@ -198,9 +200,21 @@ class Background:
             if store is None or store is not self._store:  # the ranks have met again
                 return
             store.close()
-            self._store = self._alarm.store = self._work.sharing = None
-            self._control.disconnect()
-            self._spool.add_fact("sharing", f"ended: {type(error).__name__}: {error}"[:LONGEST])
+            self._store = self._alarm.store = None
+            self._part(error)
+
+    def _part(self, error: Exception) -> None:
+        """Local only from here: the store is gone, or the job is ending."""
+        self._work.sharing = None
+        self._control.disconnect()
+        text = f"ended: {type(error).__name__}: {error}"[:LONGEST]
+        self._parted = (self._recorder.stack.step, text)
+
+    def _say_parted(self) -> None:
+        """Write into the trace that ranks share no more, if the job goes on without it."""
+        if self._parted is not None and self._recorder.stack.step > self._parted[0] + 1:
+            self._spool.add_fact("sharing", self._parted[1])
+            self._parted = None
 
     def _ask_for_change(self) -> int:
         try:
@@ -222,13 +236,9 @@ class Background:
     def _exchange(self, sharing: Sharing) -> None:
         try:
             sharing.exchange()
-        except Exception as error:  # the store is gone, or the job is ending: local only from here
-            if self._work.sharing is not sharing:
-                return  # the ranks have met again
-            self._work.sharing = None
-            self._control.disconnect()
-            text = f"ended: {type(error).__name__}: {error}"
-            self._spool.add_fact("sharing", text[:LONGEST])
+        except Exception as error:
+            if self._work.sharing is sharing:  # the ranks have not met again
+                self._part(error)
 
     def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
         try:

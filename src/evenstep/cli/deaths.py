@@ -2,15 +2,18 @@
 
 A descriptor of a process (pidfd_open(2)) becomes readable when it has ended. Until its parent has
 asked for it, the kernel still has its exit code (proc(5), field 52 of `stat`): torchrun asks every
-.1 s, we are woken at once. What was found goes into the rank's own spool, as its fact `ended`.
+.1 s, we are woken at once. Who asked before us is no matter since Linux 6.15, where the descriptor
+itself tells. What was found goes into the rank's own spool, as its fact `ended`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +38,9 @@ SILENT_S = 5.0  # without a heartbeat for so long, a rank that lives is told of
 LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # of what others said, that is kept
 _STATE, _STARTED, _EXIT_CODE = 0, 19, 49  # places in `stat` behind the process's name
 _STOPPED = "T"
+_GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of linux/pidfd.h, in the 64 bytes of its first version
+_INFO = struct.Struct("<QQ11Ii")  # what is known, control group, eleven ids, wait status
+_INFO_EXIT = 1 << 3  # of what is known: the last
 
 
 class _Rank(NamedTuple):
@@ -58,6 +64,7 @@ class RankEnds:
         self._ranks: dict[int, _Rank] = {}  # by descriptor
         self._seen: set[Path] = set()
         self._told: set[int] = set()  # attempts of which the first death was told
+        self._left: dict[int, _Rank] = {}  # of an attempt: who ended first, and nothing was wrong
         self._silent: set[Path] = set()
         self._asked = ""  # the signal that was passed on
         self._kills = _out_of_memory_kills()
@@ -144,7 +151,7 @@ class RankEnds:
 
     def _ended(self, descriptor: int) -> None:
         rank = self._ranks.pop(descriptor)
-        ended = _how(rank.pid)
+        ended = _how(rank.pid, descriptor)
         ended |= {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
         self._poll.unregister(descriptor)
         os.close(descriptor)
@@ -162,7 +169,9 @@ class RankEnds:
             self._say(f"how rank {rank.rank} ended is not in its trace: {error}")
         if wrong and not self._asked and rank.attempt not in self._told:
             self._told.add(rank.attempt)
-            self._say(_last_words(rank, ended))
+            self._say(_last_words(rank, ended, self._left.get(rank.attempt)))
+        elif not wrong:
+            self._left.setdefault(rank.attempt, rank)
 
     def _heard_of(self, rank: _Rank) -> dict[str, list[str]]:
         """What the driver has said since the start, and NCCL: Xid and NCCL WARN lines, the last."""
@@ -227,13 +236,28 @@ def _stat(pid: int) -> list[str] | None:
     return stat.rpartition(b")")[2].decode("ascii", "replace").split()
 
 
-def _how(pid: int) -> dict[str, Any]:
-    """Exit code or signal of a process that has ended; empty where its parent was faster."""
+def _how(pid: int, descriptor: int) -> dict[str, Any]:
+    """Exit code or signal of a process that has ended; empty where nobody can tell any more."""
     fields = _stat(pid)
-    if fields is None or fields[_STATE] not in "ZX" or len(fields) <= _EXIT_CODE:
+    if fields is not None and fields[_STATE] in "ZX" and len(fields) > _EXIT_CODE:
+        status: int | None = int(fields[_EXIT_CODE])
+    else:
+        status = _reaped(descriptor)
+    if status is None:
         return {}
-    code = os.waitstatus_to_exitcode(int(fields[_EXIT_CODE]))
+    code = os.waitstatus_to_exitcode(status)
     return {"exit_code": code} if code >= 0 else {"signal": signal.Signals(-code).name}
+
+
+def _reaped(descriptor: int) -> int | None:
+    """The wait status of a process whose parent has asked for it; None before Linux 6.15."""
+    asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(descriptor, _GET_INFO, asked)
+    except OSError:
+        return None
+    known, *_, status = _INFO.unpack(asked)
+    return int(status) if known & _INFO_EXIT else None
 
 
 def _heartbeat_ns(path: Path) -> int:
@@ -254,8 +278,9 @@ def _out_of_memory_kills() -> int:
     return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
 
-def _last_words(rank: _Rank, ended: dict[str, Any]) -> str:
-    """Who died, of what, and in what, as far as the rank's own spool tells."""
+def _last_words(rank: _Rank, ended: dict[str, Any], left: _Rank | None) -> str:
+    """Who died, of what, and in what, as far as the rank's own spool tells; who had `left` before,
+    where this rank was still in something with it."""
     told = f"rank {rank.rank} (process {rank.pid}) died"
     try:
         from evenstep.watch.spool import SpoolTail
@@ -266,4 +291,8 @@ def _last_words(rank: _Rank, ended: dict[str, Any]) -> str:
     inside, step = tail.inside(), tail.current_step()
     told += f" in step {step}" if step is not None else ""
     told += f", in {inside.op} {inside.group_seq}" if inside else ""
-    return f"{told}: {words.ended(tail.facts)}"
+    told += f": {words.ended(tail.facts)}"
+    if left is None or not (inside or tail.broke_off()):
+        return told
+    first = f"rank {left.rank} (process {left.pid}) ended first, with exit code 0, and was awaited"
+    return f"{first}; {told}"

@@ -216,6 +216,9 @@ def _conclude(
 ) -> None:
     """Say what came of it, in a process of its own: it may need much memory, and may fail."""
     if not any(folder.path.glob("attempt-*/rank-*.spool")):
+        if not (env.BOOTSTRAP / "sitecustomize.py").exists():
+            say(f"no rank attached: {env.BOOTSTRAP} is not whole; install evenstep anew")
+            return
         say(
             "no rank attached: the command never called torch.distributed.init_process_group nor "
             "started several ranks of MPI, or its Python ignores PYTHONPATH; there is nothing to "

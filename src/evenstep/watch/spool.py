@@ -28,6 +28,7 @@ STRETCH = 32  # summaries read at a time
 LATEST_RECORDS = 1024  # looked at for what a silent rank is in: samples go on while it is
 TABLE_STRETCH = 1 << 16
 _SEQ_BYTES = 8
+_OPERATIONS = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
 
 #: What is kept of a step.
 LIVE_FIELDS = (
@@ -198,6 +199,12 @@ class SpoolTail:
         """The last operation that was entered and not left, from the ring's latest records."""
         return _open_operation(self._records())
 
+    def broke_off(self) -> bool:
+        """Whether the last operation that was entered ended by an error."""
+        rows = self._records()
+        rows = rows[np.isin(rows["kind"], _OPERATIONS)]
+        return bool(len(rows)) and bool(rows["flags"][-1] & int(Flag.FAILED))
+
     def current_step(self) -> int | None:
         """The step of the latest record: summaries come some steps later."""
         rows = self._records()
@@ -263,9 +270,8 @@ def _number(file: int, at: int) -> int:
 
 
 def _open_operation(records: Array) -> Inside | None:
-    kinds = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
     on_device = (records["flags"] & int(Flag.ON_DEVICE)) != 0
-    pending = np.isin(records["kind"], kinds) & (records["exit_ns"] == 0) & ~on_device
+    pending = np.isin(records["kind"], _OPERATIONS) & (records["exit_ns"] == 0) & ~on_device
     if not pending.any():
         return None
     row = records[int(np.flatnonzero(pending)[0])]  # the first of them holds up the others

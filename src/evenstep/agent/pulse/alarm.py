@@ -19,7 +19,8 @@ from evenstep.trace.ranks import format_ranks
 log = logging.getLogger("evenstep")
 
 NOTE_S = 6.0  # a step lasts for so long, and its rank leaves a note; …
-SAY_S = 9.0  # … rank 0, for so long, and it asks for them
+SAY_S = 9.0  # … rank 0, for so long, and it asks for them, …
+HEAR_ROUNDS = 3  # … but not before others have had so many in which to leave theirs
 MOST_PLACES = 8  # told in one line
 
 
@@ -38,6 +39,7 @@ class Alarm:
         self._world = world
         self._prefix = f"{prefix}/still"
         self._noted = ""  # the key of the note that is in the store
+        self._rounds = 0  # in which the rank stood still
         self._said_ns = 0  # since when the job stands still that was told of
 
     def round(self) -> None:
@@ -50,10 +52,13 @@ class Alarm:
         if lasted_s > NOTE_S and not self._noted and self.store is not None:
             self._noted = self._key(self._rank, mine.step)
             self.store.set(self._noted, json.dumps([mine.inside, mine.at]).encode())
-        if lasted_s > SAY_S and not self._said_ns and self._rank == 0:
+        self._rounds += 1
+        heard = self.store is None or self._rounds > HEAR_ROUNDS
+        if lasted_s > SAY_S and heard and not self._said_ns and self._rank == 0:
             self._say(mine, lasted_s)
 
     def _goes_on(self, now_ns: int) -> None:
+        self._rounds = 0
         if self._said_ns:
             log.warning("evenstep: steps end again, after %.0f s", (now_ns - self._said_ns) / 1e9)
             self._said_ns = 0
@@ -102,7 +107,7 @@ def _places(notes: dict[int, tuple[str, str]]) -> list[str]:
 
 
 def _silent(ranks: list[int]) -> list[str]:
-    return [f"nothing heard of {_named(ranks)}"] if ranks else []
+    return [f"no word yet from {_named(ranks)}"] if ranks else []
 
 
 def _named(ranks: list[int]) -> str:

@@ -72,7 +72,8 @@ def hung_first(
     """The places where the job hung, whatever ended it later: a timeout, a person, a scheduler.
 
     What stood still only because who was to come had died by then, or died before it could be
-    called a hang, is none. A call that differs, or a rank that had left in good order, is one as
+    called a hang, is none; but a process that was not heard of before it died had stood still,
+    however long steps are. A call that differs, or a rank that had left in good order, is one as
     soon as somebody died of it. The longest steps take `step_ns`.
     """
     long = long_enough(list(places), step_ns)
@@ -87,9 +88,16 @@ def hung_first(
         left = {rank for rank in place.missing if _left(trace.ranks[rank], soon_ns)}
         came_to_nothing = place.different or (place.missing and set(place.missing) <= left)
         bereft = place.missing and set(place.missing) <= died
-        if (found and came_to_nothing) or (place in long and not bereft):
+        frozen = any(_stood_still(trace.ranks[rank]) for rank in place.missing)
+        if (found and came_to_nothing) or (place in long and not bereft) or frozen:
             hung.append(place)
     return hung
+
+
+def _stood_still(info: RankInfo) -> bool:
+    """Whether nothing was heard of a process for a while before a launcher saw it end."""
+    ended, beat_ns = info.facts.get("ended") or {}, int(info.facts.get("heartbeat_ns", 0))
+    return bool(beat_ns) and int(ended.get("monotonic_ns", 0)) - beat_ns > SILENT_NS
 
 
 def _left(info: RankInfo, by_ns: float) -> bool:

@@ -59,7 +59,8 @@ class MpiHooks:
                 self._makers(owner)
             self._request(self._mpi.Request)
             self._prequest(self._mpi.Prequest)
-            self._agent.spool.add_fact("framework", calls.LIMIT)
+            if self._mpi.Is_initialized() and self._mpi.COMM_WORLD.Get_size() > 1:
+                self._agent.spool.add_fact("framework", calls.LIMIT)
         except BaseException:
             self._replaced.restore()
             raise
