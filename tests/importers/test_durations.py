@@ -6,6 +6,8 @@ from collections import defaultdict
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.importers.content import SourceFile
+from evenstep.importers.nccl.durations import layout_of
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Op
 
@@ -71,3 +73,10 @@ def test_operations_and_sizes_are_read_where_they_are_given(tmp_path):
     assert (events.bytes_in.tolist(), (events.exit_ns - events.enter_ns).tolist()) == (
         [4096, 4096], [2_000_000, 1_000_000]
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "unit_s"), [("duration", 1.0), ("duration_us", 1e-6)])
+def test_a_duration_without_a_unit_is_in_seconds(tmp_path, column, unit_s):
+    file = tmp_path / "table.csv"
+    file.write_text(f"rank,seq,op,{column}\n0,1,all_reduce,0.5\n")
+    assert layout_of(SourceFile(file, file.read_bytes())).unit_s == unit_s

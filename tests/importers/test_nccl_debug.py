@@ -102,6 +102,18 @@ def test_lines_of_old_versions_are_understood(heard):
     assert facts["world"] == 3
 
 
+def test_nodes_are_those_a_communicator_counts(heard):
+    line = "node:1:2 [0] NCCL INFO ncclCommInitRank comm 0x7f rank 0 nRanks 8 nNodes 4 cudaDev 0\n"
+    assert heard(line)["nodes"] == 4
+
+
+@pytest.mark.parametrize(("ways", "direct"), [(["/GDRDMA"], True), ([""], False), ([], None)])
+def test_memory_is_reached_directly_if_all_links_do(heard, ways, direct):
+    link = "node:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0"
+    speaks = "node:1:2 [0] NCCL INFO Using network IB\n"
+    assert heard(speaks + "".join(f"{link}{way}\n" for way in ways))["gpu_direct_rdma"] is direct
+
+
 def test_rccl_prints_the_same(heard):
     line = "amd:1:2 [0] NCCL INFO RCCL version 2.21.5+hip6.3 HEAD:abc\n"
     assert heard(line)["version"] == "2.21.5+hip6.3"

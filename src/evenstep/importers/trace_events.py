@@ -138,7 +138,6 @@ class TraceEvents:
         self._count = 0  # events handed out
         self._ended = False
         self._decoys = 0  # places where the events seemed to begin
-        self._mended = b""  # the text decoded last, with what is no JSON but harmless replaced
         self._decoders: tuple[Any, Any] = _PLAIN
 
     def __iter__(self) -> Iterator[list[TraceEvent]]:
