@@ -14,7 +14,7 @@ import importlib
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         flips[constant] = _flips(constant, judged)
         print(f"{flips[constant]:4} {constant.module}.{constant.name}", file=sys.stderr, flush=True)
     if args.table:
-        args.table.write_text(table(every, flips, len(judged)))
+        whole = len(judged) * len(MOVED)
+        args.table.write_text(table(every, {one: (n, whole) for one, n in flips.items()}))
     worst = max(flips, key=lambda one: flips[one])
     share = flips[worst] / len(judged) / len(MOVED)
     over = sum(count > FLIPS * len(judged) * len(MOVED) for count in flips.values())
@@ -137,16 +138,19 @@ def _importers(module: str, name: str) -> Iterable[ModuleType]:
             yield loaded
 
 
-def table(every: Sequence[Constant], flips: dict[Constant, int], traces: int) -> str:
-    """All constants as a page."""
+def table(every: Sequence[Constant], flips: Mapping[Constant, tuple[int, int]]) -> str:
+    """All constants as a page; `flips`: of how many verdicts each changed how many."""
     head = (
         "# Every constant of the diagnosis\n\n"
-        f"Written by `{COMMAND} --table benchmarks/thresholds.md`. Flips: of {traces} traces twice "
-        "those whose verdict changes when it is halved or half as large again.\n\n"
+        f"Written by `{COMMAND} --table benchmarks/thresholds.md`. Flips: how many verdicts change "
+        "when it is halved or half as large again, and of how many; empty where it was not moved. "
+        "Traces are closed-form worlds of every cause and healthy ones, and cases of the "
+        "independent corpus.\n\n"
         "| constant | value | unit and origin | flips |\n| --- | --- | --- | --- |\n"
     )
+    shown = {one: "{} of {}".format(*counts) for one, counts in flips.items()}
     return head + "".join(
-        f"| `{one.module}.{one.name}` | {one.value:g} | {one.origin} | {flips.get(one, '')} |\n"
+        f"| `{one.module}.{one.name}` | {one.value:g} | {one.origin} | {shown.get(one, '')} |\n"
         for one in every
     )
 
