@@ -99,7 +99,7 @@ def constants(package: str = "diagnose") -> Iterator[Constant]:
         for node in ast.parse(text).body:
             value = getattr(node, "value", None)
             names = _names(node)
-            numbers = value.elts if isinstance(value, ast.Tuple) else [value]
+            numbers = value.elts if isinstance(value, ast.Tuple) and len(names) > 1 else [value]
             origin = re.search(r"#\s*(.*)$", text.splitlines()[getattr(node, "lineno", 1) - 1])
             for one, number in zip(names, numbers, strict=False):
                 if isinstance(number, ast.Constant) and type(number.value) in (int, float):
