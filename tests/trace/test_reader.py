@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import evenstep
 from evenstep.errors import LayoutError, SpoolError, TraceError
+from evenstep.trace.facts import check
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import RECORD, read_spool, whole_slots
 from evenstep.trace.spool import layout
@@ -253,3 +254,9 @@ def test_a_spool_within_a_file_is_read_as_far_as_the_file_goes(tmp_path, whole):
     for size in (None, len(whole), len(whole) + layout.PAGE_BYTES):
         found = read_spool(Extent(file, layout.PAGE_BYTES, size))
         assert (found.records == read_spool(alone).records).all()
+
+
+def test_why_a_simulated_spool_ended_is_a_word_and_no_damage():
+    check("closed", "simulated")
+    with pytest.raises(ValueError, match="closed"):
+        check("closed", ["simulated"])

@@ -65,7 +65,7 @@ class AccountFact(TypedDict, total=False):
 
 SHAPES: dict[str, Any] = {
     "absent": dict[str, str],
-    "closed": ClosedFact,
+    "closed": ClosedFact | str,  # a simulation gives its reason alone
     "cost": CostFact,
     "ended": EndedFact,
     "hooks": HooksFact,
