@@ -219,13 +219,18 @@ def pytest_configure(config: pytest.Config) -> None:
 _WATCH: pytest.StashKey[Any] = pytest.StashKey()
 
 
+def _spent_s() -> float:
+    """CPU time of this process and those it has seen end: the same on a busy machine."""
+    return sum(os.times()[:4])
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    began = time.monotonic()
+    began = _spent_s()
     if _WATCH in item.config.stash:
         item.config.stash[_WATCH].switch_context(item.nodeid)
     yield
-    _took[item.nodeid] = time.monotonic() - began
+    _took[item.nodeid] = _spent_s() - began
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
