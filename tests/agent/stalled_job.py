@@ -21,9 +21,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     evenstep.attach(out=folder)
     dist.init_process_group(
-        "gloo", f"file://{folder}/store", rank=rank, world_size=3, timeout=timedelta(seconds=100)
+        "gloo", f"file://{folder}/store", rank=rank, world_size=3, timeout=timedelta(seconds=400)
     )
     train(20, rank=rank)
     if rank == 1:
-        time.sleep(100)
+        time.sleep(400)
     dist.all_reduce(torch.ones(1000))

@@ -288,13 +288,13 @@ def test_the_agent_states_what_it_costs(pair):
 # -- killed ----------------------------------------------------------------------------------------
 
 
-def opened(folder, ranks, patience_s=60.0):
+def opened(folder, ranks, patience_s=240.0):
     """The live trace once these ranks hang in an all-reduce of 4,000 bytes."""
-    end = time.monotonic() + patience_s
+    end, seen = time.monotonic() + patience_s, "nobody has begun"
     while time.monotonic() < end:
         try:
             trace = evenstep.load(folder)
-        except TraceError:  # nobody has begun yet
+        except TraceError:
             time.sleep(0.2)
             continue
         events = trace.of_kind(Kind.COLLECTIVE)
@@ -302,8 +302,9 @@ def opened(folder, ranks, patience_s=60.0):
         ended = [len(steps_of(trace, rank)) for rank in range(3)]  # rank 1 may be a moment later
         if sorted(hung["rank"].tolist()) == sorted(ranks) and ended == [20, 20, 20]:
             return trace
+        seen = f"{ended} steps, {trace.limits}"
         time.sleep(0.2)
-    raise AssertionError(f"nobody hangs: {trace.limits}")
+    raise AssertionError(f"nobody hangs: {seen}")
 
 
 @pytest.fixture(scope="module")
