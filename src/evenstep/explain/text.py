@@ -93,11 +93,9 @@ def _measured(row: Mapping[str, Any]) -> str:
     how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
     bound = "more than " if row["bound"] else ""
     measured = bound + format_quantity(row["measured"], unit)
-    predicted = format_quantity(
-        row["predicted"], unit.partition(" ")[0]
-    )  # of what was said beside it
-    head = f"  {row['what']:<34} "
-    return f"{head}{measured:>{58 - len(head)}}{predicted:>12}{how:>10}"
+    predicted = format_quantity(row["predicted"], unit.partition(" ")[0])  # as said beside it
+    head = f"  {row['what']:<33} "
+    return f"{head}{measured:>{56 - len(head)}} {predicted:>13}{how:>10}"
 
 
 def hanging_lines(head: str, text: str) -> list[str]:
