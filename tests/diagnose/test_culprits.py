@@ -113,15 +113,19 @@ def test_what_rank_0_does_alone_while_the_others_wait_is_a_checkpoint_stall(
     assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
 
 
-def test_a_checkpoint_that_all_ranks_write_together_has_no_culprit():
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [(Phase.CHECKPOINT, "all ranks write a checkpoint"), (Phase.EVALUATION, "all ranks evaluate")],
+)
+def test_what_all_ranks_do_together_between_steps_has_no_culprit(phase, words):
     table = np.zeros((60, 4))
     table[10::10] = 300 * MS
-    together = World().delayed(Phase.CHECKPOINT, table)
+    together = World().delayed(phase, table)
     found = diagnose(together.trace()).findings
     assert not any(finding.where.ranks for finding in found)
     assert found[0].mode == "checkpoint_stall"
     assert found[0].severity == pytest.approx(together.injected_share(), rel=0.02)
-    assert "every rank writes a checkpoint for 300 ms" in found[0].observation
+    assert f"{words} for 300 ms" in found[0].observation
 
 
 def test_a_checkpoint_that_one_rank_has_no_part_in_is_not_told_of_every_rank():

@@ -79,6 +79,6 @@ SHAPES: dict[str, Any] = {
 def check(key: str, value: Any) -> None:
     """Raises `ValueError` for a value of another shape; of keys not known here any will do."""
     try:
-        msgspec.convert(value, SHAPES.get(key, Any))
+        msgspec.convert(value, SHAPES.get(key, Any) | None)
     except msgspec.ValidationError as error:
         raise ValueError(f"fact {key}: {error}") from error

@@ -21,6 +21,11 @@ from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found
 from evenstep.trace.spool.layout import Phase
 
+#: What every rank does at once: the name of its sentences, of what to do about it, and its title.
+STOPPED = {
+    Phase.CHECKPOINT: ("everybody", "save", "checkpoints stop"),
+    Phase.EVALUATION: ("evaluation", "rarer", "evaluation stops"),
+}
 COMMON = 0.25  # of the longest: where every rank waits so much for input, it is everybody's
 
 
@@ -34,8 +39,9 @@ def input_pipeline(case: Case) -> list[Finding]:
 
 
 def checkpoint_stall(case: Case) -> list[Finding]:
-    """Ranks that save or evaluate while the others wait, and what all save at the same time."""
-    return [one for one in (_late_saving(case), _all_saving(case)) if one]
+    """Ranks that save or evaluate while the others wait, and what all do at the same time."""
+    everybody = (_all_stopped(case, phase) for phase in STOPPED)
+    return [one for one in (_late_saving(case), *everybody) if one]
 
 
 # -- ranks that are late with it -------------------------------------------------------------------
@@ -138,30 +144,31 @@ def _all_waiting(case: Case) -> Finding | None:
     )
 
 
-def _all_saving(case: Case) -> Finding | None:
-    """Checkpoints that most ranks write at once: what a late one takes beyond is counted above."""
-    writing = case.grid.phase_ns[Phase.CHECKPOINT]
-    common = middle_of_others(writing)
-    saving = common > 0
-    if not saving.any():
+def _all_stopped(case: Case, phase: Phase) -> Finding | None:
+    """What most ranks save or evaluate at once: what a late one takes beyond is counted above."""
+    lasted = case.grid.phase_ns[phase]
+    common = middle_of_others(lasted)
+    stopped = common > 0
+    if not stopped.any():
         return None
-    change = case.taken(np.broadcast_to(common[:, None], writing.shape), Cause.CHECKPOINT)
+    change = case.taken(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT)
     share = case.share(case.saved(change))
-    length_ns = float(np.median(common[saving]))
+    length_ns = float(np.median(common[stopped]))
+    name, option, what = STOPPED[phase]
     return found(
-        "checkpoint_stall.everybody",
+        f"checkpoint_stall.{name}",
         share,
         numbers={
-            "what": "checkpoints stop",
-            "steps": np.count_nonzero(saving),
-            "all": len(saving),
-            "who": "every rank writes" if writing[saving].all() else "most ranks write",
+            "what": what,
+            "steps": np.count_nonzero(stopped),
+            "all": len(stopped),
+            "who": "all ranks" if lasted[stopped].all() else "most ranks",
             "length": length_ns,
         },
         where=Where(),
-        when=when(saving[:, None], case.grid.steps),
+        when=when(stopped[:, None], case.grid.steps),
         projected=projection.constant(share, len(case.grid.ranks)),
-        options={"save": share},
+        options={option: share},
         evidence=[_length(length_ns)],
         change=change,
     )
