@@ -95,7 +95,7 @@ def _measured(row: Mapping[str, Any]) -> str:
     measured = bound + format_quantity(row["measured"], unit)
     predicted = format_quantity(row["predicted"], unit.partition(" ")[0])  # as said beside it
     head = f"  {row['what']:<33} "
-    return f"{head}{measured:>{56 - len(head)}} {predicted:>13}{how:>10}"
+    return f"{head}{measured:>{56 - len(head)}} {predicted:>13}{how:>9}"
 
 
 def hanging_lines(head: str, text: str) -> list[str]:
