@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import times
+from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
-from evenstep.trace.spool.layout import Flag
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.programs import data_parallel, handed_over, pipeline, prefetched, sharded
 from tests.diagnose.synthetic import MS, World
 
@@ -141,3 +142,17 @@ def test_a_neighbour_that_waits_for_a_slow_stage_does_not_seem_to_work():
     work = np.median(found.work_ns, axis=0)
     assert work[[0, 2, 3]] == pytest.approx(np.full(3, work[0]), rel=0.03)
     assert work[1] == pytest.approx(1.38 * work[0], rel=0.05)
+
+
+def test_work_is_evened_over_all_steps_though_who_need_not_wait_leaves_no_record():
+    """The last of each step does not wait: steps of another last one are of another structure."""
+    job = data_parallel(noise=0.2, seed=4, steps=40, transfer=lambda do, step: 1000.0)
+    run, trace = job.run(), job.run().trace()
+    events = trace.events
+    waits = (events.kind == int(Kind.PHASE)) & (events.op == int(Phase.SYNC))
+    short = waits & (events.exit_ns - events.enter_ns < 100_000)
+    found = graph_of(replace(trace, events=events.select(~short)))
+    assert len(found.batches) > 4
+    was, now = lengths(found, Costs(found).even())
+    gain = run.length_ns - replace(job, noise=0.0).run().length_ns
+    assert was - now == pytest.approx(gain, rel=0.1)

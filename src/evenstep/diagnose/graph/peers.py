@@ -7,69 +7,98 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.structure import Batch, Graph, mixed
+from evenstep.diagnose.graph.structure import Graph, mixed
 
 Array = npt.NDArray[Any]
 
 
 class Alike(NamedTuple):
-    """Lanes of one program, and their rows: (segments, lanes, places), indices into the graph's."""
+    """Lanes of one program, whatever they were seen to wait for; (segments, lanes, places).
+
+    Who need not wait leaves no record of it: that place is not there, and what was worked in it is
+    in the row that follows. `rows` are indices into the graph's.
+    """
 
     lanes: Array
     segments: Array
     rows: Array
+    there: Array
+
+    def of(self, own_ns: Array) -> Array:
+        """Own work by place, of that of rows."""
+        return np.asarray(own_ns[self.rows] * self.there)
+
+    def lay(self, own_ns: Array, here: Array) -> None:
+        """Put own work by place into that of rows."""
+        own_ns[self.rows] = 0.0
+        np.add.at(own_ns, self.rows, here)
 
 
 def alike(graph: Graph) -> list[Alike]:
-    """All rows, laid out by program and place."""
-    return [part for batch in graph.batches for part in _of_batch(graph, batch)]
+    """All rows by program and place, over the segments of all structures.
+
+    A lane's program is what it enters, step by step, and all kinds of what it ever waits for.
+    """
+    lanes, sizes = len(graph.ranks), [len(batch.schedule.rows) for batch in graph.batches]
+    batch = np.repeat(np.arange(len(sizes)), sizes)
+    local = np.concatenate([np.arange(size) for size in sizes])
+    rows = np.repeat([int(one.first_row[0]) for one in graph.batches], sizes) + local
+    cell = batch * lanes + graph.rows.lane[rows]
+    cells, opens, line = np.unique(cell, return_index=True, return_inverse=True)
+    enter, wait = (mixed(_kinds(graph, rows, link)) for link in ("enter", "wait"))
+    lasting = graph.rows.ends[rows] | (graph.rows.enter[rows] >= 0)
+    before = np.cumsum(lasting) - lasting  # a place leads to the next entry, or a wait before it
+    place = 2 * (before - before[opens][line]) + lasting
+    kind = mixed([place, np.where(lasting, 0, wait)])
+    code, waited = np.zeros(len(cells), np.uint64), np.zeros(lanes, np.uint64)
+    np.add.at(code, line[lasting], mixed([place, graph.rows.ends[rows], enter])[lasting])
+    kinds = np.unique(np.stack([(cell % lanes).astype(np.uint64), wait]), axis=1)
+    np.add.at(waited, kinds[0].astype(np.int64), mixed([kinds[1]]))
+    code += waited[cells % lanes]
+    pair = np.unique(mixed([cells // lanes, code]), return_inverse=True)[1].reshape(-1)
+    together = np.zeros(len(cells), np.uint64)
+    np.add.at(together, pair, mixed([cells % lanes]))  # so that all have the same lanes
+    code = mixed([code, together[pair]])[line]
+    chosen = (np.flatnonzero(code == number) for number in np.unique(code))
+    return [_pool(graph, batch[at], cell[at], kind[at], place[at], local[at]) for at in chosen]
 
 
-def programs(graph: Graph) -> Array:
-    """A number for each lane, the same where programs are; by the structure most segments have."""
-    found = np.full(len(graph.ranks), -1)
-    for batch in sorted(graph.batches, key=lambda one: -len(one.segments)):
-        for part in _of_batch(graph, batch):
-            new = part.lanes[found[part.lanes] < 0]
-            if len(new):
-                found[new] = found.max() + 1
-    return found
+def _pool(
+    graph: Graph, batch: Array, cell: Array, kind: Array, place: Array, local: Array
+) -> Alike:
+    """Of rows of one segment of each structure: kind, order, and place in the segment."""
+    order, index = np.lexsort([local, kind, cell]), np.arange(len(cell))
+    first = np.append(True, (np.diff(kind[order]) != 0) | (np.diff(cell[order]) != 0))
+    turn = index - np.maximum.accumulate(np.where(first, index, 0))
+    kind[order] = mixed([kind[order], turn])  # what a place has twice are two
+    _, head, column = np.unique(kind, return_index=True, return_inverse=True)
+    column = column.reshape(-1)
+    order = np.lexsort([np.bincount(column, local) / np.bincount(column), place[head]])
+    column, width = np.argsort(order)[column], len(order)
+    line = np.unique(cell, return_inverse=True)[1].reshape(-1)
+    of, lanes = np.unique(batch), np.unique(cell % len(graph.ranks))
+    table = np.full((len(of) * len(lanes), width), -1)
+    table[line, column] = index
+    latest = np.where(table < 0, len(index), table)[:, ::-1]  # rows of a lane ascend
+    after = np.minimum.accumulate(latest, axis=1)[:, ::-1]
+    held = local[np.where(after < len(index), after, table.max(axis=1, keepdims=True))]
+    segments = np.flatnonzero(np.isin(graph.batch_of, of))
+    begin = np.searchsorted(graph.rows.segment, segments)[:, None, None]
+    turn = np.searchsorted(of, graph.batch_of[segments])
+    shape = len(of), len(lanes), width
+    there = (table >= 0).reshape(shape)[turn]
+    return Alike(lanes, segments, begin + held.reshape(shape)[turn], there)
 
 
-def _of_batch(graph: Graph, batch: Batch) -> list[Alike]:
-    count = len(batch.schedule.rows)
-    head = slice(int(batch.first_row[0]), int(batch.first_row[0]) + count)
-    lane = graph.rows.lane[head]
-    code = _codes(graph, head, lane)
-    first = np.flatnonzero(np.diff(lane, prepend=-1))
-    sizes = np.diff(np.append(first, count))
-    whole = np.concatenate([np.zeros(1, np.uint64), np.cumsum(code, dtype=np.uint64)])
-    program = mixed([whole[first + sizes] - whole[first], sizes])
-    found = []
-    for number in np.unique(program):
-        mine = np.flatnonzero(program == number)
-        places = first[mine][:, None] + np.arange(sizes[mine[0]])[None, :]
-        rows = batch.first_row[:, None, None] + places[None]
-        found.append(Alike(lane[first[mine]], batch.segments, rows))
-    return found
-
-
-def _codes(graph: Graph, head: slice, lane: Array) -> Array:
-    """A number per row: its place, and the kind of what it enters and waits for."""
-    opens = np.flatnonzero(np.diff(lane, prepend=-1))
-    place = np.arange(len(lane)) - np.repeat(opens, np.diff(np.append(opens, len(lane))))
-    parts = [place, graph.rows.ends[head]]
-    table = graph.operations
+def _kinds(graph: Graph, rows: Array, link: str) -> list[Array]:
+    """Of what rows enter or wait for: operation, message or not, members, and the way it goes."""
+    table, number = graph.operations, graph.rows[link][rows]
     if not len(table):
-        return mixed(parts)
-    for link in ("enter", "wait"):
-        number = graph.rows[link][head]
-        known = number >= 0
-        at = np.maximum(number, 0)
-        parts += [np.where(known, table[name][at], -1) for name in ("op", "message", "members")]
-        root, message = table.root[at], known & table.message[at]
-        parts.append(np.where(message, np.sign(root - graph.ranks[lane]), 0))
-    return mixed(parts)
+        return [number]
+    known, at = number >= 0, np.maximum(number, 0)
+    parts = [np.where(known, table[name][at], -1) for name in ("op", "message", "members")]
+    way = np.sign(table.root[at] - graph.ranks[graph.rows.lane[rows]])
+    return [*parts, np.where(known & table.message[at], way, 0)]
 
 
 LONG = 0.01  # of a lane's work in a step: shorter rows tell little
@@ -96,7 +125,7 @@ def micro_batches(graph: Graph) -> Batches | None:
     number = _numbers(graph)
     over, usual = np.ones(len(graph.rows)), np.zeros(len(graph.rows))
     for part in alike(graph):
-        own = graph.own_ns[part.rows]
+        own = part.of(graph.own_ns)
         middle = np.median(own, axis=0, keepdims=True)
         long = middle > LONG * middle.sum(axis=2, keepdims=True)
         over[part.rows] = np.where(long, own / np.maximum(middle, 1.0), 1.0)

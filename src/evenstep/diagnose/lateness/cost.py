@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.peers import Alike, alike, programs
+from evenstep.diagnose.graph.peers import Alike, alike
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import Graph, mixed, quantiles, summed
 from evenstep.diagnose.lateness.thresholds import above_others
@@ -34,11 +34,6 @@ class Costs:
     def parts(self) -> list[Alike]:
         """Rows by program and place."""
         return alike(self.graph)
-
-    @cached_property
-    def program(self) -> Array:
-        """A number for each lane, the same where programs are."""
-        return programs(self.graph)
 
     @cached_property
     def length_ns(self) -> Array:
@@ -92,22 +87,16 @@ class Costs:
     def _like_others(self, late_ns: Array, chronic: Array) -> Change:
         """Cells relieved where they do more than others: chronic lanes in the places in which they
         usually do, the others where their own work exceeds the others' in that very step."""
-        rows, taken = [], []
+        changed = self.graph.own_ns.copy()
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
                 continue
-            own = self.graph.own_ns[part.rows]
+            own = part.of(changed)
             weight = _excess(own, chronic[part.lanes])
             explains = weight.sum(axis=2, keepdims=True) >= EXPLAINED * wanted[:, :, None]
-            laid = _laid(wanted, np.where(explains, weight, own), own)
-            rows.append(part.rows[wanted > 0].reshape(-1))
-            taken.append(laid[wanted > 0].reshape(-1))
-        if not rows:
-            return NONE
-        chosen, less = np.concatenate(rows), np.concatenate(taken)
-        order = np.argsort(chosen, kind="stable")
-        return Change.of_work(chosen[order], self.graph.own_ns[chosen[order]] - less[order])
+            part.lay(changed, own - _laid(wanted, np.where(explains, weight, own), own))
+        return self._own(changed)
 
     def even(self, base: Change = NONE) -> Change:
         """Every row's own work at the mean of its place, on top of another change; of a lane that
@@ -115,8 +104,8 @@ class Costs:
         own = self.graph.own_ns.copy()
         own[base.rows] = base.own_ns
         for part in self.parts:
-            here = own[part.rows]
-            own[part.rows] = np.broadcast_to(_level(here), here.shape)
+            here = part.of(own)
+            part.lay(own, np.broadcast_to(_level(here), here.shape))
         return self._own(own, base)
 
     def usual_amounts(self, base: Change = NONE) -> Change:
@@ -127,13 +116,13 @@ class Costs:
         own = self.graph.own_ns.copy()
         own[base.rows] = base.own_ns
         for part in self.parts:
-            here = own[part.rows]
+            here = part.of(own)
             amount = here.sum(axis=2)
             more = amount - _level(here).sum(axis=2)
             apart = here - here.mean(axis=0, keepdims=True)
             whole = max(float((more * more).sum()), 1.0)
             slope = (apart * more[:, :, None]).sum(axis=(0, 1)) / whole
-            own[part.rows] = np.maximum(here - more[:, :, None] * slope, 0.0)
+            part.lay(own, here - more[:, :, None] * slope)
         return self._own(own, base)
 
     def _own(self, own_ns: Array, base: Change = NONE) -> Change:
@@ -145,9 +134,9 @@ class Costs:
         """Own work of all rows with that much (steps × lanes) taken from the first of each cell."""
         own = self.graph.own_ns.copy()
         for part in self.parts:
-            here, wanted = own[part.rows], cells_ns[part.segments][:, part.lanes]
+            here, wanted = part.of(own), cells_ns[part.segments][:, part.lanes]
             before = np.cumsum(here, axis=2) - here
-            own[part.rows] = here - np.clip(wanted[:, :, None] - before, 0.0, here)
+            part.lay(own, here - np.clip(wanted[:, :, None] - before, 0.0, here))
         return own
 
     def first_rows(self) -> Array:

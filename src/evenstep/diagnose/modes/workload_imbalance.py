@@ -196,11 +196,10 @@ def _forward_and_backward(case: Case) -> Varied | None:
 def _stretches(case: Case) -> Varied | None:
     """By the stretches of own work between operations, of which there must be several."""
     assert case.costs is not None
-    part = max(case.costs.parts, key=lambda one: one.rows.size)
-    own = case.costs.graph.own_ns[part.rows]
+    own = max(case.costs.parts, key=lambda part: part.rows.size).of(case.costs.graph.own_ns)
     usual = np.median(own, axis=0)
     long = (usual > LONG * usual.sum(axis=1, keepdims=True)).all(axis=0)
-    if len(part.lanes) < 2 or np.count_nonzero(long) < 2:
+    if own.shape[1] < 2 or np.count_nonzero(long) < 2:
         return None
     over = own[:, :, long] / usual[None, :, long]
     over = over / np.median(over, axis=1, keepdims=True)

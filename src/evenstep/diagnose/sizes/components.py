@@ -178,11 +178,11 @@ def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
 def _places(graph: Graph, part: Alike) -> tuple[Array, Array, Array]:
     """Own work, whether a place waits for a widest group, and time blocked in narrower ones."""
     wait = graph.rows.wait[part.rows]
-    known = wait >= 0
+    known = (wait >= 0) & part.there
     members = np.where(known, graph.operations.members[np.maximum(wait, 0)], 0)
     over = np.where(known, graph.operations.over_ns[np.maximum(wait, 0)], 0)
     blocked = np.where(known, np.maximum(over - graph.rows.at_ns[part.rows], 0), 0)
-    return graph.own_ns[part.rows], members == int(graph.operations.members.max()), blocked
+    return part.of(graph.own_ns), members == int(graph.operations.members.max()), blocked
 
 
 def _before(blocked: Array) -> Array:

@@ -44,8 +44,9 @@ def _ranks(case: Case, spec: Spec) -> Change | str:
     for part in case.costs.parts:
         chosen = mine[part.lanes]
         if chosen.any() and not chosen.all():
-            usual = np.median(own[part.rows[:, ~chosen]], axis=1, keepdims=True)
-            own[part.rows[:, chosen]] = np.broadcast_to(usual, part.rows[:, chosen].shape)
+            here = part.of(own)
+            here[:, chosen] = np.median(here[:, ~chosen], axis=1, keepdims=True)
+            part.lay(own, here)
         elif chosen.any():  # nobody else has their program
             work = np.median(case.grid.work_ns, axis=0)
             own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
@@ -74,8 +75,8 @@ def _even(case: Case, _: Spec) -> Change | str:
         return "there is one rank only"
     own = case.costs.graph.own_ns.copy()
     for part in case.costs.parts:
-        here = own[part.rows]
-        own[part.rows] = np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape)
+        here = part.of(own)
+        part.lay(own, np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape))
     return _changed(case, own)
 
 
