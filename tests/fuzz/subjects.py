@@ -321,7 +321,7 @@ def _messages(path: Path) -> object:
 def _message_seeds() -> list[bytes]:
     from evenstep.agent.exchange.messages import Orders, SharedFloor, WindowReport
 
-    report = WindowReport(0, 1, 16, 16, *range(1, 15)).pack()
+    report = WindowReport(*range(len(WindowReport._fields))).pack()
     return [report, Orders(floor=SharedFloor(1, 2, 3, 4)).pack()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from evenstep import words
@@ -242,5 +243,5 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     own, expected = place.calls[rank][:3], place.calls[others[0]][:3]
     if made[-1:] == [own]:
         return "as if it had made the call before a second time"
-    followed = dict(zip(made, [*made[1:], expected], strict=True))
+    followed = dict(pairwise([*made, expected]))
     return "as if it had left a call out" if followed.get(expected) == own else ""
