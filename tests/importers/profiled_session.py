@@ -60,15 +60,16 @@ class Session:
         self.range("ncclCommInitRankConfig", 0.1, 0.9, {**said, "Rank": self.rank})
 
     def kernel(
-        self, name: str, issued_ms: float, start_ms: float, end_ms: float, device: int = 0
-    ) -> None:
+        self, name: str, issued_ms: float, start_ms: float, end_ms: float, device: int = 0,
+        stream: int = 7,
+    ) -> None:  # fmt: skip
         """A kernel and the call that launched it."""
         number = len(self.kernels) + 1
         issued = round(issued_ms * MS)
         times = (round(start_ms * MS), round(end_ms * MS))
         text = self.string(name)
         process = self.thread & ~0xFFFFFF
-        self.kernels.append((*times, device, 1, 7, number, process, text, text))
+        self.kernels.append((*times, device, 1, stream, number, process, text, text))
         self.launches.append(
             (issued, issued + 5_000, 0, self.thread, number, self.string("launch"))
         )
@@ -79,7 +80,8 @@ class Session:
         """NCCL's range with its payload, and the kernel launched within it."""
         payload = {"NCCL communicator ID": COMMUNICATOR, "Message size [bytes]": size}
         self.range("ncclAllReduce", issued_ms - 0.01, issued_ms + 0.02, payload)
-        self.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", issued_ms, start_ms, end_ms)
+        kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)"
+        self.kernel(kernel, issued_ms, start_ms, end_ms, stream=20)
 
     def write(self, path: Path) -> Path:
         with closing(sqlite3.connect(path)) as database:

@@ -76,6 +76,26 @@ def test_the_slow_rank_is_found(pair):
     assert (finding.mode, finding.where.ranks) == ("straggler", [1])
 
 
+def test_a_rank_waits_from_when_its_compute_came_to_a_call_though_its_stream_was_taken(tmp_path):
+    """Two calls a step, the second launched while the first waits for the slow rank."""
+    paths, length = [], 7 + SLOW_MS
+    for rank in (0, 1):
+        session, late = Session(rank, pid=70 + rank), SLOW_MS * rank
+        session.init()
+        for step in range(20):
+            begin = 10 + length * step
+            session.range(f"iteration {step}", begin, begin + length)
+            for half, (own, over) in enumerate(((3, 4), (6, 7))):
+                session.kernel("gemm", begin + half, begin + own - 3 + late, begin + own + late)
+                free = begin + 4 + SLOW_MS if half else 0  # its stream
+                entered = max(begin + own + late, free)
+                session.all_reduce(begin + half + 0.5, entered, begin + over + SLOW_MS)
+        paths.append(session.write(tmp_path / f"{rank}.sqlite"))
+    finding = diagnose(read(*paths)).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.severity == pytest.approx(SLOW_MS / length, rel=0.05)
+
+
 def test_a_phase_lasts_until_the_device_has_done_what_it_launched(tmp_path):
     session = Session()
     for step in range(3):
@@ -282,7 +302,8 @@ def test_calls_of_nccl_without_a_communicator_are_of_all_ranks(tmp_path):
         for call in range(30):
             begin = 5 + 10 * call
             session.kernel("gemm", begin, begin, begin + 5 + 2 * rank)
-            session.kernel("ncclDevKernel_SendRecv(args)", begin, begin + 5 + 2 * rank, begin + 8)
+            ready = begin + 5 + 2 * rank
+            session.kernel("ncclDevKernel_SendRecv(args)", begin + 0.1, ready, begin + 8)
         paths.append(session.write(tmp_path / f"rank_{rank}.sqlite"))
     trace = read(*paths)
     rows = trace.of_kind(Kind.COLLECTIVE)

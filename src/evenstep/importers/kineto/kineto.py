@@ -22,7 +22,7 @@ from evenstep.importers.kineto.file import KinetoFile, read_file
 from evenstep.importers.kineto.host import host_calls
 from evenstep.importers.kineto.names import annotation
 from evenstep.importers.kineto.places import by_process, info_of, places_of
-from evenstep.importers.kineto.records import Profile, enter
+from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.trace.columns import Columns
 from evenstep.trace.numbering import renumbered, shifts_in_words
@@ -163,7 +163,7 @@ def _info(each: Profile, origin: int, unnamed: str) -> RankInfo:
         "boot_id": f"host {place.host}" if place.host else unnamed, "source": str(each.file.path),
         "anchor_monotonic_ns": FIRST_NS, "anchor_realtime_ns": origin,
     }  # fmt: skip
-    return RankInfo(place.rank, identity, {"device_clock": "host", "entered": "device"})
+    return RankInfo(place.rank, identity, dict(FACTS))
 
 
 def _finished(draft: Draft, ranks: list[Profile]) -> Trace:

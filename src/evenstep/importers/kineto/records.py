@@ -28,6 +28,9 @@ _REDUCTIONS = (
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
 )  # fmt: skip
 
+#: Of each rank: its device's stamps are the host's, its calls entered when the device came to them.
+FACTS = {"device_clock": "host", "entered": "device"}
+
 
 class Profile(NamedTuple):
     """One file and what was found in it."""

@@ -20,7 +20,7 @@ from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.kineto import repeating, spoken
 from evenstep.importers.kineto.places import FilePlace
-from evenstep.importers.kineto.records import Profile, enter
+from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import steps_of
 from evenstep.importers.nsys.database import MAGIC
 from evenstep.importers.nsys.process import (
@@ -61,7 +61,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
             "rank": each.rank, "hostname": each.export.host, "boot_id": each.clock,
             "source": str(each.export.path),
         }  # fmt: skip
-        draft.rank(RankInfo(each.rank, identity, {"device_clock": "host"}))
+        draft.rank(RankInfo(each.rank, identity, dict(FACTS)))
         profiles.append(_profile(each, groups, world, origins[each.clock]))
         for text in profiles[-1].steps.limits:
             told.setdefault(text, []).append(each.rank)
