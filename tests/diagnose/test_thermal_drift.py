@@ -56,6 +56,13 @@ def test_a_rank_that_slows_down_is_named_with_its_cost(course, worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+def test_a_rank_that_was_late_before_it_slowed_down_a_little_is_a_straggler(worst):
+    world = drifting([3], 30, lambda time: 1 + 0.2 * time)
+    finding = worst(world)
+    assert (finding.mode, finding.where.ranks) == ("straggler", [3])
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
 def test_a_node_that_slows_down_is_one_finding(worst):
     world = drifting([4, 5, 6, 7], 25, linear)
     finding = worst(world)

@@ -135,6 +135,19 @@ def test_a_fact_of_another_shape_is_damage_and_is_told_to_nobody(tmp_path, key, 
     assert (contents.facts["note"], key in contents.facts) == ("any", False)
 
 
+@pytest.mark.parametrize("name", ["enter_ns", "exit_ns"])
+def test_a_record_whose_times_are_of_no_run_is_left_out_and_said(tmp_path, name):
+    path = write_rank(tmp_path / "s", 1)
+    data = bytearray(path.read_bytes())
+    sound = read_spool(path)
+    ring = layout.HEADER.unpack_from(data)[5]
+    at = ring + 3 * layout.RECORD_BYTES + RECORD.fields[name][1]
+    data[at : at + 8] = struct.pack("<q", 2**62)
+    damaged = read(tmp_path / "d", data)
+    assert damaged.records["seq"].tolist() == np.delete(sound.records["seq"], 3).tolist()
+    assert damaged.damage.endswith("times of 1 records are not of this run")
+
+
 def test_a_foreign_file_is_named_as_such(place):
     with pytest.raises(SpoolError, match=r"rank-00001.spool is not a spool: it does not begin"):
         read(place, b"PK\x03\x04" * 4096)

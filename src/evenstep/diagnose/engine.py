@@ -220,11 +220,14 @@ MOST = 4  # findings of which all orders are replayed
 
 def worth_telling(case: Case, finding: Finding) -> bool:
     """Whether its part of all lateness, or what the job is spared without it, is large enough: of
-    many that are late at once each has a part, and one alone may cost more than in proportion."""
-    if finding.severity >= SMALLEST_SHARE or finding.mode in TERMINAL:
+    many that are late at once each has a part, and one alone may cost more than in proportion.
+
+    What is less than the replay misses of the run is not known to be lost."""
+    least = max(SMALLEST_SHARE, case.unexplained or 0.0)
+    if finding.severity >= least or finding.mode in TERMINAL:
         return True
     change = finding.change
-    return isinstance(change, Change) and case.share(case.saved(change)).value >= SMALLEST_SHARE
+    return isinstance(change, Change) and case.share(case.saved(change)).value >= least
 
 
 def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:

@@ -33,6 +33,9 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
 SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
+LONGEST_NS = (
+    100 * 86_400 * 10**9
+)  # that a ring's records reach from the middle one: beyond is damage
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 SUMMARY_STRETCH = 64  # summaries looked at together for the end of those that were written
 
@@ -116,7 +119,12 @@ def read_spool(path: Path | Extent) -> SpoolContents:
     """
     contents, ring, data = _opened(path)
     begin = ring.offset - (path.offset if isinstance(path, Extent) else 0)
-    contents.records = _records(data[begin:], ring.slots)
+    records = _records(data[begin:], ring.slots)
+    timely = _timely(records)
+    contents.records = records[timely]
+    if not timely.all():
+        odd = np.count_nonzero(~timely)
+        contents.damage = f"{contents.path}: times of {odd} records are not of this run"
     if contents.records.size:
         contents.dropped = max(0, int(contents.records["seq"][-1]) - contents.records.size)
     return contents
@@ -197,6 +205,17 @@ def _records(region: Array, capacity: int) -> Array:
     live = region[: slots * layout.RECORD_BYTES].view(RECORD)
     used = _used_slots(live["seq"], slots)
     return whole_slots(live[:used], capacity)
+
+
+def _timely(records: Array) -> Array:
+    """Which records have all their times within `LONGEST_NS` of the middle one."""
+    timely = np.ones(len(records), bool)
+    for name in ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"):
+        times = records[name].astype(float)
+        known = times != 0
+        if known.any():
+            timely &= ~known | (np.abs(times - np.median(times[known])) <= LONGEST_NS)
+    return timely
 
 
 def whole_slots(live: Array, ring: int) -> Array:

@@ -62,7 +62,10 @@ def drifts(case: Case) -> list[Drift]:
         rate = trend(at, excess[:, column], excess[:, column] - risen)
         if rate.p * grid.shape[1] > SURE or trend(at, own[:, column]).slope <= 0:
             continue
-        onset = int(rows[_onset(excess[:, column], risen)])
+        first = _onset(excess[:, column], risen)
+        if 2 * float((risen[first:] - risen[0]).mean()) < float(excess[first:, column].mean()):
+            continue  # late before it grew: most of it is not the trend's
+        onset = int(rows[first])
         start = float(np.median(own[: max(len(own) // 8, 1), column]))
         growth = float(risen[-1] - risen[0])
         found_.append(Drift(int(grid.ranks[column]), column, growth, start, onset, rate))
