@@ -31,11 +31,11 @@ BUDGET = {
     "reproduce": 1534,
     "scenario": 1048, "simulate": 9693,
     "statistics": 867,  # tails of noise came from diagnose, on SciPy
-    "importers": 8456,  # XPlane, OTF2 and TensorBoard's files came in
+    "importers": 8464,  # XPlane, OTF2 and TensorBoard's files came in
     "trace": 5440,  # what facts of a spool must look like is checked where they are read
     "watch": 1875, "workers": 400,
 }  # fmt: skip
-WHOLE = 76_841  # steps of loops that mark none come live, and how processes ended
+WHOLE = 76_849  # steps of loops that mark none come live, and how processes ended
 
 
 @cache

@@ -75,6 +75,62 @@ def test_a_call_is_entered_when_compute_has_come_to_it_whatever_its_stream_still
     assert entered.tolist() == [110_000, 110_000, 310_000]
 
 
+STAGES, MICRO, STAGE_US, SENT_US = 3, 6, 2_000, 50
+
+
+def pipeline(tmp_path, own_us):
+    """Batches through stages whose hosts post every receive of a step at once; each begins in its
+    stream as the one before is over. `own_us`: of a stage, for a batch."""
+    profiles = [Profile(stage, STAGES) for stage in range(STAGES)]
+    free = LAUNCHED_US
+    for number in range(STEPS):
+        begin, done = LAUNCHED_US * number, np.zeros((STAGES, MICRO), int)
+        for stage, profile in enumerate(profiles):
+            profile.step(number, begin, LAUNCHED_US - 1)
+            over = posted = free
+            for batch in range(MICRO):
+                called = begin + 10 + 40 * batch
+                if stage:
+                    came = int(done[stage - 1, batch]) + SENT_US
+                    peers = {"Src Rank": stage - 1, "Dst Rank": stage}
+                    profile.collective(called, posted, came - posted, "recv", **peers)
+                    over, posted = max(over, came), came
+                profile.kernel("gemm", called + 11, over, own_us[stage])
+                over = done[stage, batch] = over + own_us[stage]
+                if stage < STAGES - 1:
+                    peers = {"Src Rank": stage, "Dst Rank": stage + 1}
+                    profile.collective(called + 12, int(over), SENT_US, "send", **peers)
+        end = int(done[:, -1].max()) + MOVED_US
+        for stage, profile in enumerate(profiles):
+            entered = int(done[stage, -1])
+            profile.collective(begin + 260, entered, end - entered)
+        free = end
+    paths = [each.write(tmp_path / f"{stage}.json") for stage, each in enumerate(profiles)]
+    return open_trace(paths), free / STEPS
+
+
+def test_a_receive_is_entered_when_compute_has_come_to_it_though_it_was_over_before(tmp_path):
+    messages = pipeline(tmp_path, [STAGE_US, STAGE_US, 2 * STAGE_US])[0].of_kind(
+        Kind.POINT_TO_POINT
+    )
+    late = messages.select((messages["rank"] == 2) & (messages.step == 5)).sorted_by("group_seq")
+    assert np.diff(late.enter_ns)[1:].tolist() == [2 * STAGE_US * 1000] * (MICRO - 2)
+    assert (late.enter_ns[1:] > late.device_exit_ns[1:]).all()
+    assert (late.exit_ns >= late.enter_ns).all()
+
+
+def test_a_slow_stage_is_found_though_receives_are_posted_ahead_of_it(tmp_path):
+    trace, step_us = pipeline(tmp_path, [STAGE_US, STAGE_US, 2 * STAGE_US])
+    worst = diagnose(trace).findings[0]
+    assert list(worst.where.ranks) == [2]
+    assert worst.severity == pytest.approx(MICRO * STAGE_US / step_us, rel=0.05)
+
+
+def test_a_pipeline_of_equal_stages_has_none_that_is_slow(tmp_path):
+    trace, _ = pipeline(tmp_path, [STAGE_US] * STAGES)
+    assert not [each for each in diagnose(trace).findings if each.where.ranks]
+
+
 def test_a_step_lasts_as_long_as_its_device_works(trace):
     steps = trace.of_kind(Kind.STEP)
     length = (steps.exit_ns - steps.enter_ns)[(steps["rank"] == SLOW) & (steps.step > 0)]

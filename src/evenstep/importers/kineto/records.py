@@ -28,6 +28,7 @@ _REDUCTIONS = (
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
 )  # fmt: skip
 
+_NEVER = np.iinfo(np.int64).max
 #: Of each rank: its device's stamps are the host's, its calls entered when the device came to them.
 FACTS = {"device_clock": "host", "entered": "device"}
 
@@ -53,6 +54,8 @@ def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
     draft.limits += limits
     numbered = numbered.sorted_by("enter_ns")  # what devices come to at once stays in order
     numbered = numbered.with_column("enter_ns", numbered.entered)
+    left = np.maximum(numbered.entered, numbered.exit_ns)
+    numbered = numbered.with_column("exit_ns", np.where(numbered.exit_ns > 0, left, 0))
     for each, (done, waits) in zip(profiles, found, strict=True):
         rank = each.place.rank
         mine = numbered.select(numbered["rank"] == rank)
@@ -70,7 +73,8 @@ def _since(times: Array, origin: int) -> Array:
 def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -> Columns:
     """A rank's collectives and messages as records, but for their number in the group's order.
 
-    They are entered when issued; `entered` is when the device had come to them.
+    They are entered when issued; `entered` is when the device had come to them, of receives also
+    after `exit_ns`.
     """
     calls, said = each.calls, each.said
     message = np.isin(calls.op, [int(op) for op in MESSAGES])
@@ -105,10 +109,14 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
 
 
 def _entered(calls: Columns, done: Completion) -> Array:
-    """In the time of the device for those that it carried out, of the host for the others."""
+    """In the time of the device for those that it carried out, of the host for the others.
+
+    A receive may begin, and be over, before compute comes to it, and only then waits for it.
+    """
     began = calls.device_enter_ns
     known = began != UNKNOWN_NS
-    entered = done.entered(calls.enter_ns, began, calls.stream)
+    ahead = calls.op == int(Op.RECV)
+    entered = done.entered(calls.enter_ns, np.where(ahead, _NEVER, began), calls.stream)
     return np.where(known, entered, calls.enter_ns)
 
 
