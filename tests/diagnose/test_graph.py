@@ -63,6 +63,20 @@ def test_nothing_gains_more_than_the_work_it_removes(job, rank, share):
     assert -1000 <= was - now <= found.own_ns[mine].sum() * (1 - share) + 1000
 
 
+@settings(max_examples=6, deadline=None)
+@given(JOBS, st.integers(0, 7), st.lists(st.integers(0, 9), min_size=1))
+def test_steps_whose_end_nobody_saw_change_neither_length_nor_gain(job, rank, unseen):
+    found = graph_of(job.run().trace())
+    mine = np.flatnonzero(found.rows.lane == rank)
+    change = Change.of_work(mine, found.own_ns[mine] / 2)
+    ends = replay(found, [Change.none(), change])
+    whole = step_lengths(found, ends)
+    ends[:, unseen] = np.nan
+    parts = step_lengths(found, ends)
+    assert parts.sum(axis=1) == pytest.approx(whole.sum(axis=1))
+    assert (parts >= 0).all()
+
+
 @settings(max_examples=20, deadline=None)
 @given(JOBS, st.lists(st.floats(0, 1), min_size=2, max_size=2))
 def test_more_removed_never_gains_less(job, shares):

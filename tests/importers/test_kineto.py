@@ -108,6 +108,20 @@ def test_a_kernel_without_its_call_is_a_collective_of_its_own(opened, kernel, op
     assert list(collectives(opened(profile)).op) == [op]
 
 
+def test_a_launch_that_seems_to_begin_before_its_call_is_of_that_call(opened):
+    profile = Profile()
+    profile.step(0, 0, 1000)
+    for number, called in enumerate((20, 200), start=1):
+        kernel = profile.collective(called, called + 50, 5)
+        call, launch = profile.events[-3:-1]
+        launch["ts"] = called - 0.01  # the clocks of operators and of launches differ
+        for event in (call, launch, kernel):
+            event["args"]["External id"] = number
+    rows = collectives(opened(profile))
+    assert (rows.device_exit_ns - rows.device_enter_ns).tolist() == [5_000, 5_000]
+    assert (rows.group >= 0).all()
+
+
 @pytest.mark.parametrize("name", ["void gemm_kernel(x)", "nccl_free_gemm(x)", "reduce_kernel<512>"])
 def test_other_kernels_are_compute(opened, name):
     profile = Profile()

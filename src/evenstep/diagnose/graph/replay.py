@@ -222,17 +222,24 @@ def step_lengths(graph: Graph, ends: Array) -> Array:
     """How long each step of the job takes: (scenarios, steps), ns: the median over lanes.
 
     Where steps were left out, from the last lane's end to the last lane's: in short stretches what
-    one lane has done after it was waited for would not show.
+    one lane has done after it was waited for would not show. A step whose end nobody was seen to
+    reach shares what passes until the next one that is seen with it, evenly; after the last one
+    that is seen nothing passes. So lengths add up to what the run took.
     """
-    whole = len(graph.starts_ns) == 1
-    known = np.asarray(np.isfinite(ends).any(axis=2))  # else nobody was seen to end the step
+    whole, lanes = len(graph.starts_ns) == 1, len(graph.ranks)
+    known = np.asarray(np.isfinite(ends).any(axis=2))
     seen = np.where(known[:, :, None], ends, 0.0)
     last = np.nanmedian(seen, axis=2) if whole else np.nanmax(seen, axis=2)
-    last = np.where(known, last, np.nan)
-    lanes = len(graph.ranks)
     stretch = np.asarray(graph.stretch_of[: len(graph.steps)])
-    before = np.concatenate([last[:, :1], last[:, :-1]], axis=1)
-    opens = np.flatnonzero(np.diff(stretch, prepend=-1))
-    begun = graph.starts_ns[stretch[opens]][:, :lanes]
-    before[:, opens] = np.median(begun, axis=1) if whole else begun.max(axis=1)
-    return np.asarray(last - before)
+    lengths = np.zeros(last.shape)
+    opens = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
+    for first, end in itertools.pairwise(opens.tolist()):
+        begun = graph.starts_ns[stretch[first]][:lanes]
+        start = np.median(begun) if whole else begun.max()
+        turns = np.arange(end - first + 1)
+        for scenario, there in enumerate(known[:, first:end]):
+            points = np.append(True, there)
+            values = np.append(start, last[scenario, first:end])
+            values = np.interp(turns, turns[points], values[points])
+            lengths[scenario, first:end] = np.diff(values)
+    return lengths

@@ -1,7 +1,7 @@
 """Collectives and messages that a device carries out, and what else it computes.
 
-A call is `record_param_comms`. Its kernels are found through the launch with the same correlation,
-which lies within the call on its thread.
+A call is `record_param_comms`. Its kernels bear its external id; else they are found through the
+launch with the same correlation, which lies within the call on its thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Co
     kernels = file.of(RowKind.KERNEL)
     kernels = kernels.select(_communicating(file, kernels))
     launches = _launched(file, kernels)
-    owner = _enclosing(issued, launches.thread, launches.start_ns)
+    owner = _named(issued, kernels)
+    owner = np.where(owner >= 0, owner, _enclosing(issued, launches.thread, launches.start_ns))
     owned = owner >= 0
     return Columns.concatenate(
         [
@@ -120,6 +121,19 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
         for column in found:
             found[column][known] = sources[column][place[known]]
     return found
+
+
+def _named(issued: Columns, kernels: Columns) -> Array:
+    """Index of the one call whose external id each kernel bears; -1: none, or several.
+
+    Stamps of operators and of launches come from different clocks: a launch may seem to begin
+    before its call.
+    """
+    ids, index, count = np.unique(issued.external, return_index=True, return_counts=True)
+    place = _lookup(ids, kernels.external)
+    alone = (place >= 0) & (kernels.external > 0)  # 0 is no operator's
+    alone &= np.append(count == 1, False)[place]
+    return np.where(alone, np.append(index, -1)[place], -1)
 
 
 def _lookup(keys: Array, wanted: Array) -> Array:
