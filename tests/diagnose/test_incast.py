@@ -26,8 +26,10 @@ def knee(move):
 SMALL = World(ranks=8, noise=0.01, bucket_bytes=(1_000_000,), after_backward=GATHERS)
 
 
-def test_a_knee_in_the_curve_is_incast_at_the_root(worst):
-    world = replace(SMALL, fabric=knee)
+@pytest.mark.parametrize("lag_ns", [0.0, 0.15 * MS])
+def test_a_knee_in_the_curve_is_incast_at_the_root(worst, lag_ns):
+    """Ends that are seen late hide who is blocked in short transfers, but not in long ones."""
+    world = replace(SMALL, fabric=knee, exit_lag_ns=lag_ns)
     finding = worst(world)
     assert (finding.mode, finding.where.ranks) == ("incast", [0])
     lost = world.lost_against(replace(world, fabric=in_bytes))

@@ -194,15 +194,19 @@ def _stays(events: Columns, number: Array, enter: Array, leave: Array, roots: Ar
 def _leaves_with_root(
     events: Columns, number: Array, enter: Array, leave: Array, others: Array
 ) -> Array:
-    """Who sends to a root and is blocked until the root has everything, though it need not be."""
+    """Who sends to a root and is blocked until the root has everything, though it need not be.
+
+    A transfer tells as much as it is long: of short ones, ends are seen too late to tell.
+    """
     is_root = events["rank"] == events.peer_or_root
     end = np.zeros(int(number[-1]) + 1, np.int64)
     end[number[is_root]] = leave[is_root]
     blocked = others & ((events.flags & (_ASYNC | _DEVICE)) == 0)
-    late = leave >= end[number] - np.maximum((end[number] - enter) // 10, TELLING_NS)
+    lasted = np.where(blocked, np.maximum(end[number] - enter, 0), 0)
+    late = leave >= end[number] - np.maximum(lasted // 10, TELLING_NS)
     kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
-    count, so = np.bincount(kind, blocked), np.bincount(kind, blocked & late)
-    return np.asarray(blocked & (so >= MOSTLY * count)[kind])
+    whole, so = np.bincount(kind, lasted), np.bincount(kind, lasted * late)
+    return np.asarray(blocked & (so >= MOSTLY * whole)[kind])
 
 
 def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, Array]:
