@@ -6,6 +6,7 @@ nothing of a segment depends on a later one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def segments(
     row_in, operation_in = _agreed(rows, operations, index)
     gaps = np.flatnonzero(np.diff(steps) > 1) + 1  # steps left out: another stretch begins
     stretch = np.searchsorted(gaps, np.arange(len(steps)), side="right")
-    between = _between(begun_ns, ended_ns)
+    between, between_ns = _between(begun_ns, ended_ns)
     own, start = _own(rows, operations, begun_ns, stretch, index, between)
     rows = rows.with_column("own_ns", own).with_column("segment", row_in)
     rows = rows.with_column("ends", rows.order == STEP_END).with_column("index", index)
@@ -43,7 +44,9 @@ def segments(
     operations = operations.with_column("segment", operation_in)
     operations = operations.with_column("took_ns", _took(operations))
     rows, operations = _sorted(rows, operations)
-    return _batched(rows, operations, steps, ranks, (stretch, start))
+    made = _batched(rows, operations, steps, ranks, (stretch, start))
+    between_ns[gaps] = 0
+    return replace(made, between_ns=between_ns)
 
 
 def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Array]:
@@ -67,13 +70,14 @@ def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Ar
     return np.zeros(len(rows), np.int64), np.zeros(count, np.int64)  # one segment holds all
 
 
-def _between(begun_ns: Array, ended_ns: Array) -> tuple[Array, Array]:
-    """From the last end of each step to the first beginning of the next, where all are known."""
+def _between(begun_ns: Array, ended_ns: Array) -> tuple[tuple[Array, Array], Array]:
+    """From the last end of each step to the first beginning of the next, where all are known; and
+    how long that is before each step."""
     known = (begun_ns[1:] >= 0).all(axis=1) & (ended_ns[:-1] >= 0).all(axis=1)
     since = np.maximum.accumulate(ended_ns.max(axis=1, initial=0))[:-1]
     until = begun_ns.min(axis=1, initial=2**62)[1:]
     idle = known & (until > since)
-    return since[idle], until[idle]
+    return (since[idle], until[idle]), np.append(0, np.where(idle, until - since, 0))
 
 
 def _own(

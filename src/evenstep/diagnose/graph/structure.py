@@ -50,6 +50,7 @@ class Graph:
     stretch_of: Array  # of each segment
     device: Array = field(default_factory=lambda: np.zeros(0, bool))  # (lanes,): streams
     host_ahead_ns: Array = field(default_factory=lambda: np.zeros(0))  # (lanes,): of the graph
+    between_ns: Array = field(default_factory=lambda: np.zeros(1))  # (steps,): nobody in any before
 
     @property
     def own_ns(self) -> Array:

@@ -42,12 +42,12 @@ class Costs:
 
     @cached_property
     def seen_ns(self) -> Array:
-        """Each step of the job, as it was seen to end."""
+        """Each step of the job, as it was seen to end; not what passed before it in no step."""
         rows = self.graph.rows
         ends = np.full((1, len(self.graph.steps), len(self.graph.ranks)), np.nan)
         last = rows.ends
         ends[0, rows["index"][last], rows.lane[last]] = rows.at_ns[last]
-        return np.asarray(step_lengths(self.graph, ends)[0])
+        return np.asarray(step_lengths(self.graph, ends)[0] - self.graph.between_ns)
 
     def saved(self, changes: Sequence[Change]) -> Array:
         """How much shorter each step is under each change: (changes, steps), ns."""
