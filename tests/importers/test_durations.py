@@ -80,3 +80,24 @@ def test_a_duration_without_a_unit_is_in_seconds(tmp_path, column, unit_s):
     file = tmp_path / "table.csv"
     file.write_text(f"rank,seq,op,{column}\n0,1,all_reduce,0.5\n")
     assert layout_of(SourceFile(file, file.read_bytes())).unit_s == unit_s
+
+
+def test_what_passes_between_calls_is_unknown_and_so_is_a_share_of_it(trace):
+    """However long the compute between them, such a table is the same."""
+    diagnosis = diagnose(trace)
+    summary = diagnosis.summary
+    assert [summary[name] for name in ("step_time", "throughput", "shares", "goodput")] == [
+        None
+    ] * 4
+    assert "costs at most " in diagnosis.verdict
+    assert any("at most that" in limit for limit in diagnosis.limits)
+    finding = diagnosis.findings[0]
+    assert {option.low for option in finding.options if option.gain is not None} == {0.0}
+
+
+def test_transfers_are_no_finding_where_compute_may_hide_them(tmp_path):
+    lines = [f"{rank},c,{call},all_reduce,400000000,{20_000 + 7 * ((rank + call) % 3)}"
+             for call in range(40) for rank in range(WORLD)]  # fmt: skip
+    path = tmp_path / "timer.csv"
+    path.write_text("rank,comm,seq,op,bytes,duration_us\n" + "\n".join(lines) + "\n")
+    assert diagnose(open_trace([path])).findings == []

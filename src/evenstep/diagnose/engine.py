@@ -30,6 +30,7 @@ from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import verdict
+from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
@@ -61,7 +62,17 @@ def find(case: Case) -> list[Finding]:
             found += [one for one in mode.find(case) if worth_telling(case, one)]
     ranked = sorted(attributed(case, found), key=_place)
     said = [with_stacks(case.trace, with_probe(case.trace, one)) for one in ranked]
-    return [replace(one, change=None) for one in said]
+    known = case.trace.elapsed_known
+    return [replace(one if known else _at_most(one), change=None) for one in said]
+
+
+def _at_most(finding: Finding) -> Finding:
+    """The finding where only part of the time is on record: shares of all of it may be smaller."""
+    options = [one if one.gain is None else replace(one, low=0.0) for one in finding.options]
+    projected = [replace(one, low=0.0) for one in finding.effect.projected]
+    effect = replace(finding.effect, projected=projected)
+    sure = min(finding.confidence, round(Share(finding.severity, 0.0, 1.0).confidence, 3))
+    return replace(finding, options=options, effect=effect, confidence=sure)
 
 
 def _place(finding: Finding) -> tuple[bool, float]:

@@ -66,9 +66,8 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
         return Verdict(first.observation, "", first.cause, action)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
-    cost = f"{verb} {words.percent(first.severity)} of step time"
-    if not first.where.ranks:  # a title is not always a subject
-        cost = f": {words.percent(first.severity)} of step time"
+    share = f"{'at most ' if before_ns is None else ''}{words.percent(first.severity)} of step time"
+    cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title may be no subject
     after_ns = before_ns and before_ns * (1 - first.severity)
     said = Verdict(who(first), cost, "", "", before_ns, after_ns)
     left = MOST_WORDS - _count(f"{said.head} {said.change} without it")

@@ -52,6 +52,9 @@ class RankInfo:
         return str(self.identity.get("boot_id") or f"rank {self.rank}")
 
 
+UNKNOWN = "unknown"  # what `between_calls` of a run is, if nobody recorded what passes there
+
+
 @dataclass(slots=True)
 class Trace:
     """All ranks of one attempt of a run.
@@ -93,6 +96,11 @@ class Trace:
         inside = self.events.select((step >= first) & (step < last))
         tables = {kind: inside.select(inside.kind == int(kind)) for kind in wanted}
         return replace(self, events=ByKind(tables))
+
+    @property
+    def elapsed_known(self) -> bool:
+        """Whether steps are as long as they seem: not where only the lengths of calls are known."""
+        return self.run.get("between_calls") != UNKNOWN
 
     @property
     def records_per_step(self) -> float:

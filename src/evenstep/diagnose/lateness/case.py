@@ -229,8 +229,10 @@ class Case:
 
     @property
     def transfers_known(self) -> bool:
-        """Whether transfer can be told from waiting: all ranks are there, on comparable times."""
-        return self.waits_known and not self.stuck and bool(len(self.transfers.rows))
+        """Whether what transfers cost can be told: from waiting, as all ranks are there, on
+        comparable times, and from what compute hides."""
+        known = self.waits_known and self.trace.elapsed_known
+        return known and not self.stuck and bool(len(self.transfers.rows))
 
     @property
     def hung_ns(self) -> int:

@@ -31,6 +31,7 @@ _MEASURED = (
     "all_to_all",
     "ports",
 )
+_OF_ELAPSED = (*_MEASURED[:5], "device", "goodput")
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
@@ -46,7 +47,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
     compute = shares["compute"]
     hidden = float(grid.hidden_ns.sum()) / total
     moving = shares["exposed_communication"] + hidden
-    return found | {
+    found |= {
         "throughput": throughput(trace, grid),
         "step_time": step_time(grid),
         "shares": shares,
@@ -59,6 +60,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
     }
+    return found if trace.elapsed_known else found | dict.fromkeys(_OF_ELAPSED)
 
 
 def throughput(trace: Trace, grid: StepGrid) -> dict[str, Any]:

@@ -243,8 +243,9 @@ def late_issue(case: Case) -> Finding | None:
     """Devices most of whose time ends with what their hosts have just issued: what a stream enters
     at once it entered idle, as all before was done. For how long it was idle nothing tells."""
     costs = case.costs
-    if costs is None or not costs.graph.device.any() or entered_on_device(case.trace):
-        return None  # then nothing tells when hosts issued it
+    told = not entered_on_device(case.trace) and case.trace.elapsed_known
+    if costs is None or not costs.graph.device.any() or not told:
+        return None  # nothing tells when hosts issued it
     graph = costs.graph
     own, slack = graph.own_ns, graph.rows.slack_ns
     bound = (slack >= 0) & (slack <= AT_ONCE_NS)

@@ -24,7 +24,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import UNKNOWN, RankInfo, Trace
 
 Array = npt.NDArray[np.float64]
 
@@ -88,9 +88,10 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     _enter(draft, table)
     draft.limits.append(
         "only durations of collectives are known: a rank's wait is its own less the shortest of "
-        "the members', which is taken for transfer; what lies between collectives is not in it"
+        "the members', which is taken for transfer; what lies between collectives is not in it, so "
+        "that nobody knows how long steps took: what costs a share of them costs at most that"
     )
-    return stepped(draft.trace({"source": NAME}), "no steps are known")
+    return stepped(draft.trace({"source": NAME, "between_calls": UNKNOWN}), "no steps are known")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
