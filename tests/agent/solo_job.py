@@ -181,6 +181,7 @@ class Job:
         self.attach("forked")
         parts = model_and_optimizer()
         losses = train(1, parts=parts)
+        gc.disable()  # looking at the spool may bring on a collection of the parent's own
         before = self.written("forked")
         child = os.fork()
         if not child:
@@ -193,6 +194,7 @@ class Job:
             evenstep.detach()
             os._exit(0)
         status, same = os.waitpid(child, 0)[1], before == self.written("forked")
+        gc.enable()
         return [status, same, losses + train(STEPS - 1, first=1, parts=parts)]
 
     def fork_workers(self):

