@@ -49,8 +49,8 @@ class Cluster:
             file.write_text(f'#!/bin/sh\nexec {sys.executable} {what} "$@"\n')
             file.chmod(0o755)
 
-    def sbatch(self, script, *arguments, restarts=0):
-        """The running batch step."""
+    def sbatch(self, script, *arguments, restarts=0, last=""):
+        """The running batch step, whose tasks are given `last` after their own arguments."""
         ours = {name: value for name, value in plain().items() if not name.startswith("SLURM")}
         path = [self.folder / "bin", FAKES, os.environ["PATH"]]
         places = {
@@ -60,6 +60,7 @@ class Cluster:
             "REQUEUED": str(self.requeued),
             "MASTER_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",
+            "LAST_ARGUMENTS": last,
         }
         slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": str(RANKS), "SLURM_NNODES": "1"}
         slurm |= {"SLURM_JOB_NODELIST": "localhost", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
@@ -94,7 +95,8 @@ def requeued(tmp_path_factory):
         first.kill()
     assert first.returncode == 0, said
     done = int(re.search(r"stopped after step (\d+)", said)[1])
-    second = cluster.sbatch("srun.sbatch", "--steps", str(done + 1 + MORE), restarts=1)
+    enough = f"--steps {done + 1 + MORE}"
+    second = cluster.sbatch("srun.sbatch", "--steps", str(ENDLESS), restarts=1, last=enough)
     return cluster, said, done, second.communicate(timeout=PATIENCE_S)[0]
 
 

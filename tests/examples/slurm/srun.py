@@ -8,6 +8,7 @@ import sys
 command = sys.argv[1:]
 while command[0].startswith("-"):
     command = command[1:]
+command += os.environ.get("LAST_ARGUMENTS", "").split()  # evenstep is not told of them
 tasks = []
 signal.signal(signal.SIGUSR1, lambda number, _: [task.send_signal(number) for task in tasks])
 for rank in range(int(os.environ["SLURM_NTASKS"])):
