@@ -28,6 +28,7 @@ class Pipeline:
     micro: int = 4
     steps: int = 2
     overlapping: bool = False  # gradients are reduced behind backward
+    following: bool = False  # workers agree on nothing and begin a step when they have ended theirs
     seed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by type; drawn at random elsewhere
     stage_factor: dict[int, float] = field(default_factory=dict)  # of computes
@@ -139,9 +140,10 @@ class Pipeline:
             together[op] = ("separate", stage)
         else:
             reduce_gradients(op)
-        op = add("optimizer-clip-main-grad", "tail", reduced[-1])
-        together[op] = "clip"
-        add("optimizer", "tail")
+        if not self.following:
+            op = add("optimizer-clip-main-grad", "tail", reduced[-1])
+            together[op] = "clip"
+        add("optimizer", "tail", reduced[-1])
 
     # -- running it ----------------------------------------------------------------------------
 
@@ -169,6 +171,7 @@ class Pipeline:
         for op, key in together.items():
             members.setdefault(key, []).append(op)
         times: dict[tuple[int, Op], tuple[float, float]] = {}
+        left: dict[tuple[int, int], float] = {}  # by worker
         for step in range(self.steps):
             ended: dict[Op, float] = {}
             todo = dict(members)
@@ -181,11 +184,16 @@ class Pipeline:
                 if not ready:
                     raise AssertionError("the program waits for itself")
                 for key in ready:
-                    starts = {op: max([0.0, *(ended[x] for x in after[op])]) for op in todo[key]}
+                    starts = {
+                        op: max([left.get(op[1:3], 0.0), *(ended[x] for x in after[op])])
+                        for op in todo[key]
+                    }
                     for op, start in starts.items():
                         ended[op] = max(starts.values()) + durations[step, op]
                         times[step, op] = (start, ended[op])
                     del todo[key]
+            for op, end in ended.items() if self.following else ():
+                left[op[1:3]] = max(left.get(op[1:3], 0.0), end)
         return times
 
     def lengths(self, durations: dict[tuple[int, Op], float]) -> list[float]:
@@ -193,7 +201,7 @@ class Pipeline:
         longest = [0.0] * self.steps
         for (step, _), (_, end) in self.run(durations).items():
             longest[step] = max(longest[step], end)
-        return longest
+        return np.diff(longest, prepend=0.0).tolist() if self.following else longest
 
     def table(self, durations: dict[tuple[int, Op], float] | None = None) -> Columns:
         """The run as a table with the columns of `evenstep.trace.operations`."""

@@ -8,6 +8,10 @@ The form of Lin et al., "Understanding Stragglers in Large Model Training Using 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 
 class Role(IntEnum):
@@ -74,3 +78,10 @@ COLUMNS: tuple[str, ...] = (
     "gmc",
     "mb_id",
 )
+
+
+def on_one_line(begin_s: npt.NDArray[Any], end_s: npt.NDArray[Any]) -> bool:
+    """Whether steps, in order, lie on one line of time, where the next may begin before all workers
+    have ended the one before; and not each at times that count from its own beginning."""
+    ahead = (np.diff(begin_s) > 0).all() and (np.diff(end_s) > 0).all()
+    return bool(ahead and 2 * (end_s[-1] - begin_s[0]) > (end_s - begin_s).sum())

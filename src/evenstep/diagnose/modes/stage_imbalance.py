@@ -1,10 +1,10 @@
 """A pipeline stage with more to do than the others, or slow workers of one: what they cost.
 
-Part of `workload_imbalance`. Of an operation table the whole step is replayed with the stage at
-what operations usually take: with the last stage that is M_S of Lin et al. (OSDI 2025, section
-5.2); or with workers as long as those that hold the same layers, because a message late by a little
-in one stage is late in all that follow. Of other traces the stage's ranks are found chronically
-late, and lose what late ranks do.
+Part of `workload_imbalance`. Of an operation table the run is replayed with the stage's computes as
+long as the other stages'; beside that stands M_S of Lin et al. (OSDI 2025, section 5.2), the last
+stage at what operations usually take. Or with workers as long as those that hold the same layers,
+because a message late by a little in one stage is late in all that follow. Of other traces the
+stage's ranks are found chronically late, and lose what late ranks do.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def by_replay(case: Case, plan: OperationJob, own_s: Array) -> list[Finding]:
     longest = np.argsort(-each_ns, kind="stable")[:LONGEST]
     if len(each_ns) < 2:
         return []
-    mended = [np.where(plan.table.stage == s, plan.usual_s, own_s) for s in longest]
+    mended = [_like_others(plan, own_s, int(stage)) for stage in longest]
     last = np.where(plan.table.stage == plan.table.stage.max(), plan.usual_s, own_s)
     scenarios = [own_s, plan.usual_s, balanced(plan, own_s), last, *mended]
     length = replayed(plan, np.stack(scenarios, axis=1))
@@ -84,6 +84,22 @@ def by_replay(case: Case, plan: OperationJob, own_s: Array) -> list[Finding]:
     slowdown = float((length[:, 0] - length[:, 1]).sum())
     explained = float((length[:, 0] - length[:, 3]).sum()) / slowdown if slowdown else None
     return [_finding(case, stage, share, spread, _evidence(stage, length, explained))]
+
+
+def _like_others(plan: OperationJob, own_s: Array, number: int) -> Array:
+    """Durations with the stage's computes as long as those of the other stages are in the median,
+    where that is shorter."""
+    table, result = plan.table, own_s.copy()
+    stages = int(table.stage.max()) + 1
+    for role in COMPUTES:
+        stage, own = table.stage[table.role == role], own_s[table.role == role]
+        count = np.bincount(stage, minlength=stages)
+        mean = np.bincount(stage, own, stages) / np.maximum(count, 1)
+        others = mean[(count > 0) & (np.arange(stages) != number)]
+        if mean[number] > 0 and len(others):
+            theirs = (table.role == role) & (table.stage == number)
+            result[theirs] *= min(float(np.median(others)) / mean[number], 1.0)
+    return result
 
 
 def _evidence(stage: Stage, length: Array, explained: float | None) -> list[Evidence]:

@@ -70,19 +70,23 @@ def _circular(source: Array, target: Array, group: Array) -> Array:
 
 
 class LaidStep(NamedTuple):
-    """The dependencies as a segment of a graph of one lane.
+    """The dependencies as a segment of a graph with a lane of each worker.
 
     An operation of the table is a row, its own work; of those that begin together each has another
-    row before, `ready`, at which it could (else that is its own). The last row ends the step.
+    row before, `ready`, at which it could (else that is its own). The last rows, `ends`, are those
+    in which these `lanes` end the step. What waits for nothing in the step begins when its worker
+    has ended the one before.
     """
 
     links: Links
     ready: Array
+    lanes: Array
+    ends: Array
 
 
-def segment(found: Dependencies) -> LaidStep:
-    """Lay out a step's dependencies."""
-    count = len(found.group)
+def segment(found: Dependencies, worker: Array, workers: int) -> LaidStep:
+    """Lay out a step's dependencies; `worker` (operations,) of so many in all."""
+    count, lanes = len(found.group), np.unique(worker)
     grouped = np.flatnonzero(np.bincount(found.group)[found.group] > 1)
     ready = np.arange(count)
     ready[grouped] = count + np.arange(len(grouped))
@@ -90,30 +94,35 @@ def segment(found: Dependencies) -> LaidStep:
     many, inside = np.flatnonzero(needs > 2), needs[found.target] > 2
     kind = np.unique(found.group[grouped], return_inverse=True)[1].reshape(-1) + len(many)
     last = len(many) + len(np.unique(kind))
-    base = count + len(grouped) + 1
-    beginning, never = base + last + 1, base + last + 2
+    ends = count + len(grouped) + np.arange(len(lanes))
+    base = count + len(grouped) + len(lanes)
+    operations = last + len(lanes)
+    before, never = base + operations + np.arange(workers), base + operations + workers
     begin = np.searchsorted(found.target, np.arange(count))
     sources = np.append(found.source, [never, never])
     previous, awaited = np.full(base, never), np.full(base, never)
-    previous[ready] = np.where(needs > 0, sources[begin], beginning)
+    previous[ready] = np.where(needs > 0, sources[begin], before[worker])
     awaited[ready] = np.where(needs > 1, sources[begin + 1], never)
     previous[ready[many]], awaited[ready[many]] = base + np.arange(len(many)), never
-    previous[grouped], previous[-1] = base + kind, base + last
+    previous[grouped], previous[ends] = base + kind, base + last + np.arange(len(lanes))
     after = np.setdiff1d(np.arange(count), found.source)  # nothing in the step follows these
-    entry = [np.searchsorted(many, found.target[inside]), kind, np.full(len(after), last)]
+    ending = last + np.searchsorted(lanes, worker[after])
+    entry = [np.searchsorted(many, found.target[inside]), kind, ending]
     order = np.argsort(np.concatenate(entry), kind="stable")
     row = np.concatenate([found.source[inside], ready[grouped], after])
+    lane_end = before.copy()
+    lane_end[lanes] = ends
     wait = Links(
         previous=previous,
         awaited=awaited,
         entry_operation=np.concatenate(entry)[order],
         entry_row=row[order],
-        queued=np.full(last + 1, never),
-        lane_end=np.array([base - 1]),
-        lane_awaited=np.array([never]),
+        queued=np.full(operations, never),
+        lane_end=lane_end,
+        lane_awaited=np.full(workers, never),
         queue_end=np.zeros(0, np.int64),
     )
-    return LaidStep(wait, ready)
+    return LaidStep(wait, ready, lanes, ends)
 
 
 # -- who begins together ---------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from evenstep.diagnose.graph.structure import Batch, Graph
 from evenstep.diagnose.operations.dependency import Dependencies, dependencies, segment
 from evenstep.diagnose.operations.messages import CLOCK_ERROR_S
 from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role
+from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role, on_one_line
 
 Array = npt.NDArray[Any]
 
@@ -29,13 +29,13 @@ class OperationJob(NamedTuple):
 
     table: Columns
     steps: Array  # numbers, ascending
-    graph: Graph  # of which every step is a segment and a stretch of its own
+    graph: Graph  # a segment of each step, a lane of each worker; a stretch where steps are apart
     row: Array  # of the graph: an operation's own work
     ready: Array  # … and where it could begin, the same where it begins alone
     own_s: Array  # what the operation itself took
     usual_s: Array  # what one of its type usually takes
     delay_s: Array  # from when it could have begun to when it did: work that was not recorded
-    measured_s: Array  # (steps,) first start to last end
+    measured_s: Array  # (steps,) from the first start, or the end of the step before, to its end
     names: tuple[str, ...]  # of types, by `optype`
     unpaired: int  # messages whose other end is not in the table
 
@@ -45,15 +45,17 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     table = prepared(operations)
     steps, first = np.unique(table.step, return_index=True)
     bounds = np.append(first, len(table))
+    begun, over = _extent(operations)
+    apart = not on_one_line(begun, over) or bool((begun[1:] >= over[:-1]).all())
+    left = np.zeros(len(table)) if apart else _left(table, bounds, begun)
     structures = _structures(table, bounds)
     own, delay = np.zeros(len(table)), np.zeros(len(table))
     for indices, waits in structures:
         rows = bounds[indices] + np.arange(len(waits.group))[:, None]
-        own[rows], delay[rows] = _measured(table, rows, waits)
-    start = np.minimum.reduceat(table.start_s, first)
-    measured = np.maximum.reduceat(table.end_s, first) - start
+        own[rows], delay[rows] = _measured(table, rows, waits, left[rows])
+    measured = over - (begun if apart else np.append(begun[0], over[:-1]))
     unpaired = sum(len(indices) * waits.unpaired for indices, waits in structures)
-    graph, row, ready = _laid(structures, steps, bounds)
+    graph, row, ready = _laid(structures, table, bounds, np.arange(len(steps)) * apart)
     graph.own_ns[row] = 1e9 * own
     usual = _usual(table, own)
     return OperationJob(
@@ -61,9 +63,35 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     )
 
 
-def _laid(structures: list[Structure], steps: Array, bounds: Array) -> tuple[Graph, Array, Array]:
+def _extent(operations: Columns) -> tuple[Array, Array]:
+    """First start and last end of each step, as the table has them, seconds."""
+    steps, index = np.unique(operations.step, return_inverse=True)
+    begun, over = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    np.minimum.at(begun, index, operations.start_s)
+    np.maximum.at(over, index, operations.start_s + operations.duration_s)
+    return begun, over
+
+
+def _left(table: Columns, bounds: Array, begun_s: Array) -> Array:
+    """Of each row, when its worker had ended the step before; as late as the first step begins."""
+    workers = int(table.worker.max()) + 1
+    step = np.repeat(np.arange(len(begun_s)), np.diff(bounds))
+    ended = np.full((len(begun_s), workers), begun_s[0])
+    np.maximum.at(ended, (step, table.worker), table.end_s + begun_s[step])
+    ended = np.maximum.accumulate(ended)
+    before = np.concatenate([np.full((1, workers), begun_s[0]), ended[:-1]])
+    return np.asarray(before[step, table.worker] - begun_s[step])
+
+
+def _laid(
+    structures: list[Structure], table: Columns, bounds: Array, stretch_of: Array
+) -> tuple[Graph, Array, Array]:
     """The graph of all steps, and the rows of each operation of the table in it."""
-    parts = [segment(waits) for _, waits in structures]
+    steps, workers = table.step[bounds[:-1]], int(table.worker.max()) + 1
+    parts = [
+        segment(waits, table.worker[bounds[indices[0]] : bounds[indices[0] + 1]], workers)
+        for indices, waits in structures
+    ]
     sizes = np.zeros((2, len(steps)), np.int64)  # rows and operations of each step
     for (indices, _), part in zip(structures, parts, strict=True):
         sizes[:, indices] = [[len(part.links.previous)], [len(part.links.queued)]]
@@ -74,7 +102,7 @@ def _laid(structures: list[Structure], steps: Array, bounds: Array) -> tuple[Gra
     for (indices, _), part in zip(structures, parts, strict=True):
         nodes = len(part.links.previous)
         order = schedule(part.links, np.zeros(nodes + len(part.links.queued)))
-        ends = np.array([[nodes - 1, 0, 0]])
+        ends = np.stack([part.ends, part.lanes, 0 * part.lanes], axis=1)
         batch_of[indices], place[indices] = len(batches), np.arange(len(indices))
         batches.append(Batch(indices, first_row[indices], first_operation[indices], order, ends))
         own = np.arange(len(part.ready))[:, None]
@@ -82,15 +110,15 @@ def _laid(structures: list[Structure], steps: Array, bounds: Array) -> tuple[Gra
         ready[bounds[indices] + own] = first_row[indices] + part.ready[:, None]
     rows, operations = sizes.sum(axis=1)
     graph = Graph(
-        ranks=np.zeros(1, np.int64),
+        ranks=np.arange(workers),
         steps=steps,
         rows=Columns({"own_ns": np.zeros(rows)}),
         operations=Columns({"took_ns": np.zeros(operations)}),
         batches=batches,
         batch_of=batch_of,
         place_in_batch=place,
-        starts_ns=np.zeros((len(steps), 1)),
-        stretch_of=np.arange(len(steps)),
+        starts_ns=np.zeros((int(stretch_of[-1]) + 1, workers)),
+        stretch_of=stretch_of,
     )
     return graph, row, ready
 
@@ -191,10 +219,10 @@ def _turns(table: Columns, bounds: Array) -> Array:
     return turn
 
 
-def _measured(table: Columns, rows: Array, waits: Dependencies) -> tuple[Array, Array]:
+def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> tuple[Array, Array]:
     """What each operation itself took, and how long after it could have begun it did.
 
-    `rows` (operations, steps) of the table.
+    `rows` (operations, steps) of the table, and when their workers had `left` the step before.
     """
     start, end = table.start_s[rows], table.end_s[rows]
     role = table.role[rows[:, 0]]
@@ -203,7 +231,7 @@ def _measured(table: Columns, rows: Array, waits: Dependencies) -> tuple[Array, 
     last = np.maximum.reduceat(start[order], _firsts(waits.group[order]), axis=0)[waits.group]
     transfer = end - last
     own = np.where(together, np.where(transfer <= -CLOCK_ERROR_S, 0.0, transfer), end - start)
-    free = np.zeros(start.shape)
+    free = left.copy()
     first = _firsts(waits.target)
     if len(first):
         free[waits.target[first]] = np.maximum.reduceat(end[waits.source], first, axis=0)
@@ -276,4 +304,7 @@ def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = No
             own[plan.ready] = delays_s[:, scenario]
         own[plan.row] += durations_s[:, scenario]
         changes.append(Change.none()._replace(rows=everything, own_ns=1e9 * own))
-    return np.asarray(replay(plan.graph, changes)[:, :, 0].T / 1e9)
+    ends = np.nanmax(replay(plan.graph, changes), axis=2) / 1e9
+    stretch = plan.graph.stretch_of
+    follows = np.diff(stretch, prepend=-1) == 0
+    return np.asarray((ends - np.where(follows, np.roll(ends, 1, axis=1), 0.0)).T)

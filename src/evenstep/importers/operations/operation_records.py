@@ -1,7 +1,8 @@
 """Records of an operation table: the same job as steps, phases, collectives and messages.
 
-All workers share the table's clock. Times of a table often count from the beginning of each step;
-steps that would lie on one another are laid end to end.
+All workers share the table's clock. A step ends with its last operation, and where the next has
+begun by then, that counts from there. Times that count from the beginning of each step are laid end
+to end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from evenstep.importers.draft import Draft
 from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COLLECTIVES, MESSAGES, SENDS, Role
+from evenstep.trace.operations import COLLECTIVES, MESSAGES, SENDS, Role, on_one_line
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import RankInfo, Trace
@@ -83,15 +84,16 @@ def _timed(table: Columns) -> Columns:
     np.minimum.at(begin, index, table.start_s)
     np.maximum.at(end, index, table.start_s + table.duration_s)
     length_ns = np.rint((end - begin) * 1e9).astype(np.int64)
-    if (begin[1:] >= end[:-1]).all():
+    if on_one_line(begin, end):
         at = ORIGIN_NS + np.rint((begin - begin[0]) * 1e9).astype(np.int64)
     else:
         at = ORIGIN_NS + np.cumsum(length_ns + GAP_NS) - length_ns - GAP_NS
+    begun = np.maximum(at, np.append(0, (at + length_ns)[:-1]))
     enter = at[index] + np.rint((table.start_s - begin[index]) * 1e9).astype(np.int64)
     return (
         table.with_column("enter_ns", enter)
         .with_column("exit_ns", enter + np.rint(table.duration_s * 1e9).astype(np.int64))
-        .with_column("begin_ns", at[index])
+        .with_column("begin_ns", begun[index])
         .with_column("end_ns", (at + length_ns)[index])
         .sorted_by("rank", "step", "enter_ns")
     )
