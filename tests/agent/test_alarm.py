@@ -1,17 +1,20 @@
 """Who says what when a job stands still."""
 
 import logging
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from evenstep.agent.pulse import alarm
 from evenstep.agent.pulse.alarm import HEAR_ROUNDS, NOTE_S, SAY_S, Alarm
 from evenstep.agent.pulse.vigil import Standstill
 from tests.agent.test_sharing import FakeStore
 
+NOW_NS = 10**15
+
 
 def still(inside, at="train.py:1 main", seconds=SAY_S + 1, step=40):
-    return Standstill(step, time.monotonic_ns() - int(seconds * 1e9), inside, at)
+    return Standstill(step, NOW_NS - int(seconds * 1e9), inside, at)
 
 
 class Job:
@@ -24,13 +27,18 @@ class Job:
             for rank in range(len(self.now))
         ]
         store = FakeStore()
-        for alarm in self.alarms:
-            alarm.store = store
+        for each in self.alarms:
+            each.store = store
 
     def rounds(self, count=HEAR_ROUNDS + 1):
         for _ in range(count):
-            for alarm in self.alarms:
-                alarm.round()
+            for each in self.alarms:
+                each.round()
+
+
+@pytest.fixture(autouse=True)
+def a_clock_that_stands_still(monkeypatch):
+    monkeypatch.setattr(alarm, "time", SimpleNamespace(monotonic_ns=lambda: NOW_NS))
 
 
 @pytest.fixture

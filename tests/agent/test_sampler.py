@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from evenstep.agent.sampler import Sampler, pause_s
 from evenstep.host.sources.source import Source, SourceUnavailable
 
+PATIENCE_S = 60.0
+
 
 class Steady(Source):
     """Reads whatever `value` is; fails on opening or reading when told to."""
@@ -52,7 +54,7 @@ def sampler(emitted):
         return made[-1]
 
     yield build
-    stopped = [one.stop() for one in made]
+    stopped = [one.stop() for one in made]  # none was started
     assert all(stopped)
 
 
@@ -160,8 +162,8 @@ def test_the_thread_samples_and_is_gone_after_stop(emitted):
     one = Sampler([source], lambda *sample: (emitted.append(sample), arrived.set()), period_s=0.01)
     one.start()
     one.start()
-    assert arrived.wait(10)
-    assert one.stop()
+    assert arrived.wait(PATIENCE_S)
+    assert one.stop(PATIENCE_S)
     assert "evenstep-sampler" not in {thread.name for thread in threading.enumerate()}
     assert source.closed
 
@@ -174,8 +176,8 @@ def test_a_stop_does_not_wait_for_the_end_of_the_period(emitted):
     arrived = threading.Event()
     one = Sampler([Steady()], lambda *sample: arrived.set(), period_s=3600)
     one.start()
-    assert arrived.wait(10)
-    assert one.stop(timeout_s=30)
+    assert arrived.wait(PATIENCE_S)
+    assert one.stop(PATIENCE_S)
 
 
 def test_nothing_is_emitted_after_stop_even_by_a_source_stuck_in_its_driver(emitted):
@@ -184,15 +186,15 @@ def test_nothing_is_emitted_after_stop_even_by_a_source_stuck_in_its_driver(emit
     class Stuck(Steady):
         def read(self):
             stuck.set()
-            free.wait(30)
+            free.wait(PATIENCE_S)
             return super().read()
 
     one = Sampler([Stuck()], lambda *sample: emitted.append(sample))
     one.start()
-    assert stuck.wait(10)
+    assert stuck.wait(PATIENCE_S)
     assert not one.stop(timeout_s=0.01)
     free.set()
-    assert one.stop()
+    assert one.stop(PATIENCE_S)
     assert emitted == []
 
 
@@ -200,8 +202,8 @@ def test_other_work_may_stop_the_sampler_itself():
     stopped = threading.Event()
     one = Sampler([], lambda *sample: None, also=[lambda: (one.stop(), stopped.set())])
     one.start()
-    assert stopped.wait(10)
-    assert one.stop()
+    assert stopped.wait(PATIENCE_S)
+    assert one.stop(PATIENCE_S)
 
 
 def test_a_receiver_that_fails_ends_sampling_quietly(caplog):
@@ -210,7 +212,7 @@ def test_a_receiver_that_fails_ends_sampling_quietly(caplog):
 
     one = Sampler([Steady()], full)
     one.start()
-    one._thread.join(10)
+    one._thread.join(PATIENCE_S)
     assert one.failure == "BufferError: ring closed"
     assert len(caplog.records) == 1
 
@@ -225,8 +227,8 @@ def test_signals_stay_with_the_threads_of_the_job():
 
     one = Sampler([], lambda *sample: None, also=[look])
     one.start()
-    assert done.wait(10)
-    assert one.stop()
+    assert done.wait(PATIENCE_S)
+    assert one.stop(PATIENCE_S)
     assert {signal.SIGINT, signal.SIGTERM} <= masks[0]
 
 
@@ -240,4 +242,4 @@ def test_a_forked_child_disarms_it_without_touching_a_lock():
             one.start()
             os._exit(0 if one.stop() and threading.active_count() == 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert one.stop()
+    assert one.stop(PATIENCE_S)

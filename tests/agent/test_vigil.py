@@ -1,8 +1,10 @@
 """Looks at the training thread, on a clock of the test's own."""
 
 import copy
+import os
 import sys
 import threading
+import time
 from time import monotonic_ns
 
 import pytest
@@ -24,19 +26,32 @@ def watched(tmp_path):
     """(vigil, recorder, ask): a thread of ours trains; `ask` looks and reads what was written."""
     spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1 << 20, summary_bytes=1)
     recorder = Recorder(spool)
-    stop = threading.Event()
+    stop, stopping = os.pipe()
     trainer = threading.Thread(target=busy_function, args=(stop,))
     trainer.start()
     recorder.ident = trainer.ident
+    until_at_rest(trainer)
     yield Vigil(recorder, lambda: (USUAL,) * 16), recorder, lambda: stacks(spool)
-    stop.set()
+    os.write(stopping, b".")
     trainer.join()
+    os.close(stop)
+    os.close(stopping)
     recorder.summaries.release()
     spool.shut()
 
 
 def busy_function(stop):
-    stop.wait()
+    os.read(stop, 1)
+
+
+def until_at_rest(trainer):
+    """Its one stack is that of the read from now on."""
+    line = busy_function.__code__.co_firstlineno + 1
+    while True:
+        frame = sys._current_frames().get(trainer.ident)
+        if frame and (frame.f_code, frame.f_lineno) == (busy_function.__code__, line):
+            return
+        time.sleep(0.001)
 
 
 def stacks(spool):

@@ -21,7 +21,7 @@ def command(environ, tmp_path):
     """Run `evenstep …` in an empty folder; the finished process."""
 
     def run(*arguments, **options):
-        options = {"env": environ, "cwd": tmp_path, "timeout": 60} | options
+        options = {"env": environ, "cwd": tmp_path, "timeout": 300} | options
         line = [sys.executable, "-m", "evenstep", *map(str, arguments)]
         return subprocess.run(line, capture_output=True, text=True, check=False, **options)
 

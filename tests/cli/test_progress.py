@@ -1,4 +1,5 @@
 import io
+import re
 import sys
 import time
 
@@ -67,10 +68,10 @@ def test_before_the_first_is_done_that_is_said(watched, monkeypatch):
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
     monkeypatch.setattr(progress, "DRAWN_S", 0.01)
     with progress.counting("compared {} of {} options"):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not stream.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert stream.getvalue().lstrip("\r").startswith("compared none yet: 0 s")
+    assert re.match(r"compared none yet: \d+ s", stream.getvalue().lstrip("\r"))
 
 
 def test_reading_says_its_share_of_all_files(watched, after_10_s):
@@ -85,7 +86,8 @@ def test_work_that_cannot_say_how_far_it_is_says_that_it_goes_on(watched, monkey
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
     monkeypatch.setattr(progress, "DRAWN_S", 0.01)
     with progress.ticking("diagnosing 1,024 ranks", about_s=9.0):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not stream.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert stream.getvalue().lstrip("\r").startswith("diagnosing 1,024 ranks: 0 s of about 9 s")
+    told = stream.getvalue().lstrip("\r")
+    assert re.match(r"diagnosing 1,024 ranks: \d+ s of about 9 s", told)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.report.live_ranks import LiveRank, job
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -54,8 +54,9 @@ def test_json_once_is_one_line(command, run):
 def test_a_run_that_has_not_begun_is_waited_for(start, tmp_path):
     child = start("watch", tmp_path / "later", "--every", "0.1")
     lines_until(child, "waiting for")
-    job(tmp_path / "later", late=1)
-    assert "Rank 1 is late" in lines_until(child, "late")[-1]
+    job(tmp_path / "made", late=1)
+    (tmp_path / "made").rename(tmp_path / "later")  # all its steps at once
+    assert "Rank 1 is late" in lines_until(child, "is late")[-1]
 
 
 def test_a_run_that_has_not_begun_has_no_picture(command, tmp_path):
@@ -72,15 +73,16 @@ def test_an_attempt_stands_for_its_run(command, run):
 def test_a_log_tells_what_is_new_once(start, tmp_path):
     ranks = job(tmp_path / "run", late=2)
     child = start("watch", tmp_path / "run", "--every", "0.1")
-    assert "Rank 2 is late" in lines_until(child, "late")[-1]
-    LiveRank(tmp_path / "run", 0, attempt=1, world=1).steps(20)
+    assert "Rank 2 is late" in lines_until(child, "is late")[-1]
+    LiveRank(tmp_path / "made", 0, attempt=1, world=1).steps(20)
+    (tmp_path / "made" / "attempt-001").rename(tmp_path / "run" / "attempt-001")
     assert len(lines_until(child, "Nobody")) == 1
     assert ranks
 
 
 def test_ctrl_c_ends_it_without_a_word(start, run):
     child = start("watch", run, "--every", "0.1")
-    lines_until(child, "late")
+    lines_until(child, "is late")
     child.send_signal(signal.SIGINT)
     assert child.wait(PATIENCE_S) == 130
     assert child.stderr.read() == ""

@@ -20,7 +20,7 @@ def test_its_script_run_as_it_says_reaches_a_verdict(tmp_path):
     typed = next(block.commands[0] for block in PAGE if "evenstep run --out" in block.text)
     done = subprocess.run(
         [sys.executable, "-m", "evenstep", *_found(typed)],
-        cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert re.search(r"^(Healthy: |.* of step time)", done.stderr, re.MULTILINE)

@@ -28,7 +28,7 @@ def demo(environ, tmp_path_factory):
     (folder / "demo-1").mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "evenstep", "demo", "--steps", "6", "--out", folder], env=environ,
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder, done

@@ -23,7 +23,7 @@ from evenstep.hooks.torch.install import COMPILED, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, new_session
 from evenstep.trace.spool.spool import Spool
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=300)
 
 
 class Job:

@@ -93,7 +93,7 @@ def scenes(mechanism: str, tmp_path_factory: pytest.TempPathFactory) -> Scenes:
         for rank in range(2)
     ]
     for rank in ranks:
-        _, errors = rank.communicate(timeout=180)
+        _, errors = rank.communicate(timeout=300)
         assert rank.returncode == 0, errors
     return Scenes(evenstep.load(folder))
 

@@ -29,7 +29,7 @@ def trace(tmp_path_factory):
         [sys.executable, "-m", "evenstep", "run", "--out", str(folder), "--", *example,
          "--delay-ms", str(LATE_S * 1e3)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "EVENSTEP_VERDICT": "0"},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return evenstep.load(folder)

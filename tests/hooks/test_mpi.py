@@ -38,7 +38,7 @@ def job(tmp_path_factory):
     wrapped = [sys.executable, "-m", "evenstep", "run", "--out", str(folder), "--", *program]
     done = subprocess.run(
         [MPIEXEC, "-n", "2", *wrapped], env=environ(), capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done, folder
@@ -147,7 +147,7 @@ def test_the_launcher_may_stand_behind_evenstep(tmp_path):
     wrapped = [sys.executable, "-m", "evenstep", "run", "--out", str(tmp_path / "r"), "--"]
     done = subprocess.run(
         [*wrapped, MPIEXEC, "-n", "2", sys.executable, "-c", program],
-        env=environ(), capture_output=True, text=True, timeout=60, check=False,
+        env=environ(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     trace = evenstep.load(tmp_path / "r")
@@ -158,7 +158,7 @@ def test_the_example_learns_what_it_should():
     example = HERE.parents[1] / "examples/mpi/averaging.py"
     done = subprocess.run(
         [MPIEXEC, "-n", "2", sys.executable, str(example), "--steps", "40", "--delay-ms", "0"],
-        env=environ(), capture_output=True, text=True, timeout=60, check=False,
+        env=environ(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.rpartition(":")[2]) < 0.01  # 40 steps of 0.2: 0.8^40 is 0.0001

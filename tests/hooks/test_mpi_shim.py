@@ -65,7 +65,7 @@ def trace(tmp_path_factory):
     done = subprocess.run(
         [*wrapped, "--", MPIEXEC, "-n", "2", str(folder / "program")],
         env=ENVIRON | {"XDG_CACHE_HOME": str(folder)}, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return evenstep.load(folder / "r")

@@ -17,6 +17,7 @@ RANKS = 3
 ABSENT = 2
 STEPS = 8
 HUNG_S = 1.0
+PATIENCE_S = 60.0
 
 
 def rank_main(rank: int, folder: Path) -> None:
@@ -30,6 +31,9 @@ def rank_main(rank: int, folder: Path) -> None:
     time.sleep(HUNG_S)
     recorded = torch._C._distributed_c10d._dump_fr_trace()
     (folder / f"fr_rank_{rank}").write_bytes(recorded)
+    due = time.monotonic() + PATIENCE_S
+    while len([*folder.glob("fr_rank_*")]) < RANKS and time.monotonic() < due:
+        time.sleep(0.01)  # who left now would end the collective of those that have not dumped yet
 
 
 def main(folder: Path) -> None:

@@ -250,7 +250,10 @@ def test_what_has_just_begun_is_not_stuck(tmp_path):
     now = time.time_ns()
     begun = [entry(0, time_created_ns=now - 10**10, time_discovered_completed_ns=now - 10**9)]
     waits = dump([*begun, in_flight(1, time_created_ns=now)])
-    assert not diagnose(read(write(tmp_path, {0: waits, 1: dump(begun)}))).findings
+    paths = write(tmp_path, {0: waits, 1: dump(begun)})
+    for path in paths:
+        os.utime(path, ns=(now + MS,) * 2)
+    assert not diagnose(read(paths)).findings
 
 
 def test_the_call_is_named_by_the_programs_own_frame(tmp_path):

@@ -20,7 +20,7 @@ def trace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     command = [sys.executable, "-m", "tests.importers.profiled_job", str(folder)]
     environment = {**os.environ, "KINETO_LOG_LEVEL": "5"}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300)
     return open_trace(sorted(folder.glob("rank-*.json.gz")))
 
 

@@ -23,7 +23,7 @@ def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "64"}
     command = [sys.executable, "-m", "tests.importers.hanging_job", str(folder)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300)
     paths = sorted(folder.glob("fr_rank_*"))
     assert len(paths) == RANKS
     return read(paths)

@@ -73,7 +73,7 @@ def test_interrupted_it_keeps_what_it_has_and_says_so(lab, scenario, tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         child.send_signal(signal.SIGINT)
-        output, _ = child.communicate(timeout=30)
+        output, _ = child.communicate(timeout=120)
     finally:
         child.kill()
     found = json.loads(output)

@@ -36,9 +36,9 @@ def probe(tmp_path_factory):
             )
             for rank in range(ranks)
         ]  # fmt: skip
-        out, err = started[0].communicate(timeout=120)
+        out, err = started[0].communicate(timeout=300)
         for one in started[1:]:
-            one.communicate(timeout=60)
+            one.communicate(timeout=300)
         codes = [one.returncode for one in started]
         return SimpleNamespace(out=out, err=err, codes=codes, folder=folder)
 

@@ -14,6 +14,7 @@ from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
 MS = 1_000_000
 STEP_NS = 100 * MS
+AHEAD_NS = 60_000 * MS  # steps end that much later than now: who looks late finds no rank silent
 
 
 class LiveRank:
@@ -32,7 +33,7 @@ class LiveRank:
         self.spool = Spool.create(path, described, ring_bytes=1 << 16, summary_bytes=summary_bytes)
         self._log = SummaryLog(self.spool.summary_view(), self.spool.regions.summary_capacity)
         self.step = 0
-        self._start_ns = time.monotonic_ns()
+        self._start_ns = time.monotonic_ns() + AHEAD_NS
 
     def steps(self, count, *, own_ms=60, input_ms=0, known=True, **counted):
         """Finish so many steps; `counted` are counters of each, in ns."""

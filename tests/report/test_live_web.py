@@ -33,7 +33,7 @@ def picture(run):
 
 
 def get(server, path, host=None):
-    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     line.request("GET", path, headers={"Host": host} if host else {})
     return line.getresponse()
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -18,17 +19,31 @@ MS = 1_000_000
 PLAIN = Facts(100 * MS, 0, 0, 0, 0, 1, 4, 4)
 
 
+def masks_of_threads():
+    """The cores each thread of this process may use; one that ends meanwhile has none."""
+    masks = {}
+    for thread in map(int, os.listdir("/proc/self/task")):  # noqa: PTH208
+        with suppress(ProcessLookupError):
+            masks[thread] = os.sched_getaffinity(thread)
+    return masks
+
+
+def changed(before, now):
+    """Threads of both moments whose cores differ: others' threads come and go as they like."""
+    return {thread for thread in before.keys() & now.keys() if before[thread] != now[thread]}
+
+
 def state():
-    """What of this process an action may change."""
-    masks = {int(t): os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")}  # noqa: PTH208
-    return gc.isenabled(), gc.get_freeze_count(), gc.get_threshold(), masks
+    """What of this process an action may change, apart from its threads' cores."""
+    return gc.isenabled(), gc.get_freeze_count(), gc.get_threshold()
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_changed():
-    before = state()
+    before, masks = state(), masks_of_threads()
     yield
     assert state() == before
+    assert not changed(masks, masks_of_threads())
 
 
 ACTIONS = [
@@ -42,7 +57,7 @@ ACTIONS = [
 @given(st.lists(st.integers(0, 5), max_size=30))
 @settings(max_examples=6, deadline=None)
 def test_whatever_comes_between_begin_and_end_nothing_is_left_changed(make, facts, lengths):
-    action, before, step = make(), state(), 0
+    action, before, masks, step = make(), state(), masks_of_threads(), 0
     action.applies(facts)
     for length in lengths:
         action.begin(step)
@@ -51,6 +66,7 @@ def test_whatever_comes_between_begin_and_end_nothing_is_left_changed(make, fact
             action.during(step, last=each == length - 1)
         action.end(step)
         assert state() == before
+        assert not changed(masks, masks_of_threads())
 
 
 @pytest.mark.parametrize(("make", "facts"), ACTIONS)

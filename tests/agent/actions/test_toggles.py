@@ -22,6 +22,7 @@ from evenstep.pacing.random_trial import ALWAYS
 from evenstep.pacing.token import MOST_WAIT, Post
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.spool.spool import Spool
+from tests.agent.actions.test_actions import changed, masks_of_threads
 
 MS = 1_000_000
 NOTHING = ResourceCounters(resource.getrusage(resource.RUSAGE_SELF), b"")
@@ -76,12 +77,10 @@ class Job:
         self.held_ns = delay_ns
 
     def state(self) -> tuple:
-        """What of the process an action may change."""
-        masks = {int(t): os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")}  # noqa: PTH208
+        """What of the process an action may change, apart from its threads' cores."""
         slots = [len(each.posts(self.time.now_ns)) for each in self.others]
-        return (gc.isenabled(), gc.get_freeze_count() > 0, gc.get_threshold(), masks, slots,
-                self.gate, self.recorder.clock.turns, threading.active_count(),
-                len(os.listdir("/proc/self/fd")))  # noqa: PTH208  # fmt: skip
+        return (gc.isenabled(), gc.get_freeze_count() > 0, gc.get_threshold(), slots,
+                self.gate, self.recorder.clock.turns)  # fmt: skip
 
     def force(self) -> None:
         """Whatever its trial would say, each action acts now."""
@@ -128,11 +127,17 @@ def job(tmp_path, monkeypatch):
     made.spool.shut()
 
 
+def descriptors() -> int:
+    """How many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
 def test_a_thousand_times_on_and_off_leave_nothing_changed(job):
     draw, held, acted = random.Random(1), 0, set()
     for other in job.others:
         other.say(Post(), job.time.now_ns)
-    before = job.state()
+    before, masks, open_files = job.state(), masks_of_threads(), descriptors()
+    threads = set(threading.enumerate())
     for number in range(1000):
         names = draw.sample(NAMES, draw.randint(1, len(NAMES)))
         job.conductor.ask(names, number)
@@ -145,6 +150,9 @@ def test_a_thousand_times_on_and_off_leave_nothing_changed(job):
         for other in job.others:
             other.say(Post(), job.time.now_ns)
         assert job.state() == before
+        assert not changed(masks, masks_of_threads())
+    assert descriptors() <= open_files + 2  # of a thousand: what others open is not ours
+    assert set(threading.enumerate()) <= threads
     assert held > 0
     assert acted == {"gc", "cores"}  # power is planned only
 

@@ -43,7 +43,8 @@ def test_ranks_take_the_same_number_of_steps(folder):
 
 @needs_mpi
 def test_the_diagnosis_names_the_late_rank(folder):
-    assert list(diagnose(evenstep.load(folder / "pair")).findings[0].where.ranks) == [1]
+    findings = diagnose(evenstep.load(folder / "pair")).findings
+    assert [1] in [list(finding.where.ranks) for finding in findings]
 
 
 @needs_mpi

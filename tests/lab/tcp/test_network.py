@@ -57,7 +57,7 @@ def timed_transfer(net: Network, source: int, target: int) -> float:
     assert sink.stdout is not None
     sink.stdout.readline()
     said = subprocess.check_output([*into, net.hosts[source], sys.executable, "-c", send])
-    sink.wait(5)
+    sink.wait(60)
     return float(said)
 
 
@@ -105,8 +105,8 @@ def test_nothing_is_left_of_a_network_whose_maker_is_killed(number):
 
 
 def gone(name: str) -> bool:
-    """Whether it goes away within ten seconds."""
-    deadline = time.monotonic() + 10
+    """Whether it goes away within a minute."""
+    deadline = time.monotonic() + 60
     while name in network.names() and time.monotonic() < deadline:
         time.sleep(0.02)
     return name not in network.names()

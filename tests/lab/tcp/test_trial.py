@@ -40,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
 
 @privileged
 def test_the_diagnosis_names_the_late_rank_and_its_host(folder):
-    where = diagnose(evenstep.load(folder / "pair")).findings[0].where
-    assert list(where.ranks) == [1]
+    findings = diagnose(evenstep.load(folder / "pair")).findings
+    assert [1] in [list(finding.where.ranks) for finding in findings]
     assert set(evenstep.load(folder / "pair").nodes) == {"host0", "host1"}
 
 
