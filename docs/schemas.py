@@ -8,7 +8,9 @@ from typing import Any
 
 from evenstep.cli.collect import Collection
 from evenstep.cli.completion import Completions
+from evenstep.cli.ctl import PaceState
 from evenstep.cli.demo import DemoRuns
+from evenstep.cli.env import Environment
 from evenstep.cli.selftest import SelfTest
 from evenstep.diagnose.compare.history import History
 from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
@@ -18,8 +20,10 @@ from evenstep.documents import schema_of
 from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
 from evenstep.reproduce.published.estimate import ErrorEstimate
+from evenstep.scenario.fields import FieldsDocument
 from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
-from evenstep.watch.frame import LiveFinding
+from evenstep.watch.alerts import Alert
+from evenstep.watch.frame import Frame
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -54,7 +58,7 @@ not known is null.
 COMPARED = "properties/comparisons/items/properties"
 #: Where in a schema a type of ours stands, by name and place; "" is the whole document.
 FROM_TYPES: dict[str, dict[str, Any]] = {
-    "alert-1": {"properties/finding": Finding},
+    "alert-1": {"": Alert},
     "collection-1": {"": Collection},
     "comparison-1": {
         f"{COMPARED}/changes/items/anyOf/0": MetricChange,
@@ -62,9 +66,12 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
         f"{COMPARED}/parts/items/anyOf/0": StepTimePart,
     },
     "completion-1": {"": Completions},
+    "ctl-1": {"": PaceState},
     "demo-1": {"": DemoRuns},
     "diagnosis-1": {"$defs/finding": Finding},
     "doctor-1": {"": Examination},
+    "env-1": {"": Environment},
+    "fields-1": {"": FieldsDocument},
     "history-1": {"": History},
     "lab.comparison-1": {"$defs/finding": Finding},
     "floors-1": {"": FloorsDocument},
@@ -77,7 +84,7 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
         "properties/links/items": LinkUse,
         "properties/error_estimate": ErrorEstimate | None,
     },
-    "watch-1": {"properties/findings/items": LiveFinding},
+    "watch-1": {"": Frame},
 }
 HEADING = ("$schema", "$id", "title", "description")  # of a document, which no type says
 

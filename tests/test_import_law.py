@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "statistics": {"errors"},
     "trace": {"errors"},
     "pacing": {"errors"},
-    "scenario": {"errors", "values", "words", "trace", "pacing"},
+    "scenario": {"documents", "errors", "values", "words", "trace", "pacing"},
     "workers": {"errors"},
     "host": {"errors", "trace"},
     "agent": {

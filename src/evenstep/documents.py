@@ -1,9 +1,10 @@
 """What commands print as JSON: plain values of a result, and the schema, both from its type.
 
 A result is a dataclass, of which the fields are printed that its repr shows, and what it computes;
-or it is put together as a dictionary, whose keys a `TypedDict` names. `Meta` in an annotation says
-of a field what its type does not: bounds, words, a meaning. `docs/schemas.py`
-writes published schemas from the types, and a test holds them to be current.
+or it is put together as a dictionary, whose keys a `TypedDict` names; a named tuple within is
+printed by its names. `Meta` in an annotation says of a field what its type does not: bounds, words,
+a meaning. `docs/schemas.py` writes published schemas from the types, and a test holds them to be
+current.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def plain(value: Any) -> Any:
         return value.name.lower()
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -98,7 +101,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
         return {"type": "object", **held}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return {"type": "array", "items": schema_of(arguments[0])}
-    if is_dataclass(kind) or is_typeddict(kind):
+    if is_dataclass(kind) or is_typeddict(kind) or hasattr(kind, "_fields"):
         return _object(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [one.name.lower() for one in reversed(kind)]}
@@ -108,7 +111,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 def _printed(kind: Any) -> list[str]:
-    if is_typeddict(kind):
+    if is_typeddict(kind) or hasattr(kind, "_fields"):
         return list(kind.__annotations__)
     return [one.name for one in fields(kind) if one.repr] + list(getattr(kind, "computed", ()))
 
@@ -119,8 +122,9 @@ def _object(kind: Any) -> dict[str, Any]:
         hints[name] = get_type_hints(getattr(kind, name).fget, include_extras=True)["return"]
     shown = {"schema": {"const": kind.schema}} if getattr(kind, "schema", "") else {}
     shown |= {name: schema_of(hints[name]) for name in _printed(kind)}
+    required = [name for name in shown if name in getattr(kind, "__required_keys__", shown)]
     return {
-        "type": "object", "properties": shown, "required": list(shown),
+        "type": "object", "properties": shown, **({"required": required} if required else {}),
         "additionalProperties": False,
     }  # fmt: skip
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict
 
 from evenstep.agent.actions.action import ACTIONS
 from evenstep.agent.settings import request
 from evenstep.cli.arguments import add_json
 from evenstep.cli.env import add_part
 from evenstep.cli.terminal import print_json, say, show, tell_written
+from evenstep.documents import Amount, Document, Meta, Natural
 from evenstep.errors import ConfigError, TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -110,24 +112,60 @@ def _paces(run: LiveRun) -> dict[int, dict[str, Any]]:
     return {rank: dict(pace) for rank, pace in facts.items() if isinstance(pace, Mapping)}
 
 
-def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]:
+class RankMode(TypedDict):
+    """What a rank says of itself, always …"""
+
+    mode: str
+
+
+class RankPace(RankMode, total=False):
+    """… and where it is known."""
+
+    asked: str
+    part: str
+    threshold: Amount
+    max_delay: Amount
+    request: Natural
+    since_step: Natural
+
+
+@dataclass(frozen=True)
+class PaceState(Document):
     """How pacing stands on every rank that says so."""
+
+    schema: ClassVar[str] = "evenstep.ctl/1"
+
+    run: str
+    attempt: Natural | None
+    world: Natural
+    asked: Annotated[request.SettingsChange | None, Meta("What was asked for last.")]
+    followed_by: Annotated[
+        Sequence[Natural] | None,
+        Meta("Ranks that follow it; null where nothing was asked for."),
+    ]
+    ranks: Mapping[str, RankPace]
+    acts: Mapping[str, str]
+    notes: Sequence[str]
+
+
+def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]:
+    """How pacing stands."""
     facts = {state.rank: state.facts for state in run.states}
     known = _paces(run)
     followed = [r for r, pace in known.items() if asked and pace.get("request") == asked.number]
-    return {
-        "schema": "evenstep.ctl/1",
-        "run": str(run.path),
-        "attempt": run.attempt,
-        "world": run.world,
-        "asked": asked._asdict() if asked else None,
-        "followed_by": followed if asked else None,
-        "ranks": {str(rank): pace for rank, pace in known.items()},
-        "acts": {
+    ranks: Any = {str(rank): pace for rank, pace in known.items()}
+    return PaceState(
+        run=str(run.path),
+        attempt=run.attempt,
+        world=run.world,
+        asked=asked,
+        followed_by=followed if asked else None,
+        ranks=ranks,
+        acts={
             str(rank): str(each["act"]["asked"]) for rank, each in facts.items() if "act" in each
         },
-        "notes": sorted({str(each["pacing"]) for each in facts.values() if "pacing" in each}),
-    }
+        notes=sorted({str(each["pacing"]) for each in facts.values() if "pacing" in each}),
+    ).to_json()
 
 
 def status_lines(state: Mapping[str, Any]) -> list[str]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import evenstep
 from evenstep.agent.actions.action import ACTIONS
 from evenstep.agent.settings import config
 from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import show
+from evenstep.documents import Document, Meta
 
 HELP = """Print the environment variables that observe a job whose launcher cannot be wrapped
 (srun, Kubernetes, a scheduler's own agent). Set them for every rank:
@@ -21,7 +24,6 @@ HELP = """Print the environment variables that observe a job whose launcher cann
 
 With --json, the settings in force and where each one comes from are printed too."""
 
-SCHEMA = "evenstep.env/1"
 #: Ways to choose a part of the job, as `Selection` has them.
 PARTS = {
     "ranks": ("0-7,16", "these ranks"),
@@ -30,6 +32,30 @@ PARTS = {
     "first_nodes": ("N", "the ranks on the first N nodes of the job"),
 }
 BOOTSTRAP = Path(evenstep.__file__).parent / "agent" / "bootstrap"
+SettingValue = str | float | bool | Sequence[str] | None
+
+
+class SettingInForce(TypedDict):
+    """A row of `config.describe`."""
+
+    name: str
+    variable: str
+    default: SettingValue
+    expects: str
+    meaning: str
+    value: SettingValue
+    source: Annotated[str, Meta("Where the value comes from.")]
+
+
+@dataclass(frozen=True)
+class Environment(Document):
+    """Variables that observe a job, and the settings in force."""
+
+    schema: ClassVar[str] = "evenstep.env/1"
+
+    variables: Mapping[str, str]
+    settings: Sequence[SettingInForce]
+    warnings: Sequence[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,18 +91,14 @@ def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") ->
 def main(args: argparse.Namespace) -> int:
     """Print the variables."""
     settings = config.load(parse_settings(args))
-    document = {
-        "schema": SCHEMA,
-        "variables": variables(os.environ, parse_settings(args)),
-        "settings": config.describe(settings),
-        "warnings": list(settings.warnings),
-    }
+    rows: Any = config.describe(settings)
+    document = Environment(variables(os.environ, parse_settings(args)), rows, settings.warnings)
     after = {"PYTHONPATH": '"${PYTHONPATH:+:$PYTHONPATH}"'}
     lines = [
         f"export {name}={shlex.quote(value)}{after.get(name, '')}"
         for name, value in variables({}, parse_settings(args)).items()
     ]
-    show(document, lambda: "\n".join(lines), as_json=args.json)
+    show(document.to_json(), lambda: "\n".join(lines), as_json=args.json)
     return 0
 
 

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, TypedDict
 
+from evenstep.documents import Meta
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 
-SCHEMA = "evenstep.fields/1"
 WIDEST = 80
+
+
+class FieldEntry(TypedDict):
+    """A field of a scenario."""
+
+    name: Annotated[str, Meta("With dots; [] where there may be several.")]
+    default: str | float | bool | Sequence[str | float] | None
+    allowed: str
+    meaning: str
+
+
+class FieldsDocument(TypedDict):
+    """What a scenario may say."""
+
+    schema: Literal["evenstep.fields/1"]
+    fields: list[FieldEntry]
 
 
 def described(settings: Any = Scenario) -> str:
@@ -19,19 +35,20 @@ def described(settings: Any = Scenario) -> str:
     return "".join(f"{line}\n" for line in _lines(settings, ""))
 
 
-def document(settings: Any = Scenario) -> dict[str, Any]:
+def document(settings: Any = Scenario) -> FieldsDocument:
     """The same as JSON has it; a table has no default."""
-    return {"schema": SCHEMA, "fields": list(_entries(settings, ""))}
+    return {"schema": "evenstep.fields/1", "fields": list(_entries(settings, ""))}
 
 
-def _entries(settings: Any, prefix: str) -> Iterator[dict[str, Any]]:
+def _entries(settings: Any, prefix: str) -> Iterator[FieldEntry]:
     for field in dataclasses.fields(settings):
         kind = field.metadata["kind"]
+        default: Any = field.default
         name = f"{prefix}{field.name}"
         nested = isinstance(kind, schema.TableKind)
         yield {
             "name": name,
-            "default": None if nested else field.default,
+            "default": None if nested else default,
             "allowed": kind.expects,
             "meaning": field.metadata["meaning"],
         }

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, TypedDict
 
 from evenstep.diagnose.finding import Diagnosis, Finding
+from evenstep.documents import Document
 from evenstep.export.posting import post
 
-SCHEMA = "evenstep.alert/1"
 THRESHOLD = 0.05
+
+
+class AlertRun(TypedDict):
+    """Which run."""
+
+    run_id: str | None
+    attempt: int | None
+    world: int | None
+
+
+@dataclass(frozen=True)
+class Alert(Document):
+    """What a webhook is sent of a finding."""
+
+    schema: ClassVar[str] = "evenstep.alert/1"
+
+    run: AlertRun
+    text: str
+    finding: Finding
 
 
 def on_finding(
@@ -27,12 +47,14 @@ def webhook(url: str, diagnosis: Diagnosis, *, above: float = THRESHOLD) -> list
 
     Raises `UsageError` where the server cannot be reached or refuses.
     """
-    run = {key: diagnosis.run.get(key) for key in ("run_id", "attempt", "world")}
-    run_id = run.get("run_id") or "run"
+    told = diagnosis.run.get
+    run: AlertRun = {
+        "run_id": told("run_id"), "attempt": told("attempt"), "world": told("world")
+    }  # fmt: skip
+    run_id = run["run_id"] or "run"
 
     def send(finding: Finding) -> None:
         text = f"evenstep: {finding.mode.replace('_', ' ')} in {run_id}: {finding.observation}"
-        document: dict[str, Any] = {"schema": SCHEMA, "run": run, "text": text}
-        post(url, {**document, "finding": finding.to_json()}, purpose="a finding")
+        post(url, Alert(run, text, finding).to_json(), purpose="a finding")
 
     return on_finding(diagnosis, send, above=above)

@@ -9,43 +9,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep import lateness
-from evenstep.documents import Document, Meta, Natural
+from evenstep.documents import Amount, Document, Meta, Natural, Portion, Positive
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
-from evenstep.words import SHARES
 
 Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.watch/1"
 CURVE_STEPS = 60
-MOST_ROWS = 64
+MOST_ROWS = 64  # as the schema says
 
 _COMPUTE = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
-_NAMES = tuple(name for name, _ in SHARES)
+
+
+class LiveShares(TypedDict, total=False):
+    """Where the step goes, by the names of `words.SHARES`."""
+
+    compute: Portion
+    exposed_communication: Portion
+    wait: Portion
+    input: Portion
+    other: Portion
+
+
+OfTheStep = Annotated[LiveShares, Meta("Of the step; empty where no step is finished.")]
+RankState = Literal["", "ended", "gone", "failed", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
     """A rank over its latest steps. Unknown is None."""
 
-    rank: int
+    rank: Natural
     host: str
-    step: int | None
-    step_ns: float | None
-    late_ns: float | None  # its own work above the median rank's, per step
-    shares: Mapping[str, float]  # of its step, by the names of `words.SHARES`
+    step: Natural | None
+    step_ns: Amount | None
+    late_ns: Annotated[float | None, Meta("Own work above the median rank's, per step.")]
+    shares: OfTheStep
     wait_known: bool
-    held: float | None  # share of the step it was held by pacing
-    state: str  # "", "ended", "gone", "failed" or "silent"
-    silent_s: float
-    inside: str  # of a silent rank: the operation it is in
+    held: Annotated[float | None, Meta("Share of the step it was held by pacing.", 0)]
+    state: RankState
+    silent_s: Amount
+    inside: Annotated[str, Meta("Of a silent rank: the operation it is in.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,32 @@ class LiveFinding:
     text: str
 
 
+class StepTimes(TypedDict):
+    """Of the median rank's steps."""
+
+    mean_ns: Amount | None
+    p50_ns: Amount | None
+    p99_ns: Amount | None
+    cv: Amount | None
+
+
+class Pacing(TypedDict, total=False):
+    """What was asked for, what is in force where, what it holds."""
+
+    modes: Annotated[Mapping[str, Positive], Meta("Ranks in each.")]
+    threshold: Amount | None
+    max_delay: Amount | None
+    held: Amount
+    held_ranks: Natural
+    request: Natural | None
+    requested_mode: str | None
+    followed_by: Natural | None
+    note: str
+
+
+RunState = Literal["waiting", "starting", "running", "silent", "ended"]  # waits for a first rank
+
+
 @dataclass(frozen=True, slots=True)
 class Frame(Document):
     """The whole picture."""
@@ -65,21 +103,23 @@ class Frame(Document):
     schema: ClassVar[str] = SCHEMA
 
     run: str
-    state: str  # "waiting" for a first rank, "starting", "running", "silent" or "ended"
+    state: RunState
     verdict: str
-    attempt: int | None
-    attempts: int
-    world: int
-    ranks_seen: int
-    hosts: int
-    step: int | None
-    steps_per_s: float | None
-    step_time: Mapping[str, float | None]  # mean_ns, p50_ns, p99_ns, cv of the median rank's steps
-    curve_ns: Sequence[float]  # step times of the latest steps, oldest first
-    shares: Mapping[str, float]  # mean over ranks
-    rows: Sequence[RankRow]  # those who say most first, at most MOST_ROWS
+    attempt: Natural | None
+    attempts: Natural
+    world: Natural
+    ranks_seen: Natural
+    hosts: Natural
+    step: Natural | None
+    steps_per_s: Amount | None
+    step_time: StepTimes
+    curve_ns: Annotated[Sequence[Amount], Meta("Of the latest steps, oldest first.")]
+    shares: OfTheStep  # mean over ranks
+    rows: Annotated[Sequence[RankRow], Meta("Those who say most first, at most 64.")]
     findings: Sequence[LiveFinding]
-    pacing: Mapping[str, Any] = field(default_factory=dict)
+    pacing: Annotated[Pacing, Meta("How pacing stands; empty where no rank says so.")] = field(
+        default_factory=Pacing
+    )
 
 
 def shares_of(window: RankWindow) -> Array:
@@ -114,18 +154,24 @@ def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow)
         steps_per_s=1e9 / float(latest.mean()) if len(latest) and latest.mean() > 0 else None,
         step_time=_step_time(latest),
         curve_ns=[float(value) for value in curve],
-        shares=dict(zip(_NAMES, map(float, shares.mean(axis=0)), strict=True))
-        if len(shares)
-        else {},
+        shares=_named(shares.mean(axis=0)) if len(shares) else {},
         rows=_rows(run, window, shares),
         findings=list(findings),
         pacing=pacing(run, window),
     )
 
 
-def _step_time(latest: Array) -> dict[str, float | None]:
+def _named(shares: Array) -> LiveShares:
+    compute, transfer, wait, given, other = map(float, shares)
+    return {
+        "compute": compute, "exposed_communication": transfer, "wait": wait, "input": given,
+        "other": other,
+    }  # fmt: skip
+
+
+def _step_time(latest: Array) -> StepTimes:
     if not len(latest):
-        return dict.fromkeys(("mean_ns", "p50_ns", "p99_ns", "cv"))
+        return {"mean_ns": None, "p50_ns": None, "p99_ns": None, "cv": None}
     mean = float(latest.mean())
     return {
         "mean_ns": mean,
@@ -167,7 +213,7 @@ def _row(
         step=int(window.last_step[index]) if known else None,
         step_ns=step_ns,
         late_ns=float(late[index]) if known else None,
-        shares=dict(zip(_NAMES, map(float, shares[index]), strict=True)) if known else {},
+        shares=_named(shares[index]) if known else {},
         wait_known=known and bool(np.isfinite(window.wait_ns[index])),
         held=float(window.held_ns[index]) / step_ns if step_ns else None,
         state=rank_state(state),
@@ -176,7 +222,7 @@ def _row(
     )
 
 
-def rank_state(state: SeenRank) -> str:
+def rank_state(state: SeenRank) -> RankState:
     """In a word how a rank is doing; "" for one that works."""
     if state.closed:
         return "ended"
@@ -187,8 +233,8 @@ def rank_state(state: SeenRank) -> str:
     return "silent" if state.silent_s else ""
 
 
-def pacing(run: FollowedRun, window: RankWindow) -> dict[str, Any]:
-    """How pacing stands: what was asked for, what is in force where, what it holds."""
+def pacing(run: FollowedRun, window: RankWindow) -> Pacing:
+    """How pacing stands."""
     facts = [state.facts.get("pace") for state in run.states]
     known = [fact for fact in facts if isinstance(fact, Mapping)]
     if not known:
@@ -210,7 +256,7 @@ def pacing(run: FollowedRun, window: RankWindow) -> dict[str, Any]:
     }
 
 
-def _state(run: FollowedRun, window: RankWindow) -> str:
+def _state(run: FollowedRun, window: RankWindow) -> RunState:
     if not run.states:
         return "waiting"
     if run.ended:

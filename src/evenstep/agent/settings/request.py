@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from evenstep.agent.settings import config
 from evenstep.agent.settings.selection import ALL, Selection
@@ -24,7 +24,7 @@ class SettingsChange(NamedTuple):
     """What is to be done from `first_step` on; None leaves a value as it is."""
 
     number: int  # of the request: 1, 2, 3 … in a run's folder
-    mode: str | None  # of pacing
+    mode: Literal["off", "observe", "on"] | None  # of pacing
     threshold: float | None = None
     max_delay: float | None = None
     ranks: str | None = None  # these four are as in `Selection`, or "all"

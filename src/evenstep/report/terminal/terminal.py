@@ -70,13 +70,13 @@ def _summary(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from style.wrap(goodput(diagnosis))
 
 
-def bar(shares: Mapping[str, float], style: Style, width: int | None = None) -> str:
+def bar(shares: Mapping[str, Any], style: Style, width: int | None = None) -> str:
     """Shares of a step side by side, as wide as the lines are or as asked."""
     counts = cells(shares, width or style.width)
     return "".join(style.paint(_GLYPHS[name] * n, _COLORS[name]) for name, n in counts.items())
 
 
-def legend(shares: Mapping[str, float], style: Style) -> Iterator[str]:
+def legend(shares: Mapping[str, Any], style: Style) -> Iterator[str]:
     """What the parts of a bar are, in as many lines as they need."""
     parts = [
         (f"{_GLYPHS[name]} {label} {percent(shares[name])}", name)
