@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.attempts import Attempt, picked, read, with_attempts
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.measure.restarts import account, of_attempts
@@ -35,7 +36,6 @@ Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.history/1"
 DEPTH = ("", "*/", "*/*/")  # where runs are looked for
-FEWEST = 3  # runs, from which a trend has an interval
 
 #: Numbers with a trend, and what they are called.
 TRENDS = {
@@ -311,7 +311,7 @@ def _spread(name: str, runs: Sequence[PastRun]) -> float | None:
 def _trend(name: str, runs: Sequence[PastRun]) -> MetricTrend | None:
     """Slope of the logarithm over the runs' order: least squares with Student's interval."""
     values = _values(name, runs)
-    if values is None or len(values) < FEWEST:
+    if values is None or len(values) < SEVERAL:
         return None
     order, logs = np.arange(len(values)) - (len(values) - 1) / 2, np.log(values)
     slope = float(order @ logs / (order @ order))
@@ -344,7 +344,7 @@ def _sentence(runs: Sequence[PastRun], trends: Sequence[MetricTrend]) -> str:
     head = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     head += f" of {runs[0].script or 'an unnamed script'} with {ranks}"
     if not trends:
-        return f"{head}: a trend needs at least {FEWEST}"
+        return f"{head}: a trend needs at least {SEVERAL}"
     moving = [trend for trend in trends if _moves(trend.low, trend.high)]
     if not moving:
         return f"{head}: no evidence of a trend in {', '.join(TRENDS[t.metric] for t in trends)}"

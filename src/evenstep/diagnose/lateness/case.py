@@ -20,6 +20,7 @@ from evenstep.diagnose.graph.structure import summed
 from evenstep.diagnose.lateness.blame import Blame, blame
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
+from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure import attempts, restarts
 from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
@@ -34,7 +35,6 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-MINOR = 0.1  # of what the costliest rank costs: with less, another is no culprit beside it
 _INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PHASES = {
     Cause.INPUT: (int(Phase.INPUT),),
@@ -42,8 +42,6 @@ _PHASES = {
 }
 LONG = 0.99  # quantile of the steps that a hang is compared with
 IDLE = 0.25  # of what a rank is late by: with less time of a processor it stands still
-WAITING = 0.5  # a rank waits in a step when it waits at least half as long as the step's loss
-USUALLY = 0.5  # … and is a victim when it does so in half of the steps it is not late in itself
 
 
 class Claims:
@@ -333,15 +331,16 @@ class Case:
     def victims(self, cells: Array) -> tuple[list[int], float, float]:
         """Who waits in the steps of these cells, how long (median, ns) and in which share of all.
 
-        A victim's wait is its own: what it was blocked for until the late rank arrived.
+        A victim's wait is its own: what it was blocked for until the late rank arrived. It waits
+        for half of the step's loss or more, in half of the steps in which it is not late itself.
         """
         rows = np.flatnonzero(cells.any(axis=1))
         if not len(rows):
             return [], 0.0, 0.0
         loss = np.where(cells, self.delays.all_loss_ns, 0.0).sum(axis=1)[rows]
         waits = self.grid.wait_ns[rows]
-        waiting = (waits >= WAITING * loss[:, None]) & (loss[:, None] > 0) & ~cells[rows]
-        usual = waiting.sum(axis=0) >= USUALLY * np.maximum((~cells[rows]).sum(axis=0), 1)
+        waiting = (waits >= MOST * loss[:, None]) & (loss[:, None] > 0) & ~cells[rows]
+        usual = waiting.sum(axis=0) >= MOST * np.maximum((~cells[rows]).sum(axis=0), 1)
         if not waiting.any():
             return [], 0.0, 0.0
         share = float(waiting.any(axis=1).sum()) / len(self.grid.steps)

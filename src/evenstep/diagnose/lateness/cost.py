@@ -13,13 +13,12 @@ from evenstep.diagnose.graph.peers import Alike, alike
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import Graph, mixed, quantiles, summed
 from evenstep.diagnose.lateness.thresholds import above_others
+from evenstep.diagnose.levels import ERRORS, MOST
 
 Array = npt.NDArray[Any]
 
 NONE = Change.none()
 USUAL = 0.25  # quantile of a kind's transfers that a pause does not reach
-LASTING_ERRORS = 4.0  # of the mean: lanes further from all lanes' mean are unlike them
-EXPLAINED = 0.5  # of a cell's lateness is above its peers' work: else all of its own work is longer
 
 
 class Costs:
@@ -86,7 +85,8 @@ class Costs:
 
     def _like_others(self, late_ns: Array, chronic: Array) -> Change:
         """Cells relieved where they do more than others: chronic lanes in the places in which they
-        usually do, the others where their own work exceeds the others' in that very step."""
+        usually do, the others where their own work exceeds the others' in that very step; all of
+        their work where that explains less than half."""
         changed = self.graph.own_ns.copy()
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
@@ -94,7 +94,7 @@ class Costs:
                 continue
             own = part.of(changed)
             weight = _excess(own, chronic[part.lanes])
-            explains = weight.sum(axis=2, keepdims=True) >= EXPLAINED * wanted[:, :, None]
+            explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             part.lay(changed, own - _laid(wanted, np.where(explains, weight, own), own))
         return self._own(changed)
 
@@ -156,7 +156,7 @@ def _level(own: Array) -> Array:
     amount = own.sum(axis=2)
     mean = amount.mean(axis=0)
     error = amount.std(axis=0).max() / np.sqrt(len(amount))
-    unlike = np.abs(mean - np.median(mean)) > LASTING_ERRORS * error
+    unlike = np.abs(mean - np.median(mean)) > ERRORS * error
     lanes = own.mean(axis=0)
     common = lanes[~unlike].mean(axis=0) if (~unlike).any() else lanes.mean(axis=0)
     return np.asarray(np.where(unlike[:, None], lanes, common[None, :]))[None]

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from evenstep.diagnose.lateness.blame import by_node, drift
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import MAD_SIGMA
+from evenstep.diagnose.levels import CLEARLY, SMALLEST_SHARE
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
 
-LEAST = 0.01  # of a step, lost by the mean rank: below it nobody bounds the step
 LISTED = 5
 NOBODY = -1
 
@@ -39,7 +39,7 @@ def critical_path(case: Case) -> Path:
     steps, ranks = grid.shape
     column = lost.argmax(axis=1) if ranks else np.zeros(steps, int)
     rows = np.arange(steps)
-    clear = lost[rows, column] / max(ranks - 1, 1) > LEAST * grid.step_ns
+    clear = lost[rows, column] / max(ranks - 1, 1) > SMALLEST_SHARE * grid.step_ns
     phase = case.delays.phase[rows, column]
     return Path(grid.steps, np.where(clear, column, NOBODY), phase)
 
@@ -131,7 +131,6 @@ def _bounds(case: Case, path: Path) -> list[dict[str, Any]]:
 
 MOST_RANKS = 2048  # of a full matrix: 32 MB
 VICTIM = 0.05  # of the largest loss: who lost less is no victim
-DECAYED_SIGMAS = 3.0
 CALM_SHARE = 0.02  # of a step: waits below it are nothing
 
 
@@ -172,7 +171,7 @@ def _calm(case: Case, more: Array, late: Array) -> float:
     middle = float(np.median(total))
     spread = MAD_SIGMA * float(np.median(np.abs(total - middle)))
     least = CALM_SHARE * float(np.median(case.grid.step_ns)) * int(more.shape[1])
-    return max(middle + DECAYED_SIGMAS * spread, least)
+    return max(middle + CLEARLY * spread, least)
 
 
 def blame_summary(case: Case) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.levels import ERRORS, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.patterns import FEWEST
 from evenstep.statistics.interval import student
@@ -15,16 +16,11 @@ Array = npt.NDArray[Any]
 
 CHRONIC_SHARE = 0.02  # of a step: less persistent excess is left to chance
 CHRONIC_STEPS = 0.6  # of the steps at least show a chronic rank's excess
-CHRONIC_ERRORS = 4.0  # standard errors of its median: with thousands of ranks, one by chance
-FEWEST_OTHERS = 4  # ranks that have a spread
 BY_CHANCE = 0.05  # of jobs whose ranks are alike have one that stands out
-EVENT_SHARE = 0.05  # of a step: a single delay below it is not worth a finding
-EVENT_SIGMAS = 5.0
 QUANTILE_SIGMA = 0.97  # (q25 - q05) of a normal distribution, in standard deviations
 QUARTILE_SIGMA = 0.6745  # (q75 - q50) likewise
 SKEWED = 1.5  # times as wide above the median as below: noise with a long tail
 OCTAVE = 2.0
-FEWER = 0.5
 MAD_SIGMA = 1.4826  # standard deviation over median absolute deviation, normal distribution
 NEAR_STEPS = 16  # what is usual for a rank is that of so many steps
 
@@ -41,12 +37,12 @@ def event_of(excess: Array, step_ns: float, noise_ns: float) -> float:
     Late cells that stand apart are no tail of anything. Where they do not, they have to stand out
     of the upper half of the noise; and where that has the longer tail, to stand apart from it.
     """
-    event = max(EVENT_SHARE * step_ns, EVENT_SIGMAS * noise_ns)
+    event = max(NAMED * step_ns, SIGMAS * noise_ns)
     if not excess.size or apart(excess, event):
         return event
     half, upper = np.quantile(excess, [0.5, 0.75], axis=0)
     spread = float(np.median(upper - half)) / QUARTILE_SIGMA
-    event = max(event, EVENT_SIGMAS * spread)
+    event = max(event, SIGMAS * spread)
     if spread > SKEWED * noise_of(excess):
         while not apart(excess, event):
             event *= OCTAVE ** (1 / 8)
@@ -56,7 +52,7 @@ def event_of(excess: Array, step_ns: float, noise_ns: float) -> float:
 def apart(excess: Array, event: float) -> bool:
     """Whether far fewer cells lie in the octave below than above. In a tail with a mean more do."""
     above, both = (np.count_nonzero(excess > least) for least in (event, event / OCTAVE))
-    return bool(both - above <= FEWER * above)
+    return bool(both - above <= MOST * above)
 
 
 def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
@@ -70,7 +66,7 @@ def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
     if contended:
         noise = error / np.sqrt(np.pi / 2 / len(excess))
         floor = np.maximum(floor, np.maximum(noise, 0.1 * step))
-    return np.asarray((usual > floor) & (np.median(excess, axis=0) > CHRONIC_ERRORS * error))
+    return np.asarray((usual > floor) & (np.median(excess, axis=0) > ERRORS * error))
 
 
 def standing_out(levels: Array) -> Array:
@@ -78,9 +74,9 @@ def standing_out(levels: Array) -> Array:
     from the first one that is beyond what one more of those below would be among so many (one-sided
     prediction interval of a normal sample, Bonferroni). Of few ranks everybody may be."""
     count, order = len(levels), np.argsort(levels)
-    if count <= FEWEST_OTHERS:
+    if count <= levels.FEWEST:
         return np.ones(count, bool)
-    for below in range(max(count // 2, FEWEST_OTHERS), count):
+    for below in range(max(count // 2, levels.FEWEST), count):
         others = levels[order[:below]]
         reach = student(below - 1, 1 - BY_CHANCE / count) * np.sqrt(1 + 1 / below)
         if levels[order[below]] - others.mean() > reach * others.std(ddof=1):

@@ -28,7 +28,6 @@ from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 SEPARATOR = " < "
-NAMED = 0.1  # share of the looks from which a place stands in the sentence
 STACKS_OF_A_RANK = 3
 
 
@@ -106,7 +105,7 @@ def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStac
         for place in worst[:STACKS_OF_A_RANK]:
             share, seen = looks[rank].share(place), looks[rank].places[place]
             text = max(sorted(seen), key=lambda each: seen[each])
-            if share >= NAMED:
+            if share >= levels.MINOR:
                 found.append(CallStack(rank, round(share, 3), text.split(SEPARATOR)))
     return found
 
@@ -153,7 +152,6 @@ MEASURED = {
     "memory": "copies memory",
     "host_copy": "copies between host and device",
 }
-FEWEST_PROBES = 3  # probes of a rank, below which nothing follows from them
 
 
 class SlowMachine(NamedTuple):
@@ -213,7 +211,7 @@ def _probed(trace: Trace, metric: str, steps: tuple[int, int]) -> Mapping[int, S
     found = {}
     for rank in np.unique(numbers.rank[inside]).tolist():
         values = numbers.value[inside & (numbers.rank == rank)].tolist()
-        if len(values) >= FEWEST_PROBES:
+        if len(values) >= levels.SEVERAL:
             found[rank] = Series(tuple(values))
     return found
 

@@ -23,7 +23,6 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-CERTAIN = 3.0  # standard errors of the logarithm of that ratio
 FLOOR = 0.05  # quantile
 KINDS = ("reset", "unchanged", "amplified")
 
@@ -57,7 +56,7 @@ def judged(before: Side, after: Side) -> str:
     error = np.sqrt(0.5 / len(before.step_ns) + 0.5 / len(after.step_ns))
     if len(after.slow) != len(before.slow):
         return "amplified" if len(after.slow) > len(before.slow) else "reset"
-    if abs(change) < max(np.log(levels.CHANGED), CERTAIN * error):
+    if abs(change) < max(np.log(levels.CHANGED), levels.CLEARLY * error):
         return "unchanged"
     return "amplified" if change > 0 else "reset"
 

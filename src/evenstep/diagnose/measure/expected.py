@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import allreduce
-from evenstep.diagnose.levels import FEWEST
+from evenstep.diagnose.levels import FEWEST, SEVERAL
 from evenstep.diagnose.measure.places import busiest, node_of, rack_of
 from evenstep.diagnose.measure.transfer import Transfers
 from evenstep.trace.spool.layout import Op
@@ -79,7 +79,6 @@ USUAL_GBPS = 1.25  # 10 Gb/s, where nothing tells and it hardly matters
 LONGEST_HOP_NS = 30_000.0  # of TCP: no fabric in use needs longer for a message of nothing
 USUAL_HOP_NS = 10_000.0  # between RDMA's 2 µs and the 30 µs of TCP
 GOOD = 0.8  # of the reference: a tuned fabric reaches it
-MOST_OF = 3  # groups: with one of so many slow, it is the others that are usual
 
 
 class Shape(NamedTuple):
@@ -165,13 +164,13 @@ def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]
     """Groups that should be equally fast; a few much slower than most are a shape of their own."""
     kinds = measured.kinds
     mine = (kinds.op == op) & np.isin(kinds.group, groups) & (kinds["count"] >= FEWEST)
-    if len(groups) < MOST_OF or not mine.any():
+    if len(groups) < SEVERAL or not mine.any():
         return [groups]
     group, size, floor = kinds.group[mine], kinds.size_bytes[mine], kinds.floor_ns[mine]
     usual = {one: float(np.median(floor[size == one])) for one in np.unique(size)}
     ratio = floor / np.maximum([usual[one] for one in size], 1.0)
     slow = [one for one in groups if _middle(ratio[group == one]) > 1 / GOOD]
-    if not slow or len(slow) > len(groups) / MOST_OF:
+    if not slow or len(slow) > len(groups) / SEVERAL:
         return [groups]
     return [[one for one in groups if one not in slow], slow]
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import When
+from evenstep.diagnose.levels import MOST
 
 Array = npt.NDArray[Any]
 
-MANY = 0.5  # of the steps: from here on it is the usual state
 DOMINANT = 0.8  # of the cells: from here on it is one rank's matter
 RUN_LENGTH = 3.0  # steps in a row, on average: from here on it comes in bursts
 FEWEST = 5  # steps, below which nothing can be said to recur
@@ -29,12 +29,12 @@ def pattern_of(late: Array) -> str | None:
     if not any_late.any() or len(late) < FEWEST:
         return None
     share = float(any_late.mean())
-    usual = per_rank >= MANY * len(late)
+    usual = per_rank >= MOST * len(late)
     at_once = late[:, usual].sum(axis=1)
     in_turns = usual.sum() > 1 and (at_once == 1).sum() >= DOMINANT * (at_once > 0).sum()
     if per_rank[usual].sum() >= DOMINANT * per_rank.sum() and not in_turns:
         return "chronic"
-    if share >= MANY and per_rank.max() < DOMINANT * per_rank.sum():
+    if share >= MOST and per_rank.max() < DOMINANT * per_rank.sum():
         return "rotating"
     return "bursty" if _mean_run(any_late) >= RUN_LENGTH else "transient"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from evenstep.diagnose.levels import SEVERAL
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.trace import Trace
 
@@ -69,7 +70,6 @@ def links(places: Sequence[str]) -> list[tuple[str, str]]:
 
 #: Levels of `nvidia-smi topo -m`, from near to far.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-PEERS = 3  # ranks at least, for one of them to be called unlike the others
 
 
 class Layout(NamedTuple):
@@ -181,7 +181,7 @@ def usual(places: Mapping[int, Layout]) -> dict[int, Layout]:
     found = {}
     for rank, place in places.items():
         near = by_local[place.hardware, place.local]
-        found[rank] = _commonest(near if len(near) >= PEERS else by_hardware[place.hardware])
+        found[rank] = _commonest(near if len(near) >= SEVERAL else by_hardware[place.hardware])
     return found
 
 

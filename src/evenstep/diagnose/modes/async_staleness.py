@@ -18,7 +18,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import CHANGED, SMALLEST_SHARE
+from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.samples import marked
 from evenstep.diagnose.sentences import found, say
@@ -31,8 +31,6 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 STALENESS = "staleness"
-ALONG = 0.05  # of the steps of a run without barriers may still have one (setting up, saving)
-IN_STEP = 1.0  # of a step: ranks that end the same step closer together are in step after all
 
 
 class Staleness(NamedTuple):
@@ -80,9 +78,10 @@ def _logged(trace: Trace) -> Staleness | None:
 
 
 def _uncoupled(trace: Trace, grid: StepGrid) -> bool:
-    """Whether ranks pass messages but practically never meet in a collective."""
+    """Whether ranks pass messages but practically never meet in a collective: when they set up,
+    or save."""
     if len(grid.steps):
-        rare = float((grid.collectives > 0).any(axis=1).mean()) <= ALONG
+        rare = float((grid.collectives > 0).any(axis=1).mean()) <= NAMED
     else:
         rare = not len(trace.of_kind(Kind.COLLECTIVE))
     return rare and bool(len(trace.of_kind(Kind.POINT_TO_POINT)))
@@ -123,7 +122,7 @@ def _in_step(steps: Columns, end: Array) -> bool:
     latest = np.maximum.reduceat(end[order], first)
     spread = (latest - np.minimum.reduceat(end[order], first))[members == members.max()]
     length = float(np.median(steps.exit_ns - steps.enter_ns))
-    return bool(np.median(spread) <= IN_STEP * length)
+    return bool(np.median(spread) <= length)
 
 
 STALER = 1.5  # times the median of the others': whose updates are named

@@ -11,7 +11,7 @@ from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
+from evenstep.diagnose.levels import MINOR, MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.measure.expected import GOOD, Reference, Shape, reference
 from evenstep.diagnose.measure.patterns import throughout
 from evenstep.diagnose.modes import projection
@@ -22,7 +22,6 @@ from evenstep.trace.trace import RankInfo
 
 SMALLEST = 0.25  # of the step: a job that hides the rest of its transfer is not bound by it
 HIDES = 0.33  # of a rank's own work, half of a backward: bytes that take less fill no link
-MOST_OF = 0.1  # of what moves: smaller shapes are not named
 TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
 
 
@@ -156,7 +155,7 @@ def _groups(case: Case, heavy: list[Heavy]) -> list[str]:
     """Groups that give less than they should, or move most of it; none where these are all."""
     heavy = [part for part in heavy if part.missing_ns.any()] or heavy
     whole = sum(float(part.bytes_ns.sum()) for part in heavy)
-    named = [part for part in heavy if float(part.bytes_ns.sum()) >= MOST_OF * whole]
+    named = [part for part in heavy if float(part.bytes_ns.sum()) >= MINOR * whole]
     return case.groups_named(group for part in named for group in part.shape.groups)
 
 

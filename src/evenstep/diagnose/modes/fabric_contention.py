@@ -16,7 +16,7 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import SMALLEST_SHARE
+from evenstep.diagnose.levels import SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.patterns import when
@@ -27,7 +27,6 @@ from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, uneven
 
 APART = 3.0  # Ashman's D between quiet and slow: two states, not one with a tail
-FEWEST_LINKS = 3  # with fewer, none is the exception
 
 
 class Slow(NamedTuple):
@@ -226,7 +225,7 @@ def _alike(case: Case, receiver: Array) -> list[list[Array]]:
     for first, channel in zip(opens, np.split(sent, opens[1:]), strict=False):
         _, size, within = keys[:, first]
         kinds.setdefault((int(size), int(within)), []).append(channel)
-    return [channels for channels in kinds.values() if len(channels) >= FEWEST_LINKS]
+    return [channels for channels in kinds.values() if len(channels) >= SEVERAL]
 
 
 def _link_finding(

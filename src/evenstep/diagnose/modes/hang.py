@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.deaths import SILENT_NS, ended_ns, wall_ns
 from evenstep.diagnose.measure.standstill import EnteredCall, Stuck, call_of
 from evenstep.diagnose.measure.stuck import stuck
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Stuck", "describe", "endings", "find", "last_of", "stuck"]
 
-QUOTED = 3  # calls that differ, in words
 BRIEF_NS = 10_000_000_000  # in a dump: writing it may take seconds, in which others go on
 
 
@@ -155,7 +155,7 @@ def _circle(case: Case, place: Stuck) -> str:
     others = [other for other in case.stuck if set(other.waiting) & set(place.missing)]
     if not set(place.missing) <= {rank for other in others for rank in other.waiting}:
         return ""
-    where = ", ".join(describe(case.trace, other) for other in others[:QUOTED])
+    where = ", ".join(describe(case.trace, other) for other in others[:SEVERAL])
     waits = "it waits" if len(place.missing) == 1 else "they wait"
     return f"{waits} in {where}: ranks enter these groups in different orders, in a circle"
 
@@ -163,14 +163,14 @@ def _circle(case: Case, place: Stuck) -> str:
 def _disagreement(case: Case, place: Stuck) -> str:
     trace = case.trace
     entered = "entered another operation or size at that place than the others"
-    quoted = place.different[:QUOTED]
+    quoted = place.different[:SEVERAL]
     others = [rank for rank in place.calls if rank not in place.different]
     if not others:
         entered = "entered different operations or sizes at that place"
     told = [_entered(trace, place, rank) for rank in quoted]
     if others:
         told.append(f"the others {_words(trace, place.calls[others[0]])}")
-    more = " …" if len(place.different) > QUOTED else ""
+    more = " …" if len(place.different) > SEVERAL else ""
     return f"{case.named(place.different)} {entered}; {', '.join(told)}{more}"
 
 

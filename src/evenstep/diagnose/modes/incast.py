@@ -14,7 +14,7 @@ from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import SMALLEST_SHARE
+from evenstep.diagnose.levels import SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
@@ -24,7 +24,6 @@ from evenstep.trace.spool.layout import Op
 
 COLLAPSED = 2.0  # times what its bytes take: busy links do not do that
 ALIKE = 1.5  # … while other operations stay below this, in the median
-FEWEST_SENDERS = 3
 MANY_TO_ONE = (int(Op.GATHER), int(Op.REDUCE), int(Op.ALL_TO_ALL))
 
 
@@ -55,7 +54,7 @@ def find(case: Case) -> list[Finding]:
 
 def _collapse(case: Case, shape: Shape) -> Collapse | None:
     """The shape's transfers beyond twice what their bytes would take."""
-    if shape.op not in MANY_TO_ONE or shape.members <= FEWEST_SENDERS or not len(shape.sizes):
+    if shape.op not in MANY_TO_ONE or shape.members <= SEVERAL or not len(shape.sizes):
         return None
     rows = case.transfers.rows
     quiet, basis = _expected(case, shape)

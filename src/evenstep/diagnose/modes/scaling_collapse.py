@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.modes.projection import FACTORS
 from evenstep.diagnose.sentences import found, say
 from evenstep.diagnose.sizes import workload
@@ -150,7 +150,6 @@ def _short(value: float | None) -> float | None:
 OF_THE_LARGEST = (
     "throughput", "step_time", "shares", "overlapped_communication", "communication_to_compute",
 )  # fmt: skip
-FEWEST_FOR_LAW = 3
 
 
 def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
@@ -260,7 +259,7 @@ def _doubling(doubling: Doubling | None) -> dict[str, Any] | None:
 
 def _limits(points: Sequence[ScalingPoint], sizes: Sequence[int], kind: str | None) -> list[str]:
     lines = []
-    if len(sizes) < FEWEST_FOR_LAW:
+    if len(sizes) < SEVERAL:
         lines.append("two sizes carry one parameter of the law: its knee and peak are guesses")
     if kind is None:
         lines.append(

@@ -28,10 +28,8 @@ from evenstep.statistics.interval import Share
 from evenstep.trace.operations import COMPUTES
 from evenstep.trace.spool.layout import Phase
 
-LONGER = 1.05  # compute of a stage over that of the others, from which it is worth naming
 LONGEST = 8  # stages that are looked at
 LAYERS = (Phase.FORWARD, Phase.BACKWARD)  # in which a stage computes them
-MOSTLY = 0.5  # of the steps agree on who passes work on to whom
 MOST_WORKERS = 16  # workers that are ranked by what each costs alone
 
 
@@ -75,7 +73,7 @@ def by_replay(case: Case, plan: OperationJob, own_s: Array) -> list[Finding]:
     stage = _beside_others(plan, each_ns, int(longest[best]))
     lost = on_steps(plan, gain[:, best], case.grid.steps) * 1e9
     share = case.share(lost)
-    if stage.longer < LONGER or share.value < SMALLEST_SHARE:
+    if stage.longer < 1 + levels.NAMED or share.value < SMALLEST_SHARE:
         return []
     spread = case.share(on_steps(plan, length[:, 0] - length[:, 2], case.grid.steps) * 1e9)
     late = case.delays.cells(Cause.WORK) & np.isin(case.grid.ranks, stage.ranks)
@@ -254,7 +252,7 @@ def by_lateness(case: Case) -> list[Finding]:
         float(work[~mine].mean()),
     )
     share = case.share(case.loss(case.claims.free(late & mine)))
-    if stage.stages < 2 or stage.longer < LONGER or share.value < SMALLEST_SHARE:
+    if stage.stages < 2 or stage.longer < 1 + levels.NAMED or share.value < SMALLEST_SHARE:
         return []
     if case.idles(late & mine) and case.main_phase(late & mine) not in LAYERS:
         return []  # it waits for something: layers compute
@@ -317,9 +315,9 @@ def stages_passed(graph: Graph) -> Array:
         return found
 
     gone = first(channel.reshape(-1), len(way) + 1, sent_ns)
-    onward = (gone[:, :-1] < gone[:, back]).mean(axis=0) > MOSTLY
+    onward = (gone[:, :-1] < gone[:, back]).mean(axis=0) > levels.MOST
     begins = first(source, lanes, sent_ns) < first(target, lanes, came_ns)
-    begins = begins.mean(axis=0) > MOSTLY
+    begins = begins.mean(axis=0) > levels.MOST
     stage = np.where(begins, 0, none)
     for place in range(1, lanes):
         reached = (way % lanes)[onward & (stage[way // lanes] == place - 1)]

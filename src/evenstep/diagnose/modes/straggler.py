@@ -7,10 +7,10 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Projection, When
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import MINOR, Array, Case
+from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import standing_out
-from evenstep.diagnose.levels import SMALLEST_SHARE
+from evenstep.diagnose.levels import MINOR, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import pattern_of, when
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.modes import projection
@@ -20,8 +20,6 @@ from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
 
 MOST_APART = 16  # late ranks of which each is asked what mending it as well gives back
-LATE_START = 0.05  # of all the time: a rank that began so much after most ranks was late
-SLOWER = 1.05  # phases longer than the others' by this factor are evidence
 
 #: What a straggler does longer than its peers, by the place of it.
 LATE = {
@@ -64,7 +62,7 @@ def _brought_in(case: Case) -> list[Finding]:
     """Ranks that came late into the first traced step, and that the others then waited for."""
     late = case.late_start_ns
     waited = case.waited_for_ns[0] if len(late) else late
-    ranks = np.flatnonzero((late >= LATE_START * case.grid.total_ns) & (waited > 0))
+    ranks = np.flatnonzero((late >= NAMED * case.grid.total_ns) & (waited > 0))
     ranks = ranks[waited[ranks] >= MINOR * waited.sum()]
     if not len(ranks) or case.costs is None:
         return []
@@ -193,7 +191,7 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
         values = case.grid.phase_ns[phase][rows]
         mine = float(np.median(values[:, column]))
         others = float(np.median(np.delete(values, column, axis=1)))
-        if mine > SLOWER * others and mine - others > 0.1 * case.typical_excess_ns(cells):
+        if mine > (1 + NAMED) * others and mine - others > 0.1 * case.typical_excess_ns(cells):
             name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
             items.append(Evidence(name, round(mine), round(others), "ns"))
     return items

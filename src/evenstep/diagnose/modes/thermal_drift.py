@@ -13,6 +13,7 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import MAD_SIGMA, above_others
+from evenstep.diagnose.levels import ERRORS
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found, say
@@ -24,7 +25,6 @@ Array = npt.NDArray[Any]
 
 SURE = 0.001  # p-value over all ranks
 SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
-CLEAR = 4.0  # growth in standard errors of a block
 HOUR_NS = 3.6e12
 WARMER_CELSIUS = 3.0
 SLOWER_CLOCK = 0.97
@@ -76,7 +76,7 @@ def _gradual(excess: Array, risen: Array) -> bool:
     """Whether it grows out of the noise, not within a few blocks, and hardly ever falls back."""
     growth = float(risen[-1] - risen[0])
     noise = MAD_SIGMA * float(np.median(np.abs(excess - risen)))
-    if growth < CLEAR * noise or len(risen) < 8:
+    if growth < ERRORS * noise or len(risen) < 8:
         return False
     jump = float((risen[3:] - risen[:-3]).max())
     return jump < SUDDEN * growth

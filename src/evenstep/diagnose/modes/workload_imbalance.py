@@ -21,7 +21,7 @@ from evenstep.diagnose.graph.peers import Batches, micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import SMALLEST_SHARE
+from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.patterns import FEWEST, throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay, workers_by_replay
@@ -32,12 +32,8 @@ from evenstep.trace.operations import COMPUTES, Role
 from evenstep.trace.spool.layout import Phase
 
 TOGETHER = 0.9  # correlation of forward and backward (Lin et al.)
-TOGETHER_OF_PHASES = 0.5  # … of which noise of their own has a part
-LONG = 0.05  # of a rank's work in a step: shorter stretches tell little
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
 QUARTILES = 1.349  # (q75 - q25) of a normal distribution, in standard deviations
-MACHINE = 0.5  # correlation of compute with the optimizer, which no batch makes longer
-TURNS = 0.5  # of the steps have somebody slowest by that much, and of the ranks are that some time
 
 
 def find(case: Case) -> list[Finding]:
@@ -117,7 +113,7 @@ def rotating(spent: Array) -> bool:
     """Whether somebody is slowest in most steps (steps × ranks), and nobody in most of those."""
     middle = np.median(spent, axis=1, keepdims=True)
     behind = (spent / np.where(middle > 0, middle, 1.0)).max(axis=1) >= 1 + VARYING / 2
-    if behind.mean() < TURNS:
+    if behind.mean() < MOST:
         return False
     ranks = spent.shape[1]
     slowest = np.bincount(spent.argmax(axis=1)[behind], minlength=ranks) / behind.sum()
@@ -148,7 +144,7 @@ def _of_phases(case: Case) -> list[Finding]:
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
     ranks = late.shape[1]
     by_chance = ranks * (1 - (1 - 1 / ranks) ** np.count_nonzero(late))  # ranks that so many hit
-    theirs = bool(np.count_nonzero(late.any(axis=0)) >= TURNS * by_chance)
+    theirs = bool(np.count_nonzero(late.any(axis=0)) >= MOST * by_chance)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
     found_ = _sequences(case, even - saved, correlation, deviation)
@@ -158,7 +154,7 @@ def _of_phases(case: Case) -> list[Finding]:
 
 
 def _varies(correlation: float, deviation: float) -> bool:
-    return deviation >= VARYING and correlation >= TOGETHER_OF_PHASES
+    return deviation >= VARYING and correlation >= MOST
 
 
 def _without_lengths(case: Case, batches: Batches, base: Change) -> Change:
@@ -188,7 +184,7 @@ def _forward_and_backward(case: Case) -> Varied | None:
     forward, backward = _relative(phases[0]), _relative(phases[1])
     spent = (forward + backward) / 2
     deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / QUARTILES
-    if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MACHINE:
+    if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MOST:
         return Varied(spent, 0.0, deviation)
     return Varied(spent, _rank_correlation(forward, backward), deviation)
 
@@ -198,7 +194,7 @@ def _stretches(case: Case) -> Varied | None:
     assert case.costs is not None
     own = max(case.costs.parts, key=lambda part: part.rows.size).of(case.costs.graph.own_ns)
     usual = np.median(own, axis=0)
-    long = (usual > LONG * usual.sum(axis=1, keepdims=True)).all(axis=0)
+    long = (usual > NAMED * usual.sum(axis=1, keepdims=True)).all(axis=0)
     if own.shape[1] < 2 or np.count_nonzero(long) < 2:
         return None
     over = own[:, :, long] / usual[None, :, long]

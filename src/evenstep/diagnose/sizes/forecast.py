@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from evenstep.diagnose.levels import MINOR, SIGMAS
 from evenstep.diagnose.sizes.components import Growth, Segments
 from evenstep.statistics import tails
 from evenstep.statistics.interval import BLOCK_STEPS, Estimate, blocks
@@ -32,8 +33,6 @@ QUANTILES = (0.01, 0.5, 0.99)
 SEED = 20_401  # any: the same run must give the same projection
 MOST_SEGMENTS = 6  # more are grouped by their length
 LOCATIONS = 32  # distinct usual times of a rank; more are merged
-SHARED = 0.1  # correlation between ranks from which a step is slow or fast for all of them
-OUTLIER_SIGMAS = 5.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -146,7 +145,7 @@ def _common(apart: Array) -> tuple[Array, Array]:
     single = float(bounded.var(axis=0).mean())
     common = (ranks * float(mean.var()) - single) / (ranks - 1)
     chance = 3 * single * np.sqrt(2 / max(steps, 2)) / (ranks - 1)
-    if common <= max(SHARED * single, chance):
+    if common <= max(MINOR * single, chance):
         return nothing
     shared = (mean - mean.mean()) * np.sqrt(common / float(mean.var()))
     return shared, apart - shared[:, None]
@@ -237,7 +236,7 @@ def _locations(usual: Array, ranks: int, random: np.random.Generator | None) -> 
         return np.asarray(chosen)
     middle = float(np.median(usual))
     sd = 1.4826 * float(np.median(np.abs(usual - middle)))
-    like = usual[np.abs(usual - middle) <= OUTLIER_SIGMAS * sd]
+    like = usual[np.abs(usual - middle) <= SIGMAS * sd]
     added = ranks - len(usual)
     if random is not None:
         return np.concatenate([usual, random.choice(like, added)])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.levels import CLEARLY
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
 from evenstep.diagnose.measure.samples import contention
@@ -28,7 +29,6 @@ Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.projection/1"
 ENOUGH_STEPS = 200
-UNEVEN = 3.0  # one rank's noise against the median rank's
 
 
 def projection(
@@ -158,7 +158,7 @@ def _limits(
     }
     numbers = {
         "steps": steps, "ranks": largest, "rare": 100 * draws, "seen": seen,
-        "families": ", ".join(families), "odd": odd, "times": UNEVEN, "now": grows.ranks,
+        "families": ", ".join(families), "odd": odd, "times": CLEARLY, "now": grows.ranks,
         "factor": grows.factor(largest), "low": low, "high": high, "rise": grows.contention,
         "together": "" if grows.latency_share is not None else say("projection.together"),
     }  # fmt: skip
@@ -171,4 +171,4 @@ def _uneven(grid: StepGrid, cut: Segments) -> list[int]:
     off = np.abs(total - np.median(total, axis=0))
     wide = np.quantile(off, 0.95, axis=0)
     usual = max(float(np.median(wide)), float(np.median(np.median(off, axis=0))), 1.0)
-    return [int(rank) for rank in grid.ranks[wide > UNEVEN * usual]]
+    return [int(rank) for rank in grid.ranks[wide > CLEARLY * usual]]

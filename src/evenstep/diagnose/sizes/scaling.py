@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.levels import CLEARLY, FEWEST, MOST, SEVERAL
+
 Array = npt.NDArray[Any]
 
 PEAK_DIGITS = 1e-12
-HALF = 0.5  # of a rank's worth at the start: below it a rank added is not worth its cost
 FARTHEST = 1e7  # ranks: a peak beyond is none
 EXACT = 1e-20  # squared relative error of a fit that cannot be improved
 
@@ -60,13 +61,13 @@ class Law:
     @property
     def knee(self) -> float | None:
         """Ranks from which another one adds less than half of what the first did."""
-        if self.marginal(FARTHEST) >= HALF:
+        if self.marginal(FARTHEST) >= MOST:
             return None
-        if self.marginal(1.0) < HALF:
+        if self.marginal(1.0) < MOST:
             return 1.0
         from scipy.optimize import brentq  # when first asked: .1 s
 
-        return float(brentq(lambda ranks: self.marginal(ranks) - HALF, 1.0, FARTHEST, rtol=1e-6))
+        return float(brentq(lambda ranks: self.marginal(ranks) - MOST, 1.0, FARTHEST, rtol=1e-6))
 
 
 def fit(ranks: Array, throughput: Array) -> Law:
@@ -159,11 +160,7 @@ LINEAR = 0.9  # exponent at least
 PLATEAU = 0.15  # exponent at most
 FALLING = -0.05  # exponent at most
 BEYOND = 0.04  # relative deviation from the law that is worth a word
-NOISES = 3.0  # … and standard errors
-TURNS = 3  # changes of side that make an oscillation
 FALL = 0.85  # factor from which a step is a cliff
-BETTER = 0.5  # what a cliff leaves of the smooth law's deviation, at most
-FEWEST_FOR_CLIFF = 4
 FEWEST_FOR_TURNS = 5
 
 
@@ -223,24 +220,24 @@ def _oscillates(curve: Curve) -> bool:
     if len(curve.ranks) < FEWEST_FOR_TURNS:
         return False
     off = _deviation(curve, curve.law)
-    least = max(BEYOND, NOISES * curve.error)
+    least = max(BEYOND, CLEARLY * curve.error)
     clear = off[np.abs(off) > least]
     turns = np.count_nonzero(np.diff(np.sign(clear)) != 0)
     up_and_down = np.count_nonzero(np.diff(np.sign(np.diff(exponents(curve)))) != 0)
-    return bool(turns >= TURNS and up_and_down >= TURNS - 1)
+    return bool(turns >= SEVERAL and up_and_down >= SEVERAL - 1)
 
 
 def _cliff(curve: Curve) -> int | None:
     """Index of the first size beyond a fall that the smooth law does not explain."""
-    if len(curve.ranks) < FEWEST_FOR_CLIFF:
+    if len(curve.ranks) < FEWEST:
         return None
     smooth = float(np.sqrt((_deviation(curve, curve.law) ** 2).mean()))
-    if smooth <= max(BEYOND, NOISES * curve.error) / 2:
+    if smooth <= max(BEYOND, CLEARLY * curve.error) / 2:
         return None
     fits = [_stepped(curve, place) for place in range(1, len(curve.ranks))]
     place = int(np.argmin([error for error, _ in fits]))
     error, factor = fits[place]
-    return place + 1 if factor < FALL and error < BETTER * smooth else None
+    return place + 1 if factor < FALL and error < MOST * smooth else None
 
 
 def _stepped(curve: Curve, place: int) -> tuple[float, float]:

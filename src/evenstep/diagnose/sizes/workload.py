@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.levels import MINOR
 from evenstep.statistics.interval import blocks
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -18,7 +19,6 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 SEED = 20_402  # any: the same runs must give the same interval
-ALIKE = 0.1  # relative difference up to which two runs do the same
 WEAK, STRONG = -0.35, -0.65  # slope of log compute per rank over log ranks
 
 
@@ -110,7 +110,7 @@ def differences(scripts: Iterable[str], bytes_per_rank: Iterable[float]) -> list
     if len(known) > 1:
         found.append(f"the runs are of different scripts: {', '.join(known)}")
     moved = [each for each in bytes_per_rank if each > 0]
-    if moved and max(moved) > (1 + ALIKE) * min(moved):
+    if moved and max(moved) > (1 + MINOR) * min(moved):
         found.append(
             f"a rank passes {min(moved) / 1e6:,.4g} to {max(moved) / 1e6:,.4g} MB through "
             "collectives per step: the model or its sharding differs between the runs"
