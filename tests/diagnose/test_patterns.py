@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.patterns import FEWEST, RANGES, pattern_of, when
+from evenstep.diagnose.measure.patterns import FEWEST_STEPS, RANGES, pattern_of, when
 
 
 def late(steps: int, ranks: int, *cells: tuple[int, int]):
@@ -32,7 +32,7 @@ def test_nothing_late_has_no_pattern():
 
 
 def test_too_few_steps_have_their_steps_but_no_pattern():
-    found = when(late(FEWEST - 1, 2, (1, 0)), np.arange(7, 7 + FEWEST - 1))
+    found = when(late(FEWEST_STEPS - 1, 2, (1, 0)), np.arange(7, 7 + FEWEST_STEPS - 1))
     assert (found.steps, found.pattern) == ([(8, 8)], None)
 
 

@@ -4,18 +4,10 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.modes.runtime_jitter import aligned_share
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World, with_rows
 
 WORLD = World(steps=120, noise=0.005)
-
-
-def test_pauses_of_all_ranks_laid_together_cost_the_longest_of_each_round():
-    pauses = np.zeros((6, 3))
-    pauses[0, 0], pauses[1, 1], pauses[2, 2] = 10, 20, 30  # first round: 30 remains of 60
-    pauses[4, 0] = 5  # second round: rank 0 only, nothing is saved
-    assert aligned_share(pauses) == pytest.approx(1 - 35 / 65)
 
 
 def test_aligning_saves_what_a_world_with_aligned_pauses_saves(worst):

@@ -24,7 +24,7 @@ from evenstep.diagnose.measure.effects import checkpoints, pacing
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.measure.restarts import account, entries
-from evenstep.diagnose.modes import async_staleness, hang
+from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
 from evenstep.diagnose.operations.what_if_operations import published, slowdowns
@@ -168,7 +168,7 @@ def _limits(case: Case) -> list[str]:
         "partial": partial,
     }
     said = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
-    return [*trace.limits, *grid.limits, *hang.endings(trace), *_facts(trace), *said]
+    return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *said]
 
 
 def _matched(grid: StepGrid) -> tuple[int, bool]:

@@ -130,15 +130,6 @@ class Costs:
         rows = np.flatnonzero(own_ns != self.graph.own_ns)
         return base._replace(rows=rows, own_ns=np.maximum(own_ns[rows], 0.0))
 
-    def taken(self, cells_ns: Array) -> Array:
-        """Own work of all rows with that much (steps × lanes) taken from the first of each cell."""
-        own = self.graph.own_ns.copy()
-        for part in self.parts:
-            here, wanted = part.of(own), cells_ns[part.segments][:, part.lanes]
-            before = np.cumsum(here, axis=2) - here
-            part.lay(own, here - np.clip(wanted[:, :, None] - before, 0.0, here))
-        return own
-
     def first_rows(self) -> Array:
         """The first row of each cell: (steps, lanes)."""
         found = np.zeros((len(self.graph.steps), len(self.graph.ranks)), np.int64)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.levels import ERRORS, MOST, NAMED, SIGMAS
+from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.patterns import FEWEST
+from evenstep.diagnose.measure.patterns import FEWEST_STEPS
 from evenstep.statistics.interval import student
 
 Array = npt.NDArray[Any]
@@ -57,7 +57,7 @@ def apart(excess: Array, event: float) -> bool:
 
 def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
     """Ranks whose excess is worth naming in most steps, and whose median stands out of noise."""
-    if len(excess) < FEWEST:
+    if len(excess) < FEWEST_STEPS:
         return np.zeros(grid.shape[1], bool)
     usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
     error = error_of_median(excess)
@@ -74,9 +74,9 @@ def standing_out(levels: Array) -> Array:
     from the first one that is beyond what one more of those below would be among so many (one-sided
     prediction interval of a normal sample, Bonferroni). Of few ranks everybody may be."""
     count, order = len(levels), np.argsort(levels)
-    if count <= levels.FEWEST:
+    if count <= FEWEST:
         return np.ones(count, bool)
-    for below in range(max(count // 2, levels.FEWEST), count):
+    for below in range(max(count // 2, FEWEST), count):
         others = levels[order[:below]]
         reach = student(below - 1, 1 - BY_CHANCE / count) * np.sqrt(1 + 1 / below)
         if levels[order[below]] - others.mean() > reach * others.std(ddof=1):

@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 DOMINANT = 0.8  # of the cells: from here on it is one rank's matter
 RUN_LENGTH = 3.0  # steps in a row, on average: from here on it comes in bursts
-FEWEST = 5  # steps, below which nothing can be said to recur
+FEWEST_STEPS = 5  # steps, below which nothing can be said to recur
 RANGES = 20  # listed at most
 
 
@@ -26,7 +26,7 @@ def pattern_of(late: Array) -> str | None:
     """
     per_rank = late.sum(axis=0)
     any_late = np.asarray(late.any(axis=1))
-    if not any_late.any() or len(late) < FEWEST:
+    if not any_late.any() or len(late) < FEWEST_STEPS:
         return None
     share = float(any_late.mean())
     usual = per_rank >= MOST * len(late)

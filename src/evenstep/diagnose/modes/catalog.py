@@ -15,15 +15,13 @@ from evenstep.diagnose.finding import Finding
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.modes import (
     async_staleness,
-    bandwidth_bound,
+    bound,
     collective_topology_mismatch,
+    endings,
     fabric_contention,
-    hang,
     incast,
-    latency_bound,
     locality,
     phases,
-    rank_failed,
     restart_amplification,
     runtime_jitter,
     scaling_collapse,
@@ -36,7 +34,7 @@ from evenstep.diagnose.sentences import TEXTS
 
 
 class Mode(NamedTuple):
-    """One way in which training stops scaling. `name` is that of its module and its findings."""
+    """One way in which training stops scaling. `name` is that of its findings."""
 
     name: str
     find: Callable[[Case], list[Finding]]
@@ -57,9 +55,14 @@ def _mode(find: Callable[[Case], list[Finding]], *, alone: bool = False) -> Mode
 
 
 #: Those that need no step come first: they can be asked of a trace in which none was finished.
-WITHOUT_STEPS = (rank_failed, hang, restart_amplification, async_staleness)
+WITHOUT_STEPS = (
+    endings.rank_failed,
+    endings.hang,
+    restart_amplification.find,
+    async_staleness.find,
+)
 MODES: tuple[Mode, ...] = (
-    *(_mode(module.find, alone=True) for module in WITHOUT_STEPS),
+    *(_mode(find, alone=True) for find in WITHOUT_STEPS),
     *map(
         _mode,
         (
@@ -74,8 +77,8 @@ MODES: tuple[Mode, ...] = (
             incast.find,
             collective_topology_mismatch.find,
             fabric_contention.find,
-            latency_bound.find,
-            bandwidth_bound.find,
+            bound.latency_bound,
+            bound.bandwidth_bound,
             synchronization.synchronization_amplification,
             scaling_collapse.find,
         ),

@@ -14,11 +14,12 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.measure.patterns import throughout
+from evenstep.diagnose.modes.bound import slow_shapes
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
@@ -41,17 +42,8 @@ class Crossed(NamedTuple):
 
 def find(case: Case) -> list[Finding]:
     """What rank orders that follow the nodes would give back."""
-    if not case.transfers_known:
-        return []
-    crossed = [part for shape in case.shapes if (part := _crossed(case, shape)) is not None]
-    if not crossed:
-        return []
-    lost = case.gained(np.sum([part.shorter_ns for part in crossed], axis=0))
-    share = case.share(lost)
-    if share.low < SMALLEST_SHARE:
-        return []
-    case.claims.slow_ns += lost
-    return [_finding(case, crossed, share)]
+    slow = slow_shapes(case, _crossed)
+    return [_finding(case, *slow)] if slow else []
 
 
 def _crossed(case: Case, shape: Shape) -> Crossed | None:
@@ -87,7 +79,7 @@ def _orders_itself(case: Case, group: int) -> bool:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _finding(case: Case, crossed: list[Crossed], share: Share) -> Finding:
+def _finding(case: Case, crossed: list[Crossed], share: Share, change: Change) -> Finding:
     first = crossed[0]
     shape, trace = first.shape, case.trace
     kind = "racks" if _by_rack(case, first.group) else "nodes"
@@ -127,7 +119,7 @@ def _finding(case: Case, crossed: list[Crossed], share: Share) -> Finding:
             ),
             *_curves(case, first),
         ],
-        change=case.transferred(np.sum([part.shorter_ns for part in crossed], axis=0)),
+        change=change,
     )
 
 

@@ -13,11 +13,13 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import SEVERAL, SMALLEST_SHARE
+from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
 from evenstep.diagnose.measure.patterns import when
 from evenstep.diagnose.measure.samples import congestion
+from evenstep.diagnose.modes.bound import slow_shapes
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
@@ -32,24 +34,18 @@ class Collapse(NamedTuple):
 
     shape: Shape
     mask: Array  # of the transfers
-    excess_ns: Array
+    shorter_ns: Array
     basis: str
 
 
 def find(case: Case) -> list[Finding]:
     """What the collapsed transfers took beyond their bytes."""
-    if not case.transfers_known or len(case.trace.nodes) == 1:  # one host has no switch
+    one_host = len(case.trace.nodes) == 1  # which has no switch
+    slow = None if one_host else slow_shapes(case, _collapse)
+    if slow is None:
         return []
-    parts = [part for shape in case.shapes if (part := _collapse(case, shape)) is not None]
-    if not parts:
-        return []
-    lost = case.gained(np.sum([part.excess_ns for part in parts], axis=0))
-    share = case.share(lost)
-    if share.value < SMALLEST_SHARE:
-        return []
-    case.claims.slow_ns += lost
-    case.claims.moves = np.any([part.mask for part in parts], axis=0)
-    return [_finding(case, parts, share)]
+    case.claims.moves = np.any([part.mask for part in slow[0]], axis=0)
+    return [_finding(case, *slow)]
 
 
 def _collapse(case: Case, shape: Shape) -> Collapse | None:
@@ -109,11 +105,11 @@ def _slope(sizes: Array, times: Array) -> float:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _finding(case: Case, parts: list[Collapse], share: Share) -> Finding:
-    first = max(parts, key=lambda part: float(part.excess_ns.sum()))
+def _finding(case: Case, parts: list[Collapse], share: Share, change: Change) -> Finding:
+    first = max(parts, key=lambda part: float(part.shorter_ns.sum()))
     rows, receivers = case.transfers.rows, _receivers(case, parts)
     took = float(np.median(rows.transfer_ns[first.mask]))
-    usual = took - float(np.median(first.excess_ns[first.mask]))
+    usual = took - float(np.median(first.shorter_ns[first.mask]))
     late, named = case.steps_of(first.mask), case.where(receivers)
     groups = case.groups_named(group for part in parts for group in part.shape.groups)
     senders = first.shape.members - 1
@@ -137,7 +133,7 @@ def _finding(case: Case, parts: list[Collapse], share: Share) -> Finding:
             Evidence("collapsed", int(np.count_nonzero(first.mask)), 0, "collectives"),
             *congestion(case.trace, case.grid, late),
         ],
-        change=case.transferred(np.sum([part.excess_ns for part in parts], axis=0)),
+        change=change,
     )
 
 
@@ -150,5 +146,5 @@ def _receivers(case: Case, parts: list[Collapse]) -> list[int]:
             continue
         for root in np.unique(rows.root[part.mask]):
             mine = part.mask & (rows.root == root)
-            cost[int(root)] = cost.get(int(root), 0.0) + float(part.excess_ns[mine].sum())
+            cost[int(root)] = cost.get(int(root), 0.0) + float(part.shorter_ns[mine].sum())
     return [rank for rank in sorted(cost, key=lambda r: -cost[r]) if rank in case.trace.ranks]

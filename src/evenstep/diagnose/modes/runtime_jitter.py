@@ -49,8 +49,7 @@ def _collector(case: Case) -> Finding | None:
             change=change,
         )
     ranks = case.culprits(cells, Cause.COLLECTOR)
-    part = aligned_share(np.where(cells, case.grid.pause_ns, 0))
-    aligned = Share(*(value * part for value in share))
+    aligned = case.share(case.saved(aligned_pauses(case)))
     first = ("away", "align") if share.value >= aligned.value else ("align", "away")
     gains = {"away": share, "align": aligned}
     return found(
@@ -80,17 +79,25 @@ def _growth(case: Case, cells: Array, share: Share, culprits: int) -> list[Proje
     return projection.by_chance(share, ranks, hits)
 
 
-def aligned_share(pauses_ns: Array) -> float:
-    """Part of the pauses' cost that goes when all ranks pause at once. `pauses_ns`: (steps, ranks).
-
-    The j-th pauses of all ranks then cost their longest, instead of each its own.
-    """
-    whole = float(pauses_ns.sum())
-    columns = [column[column > 0] for column in pauses_ns.T]
-    rounds = np.zeros(max((len(column) for column in columns), default=0))
-    for column in columns:
-        rounds[: len(column)] = np.maximum(rounds[: len(column)], column)
-    return 1 - float(rounds.sum()) / whole if whole > 0 else 0.0
+def aligned_pauses(case: Case) -> Change:
+    """The change to the n-th pause of every rank in the same step, and as long as the longest."""
+    assert case.costs is not None
+    pauses, grid, own = case.trace.of_kind(Kind.PAUSE), case.grid, case.costs.graph.own_ns.copy()
+    without = case.taken(grid.pause_ns, Cause.COLLECTOR)
+    own[without.rows] = without.own_ns
+    cell, inside = grid.cell(pauses)
+    step, rank = np.divmod(cell[inside], len(grid.ranks))
+    order = np.lexsort([step, rank])
+    step, rank = step[order], rank[order]
+    length = (pauses.exit_ns - pauses.enter_ns)[inside][order]
+    turn = np.arange(len(rank)) - np.searchsorted(rank, rank)
+    cost = np.zeros(len(grid.steps))
+    for number in range(int(turn.max(initial=-1)) + 1):
+        here = turn == number
+        cost[int(np.median(step[here]))] += length[here].max()
+    own[case.costs.first_rows()] += cost[grid.sampled][:, None]
+    changed = np.flatnonzero(own != case.costs.graph.own_ns)
+    return Change.of_work(changed, own[changed])
 
 
 def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:

@@ -22,7 +22,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE
-from evenstep.diagnose.measure.patterns import FEWEST, throughout
+from evenstep.diagnose.measure.patterns import FEWEST_STEPS, throughout
 from evenstep.diagnose.modes import projection
 from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay, workers_by_replay
 from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
@@ -126,7 +126,7 @@ def rotating(spent: Array) -> bool:
 def _of_phases(case: Case) -> list[Finding]:
     """Ranks whose forward and backward, or all stretches of whose work, are long together, another
     rank in each step."""
-    few = len(case.grid.steps) < FEWEST or case.grid.shape[1] < 2
+    few = len(case.grid.steps) < FEWEST_STEPS or case.grid.shape[1] < 2
     if case.contended or few or case.costs is None:
         return []
     batches = micro_batches(case.costs.graph)

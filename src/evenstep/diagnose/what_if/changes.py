@@ -16,10 +16,12 @@ from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.expected import TransferLine, line_through
+from evenstep.diagnose.modes.runtime_jitter import aligned_pauses
 from evenstep.diagnose.what_if.spec import Spec
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.trace.spool.layout import Op, Phase
 
 Array = npt.NDArray[Any]
 
@@ -92,40 +94,17 @@ def _removed(case: Case, spec: Spec) -> Change | str:
 
 def _collector(case: Case, spec: Spec) -> Change | str:
     """Without pauses; aligned, with the longest of each n-th one on all ranks at a time."""
-    assert case.costs is not None
-    grid = case.grid
-    if not grid.pause_ns.any():
+    if not case.grid.pause_ns.any():
         return "no pause of a garbage collector was recorded"
-    own = case.costs.taken(grid.pause_ns[grid.sampled])
     if spec.change == "aligned":
-        own[case.costs.first_rows()] += _aligned(case)[grid.sampled][:, None]
-    return _changed(case, own)
-
-
-def _aligned(case: Case) -> Array:
-    """Cost of the pauses per step, were the n-th of every rank in the same step."""
-    pauses = case.trace.of_kind(Kind.PAUSE)
-    cell, inside = case.grid.cell(pauses)
-    ranks = len(case.grid.ranks)
-    cell = cell[inside]
-    length = (pauses.exit_ns - pauses.enter_ns)[inside].astype(float)
-    order = np.lexsort([cell // ranks, cell % ranks])
-    rank, step, length = (cell % ranks)[order], (cell // ranks)[order], length[order]
-    turn = np.arange(len(rank)) - np.searchsorted(rank, rank)
-    cost = np.zeros(len(case.grid.steps))
-    for number in range(int(turn.max(initial=-1)) + 1):
-        here = turn == number
-        cost[int(np.median(step[here]))] += length[here].max()
-    return cost
+        return aligned_pauses(case)
+    return case.taken(case.grid.pause_ns, Cause.COLLECTOR)
 
 
 def _input(case: Case, _: Spec) -> Change | str:
-    """Without the time spent in the input, at the beginning of each step."""
-    assert case.costs is not None
+    """Without the time spent in the input."""
     loading = case.grid.phase_ns[Phase.INPUT]
-    if not loading.any():
-        return "no input phase was recorded"
-    return _changed(case, case.costs.taken(loading[case.grid.sampled]))
+    return case.taken(loading, Cause.INPUT) if loading.any() else "no input phase was recorded"
 
 
 # -- transfers -------------------------------------------------------------------------------------
