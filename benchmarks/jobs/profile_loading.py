@@ -38,7 +38,7 @@ def _evenstep() -> tuple[Callable[[dict[int, str]], Any], Callable[[Any], dict[i
     from evenstep.importers.opening import open_trace
 
     def shares(trace: Any) -> dict[int, float]:
-        from evenstep.diagnose.measure.device_time import device_times
+        from evenstep.diagnose.measure.overview import device_times
 
         found = device_times(trace)
         return {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.device_time import device_times
+from evenstep.diagnose.measure.overview import device_times
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind
 from tests.importers.profiles import two_steps

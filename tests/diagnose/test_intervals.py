@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.diagnose.measure.intervals import (
+from evenstep.diagnose.graph.structure import (
     Intervals,
     length_before,
     overlap_length,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.patterns import FEWEST_STEPS, RANGES, pattern_of, when
+from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, RANGES, pattern_of, when
 
 
 def late(steps: int, ranks: int, *cells: tuple[int, int]):

@@ -14,8 +14,14 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
 from evenstep.diagnose.graph.schedule import Links, schedule
-from evenstep.diagnose.graph.structure import Batch, Graph, mixed, quantiles
-from evenstep.diagnose.measure.intervals import Intervals, length_before
+from evenstep.diagnose.graph.structure import (
+    Batch,
+    Graph,
+    Intervals,
+    length_before,
+    mixed,
+    quantiles,
+)
 from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]

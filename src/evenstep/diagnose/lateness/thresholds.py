@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.patterns import FEWEST_STEPS
+from evenstep.diagnose.measure.recurrence import FEWEST_STEPS
 from evenstep.statistics.interval import student
 
 Array = npt.NDArray[Any]

@@ -14,10 +14,15 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
-from evenstep.diagnose.graph.structure import Graph, overlap, summed, times
+from evenstep.diagnose.graph.structure import (
+    Graph,
+    Intervals,
+    overlap,
+    summed,
+    times,
+    union_length,
+)
 from evenstep.diagnose.measure import stretches
-from evenstep.diagnose.measure.device_time import COMPUTE
-from evenstep.diagnose.measure.intervals import Intervals, union_length
 from evenstep.trace.clocks.clocks import Clocks, align, sharpened
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
@@ -28,6 +33,7 @@ Array = npt.NDArray[Any]
 
 WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
 FEWEST_STEPS = 12
+COMPUTE = "compute"  # name of the spans in which a device computed
 
 _CELLS = (
     *("start_ns", "end_ns", "held_ns", "work_ns", "blocked_ns", "wait_ns", "hidden_ns"),

@@ -1,20 +1,21 @@
-"""The numbers at the top of a diagnosis: throughput, step time and shares; and the step table."""
+"""The numbers at the top of a diagnosis: throughput, step time, shares; and the step table."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure import device_time
-from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.graph.streams import device_clock_is_hosts
+from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_length
+from evenstep.diagnose.measure.grid import COMPUTE, StepGrid, step_grid
 from evenstep.diagnose.measure.restarts import goodput
 from evenstep.diagnose.measure.samples import ports
 from evenstep.diagnose.measure.transfer import tokens
 from evenstep.statistics.spectrum import periodic
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -54,7 +55,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "overlapped_communication": round(hidden, 4),
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
         "rank_hours_wasted": float(grid.wait_ns.sum()) / 3.6e12,
-        "device": device_time.shares(device_time.device_times(trace)),
+        "device": device_shares(device_times(trace)),
         "all_to_all": tokens(trace, grid),
         "ports": ports(trace) or None,
         "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
@@ -126,6 +127,87 @@ def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:
         "share_of_step": float(spent / lasted) if lasted > 0 and time_per_rank_ns else None,
         "background_cpu_ns": float(np.mean(background)) if background else None,
         "recorder": "; ".join(f"{by} ({why})" if why else by for by, why in seen.items()) or None,
+    }
+
+
+# -- what devices did ------------------------------------------------------------------------------
+# Computed, communicated, copied, or nothing: each as the union over a device's streams, so that
+# nothing counts twice. Of communication, |communication ∩ compute| ÷ |communication| was hidden, as
+# Holistic Trace Analysis has it.
+
+
+class DeviceTime(NamedTuple):
+    """Time of one rank's devices, all together, in ns."""
+
+    elapsed_ns: int  # steps, and what devices did outside of them
+    compute_ns: int
+    communication_ns: int
+    hidden_ns: int  # communication while there was compute
+    busy_ns: int  # anything at all, copies as well
+
+
+def device_times(trace: Trace) -> dict[int, DeviceTime]:
+    """What the devices of each rank did, whichever step it was launched in.
+
+    Of ranks whose devices' stamps are on the clock of the host, which steps are on.
+    """
+    known = device_clock_is_hosts(trace)
+    if not known:
+        return {}
+    events = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.SPAN)
+    timed = ((events.flags & int(Flag.ON_DEVICE)) != 0) & (events.device_exit_ns > 0)
+    events = events.select(timed & np.isin(events["rank"], known))
+    if not len(events):
+        return {}
+    pairs = np.stack([events["rank"].astype(np.int64), events.device.astype(np.int64)])
+    devices, cell = np.unique(pairs, axis=1, return_inverse=True)
+    lengths = _lengths(trace, events, cell.reshape(-1), devices[0])
+    return {
+        int(rank): DeviceTime(*(int(of[devices[0] == rank].sum()) for of in lengths))
+        for rank in np.unique(devices[0])
+    }
+
+
+def _lengths(trace: Trace, events: Columns, cell: Array, rank_of: Array) -> tuple[Array, ...]:
+    """The fields of `DeviceTime`, device by device."""
+    names = [*trace.names, ""]
+    span = events.kind == int(Kind.SPAN)
+    computes = span & (events.name == (names.index(COMPUTE) if COMPUTE in names else -1))
+    done = Intervals(cell, events.device_enter_ns, events.device_exit_ns)
+    compute, communication = done.where(computes), done.where(~span)
+    cells = len(rank_of)
+    return (
+        union_length(done + _steps(trace, rank_of), cells),
+        union_length(compute, cells),
+        union_length(communication, cells),
+        overlap_length(compute, communication, cells),
+        union_length(done, cells),
+    )
+
+
+def _steps(trace: Trace, rank_of: Array) -> Intervals:
+    """The steps of each device's rank."""
+    steps = trace.of_kind(Kind.STEP)
+    steps = steps.select(steps.exit_ns > 0)
+    parts = [np.flatnonzero(steps["rank"] == rank) for rank in rank_of]
+    rows = np.concatenate(parts)
+    cell = np.repeat(np.arange(len(rank_of)), [len(part) for part in parts])
+    return Intervals(cell, steps.enter_ns[rows], steps.exit_ns[rows])
+
+
+def device_shares(found: dict[int, DeviceTime]) -> dict[str, float | None] | None:
+    """All ranks together, of the time elapsed; `hidden` of the communication. None: no device."""
+    elapsed = sum(each.elapsed_ns for each in found.values())
+    if not elapsed:
+        return None
+    _, compute, moving, hidden, busy = (sum(column) for column in zip(*found.values(), strict=True))
+    return {
+        "busy": round(busy / elapsed, 6),
+        "compute": round(compute / elapsed, 6),
+        "communication": round(moving / elapsed, 6),
+        "copy": round((busy - (compute + moving - hidden)) / elapsed, 6),
+        "idle": round(1.0 - busy / elapsed, 6),
+        "hidden": round(hidden / moving, 6) if moving else None,
     }
 
 

@@ -18,6 +18,7 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import MINOR, MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
+from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.expected import (
     GOOD,
     SLOWEST_GBPS,
@@ -26,8 +27,7 @@ from evenstep.diagnose.measure.expected import (
     Shape,
     reference,
 )
-from evenstep.diagnose.measure.patterns import throughout
-from evenstep.diagnose.modes import projection
+from evenstep.diagnose.measure.recurrence import throughout
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType, Op
@@ -144,7 +144,7 @@ def _of_latency(case: Case, small: list[Small], share: Share, change: Change) ->
         },
         where=Where(groups=case.groups_named(groups)),
         when=throughout(case.grid.steps),
-        projected=projection.by_growth(  # a ring's hops: 2(n - 1) alpha
+        projected=recurrence.by_growth(  # a ring's hops: 2(n - 1) alpha
             share, ranks, lambda factor: (ranks * factor - 1) / max(ranks - 1, 1)
         ),
         options={"buckets": share, **_fewer_hops(case, small)},
@@ -271,7 +271,7 @@ def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) 
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
         when=throughout(case.grid.steps),
-        projected=projection.by_growth(share, len(case.grid.ranks), partial(_grown, shape)),
+        projected=recurrence.by_growth(share, len(case.grid.ranks), partial(_grown, shape)),
         options={
             "tune": _gain(case, np.sum([part.missing_ns for part in heavy], axis=0)),
             "overlap": None,  # how much compute is left to hide behind, no replay of this run tells

@@ -18,7 +18,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
-from evenstep.diagnose.measure.patterns import throughout
+from evenstep.diagnose.measure.recurrence import throughout
 from evenstep.diagnose.modes.bound import slow_shapes
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share

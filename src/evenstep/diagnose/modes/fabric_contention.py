@@ -19,7 +19,7 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import places_of
-from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.measure.transfer import LOW, Transfers, floors
 from evenstep.diagnose.sentences import found
@@ -134,7 +134,7 @@ def _finding(case: Case, slow: Slow, share: Share, period: Peak | None) -> Findi
     busy = rows.transfer_ns[slow.mask].sum() / rows.transfer_ns[slow.judged].sum()
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
-    recurrence, where = when(late[:, None], case.grid.steps), _where(case, slow)
+    recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
     return found(
         "fabric_contention",
         share,
@@ -146,7 +146,7 @@ def _finding(case: Case, slow: Slow, share: Share, period: Peak | None) -> Findi
             "neighbour": "another job with steps of its own" if period else "other traffic",
         },
         where=where,
-        when=When(recurrence.steps, "oscillating") if period else recurrence,
+        when=When(recurs.steps, "oscillating") if period else recurs,
         options={"apart": share} | ({"token": None} if period else {}),
         evidence=[
             Evidence("transfer_slowdown", round(factor, 3), 1.0, "factor"),

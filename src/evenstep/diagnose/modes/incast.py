@@ -17,7 +17,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
-from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.modes.bound import slow_shapes
 from evenstep.diagnose.sentences import found

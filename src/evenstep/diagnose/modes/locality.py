@@ -15,9 +15,9 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
-from evenstep.diagnose.measure.patterns import when
+from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.places import LEVELS, Layout, layouts, usual
-from evenstep.diagnose.modes import projection
+from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 
@@ -118,7 +118,7 @@ def _finding(case: Case, odd: Odd, share: Share) -> Finding:
         },
         where=where,
         when=when(affected[:, None], case.grid.steps),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={
             **({"cores": share} if "cores" in told else {}),
             **({"adapter": share} if "adapter" in told else {}),

@@ -16,8 +16,8 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.levels import NAMED
-from evenstep.diagnose.measure.patterns import throughout, when
-from evenstep.diagnose.modes import projection
+from evenstep.diagnose.measure import recurrence
+from evenstep.diagnose.measure.recurrence import throughout, when
 from evenstep.diagnose.sentences import found
 from evenstep.trace.spool.layout import Phase
 
@@ -93,7 +93,7 @@ def _late(
 ) -> Finding:
     """What these late cells cost, and whose they are."""
     share, ranks = case.share(case.loss(cells, cause)), case.culprits(cells, cause)
-    recurrence = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
+    recurs = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
     where, turns = case.where(ranks), words.ranks(ranks)
     return found(
         name,
@@ -101,15 +101,15 @@ def _late(
         numbers={
             "waiting": case.waiting(cells),
             "who": f"the late rank changes ({turns} take turns)"
-            if recurrence.pattern == "rotating"
+            if recurs.pattern == "rotating"
             else case.named(ranks),
             "those": ranks,
             "hosts": words.some(where.nodes) or "its host",
             **numbers,
         },
         where=where,
-        when=recurrence,
-        projected=projection.constant(share, len(case.grid.ranks)),
+        when=recurs,
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options=dict.fromkeys(options, share),
         evidence=[*case.wait_evidence(cells), evidence],
         change=case.relieved(cells, cause),
@@ -137,7 +137,7 @@ def _all_waiting(case: Case) -> Finding | None:
         numbers={"usual": usual},
         where=Where(),
         when=throughout(case.grid.steps),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={"workers": share, "storage": share},
         evidence=[Evidence("input_per_step", round(usual), 0, "ns")],
         change=change,
@@ -167,7 +167,7 @@ def _all_stopped(case: Case, phase: Phase) -> Finding | None:
         },
         where=Where(),
         when=when(stopped[:, None], case.grid.steps),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={option: share},
         evidence=[_length(length_ns)],
         change=change,

@@ -9,9 +9,9 @@ from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.patterns import throughout, when
+from evenstep.diagnose.measure import recurrence
+from evenstep.diagnose.measure.recurrence import throughout, when
 from evenstep.diagnose.measure.samples import Contention, growth
-from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Kind
@@ -74,9 +74,9 @@ def _collector(case: Case) -> Finding | None:
 def _growth(case: Case, cells: Array, share: Share, culprits: int) -> list[Projection]:
     ranks = len(case.grid.ranks)
     if culprits == 1:
-        return projection.constant(share, ranks)
+        return recurrence.constant(share, ranks)
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
-    return projection.by_chance(share, ranks, hits)
+    return recurrence.by_chance(share, ranks, hits)
 
 
 def aligned_pauses(case: Case) -> Change:
@@ -162,7 +162,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
         },
         where=Where(nodes=several),
         when=throughout(case.grid.steps),
-        projected=projection.by_noise(interval, len(case.grid.ranks)),
+        projected=recurrence.by_noise(interval, len(case.grid.ranks)),
         options={"others" if scheduler.by_others else "fewer": interval},
         evidence=[
             Evidence("run_queue_delay", round(scheduler.run_delay_share, 4), 0.0, "share"),
@@ -231,7 +231,7 @@ def retrying(case: Case) -> Finding | None:
         },
         where=case.where(ranks),
         when=when(cells, case.grid.steps),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={"memory": share},
         evidence=[
             *case.wait_evidence(cells),
@@ -272,7 +272,7 @@ def late_issue(case: Case) -> Finding | None:
         numbers={"at_once": AT_ONCE_NS, "idle": float(np.median(idle[lanes]))},
         where=Where(),
         when=throughout(case.grid.steps),
-        projected=projection.constant(share, count),
+        projected=recurrence.constant(share, count),
         options={"launches": share},
         evidence=[
             Evidence("time_before_late_issue", round(float(idle[lanes].mean()), 4), 0.0, "share")

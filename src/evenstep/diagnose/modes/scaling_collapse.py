@@ -12,7 +12,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
-from evenstep.diagnose.modes.projection import FACTORS
+from evenstep.diagnose.measure.recurrence import FACTORS
 from evenstep.diagnose.sentences import found, say
 from evenstep.diagnose.sizes import workload
 from evenstep.diagnose.sizes.scaling import (

@@ -20,8 +20,8 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, MAD_SIGMA, above_others
 from evenstep.diagnose.levels import SMALLEST_SHARE
-from evenstep.diagnose.measure.patterns import throughout
-from evenstep.diagnose.modes import projection
+from evenstep.diagnose.measure import recurrence
+from evenstep.diagnose.measure.recurrence import throughout
 from evenstep.diagnose.operations.operations import OperationJob, balanced, on_steps, replayed
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
@@ -225,7 +225,7 @@ def _of_workers(
         },
         where=case.where(ranks),
         when=throughout(case.grid.steps),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={"compare": share},
         evidence=[Evidence(f"compute_of_rank_{ranks[0]}", round(mine), round(others), "ns")],
     )  # fmt: skip
@@ -351,7 +351,7 @@ def _finding(
         },
         where=Where(where.ranks, where.nodes, (), [f"stage {stage.number}"]),
         when=throughout(case.grid.steps),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={"move": spread},
         evidence=evidence,
     )

@@ -11,9 +11,9 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import standing_out
 from evenstep.diagnose.levels import MINOR, NAMED, SMALLEST_SHARE
-from evenstep.diagnose.measure.patterns import pattern_of, when
+from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.places import layouts
-from evenstep.diagnose.modes import projection
+from evenstep.diagnose.measure.recurrence import pattern_of, when
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.call_sites import waited_at
@@ -99,8 +99,8 @@ def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
 def _finding(case: Case, cells: Array) -> Finding:
     share = case.share(case.loss(cells))
     ranks, phase = case.culprits(cells), case.main_phase(cells)
-    recurrence = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
-    pattern = recurrence.pattern
+    recurs = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
+    pattern = recurs.pattern
     where, turning, place = case.where(ranks), pattern == "rotating", case.place(phase)
     more, many = case.typical_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}.get(
@@ -126,7 +126,7 @@ def _finding(case: Case, cells: Array) -> Finding:
             "target": f"node {', '.join(where.nodes)}" if several else "it",
         },
         where=where,
-        when=recurrence,
+        when=recurs,
         projected=_projected(case, cells, share, pattern),
         options={
             "share" if turning else "find": share,
@@ -177,9 +177,9 @@ def _hint(case: Case, cells: Array, more: str) -> str:
 def _projected(case: Case, cells: Array, share: Share, pattern: str | None) -> list[Projection]:
     ranks = len(case.grid.ranks)
     if pattern == "chronic":
-        return projection.constant(share, ranks)
+        return recurrence.constant(share, ranks)
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
-    return projection.by_chance(share, ranks, hits)
+    return recurrence.by_chance(share, ranks, hits)
 
 
 def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence]:

@@ -20,8 +20,8 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
-from evenstep.diagnose.measure.patterns import throughout
-from evenstep.diagnose.modes import projection
+from evenstep.diagnose.measure import recurrence
+from evenstep.diagnose.measure.recurrence import throughout
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, folded, periodic, pulses
@@ -154,7 +154,7 @@ def _finding(
         },
         where=case.where(ranks),
         when=throughout(case.grid.steps, "oscillating"),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={"find": share, "beside": share},
         evidence=[
             Evidence("oscillation_period", round(period, 3), None, "steps"),
@@ -227,7 +227,7 @@ def synchronization_amplification(case: Case) -> list[Finding]:
             },
             where=Where(),
             when=throughout(case.grid.steps),
-            projected=projection.by_noise(share, len(case.grid.ranks)),
+            projected=recurrence.by_noise(share, len(case.grid.ranks)),
             options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
             evidence=[
                 Evidence("amplification", round(factor, 3), 0.0, "factor"),

@@ -14,8 +14,8 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import MAD_SIGMA, above_others
 from evenstep.diagnose.levels import ERRORS
+from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.samples import sampled
-from evenstep.diagnose.modes import projection
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 from evenstep.statistics.trend import Trend, isotonic, thinned, trend
@@ -135,7 +135,7 @@ def _finding(case: Case, place: list[Drift], cells: Array, share: Share) -> Find
         },
         where=where,
         when=When([(onset, int(steps[-1]))], "chronic"),
-        projected=projection.constant(share, len(case.grid.ranks)),
+        projected=recurrence.constant(share, len(case.grid.ranks)),
         options={"cool": share, "drain": share},
         evidence=[
             *case.wait_evidence(cells),

@@ -22,8 +22,8 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE
-from evenstep.diagnose.measure.patterns import FEWEST_STEPS, throughout
-from evenstep.diagnose.modes import projection
+from evenstep.diagnose.measure import recurrence
+from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, throughout
 from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay, workers_by_replay
 from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
 from evenstep.diagnose.sentences import found
@@ -251,7 +251,7 @@ def _sequences(case: Case, lost_ns: Array, correlation: float, deviation: float)
             numbers={"deviation": deviation, "correlation": correlation},
             where=Where(),
             when=throughout(case.grid.steps, "rotating"),
-            projected=projection.by_noise(share, len(case.grid.ranks)),
+            projected=recurrence.by_noise(share, len(case.grid.ranks)),
             options={"squares": share, "bucket": None},
             evidence=[
                 Evidence("forward_backward_correlation", round(correlation, 4), 0.0, "factor"),
