@@ -80,6 +80,11 @@ class Evidence:
     unit: str
 
 
+def short(value: float | None) -> float | None:
+    """A number of evidence to four digits."""
+    return None if value is None else float(f"{value:.4g}")
+
+
 @dataclass(slots=True, frozen=True)
 class CallStack:
     """What a rank's training thread was in when it was late: innermost frame first."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.finding import Evidence, Finding, When
+from evenstep.diagnose.finding import Evidence, Finding, When, short
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE
@@ -215,12 +215,12 @@ def _finding(case: Case, updates: Staleness, share: Share) -> Finding:
 def _distribution(updates: Staleness, bound: float, growing: Trend | None) -> list[Evidence]:
     value = updates.value
     return [
-        Evidence("staleness_median", _short(np.median(value)), bound, "updates"),
-        Evidence("staleness_p95", _short(np.quantile(value, 0.95)), bound, "updates"),
-        Evidence("staleness_max", _short(value.max()), bound, "updates"),
+        Evidence("staleness_median", short(np.median(value)), bound, "updates"),
+        Evidence("staleness_p95", short(np.quantile(value, 0.95)), bound, "updates"),
+        Evidence("staleness_max", short(value.max()), bound, "updates"),
         Evidence(
             "staleness_growth_per_1000_updates",
-            _short(growing.slope) if growing else 0.0,
+            short(growing.slope) if growing else 0.0,
             0.0,
             "updates",
         ),
@@ -289,7 +289,3 @@ def _quantiles(value: Array) -> dict[str, float]:
     places = {"p50": 0.5, "p95": 0.95, "max": 1.0}
     found_ = {name: float(np.quantile(value, place)) for name, place in places.items()}
     return {"mean": float(value.mean()), **found_}
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")

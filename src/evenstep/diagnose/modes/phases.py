@@ -6,18 +6,16 @@ while checkpoints are written or models evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import throughout, when
+from evenstep.diagnose.modes.late import late
 from evenstep.diagnose.sentences import found
 from evenstep.trace.spool.layout import Phase
 
@@ -31,10 +29,10 @@ COMMON = 0.25  # of the longest: where every rank waits so much for input, it is
 
 def input_pipeline(case: Case) -> list[Finding]:
     """Ranks whose input is late, or all of it where every rank waits and no few cost the most."""
-    everybody, late = _all_waiting(case), _late_batches(case)
-    few = late is not None and 2 * len(late.where.ranks) <= len(case.grid.ranks)
-    theirs = late and everybody and few and 2 * late.severity >= everybody.severity
-    finding = late if theirs else everybody or late
+    everybody, some = _all_waiting(case), _late_batches(case)
+    few = some is not None and 2 * len(some.where.ranks) <= len(case.grid.ranks)
+    theirs = some and everybody and few and 2 * some.severity >= everybody.severity
+    finding = some if theirs else everybody or some
     return [finding] if finding else []
 
 
@@ -58,8 +56,10 @@ def _late_batches(case: Case) -> Finding | None:
     expected = round(float(np.median(others))) if others.size else 0
     evidence = Evidence("input_per_step", round(float(np.median(mine))), expected, "ns")
     numbers = {"more": case.typical_excess_ns(cells, Cause.INPUT)}
-    kinds = ("loader", "host")
-    return _late(case, "input_pipeline.rank", cells, Cause.INPUT, numbers, kinds, evidence)
+    return late(
+        case, "input_pipeline.rank", cells, Cause.INPUT,
+        numbers=numbers, options=("loader", "host"), evidence=[evidence],
+    )  # fmt: skip
 
 
 def _late_saving(case: Case) -> Finding | None:
@@ -78,42 +78,10 @@ def _late_saving(case: Case) -> Finding | None:
         "does": "writes a checkpoint" if saves else "evaluates",
         "length": length_ns,
     }
-    kinds, evidence = ("save" if saves else "evaluate",), _length(length_ns)
-    return _late(case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT, numbers, kinds, evidence)
-
-
-def _late(
-    case: Case,
-    name: str,
-    cells: Array,
-    cause: Cause,
-    numbers: Mapping[str, float | str],
-    options: tuple[str, ...],
-    evidence: Evidence,
-) -> Finding:
-    """What these late cells cost, and whose they are."""
-    share, ranks = case.share(case.loss(cells, cause)), case.culprits(cells, cause)
-    recurs = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
-    where, turns = case.where(ranks), words.ranks(ranks)
-    return found(
-        name,
-        share,
-        numbers={
-            "waiting": case.waiting(cells),
-            "who": f"the late rank changes ({turns} take turns)"
-            if recurs.pattern == "rotating"
-            else case.named(ranks),
-            "those": ranks,
-            "hosts": words.some(where.nodes) or "its host",
-            **numbers,
-        },
-        where=where,
-        when=recurs,
-        projected=recurrence.constant(share, len(case.grid.ranks)),
-        options=dict.fromkeys(options, share),
-        evidence=[*case.wait_evidence(cells), evidence],
-        change=case.relieved(cells, cause),
-    )
+    return late(
+        case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT,
+        numbers=numbers, options=["save" if saves else "evaluate"], evidence=[_length(length_ns)],
+    )  # fmt: skip
 
 
 # -- everybody -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, When, Where, short
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
 from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restart_verdict
@@ -105,13 +105,13 @@ def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -
             "time_to_restart", round(1e9 * max(loss.gap_s for loss in total.losses)), None, "ns"
         ),
         Evidence(
-            "rank_hours_per_1000_steps", _short(per_step_s * hours), _short(running_s * hours), "h"
+            "rank_hours_per_1000_steps", short(per_step_s * hours), short(running_s * hours), "h"
         ),
     ]
     price = case.trace.run.get(PRICE)
     if isinstance(price, int | float):
         paid, due = (price * hours * each for each in (per_step_s, running_s))
-        items.append(Evidence("cost_per_1000_steps", _short(paid), _short(due), "money"))
+        items.append(Evidence("cost_per_1000_steps", short(paid), short(due), "money"))
     return items + _energy(attempts, total) + _cadence(attempts, total) + _sides(attempts)
 
 
@@ -122,7 +122,7 @@ def _energy(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidenc
         return []
     joules = sum(part or 0.0 for part in parts)
     net, done = joules / total.net_steps, joules / max(total.steps, 1)
-    return [Evidence("energy_per_step_that_counts", _short(net), _short(done), "J")]
+    return [Evidence("energy_per_step_that_counts", short(net), short(done), "J")]
 
 
 def _cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
@@ -141,15 +141,11 @@ def _sides(attempts: Sequence[Attempt]) -> list[Evidence]:
     """CV and rate after the last restart, beside those before it."""
     before, after = attempts[-2], attempts[-1]
     return [
-        Evidence("cv_after_restart", _short(after.cv_at_start), _short(before.cv_at_end), "1"),
+        Evidence("cv_after_restart", short(after.cv_at_start), short(before.cv_at_end), "1"),
         Evidence(
             "throughput_after_restart",
-            _short(after.rate_at_start),
-            _short(before.rate_at_end),
+            short(after.rate_at_start),
+            short(before.rate_at_end),
             "steps/s",
         ),
     ]
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.diagnose.finding import Evidence, Finding, Projection, Where
+from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
@@ -12,8 +12,9 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import throughout, when
 from evenstep.diagnose.measure.samples import Contention, growth
+from evenstep.diagnose.modes.late import late
 from evenstep.diagnose.sentences import found, say
-from evenstep.statistics.interval import Share, share_of
+from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Kind
 
 RETRIES = "allocator.retries_count"
@@ -36,7 +37,6 @@ def _collector(case: Case) -> Finding | None:
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
     pause = float(np.median(case.grid.pause_ns[cells]))
-    change = case.relieved(cells, Cause.COLLECTOR)
     if at_once > np.count_nonzero(cells) / 2:  # nobody waits, but they cost what they take
         paused = np.any(cells, axis=1)
         return found(
@@ -46,37 +46,17 @@ def _collector(case: Case) -> Finding | None:
             where=Where(),
             when=when(paused[:, None], case.grid.steps),
             options={"away": share, "freeze": None},
-            change=change,
+            change=case.relieved(cells, Cause.COLLECTOR),
         )
-    ranks = case.culprits(cells, Cause.COLLECTOR)
     aligned = case.share(case.saved(aligned_pauses(case)))
     first = ("away", "align") if share.value >= aligned.value else ("align", "away")
     gains = {"away": share, "align": aligned}
-    return found(
-        "runtime_jitter.collector",
-        share,
-        numbers={
-            "waiting": case.waiting(cells),
-            "who": case.named(ranks),
-            "those": ranks,
-            "pause": pause,
-            "place": case.place(case.main_phase(cells)),
-        },
-        where=case.where(ranks),
-        when=when(cells, case.grid.steps),
-        projected=_growth(case, cells, share, len(ranks)),
+    return late(
+        case, "runtime_jitter.collector", cells, Cause.COLLECTOR,
+        numbers={"pause": pause, "place": case.place(case.main_phase(cells))},
         options={**{name: gains[name] for name in first}, "freeze": None},
-        evidence=[*case.wait_evidence(cells), *_pause_evidence(case, ranks)],
-        change=change,
-    )
-
-
-def _growth(case: Case, cells: Array, share: Share, culprits: int) -> list[Projection]:
-    ranks = len(case.grid.ranks)
-    if culprits == 1:
-        return recurrence.constant(share, ranks)
-    hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
-    return recurrence.by_chance(share, ranks, hits)
+        evidence=_pause_evidence(case, case.culprits(cells, Cause.COLLECTOR)),
+    )  # fmt: skip
 
 
 def aligned_pauses(case: Case) -> Change:
@@ -174,25 +154,11 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
 
 def _taken_away(case: Case, cells: Array) -> Finding:
     """Something else runs where a rank should: a daemon, another job, a bad affinity."""
-    share = case.share(case.loss(cells, Cause.CONTENTION))
-    ranks = case.culprits(cells, Cause.CONTENTION)
     delay = float(np.median(case.grid.run_delay_ns[cells]))
-    return found(
-        "runtime_jitter.scheduler",
-        share,
-        numbers={
-            "waiting": case.waiting(cells), "who": case.named(ranks), "those": ranks,
-            "delay": delay,
-        },
-        where=case.where(ranks),
-        when=when(cells, case.grid.steps),
-        projected=_growth(case, cells, share, len(ranks)),
-        options={"bind": share},
-        evidence=[
-            *case.wait_evidence(cells),
-            Evidence("run_queue_delay_per_step", round(delay), 0, "ns"),
-        ],
-        change=case.relieved(cells, Cause.CONTENTION),
+    return late(
+        case, "runtime_jitter.scheduler", cells, Cause.CONTENTION,
+        numbers={"delay": delay}, options=["bind"],
+        evidence=[Evidence("run_queue_delay_per_step", round(delay), 0, "ns")],
     )  # fmt: skip
 
 
@@ -220,24 +186,10 @@ def retrying(case: Case) -> Finding | None:
     cells = case.claims.cells(explained(free, retried))
     if not cells.any():
         return None
-    share = case.share(case.loss(cells))
-    ranks = case.culprits(cells)
-    return found(
-        "runtime_jitter.allocator",
-        share,
-        numbers={
-            "waiting": case.waiting(cells), "who": case.named(ranks), "those": ranks,
-            "more": case.typical_excess_ns(cells),
-        },
-        where=case.where(ranks),
-        when=when(cells, case.grid.steps),
-        projected=recurrence.constant(share, len(case.grid.ranks)),
-        options={"memory": share},
-        evidence=[
-            *case.wait_evidence(cells),
-            Evidence("allocator_retries", round(float(retried.sum()), 1), 0, "retries"),
-        ],
-        change=case.relieved(cells),
+    return late(
+        case, "runtime_jitter.allocator", cells,
+        numbers={"more": case.typical_excess_ns(cells)}, options=["memory"],
+        evidence=[Evidence("allocator_retries", round(float(retried.sum()), 1), 0, "retries")],
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
+from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where, short
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import FACTORS
@@ -127,21 +127,17 @@ def _projected(curve: Curve, law: Law) -> list[Projection]:
 def _evidence(curve: Curve, doubling: Doubling | None) -> list[Evidence]:
     n, x = curve.ranks, curve.throughput
     items = [
-        Evidence("scaling_efficiency", _short((x[-1] / n[-1]) / (x[0] / n[0])), 1.0, "share"),
-        Evidence("contention_sigma", _short(curve.law.contention), 0.0, "1"),
-        Evidence("coherency_kappa", _short(curve.law.coherency), 0.0, "1"),
-        Evidence("peak", _short(curve.law.peak), None, "ranks"),
-        Evidence("knee", _short(curve.law.knee), None, "ranks"),
+        Evidence("scaling_efficiency", short((x[-1] / n[-1]) / (x[0] / n[0])), 1.0, "share"),
+        Evidence("contention_sigma", short(curve.law.contention), 0.0, "1"),
+        Evidence("coherency_kappa", short(curve.law.coherency), 0.0, "1"),
+        Evidence("peak", short(curve.law.peak), None, "ranks"),
+        Evidence("knee", short(curve.law.knee), None, "ranks"),
     ]
     if doubling is not None:
-        items.append(Evidence("gain_of_the_last_doubling", _short(doubling.gain), 1.0, "share"))
-        items.append(Evidence("worth_of_a_rank_added", _short(doubling.marginal), 1.0, "ranks"))
-        items.append(Evidence("cost_of_added_work", _short(doubling.marginal_cost), 1.0, "factor"))
+        items.append(Evidence("gain_of_the_last_doubling", short(doubling.gain), 1.0, "share"))
+        items.append(Evidence("worth_of_a_rank_added", short(doubling.marginal), 1.0, "ranks"))
+        items.append(Evidence("cost_of_added_work", short(doubling.marginal_cost), 1.0, "factor"))
     return items
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
 
 
 # -- several runs together -------------------------------------------------------------------------
