@@ -91,10 +91,20 @@ def thinned(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Ar
 
 
 def isotonic(values: Array) -> Array:
-    """The non-decreasing series nearest to the values (pool adjacent violators)."""
-    from scipy.optimize import isotonic_regression
+    """The non-decreasing series nearest to the values (pool adjacent violators).
 
-    return np.asarray(isotonic_regression(values).x)
+    SciPy's takes a third of a second to be imported.
+    """
+    pooled: list[tuple[float, int]] = []  # mean and number of neighbours that are level
+    for value in values.tolist():
+        mean, number = value, 1
+        while pooled and pooled[-1][0] >= mean:
+            before, more = pooled.pop()
+            mean = (before * more + mean * number) / (more + number)
+            number += more
+        pooled.append((mean, number))
+    means, numbers = zip(*pooled, strict=True) if pooled else ((), ())
+    return np.repeat(np.array(means, float), numbers)
 
 
 # -- association -----------------------------------------------------------------------------------

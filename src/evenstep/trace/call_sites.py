@@ -9,7 +9,8 @@ import numpy as np
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import Trace
 
-MOST_RECORDS = 5_000_000  # of a trace in which places are sought
+MOST_RECORDS = 1_000_000  # in which places are sought; of a larger trace, in its middle steps
+_NEEDED = {Kind.COLLECTIVE: ("name", "op", "enter_ns", "exit_ns")}
 
 
 def waited_at(trace: Trace, ranks: Collection[int]) -> str:
@@ -17,11 +18,15 @@ def waited_at(trace: Trace, ranks: Collection[int]) -> str:
 
     ", longest in the all_reduce of train.py:31 router_statistics"; "" where none is known.
     """
-    events = trace.events
-    if len(events) > MOST_RECORDS or not trace.names:
+    if not trace.names:
         return ""
-    named = (events.kind == int(Kind.COLLECTIVE)) & (events.name > 0) & (events.exit_ns > 0)
-    rows = events.select(named & np.isin(events.rank, list(ranks)))
+    if len(trace.events) > MOST_RECORDS:
+        numbers, enough = trace.step_numbers(), int(MOST_RECORDS / trace.records_per_step)
+        first = int(numbers[max(len(numbers) - enough, 0) // 2])
+        trace = trace.window(first, first + max(enough, 1), _NEEDED)
+    events = trace.of_kind(Kind.COLLECTIVE)
+    named = (events.name > 0) & (events.exit_ns > 0)
+    rows = events.select(named & np.isin(events["rank"], list(ranks)))
     if not len(rows):
         return ""
     spent_ns = np.bincount(rows.name, weights=(rows.exit_ns - rows.enter_ns).astype(float))

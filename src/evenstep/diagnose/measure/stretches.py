@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spooled import EVENT_COLUMNS, ByKind, OnDisk
+from evenstep.trace.spooled import ByKind, OnDisk
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-WINDOW_RECORDS = 2_000_000  # looked at together; a larger run is gone through in pieces
+WINDOW_RECORDS = 1_000_000  # looked at together; a larger run is gone through in pieces
 SAMPLE_RECORDS = 1_000_000  # … and so many of its records are kept at hand
 SAMPLE_STRETCH = 8  # neighbouring steps of that sample
 
@@ -65,14 +65,19 @@ def around(trace: Trace, numbers: Array) -> Trace:
 
     A collective on the edge of a step may stand in the next one on some ranks.
     """
-    wanted = dict(NEEDED)
-    if not isinstance(trace.events, OnDisk) or trace.events.on_device:
-        wanted[Kind.COLLECTIVE] = (*NEEDED[Kind.COLLECTIVE], "device_enter_ns", "device_exit_ns")
-    return trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, wanted)
+    return trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, _wanted(trace))
+
+
+def _wanted(trace: Trace) -> dict[Kind, tuple[str, ...]]:
+    """What the grid is made of, as far as it was recorded."""
+    if isinstance(trace.events, OnDisk) and not trace.events.on_device:
+        return NEEDED
+    of_devices = (*NEEDED[Kind.COLLECTIVE], "device_enter_ns", "device_exit_ns")
+    return {**NEEDED, Kind.COLLECTIVE: of_devices}
 
 
 def sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
-    """Stretches of steps all over the run, with everything that was recorded in them."""
+    """The records of stretches of steps all over the run, in order of rank."""
     most = max(int(SAMPLE_RECORDS / trace.records_per_step), 1)
     each_of = max(2, min(SAMPLE_STRETCH, most // 16))
     starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))
@@ -80,11 +85,12 @@ def sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
     for start in starts:
         sampled[start : start + each_of] = True
     edges = np.flatnonzero(np.diff(sampled.astype(int), prepend=0, append=0)).reshape(-1, 2)
-    wanted = dict.fromkeys(NEEDED, EVENT_COLUMNS[1:])
+    wanted = _wanted(trace)
     windows = [
         trace.window(int(numbers[first]), int(numbers[last - 1]) + 1, wanted)
         for first, last in edges
     ]
     tables = {kind: Columns.concatenate([w.of_kind(kind) for w in windows]) for kind in wanted}
-    tables = {kind: table.sorted_by("rank", "seq") for kind, table in tables.items()}
+    order = {kind: np.argsort(table["rank"], kind="stable") for kind, table in tables.items()}
+    tables = {kind: table.select(order[kind]) for kind, table in tables.items()}
     return replace(trace, events=ByKind(tables)), sampled
