@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.awaited import Awaited, awaited
 from evenstep.diagnose.graph.entries import Entries
+from evenstep.diagnose.graph.structure import in_order
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
@@ -85,7 +86,7 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
 def _in_order(rows: Columns) -> Array:
     """Places of the rows by lane, time, step, its end last, number and order: the first two tell
     nearly all of them apart."""
-    order = np.lexsort([rows.at_ns, rows.lane])
+    order = in_order(rows.lane, rows.at_ns)
     lane, at = rows.lane[order], rows.at_ns[order]
     same = np.append(False, (np.diff(lane) == 0) & (np.diff(at) == 0))
     tied = np.flatnonzero(same | np.append(same[1:], False))
@@ -226,7 +227,8 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
     from that, it waited for something else."""
     if not len(waits) or not len(rows):
         return waits
-    rows = rows.sorted_by("lane", "enter_ns", "seq")
+    rows = rows.only("lane", "enter_ns", "leave_ns", "seq", "calls")
+    rows = rows.select(in_order(rows.lane, rows.enter_ns, rows.seq))
     last = _Line(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
     at = np.maximum(last, 0)
     inside = (last >= 0) & (rows.lane[at] == waits.lane) & (rows.enter_ns[at] > waits.enter_ns)
@@ -247,7 +249,7 @@ def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list
     present = np.bincount(pair, minlength=1) > 0
     lanes, number = np.flatnonzero(present) // queues, (np.cumsum(present) - 1)[pair]
     ended = operations.over_ns[behind.operation]
-    order = np.lexsort([behind.enter_ns, ended, number])
+    order = in_order(number, ended, behind.enter_ns)
     number, ended, entered = number[order], ended[order], behind.enter_ns[order]
     operation = behind.operation[order]
     began = operations.last_ns[operation]
@@ -256,7 +258,7 @@ def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list
     by_lane = np.full((int(turn.max()) + 1, int(waits.lane.max(initial=0)) + 1), NONE)
     inside = lanes < by_lane.shape[1]
     by_lane[turn[inside], lanes[inside]] = np.flatnonzero(inside)
-    ends, entries_ = _Line(number, ended), _Line(number, entered[np.lexsort([entered, number])])
+    ends, entries_ = _Line(number, ended), _Line(number, entered[in_order(number, entered)])
     steps_ = _Line(number, behind.step[order])
     place = _turns(waits)
     if operations.message.any():  # stages have orders of their own

@@ -162,6 +162,21 @@ def quantiles(values: Array, group: Array, share: float, count: int) -> Array:
     return np.where(size > 0, values[np.clip(place, 0, len(order))], 0)
 
 
+def in_order(group: Array, *keys: Array) -> Array:
+    """Places by group and then by keys: what `np.lexsort` gives, sooner where there are few groups
+    in each of which the keys hardly need to be sorted."""
+    if group.max(initial=0) < 2**16 and group.min(initial=0) >= 0:
+        group = group.astype(np.uint16)  # of these numpy sorts by radix
+    order = np.argsort(group, kind="stable")
+    group, keys = group[order], tuple(key[order] for key in keys)
+    sorted_ = np.ones(max(len(order) - 1, 0), bool)
+    for key in reversed(keys):
+        sorted_ = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & sorted_)
+    if (sorted_ | (group[1:] != group[:-1])).all():
+        return np.asarray(order)
+    return np.asarray(order[np.lexsort([*reversed(keys), group])])
+
+
 def summed(graph: Graph, values: Array) -> Array:
     """Values of rows by step and lane."""
     shape = len(graph.steps), len(graph.ranks)
