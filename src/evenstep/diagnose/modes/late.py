@@ -29,7 +29,8 @@ def late(
     """What cells (steps × ranks, boolean) that are late for one cause cost, as a finding.
 
     `name` and `options` are as of `found`, options without a gain give back all of it. Beside
-    `numbers` sentences may use `waiting`, `who`, `those` and `hosts`.
+    `numbers` sentences may use `waiting`, `who`, `lead` (or that they take turns), `those` and
+    `hosts`.
     """
     share, ranks = case.share(case.loss(cells, cause)), case.culprits(cells, cause)
     recurs, where = (
@@ -42,7 +43,8 @@ def late(
         share,
         numbers={
             "waiting": case.waiting(cells),
-            "who": turns if recurs.pattern == "rotating" else case.named(ranks),
+            "who": case.named(ranks),
+            "lead": turns if recurs.pattern == "rotating" else case.named(ranks),
             "those": ranks,
             "hosts": words.some(where.nodes) or "its host",
             **numbers,
