@@ -17,14 +17,14 @@ def table(*samples: tuple[int, int, bool]) -> FloorTable:
 
 
 def floor_of(floors: FloorTable, nbytes: int) -> Floor:
-    floor = floors.floor(GROUP, ALL_REDUCE, nbytes)
+    floor = floors.of(floors.at(GROUP, ALL_REDUCE, nbytes))
     assert floor is not None
     return floor
 
 
 def test_only_ever_first_in_its_step_a_size_has_no_floor() -> None:
     floors = table(*[(100, 50_000_000, False)] * 50)
-    assert floors.floor(GROUP, ALL_REDUCE, 100) is None
+    assert floors.of(floors.at(GROUP, ALL_REDUCE, 100)) is None
 
 
 def test_back_to_back_collectives_show_the_floor_that_first_ones_hide() -> None:
@@ -47,7 +47,7 @@ def test_a_single_known_size_leaves_half_of_the_estimate_open() -> None:
 
 def test_floors_of_one_operation_say_nothing_of_another() -> None:
     floors = table(*[(1000, 1_000_000, True)] * 3)
-    assert floors.floor(GROUP, ALL_REDUCE + 1, 1000) is None
+    assert floors.of(floors.at(GROUP, ALL_REDUCE + 1, 1000)) is None
 
 
 def test_a_network_that_became_slower_is_believed_after_two_epochs() -> None:
@@ -77,7 +77,7 @@ def test_the_true_floor_lies_above_the_lower_bound(seed: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), min_size=1, max_size=600))
 def test_a_floor_never_exceeds_the_least_of_the_last_epoch(samples: list) -> None:
     floors = table(*[(100, *sample) for sample in samples])
-    floor = floors.floor(GROUP, ALL_REDUCE, 100)
+    floor = floors.of(floors.at(GROUP, ALL_REDUCE, 100))
     if floor is not None:
         assert 0 <= floor.lower_ns <= floor.value_ns <= min(t for t, _ in samples[-EPOCH:])
         assert floor.margin_ns > floor.value_ns - floor.lower_ns

@@ -150,6 +150,15 @@ def test_a_debt_paid_in_the_next_block_is_seen() -> None:
     assert job.trial.told[2] > 0.0  # what the pair without acting still paid is booked, too
 
 
+def test_a_step_is_counted_once_whoever_numbers_it():
+    account = TrialBudget()
+    for step in range(100):
+        account.tick(step)  # by the pacer
+        account.tick(step + 1)  # by the conductor, which asks about the next one
+        account.tick(step // 10)  # by the turns on storage, which count checkpoints
+    assert account.steps == 101
+
+
 def test_two_actions_take_turns_and_share_one_account() -> None:
     account = TrialBudget()
     trials = [RandomTrial(account, seed=name) for name in ("gc", "token")]

@@ -6,7 +6,6 @@ When our own code fails, the agent says so once, stops observing, and the job go
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 import time
@@ -321,7 +320,7 @@ class Agent:
             "pacing_account",
             {
                 **account._asdict(),
-                "verdict": _plain(account.verdict._asdict()),
+                "verdict": account.verdict.plain,
                 "mode": self._pace.pacer.settings.mode,
             },
         )
@@ -358,10 +357,3 @@ def pacer_settings(config: Config, identity: Identity) -> PacerSettings:
         rank=identity.rank,
         world=identity.world,
     )
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON knows them: what is not finite is unknown, names are text."""
-    known = {name: value for name, value in values.items() if isinstance(value, int | float)}
-    finite = {name: value if math.isfinite(value) else None for name, value in known.items()}
-    return {name: finite[name] if name in known else str(values[name]) for name in values}

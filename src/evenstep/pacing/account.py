@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CREDIT = 3.0  # steps that a job may lose to trials
 SHARE = 0.0005  # ... and of every step
@@ -22,8 +22,8 @@ class TrialBudget:
         self._open: dict[object, float] = {}
 
     def tick(self, step: int) -> None:
-        """A step has ended, whoever says so first."""
-        if step != self._last:
+        """A step has ended, whoever says so first: their numbers differ by one at most."""
+        if step > self._last:
             self._last = step
             self.steps += 1
 
@@ -60,6 +60,12 @@ class TrialVerdict(NamedTuple):
     gain: float = 0.0  # mean over pairs
     low: float = -inf  # the interval holds at all times (95 %)
     high: float = inf
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As JSON knows it: an interval with an end that nothing refutes is none."""
+        known = -inf < self.low and self.high < inf
+        return self._asdict() if known else {**self._asdict(), "low": None, "high": None}
 
 
 class PacingAccount(NamedTuple):

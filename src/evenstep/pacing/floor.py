@@ -134,12 +134,8 @@ class FloorTable:
             self.known[group, op, nbytes, count] = found
         return found
 
-    def floor(self, group: int, op: int, nbytes: int, count: int = 1) -> Floor | None:
-        """The floor, or None when wait cannot be told from slow transfer."""
-        return self.of(self.at(group, op, nbytes, count))
-
     def of(self, lowest: Lowest) -> Floor | None:
-        """The same for samples already at hand."""
+        """The floor of these, or None when wait cannot be told from slow transfer."""
         if lowest.count >= lowest.fresh:
             lowest.known = self._weigh(lowest)
             lowest.fresh = lowest.count + min(REFRESH, lowest.count)

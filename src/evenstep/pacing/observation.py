@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from enum import Enum
 from typing import NamedTuple
 
-from evenstep.pacing.random_trial import LONGEST_SCALE, SPANS
-
-PLAN_STEPS = 32  # a plan covers one window of at least this many steps
-PLAN_LEAD_WINDOWS = 2  # and is published so many windows before it takes effect
-
-_PLAN = struct.Struct("<4sQQIIBB")
-_PLAN_MAGIC = b"EVP2"
+from evenstep.pacing.plans import Plan
 
 
 class Slowest(NamedTuple):
@@ -52,30 +45,6 @@ class StepObservation(NamedTuple):
         if self.in_flight_ns is None or self.floor_lower_ns is None:
             return False
         return self.in_flight_ns > self.floor_lower_ns + self.margin_ns
-
-
-class Plan(NamedTuple):
-    """What one rank publishes so that all ranks act alike in steps `first_step` to `last_step`."""
-
-    first_step: int
-    last_step: int
-    attempt: int
-    world: int
-    span: int  # of blocks, one of which is left out; 0: nobody is held, 1: always
-    scale: int = 0  # blocks are so often doubled
-
-    def pack(self) -> bytes:
-        """30 bytes that `unpack` reads on another rank."""
-        return _PLAN.pack(_PLAN_MAGIC, *self)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Plan | None:
-        """The plan in `data`, or None when it is not one."""
-        if len(data) != _PLAN.size:
-            return None
-        magic, first, last, attempt, world, span, scale = _PLAN.unpack(data)
-        known = magic == _PLAN_MAGIC and span in SPANS and scale <= LONGEST_SCALE
-        return cls(first, last, attempt, world, span, scale) if known and first <= last else None
 
 
 class Reason(str, Enum):

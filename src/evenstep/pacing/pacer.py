@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from evenstep.pacing.account import SHARE, PacingAccount, TrialBudget
 from evenstep.pacing.ledger import RankLedger
-from evenstep.pacing.observation import Decision, Plan, Proposal, Reason, StepObservation
+from evenstep.pacing.observation import Decision, Proposal, Reason, StepObservation
 from evenstep.pacing.paper import PaperRule
-from evenstep.pacing.plans import PlanBook
+from evenstep.pacing.plans import Plan, PlanBook
 from evenstep.pacing.random_trial import ALWAYS, BLOCK_STEPS, RandomTrial, acts
 from evenstep.pacing.slack import LocalSlack, SharedSlack
 from evenstep.pacing.window import RollingWindow

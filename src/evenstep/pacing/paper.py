@@ -20,9 +20,7 @@ EARLY = 0.5  # a rank is early when it waited for at least this share of the spr
 SHORTEST_WINDOW = 32
 LONGEST_WINDOW = 256
 MILDEST_FACTOR = 8.0
-NO_HELP = (
-    0.95  # a window with no less than this share of the waits before it was not helped by pacing
-)
+NO_HELP = 0.95  # of the waits of the window before: one with no less was not helped by pacing
 
 
 class PaperRule:

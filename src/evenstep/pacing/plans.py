@@ -1,10 +1,42 @@
-"""The published plans one rank holds: what makes all ranks act alike."""
+"""Published plans, and those that one rank holds: what makes all ranks act alike."""
 
 from __future__ import annotations
 
-from evenstep.pacing.observation import PLAN_LEAD_WINDOWS, PLAN_STEPS, Plan
+import struct
+from typing import NamedTuple
 
+from evenstep.pacing.random_trial import LONGEST_SCALE, SPANS
+
+PLAN_STEPS = 32  # a plan covers one window of at least this many steps
+PLAN_LEAD_WINDOWS = 2  # and is published so many windows before it takes effect
 MOST_PLANS = 4
+
+_PLAN = struct.Struct("<4sQQIIBB")
+_PLAN_MAGIC = b"EVP2"
+
+
+class Plan(NamedTuple):
+    """What one rank publishes so that all ranks act alike in steps `first_step` to `last_step`."""
+
+    first_step: int
+    last_step: int
+    attempt: int
+    world: int
+    span: int  # of blocks, one of which is left out; 0: nobody is held, 1: always
+    scale: int = 0  # blocks are so often doubled
+
+    def pack(self) -> bytes:
+        """30 bytes that `unpack` reads on another rank."""
+        return _PLAN.pack(_PLAN_MAGIC, *self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Plan | None:
+        """The plan in `data`, or None when it is not one."""
+        if len(data) != _PLAN.size:
+            return None
+        magic, first, last, attempt, world, span, scale = _PLAN.unpack(data)
+        known = magic == _PLAN_MAGIC and span in SPANS and scale <= LONGEST_SCALE
+        return cls(first, last, attempt, world, span, scale) if known and first <= last else None
 
 
 class PlanBook:

@@ -285,7 +285,7 @@ class RandomTrial:
             self._stop("does not pay")
         elif self.word == "pays":
             self._go_on(gain)
-        elif self._left_behind[1] < inf and self._for.log > self._needed:
+        elif self._for.log > self._needed and (self._leaves or self._left_behind[1] < inf):
             self.word, self._rest = "pays", FIRST_REST_STEPS
             account.release(self)
         elif len(self.gains) >= MOST_PAIRS:

@@ -66,7 +66,7 @@ class SharedSlack:
 
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
         """What the persistent slack allows; below `threshold_ns` it is left alone."""
-        if not self._slack.full:
+        if len(self._slack) < self._slack.size:
             return _LEARNING
         low = self._slack.quantile(PERSISTENT)
         if low <= 0:

@@ -22,11 +22,6 @@ class RollingWindow:
     def __len__(self) -> int:
         return len(self.ordered)
 
-    @property
-    def full(self) -> bool:
-        """Whether a whole window has been seen since the last `clear`."""
-        return len(self.ordered) >= self.size
-
     def push(self, value: int) -> None:
         """Add a value; the oldest leaves when the window is full."""
         ordered, arrival = self.ordered, self._arrival

@@ -192,14 +192,7 @@ class Conductor:
                 "reason": part.reason,
                 "note": part.action.note,
                 "acted_steps": part.acted_steps,
-                **_plain(part.trial.verdict),
+                **part.trial.verdict.plain,
             }
             for part in self.parts
         ]
-
-
-def _plain(verdict: Sequence[Any]) -> dict[str, Any]:
-    word, pairs, gain, low, high = verdict
-    known = abs(low) < 1e9 and abs(high) < 1e9
-    ends = {"low": low, "high": high} if known else {"low": None, "high": None}
-    return {"word": word, "pairs": pairs, "gain": gain, **ends}

@@ -8,8 +8,11 @@ is young when acting begins again, which is no pause then. What was frozen is gi
 
 A collection costs something in any case (all that lives is looked at) and something for each step
 since the last. Only the first is saved by collecting less often, and it is what a second collection
-in a row takes. So the steps between two are doubled while that is much of the cost, and no further:
-what has not been collected takes memory.
+in a row takes. So the steps between two are doubled while that is more than `SHARE` of the time,
+and no further: what has not been collected takes memory.
+
+Memory counts as taken by this action where it grows faster than the job's own does. How fast that
+is, the stretches without acting show, the middle one of them.
 
 Python collects everything once in so many steps, and collecting by hand puts that off: steps after
 acting are as good as those within, until the next one is due. So half of a block of the trial has
@@ -21,6 +24,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from bisect import insort
 from pathlib import Path
 
 from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
@@ -28,8 +32,7 @@ from evenstep.pacing.random_trial import BLOCK_STEPS, RARE
 
 WORTH = 0.003  # of the step, paused
 LONG = 0.05  # ... or one pause of this share of a step
-SHARE = 0.002  # of time that collections may take
-SAVED = 0.2  # of the cost, or twice as many steps between two are not worth their memory
+SHARE = 0.002  # of time: what collections may take that rarer ones would not
 MOST_STEPS = 1024  # between two; a power of two, so that ranks that differ still meet
 LOOK_STEPS = 16
 GROWTH = 0.05  # of resident memory that is not to be exceeded; at half of it N is halved
@@ -54,9 +57,11 @@ class Garbage(Action):
         self.note = ""
         self._step_ns = 0
         self._since = 0  # steps since the last collection
-        self._settled = False  # collecting less often would save little
         self._was = (True, False)  # the collector was on; something was frozen by others
-        self._resident = self._looked = 0  # memory at first, and at the last look
+        self._first = (0, 0)  # step and memory when it first began
+        self._ended: tuple[int, int] | None = None  # ... and last ended
+        self._rates: list[float] = []  # ascending: growth per step of stretches without acting
+        self._taken = 0.0  # memory, at the last look
         self._halved = False
 
     def applies(self, facts: Facts) -> str:
@@ -76,50 +81,55 @@ class Garbage(Action):
 
     def begin(self, step: int) -> None:
         """Freeze what there is, and collect by hand from here on."""
-        del step
         self._was = gc.isenabled(), gc.get_freeze_count() > 0
         if not self._was[1]:
-            gc.collect(YOUNG if self._resident else OLDEST)
+            gc.collect(YOUNG if self._ended else OLDEST)
             gc.freeze()
         gc.disable()
-        self._since, self._settled, self._looked = 0, self._halved, resident_bytes()
-        self._resident = self._resident or self._looked
+        self._since, resident = 0, resident_bytes()
+        if self._ended:
+            ended, before = self._ended
+            insort(self._rates, (resident - before) / max(1, step - ended))
+        else:
+            self._first = step, resident
 
     def during(self, step: int, *, last: bool) -> None:
         """Collect where all ranks do; what has come is paid for before acting ends."""
         self._since += 1
         if step % LOOK_STEPS == 0:
-            self._watch()
+            self._watch(step)
         if last or step % self.every == 0:
             self._collect()
 
     def end(self, step: int) -> None:
         """Give everything back."""
-        del step
         was_on, others_froze = self._was
         if not others_froze:
             gc.unfreeze()
         if was_on:
             gc.enable()
+        self._ended = step, resident_bytes()
 
     def _collect(self) -> None:
-        """Collect; less often from now on where that takes too much of a step and would save."""
+        """Collect; less often from now on where that would save enough."""
         took_ns, steps, self._since = _collected(), self._since, 0
-        if self._settled or steps != self.every or self.every >= MOST_STEPS:
+        if self._halved or steps != self.every or self.every >= MOST_STEPS:
             return  # or the first of a stretch, or its last
-        if took_ns > SHARE * self._step_ns * steps:
-            self._settled = _collected() < 2 * SAVED * took_ns
-            self.every *= 1 if self._settled else 2
+        worth_ns = SHARE * self._step_ns * steps
+        if took_ns > worth_ns and _collected() > worth_ns:
+            self.every *= 2
 
-    def _watch(self) -> None:
+    def _watch(self, step: int) -> None:
         """Collect twice as often where memory grows, and give up before it has grown too much."""
-        before, now = self._looked, resident_bytes()
-        self._looked = now
-        allowed = GROWTH * self._resident
-        if self._halved and now + max(0, now - before) > self._resident + allowed:
-            self.note = f"memory grew by {now / self._resident - 1:.1%}"
-        elif not self._halved and now > self._resident + allowed / 2:
-            self._halved = self._settled = True
+        began, resident = self._first
+        own = max(0.0, self._rates[len(self._rates) // 2]) if self._rates else 0.0
+        before, now = self._taken, resident_bytes() - resident - own * (step - began)
+        self._taken = now
+        allowed = GROWTH * resident
+        if self._halved and now + max(0.0, now - before) > allowed:
+            self.note = f"memory grew by {now / resident:.1%}"
+        elif not self._halved and now > allowed / 2:
+            self._halved = True
             self.every = max(1, self.every // 2)
             gc.collect()
             self._since = 0
