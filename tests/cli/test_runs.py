@@ -25,6 +25,13 @@ def test_the_latest_run_is_the_one_that_began_last(three):
     assert runs.latest().name == "newest"
 
 
+def test_the_latest_run_may_lie_in_a_folder_of_runs_as_the_demos_do(three):
+    demo = three / "evenstep-runs" / "demo-1" / "disturbed"
+    (demo / "attempt-000").mkdir(parents=True)
+    (demo / "run.json").write_text("{}")
+    assert runs.latest() == demo.relative_to(three)
+
+
 def test_a_folder_of_runs_is_listed_with_how_to_open_the_latest(three, capsys):
     assert main(["diagnose", "evenstep-runs"]) == 0
     lines = capsys.readouterr().out.splitlines()

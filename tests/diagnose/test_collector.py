@@ -24,6 +24,7 @@ def test_the_rank_that_collects_is_the_culprit(style, worst):
     finding = worst(world)
     assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [1])
     assert "garbage collection" in finding.cause
+    assert "inside backward" in finding.cause
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 

@@ -65,3 +65,18 @@ def test_cores_that_others_take_are_not_answered_by_fewer_ranks():
     found = diagnose(with_scheduler(steps.trace(), run_delay=0.1, running=9, cores=8)).findings
     crowded_out = next(one for one in found if one.mode == "runtime_jitter")
     assert "find what else runs" in crowded_out.options[0].action
+
+
+def test_ranks_bound_to_a_core_each_have_them_all_between_them():
+    trace = with_scheduler(crowded(0).trace(), run_delay=0.1, running=6, cores=1)
+    for rank, info in trace.ranks.items():
+        info.facts["locality"] = {"cpu": {"allowed": f"{rank}"}}
+    found = diagnose(trace).findings[0]
+    assert "5 runnable tasks on 4 cores" in found.cause
+    assert "find what else runs" in found.options[0].action
+
+
+def test_facts_of_another_shape_name_no_cores():
+    trace = sampled(crowded(0))
+    trace.ranks[0].facts["locality"] = {"cpu": "0-3"}
+    assert "tasks on 2 cores" in diagnose(trace).findings[0].cause

@@ -1,5 +1,7 @@
 """Past runs: what they tell together, on folders whose numbers are known by arithmetic."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,16 @@ def test_rank_hours_per_step_are_elapsed_time_times_ranks(folder):
     first = history(folder).runs[0]
     assert first.rank_hours_per_unit == pytest.approx(2 * 20 * STEP_NS / S / 3600 / 20)
     assert (first.unit, first.progress, first.step_ns) == ("step", 20.0, STEP_NS)
+
+
+def test_a_simulation_is_of_its_scenario_and_of_no_script(folder):
+    facts = folder / "first" / "run.json"
+    known = json.loads(facts.read_text()) if facts.exists() else {}
+    told = {"command": ["evenstep", "simulate"], "scenario": {"name": "one slow GPU"}}
+    facts.write_text(json.dumps(known | told))
+    found = history(folder)
+    assert found.runs[0].script == "one slow GPU (simulated)"
+    assert "1 run of one slow GPU (simulated) with 2 ranks" in found.workloads[0].sentence
 
 
 def test_the_cv_is_that_of_the_steps(folder):

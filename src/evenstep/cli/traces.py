@@ -39,14 +39,13 @@ def latest(place: Path = Path()) -> Path | None:
     """The run at or below a folder that began last: itself, or of its `evenstep-runs`, or in it."""
     if RunFolder(place).exists():
         return place
-    return next(iter(inside(place / RUNS) or inside(place)), None)
+    return next(iter(inside(place / RUNS, "*", "*/*") or inside(place)), None)
 
 
-def inside(place: Path) -> list[Path]:
-    """Runs that lie directly in a folder, the latest first."""
-    if not place.is_dir():
-        return []
-    runs = [path for path in place.iterdir() if path.is_dir() and RunFolder(path).exists()]
+def inside(place: Path, *patterns: str) -> list[Path]:
+    """Runs that lie in a folder, directly unless `patterns` say where, the latest first."""
+    places = (path for pattern in patterns or ("*",) for path in place.glob(pattern))
+    runs = [path for path in places if path.is_dir() and RunFolder(path).exists()]
     return sorted(runs, key=lambda path: (_began(path), path.name), reverse=True)
 
 

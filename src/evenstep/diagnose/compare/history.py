@@ -188,7 +188,7 @@ def past_run(
     energy = None if any(each is None for each in joules) else sum(each or 0.0 for each in joules)
     return PastRun(
         name=name,
-        script=script(_facts(folder).get("command") or []),
+        script=_script(_facts(folder)),
         ranks=ranks,
         started_s=attempts[0].started_s,
         elapsed_s=total.elapsed_s,
@@ -212,6 +212,13 @@ def _with_warm_up(attempts: Sequence[Attempt]) -> float:
     """Mean step of a run too short to leave its first steps out."""
     steps = max(sum(one.steps for one in attempts), 1)
     return sum(one.steps * one.step_ns for one in attempts) / steps
+
+
+def _script(facts: Mapping[str, Any]) -> str:
+    """What was run: a script, or the scenario of a simulation."""
+    if "scenario" in facts:
+        return f"{facts['scenario'].get('name') or 'a scenario'} (simulated)"
+    return script(facts.get("command") or [])
 
 
 def _facts(folder: Path) -> dict[str, Any]:

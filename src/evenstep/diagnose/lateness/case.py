@@ -294,12 +294,9 @@ class Case:
         return bool(np.median(self.grid.cpu_ns[cells]) - usual < IDLE * excess)
 
     def main_phase(self, cells: Array) -> Phase:
-        """The phase in which most of the excess lies."""
-        weight = np.bincount(
-            self.delays.phase[cells],
-            weights=np.maximum(self.delays.excess_ns[cells], 0),
-            minlength=len(Phase),
-        )
+        """The phase in which these cells are late most, whatever makes them late."""
+        late = np.sum(list(self.delays.late_ns.values()), axis=0)
+        weight = np.bincount(self.delays.phase[cells], late[cells], len(Phase))
         return Phase(int(np.argmax(weight)))
 
     def place(self, phase: Phase) -> str:

@@ -116,6 +116,16 @@ def layouts(trace: Trace) -> dict[int, Layout]:
     return found
 
 
+def cores_of(trace: Trace, ranks: Sequence[int]) -> set[int]:
+    """Cores that these ranks of a node have between them, as each may be bound to some; empty where
+    none of them says."""
+    found: set[int] = set()
+    for rank in ranks:
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # facts of another shape
+            found.update(parse_ranks(trace.ranks[rank].facts["locality"]["cpu"]["allowed"]))
+    return found
+
+
 def _layout(facts: Mapping[str, Any], local: int) -> Layout:
     gpus = {gpu["pci"]: gpu for gpu in facts.get("gpus") or [] if gpu.get("pci")}
     nics = [nic for nic in facts.get("nics") or [] if nic.get("pci")]

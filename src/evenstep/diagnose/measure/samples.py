@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.finding import Evidence
 from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.diagnose.measure.places import cores_of
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -198,9 +199,12 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     for name in trace.nodes:
         ranks = [rank for rank, info in trace.ranks.items() if info.node == name]
         wanted = running.value[np.isin(running.rank, ranks)] - 1  # but for the thread that samples
-        have = cores.value[np.isin(cores.rank, ranks)]
-        if len(wanted) and len(have) and np.median(wanted) / have[-1] > worst:
-            worst, node, allowed = float(np.median(wanted) / have[-1]), name, float(have[-1])
+        sampled_cores = cores.value[np.isin(cores.rank, ranks)]
+        if not len(wanted) or not len(sampled_cores):
+            continue
+        have = max(float(sampled_cores[-1]), float(len(cores_of(trace, ranks))))
+        if np.median(wanted) / have > worst:
+            worst, node, allowed = float(np.median(wanted) / have), name, have
             on_it = ranks
     switches = float(grid.switches.mean()) if grid.switches.size else 0.0
     mine = np.isin(grid.ranks, on_it)
