@@ -30,7 +30,7 @@ def in_pieces(monkeypatch):
     def call(function, trace):
         whole = function(trace)
         with monkeypatch.context() as small:
-            small.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 9)
+            small.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 3)
             small.setattr(stretches, "SAMPLE_RECORDS", len(trace.events) // 4)
             return whole, function(trace)
 

@@ -182,7 +182,7 @@ def test_a_damaged_manifest_is_said_to_be_damaged(tmp_path, text):
 
 
 def test_a_diagnosis_in_pieces_from_disk_is_that_from_memory(stored, trace, monkeypatch):
-    monkeypatch.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 4)
+    monkeypatch.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 2)
     monkeypatch.setattr(stretches, "SAMPLE_RECORDS", len(trace.events) // 2)
     found = diagnose(stored).to_json()
     assert found["findings"][0]["where"]["ranks"] == [1]

@@ -51,7 +51,7 @@ class RankRows(NamedTuple):
 
     def chunks(self, kinds: Array) -> Iterator[Array]:
         """Its records of these kinds, in order."""
-        if not len(self.where.steps):
+        if not len(self.where.steps) or not self.counts[kinds].any():
             return
         first, end = int(self.where.first[0]), int(self.where.end.max())
         for begin in range(first, end, CHUNK):

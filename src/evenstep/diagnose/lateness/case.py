@@ -379,7 +379,7 @@ def open_case(trace: Trace) -> Case:
     failed = [] if hung else first_of(dead, [rank for place in places for rank in place.missing])
     costs = None
     if grid.graph is not None and len(grid.graph.rows):
-        costs = Costs(grid.graph, _on_record(trace, grid))
+        costs = Costs(grid.graph, _on_record(grid))
     delays = attribute(grid, costs, contended=contended)
     return Case(
         trace,
@@ -394,11 +394,11 @@ def open_case(trace: Trace) -> Case:
     )
 
 
-def _on_record(trace: Trace, grid: StepGrid) -> dict[int, Array]:
+def _on_record(grid: StepGrid) -> dict[int, Array]:
     """By cause, how much of each row's own work its records cover. Not of waits for a core, of
     which only a sum is known."""
-    phases = trace.of_kind(Kind.PHASE)
-    records = {Cause.COLLECTOR: trace.of_kind(Kind.PAUSE)}
+    phases = grid.records.of_kind(Kind.PHASE)
+    records = {Cause.COLLECTOR: grid.records.of_kind(Kind.PAUSE)}
     for cause, kinds in _PHASES.items():
         records[cause] = phases.select(np.isin(phases.op, kinds))
     return {int(cause): during(grid, rows) for cause, rows in records.items() if len(rows)}

@@ -63,7 +63,8 @@ class StepGrid:
     collectives: Array
     device_ns: Array  # its device computed, where that was recorded
     clocks: Clocks
-    graph: Graph | None = None  # of the `sampled` steps; None without a step
+    records: Trace  # of the `sampled` steps at least, all at hand
+    graph: Graph | None = None  # of them; None without a step
     limits: list[str] = field(default_factory=list)
     sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): in the graph
 
@@ -165,6 +166,7 @@ def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepG
         ranks=ranks,
         phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
         clocks=clocks,
+        records=trace,
         sampled=np.ones(len(numbers), bool),
         **cells,
     )

@@ -16,7 +16,7 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-WINDOW_RECORDS = 1_000_000  # looked at together; a larger run is gone through in pieces
+WINDOW_RECORDS = 2_000_000  # looked at together; a larger run is gone through in pieces
 SAMPLE_RECORDS = 1_000_000  # … and so many of its records are kept at hand
 SAMPLE_STRETCH = 8  # neighbouring steps of that sample
 
@@ -52,10 +52,11 @@ NEEDED: dict[Kind, tuple[str, ...]] = {
 
 
 def pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
-    """Stretches of steps that fit into memory, by index."""
+    """Stretches of steps, by index: of a run that is too large for one, each a third of what would
+    be, as several are looked at at a time."""
     if len(trace.events) <= WINDOW_RECORDS or not steps:
         return [(0, steps)]
-    most = max(int(WINDOW_RECORDS / trace.records_per_step), 1)
+    most = max(int(WINDOW_RECORDS / 3 / trace.records_per_step), 1)
     edges = np.linspace(0, steps, -(-steps // most) + 1).astype(int)
     return [(int(first), int(last)) for first, last in pairwise(edges)]
 
