@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from evenstep.agent.exchange import node_store
 from evenstep.agent.exchange.node_store import ALONE_AFTER_S, SpokenFor, Spokesman, packed, unpacked
 from tests.agent.test_sharing import FakeStore
 
@@ -66,6 +67,20 @@ def test_what_is_asked_for_is_heard_by_all_who_ask_each_time_it_changes(node, st
         pump(*node)
         assert one.check(["orders"])
         assert [bytes(each.multi_get(["orders"])[0]) for each in (one, other)] == [said, said]
+
+
+def test_what_has_not_changed_is_not_said_again(node, store, monkeypatch):
+    _, one, _ = node
+    one.check(["orders"])
+    store.set("orders", b"first")
+    pump(*node)
+    said = []
+    monkeypatch.setattr(node_store, "packed", lambda *what: said.append(what) or packed(*what))
+    pump(*node)
+    assert said == []
+    store.set("orders", b"second")
+    pump(*node)
+    assert [value for *_, value in said] == [b"second"]
 
 
 def test_who_hears_that_nobody_speaks_any_more_says_so(node):

@@ -1,11 +1,14 @@
 """Kineto traces: what torch.profiler wrote, as records; what only some files say."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from evenstep.importers import draft
+from evenstep.importers.kineto.calls import CallArguments, GroupKey, addressed
 from evenstep.importers.kineto.names import element_type
 from evenstep.importers.opening import open_trace
+from evenstep.importers.trace_events import Args
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op, ReduceOp
 from tests.importers.profiles import Profile, two_steps
@@ -337,3 +340,21 @@ def test_ranks_on_different_devices_of_hosts_without_a_name_share_a_clock(opened
 )  # fmt: skip
 def test_an_element_type_has_its_bytes_and_an_unknown_one_none(name, found):
     assert element_type(name) == found
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "told"),
+    [
+        (Op.SEND, b"[[], 0, 1, 7]", {"source": 5, "destination": 5, "tag": 7}),
+        (Op.RECV, b"[[], 0, 0]", {"source": 4, "destination": 4, "tag": 0}),
+        (Op.SEND, b"[[], 0, 2, 7]", {"source": -1, "destination": -1, "tag": 7}),
+        (Op.BROADCAST, b"[[], 0, 1, 7]", {"root": 5}),
+        (Op.REDUCE, b"[[], 0, 1, 0]", {"root": 4}),
+        (Op.REDUCE, b"[[], 0, 1]", {}),
+        (Op.ALL_REDUCE, b"[[], 0, 1]", {}),
+    ],
+)
+def test_an_operators_own_arguments_say_root_peer_and_tag_as_ranks_of_the_group(op, given, told):
+    call = CallArguments(GroupKey("pp", (4, 5)))
+    asked = Args(inputs=msgspec.Raw(given))
+    assert addressed(call, int(op), asked) == call._replace(**told)

@@ -49,3 +49,7 @@ def test_leaf_times_of_nested_stretches_add_up_to_the_outermost(sizes, depth):
     leaf = leaf_lengths(np.array(start), np.array(end))
     assert leaf.sum() == end[0]
     assert list(leaf[depth::depth]) == [size + 2 for size in sizes]
+
+
+def test_a_stretch_that_others_fill_has_no_time_of_its_own():
+    assert leaf_lengths(np.array([0, 0, 5]), np.array([9, 5, 9])).tolist() == [0, 5, 4]

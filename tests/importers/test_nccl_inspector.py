@@ -182,3 +182,12 @@ def test_any_content_gives_a_trace_or_a_sentence(tmp_path_factory, changes, cut)
     path.write_bytes(path.read_bytes()[: 1400 - cut])
     with suppress(EvenstepError):
         diagnose(read([path])).to_json()
+
+
+def test_of_a_process_with_several_devices_only_the_largest_communicator_is_placed(tmp_path):
+    both = [record(0, 1), record(1, 1)]
+    both[1]["metadata"]["pid"] = both[0]["metadata"]["pid"]
+    small = {**record(1, 1), "header": {"id": "0xb", "rank": 0, "n_ranks": 1}}
+    small["metadata"]["pid"] = both[0]["metadata"]["pid"]
+    trace = read(write(tmp_path, [*both, small]))
+    assert sorted(trace.of_kind(Kind.COLLECTIVE)["rank"].tolist()) == [0, 1]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers.nsys import database as nsys_database
 from evenstep.importers.nsys import nsys
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.importers.profiled_session import MS, SLOW_MS, Session, read, source, training
@@ -343,3 +344,11 @@ def test_a_public_export_waits_as_an_independent_count_says():
     named = [finding.where.ranks for finding in diagnosis.findings if finding.where.ranks]
     assert named[0][0] == 1  # 10.9 of 13.4 ms are waited for it
     assert diagnosis.summary["steps"] > 1
+
+
+def test_strings_of_a_database_are_held_as_far_as_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys_database, "_MOST_TEXT", 5)
+    with closing(sqlite3.connect(tmp_path / "empty.sqlite")) as made:
+        names = nsys_database.Names(made, {}, "StringIds")
+    assert [names.number(text) for text in ("abc", "defg", "more")] == [1, 2, 0]
+    assert names.listed == ["", "abc", "de"]

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, MissingExtra
+from evenstep.importers import tables
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Phase
 
@@ -180,3 +181,15 @@ def test_a_worker_that_emerges_in_the_middle_is_found_with_when():
     worst = next(one for one in found if one.where.ranks == [6])
     first, last = worst.when.steps[0][0], worst.when.steps[-1][1]
     assert late[0] - 3 <= first <= last <= late[-1] + 3
+
+
+def test_where_parquet_cannot_be_read_its_columns_are_still_recognised(tmp_path, monkeypatch):
+    path = tmp_path / "steps.parquet"
+    duckdb.execute(f"COPY (SELECT repeat('rank', i + 20000) AS text, 1 AS step FROM range(4) t(i))"
+                   f" TO '{path}' (FORMAT parquet, COMPRESSION uncompressed)")  # fmt: skip
+
+    def absent(*_):
+        raise MissingExtra("duckdb", extra="analyze", purpose="reading")
+
+    monkeypatch.setattr(tables, "Connection", absent)
+    assert tables._parquet_names(path, ["step", "text", "seconds"]) == ["step", "text"]

@@ -4,6 +4,7 @@ import json
 import zlib
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,3 +153,8 @@ def test_what_decompresses_without_end_is_refused(path, monkeypatch):
     assert len(bomb) < 20_000
     with pytest.raises(TraceError, match=r"more than 0\.001 GB.*set EVENSTEP_IMPORT_LIMIT_GB"):
         read(path, bomb)
+
+
+def test_what_an_event_does_not_say_of_its_place_is_no_place():
+    said = msgspec.json.decode(b"{}", type=trace_events.Args)
+    assert (said.correlation, said.external, said.device, said.stream) == (-1, -1, -1, -1)

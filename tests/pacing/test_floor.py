@@ -98,3 +98,17 @@ def test_a_floor_is_weighed_anew_only_after_as_many_samples_again() -> None:
     for _ in range(EPOCH):
         floors.at(GROUP, ALL_REDUCE, 1000).see(1_000_000, follows=True)
     assert floor_of(floors, 1000) is not known
+
+
+@pytest.mark.parametrize(
+    ("points", "line"),
+    [
+        ([(1000, 2000)], (0.0, 2.0)),  # one size: all of it is bandwidth …
+        ([(0, 2000)], (2000.0, 0.0)),  # … unless it has no bytes
+        ([(0, 100), (100, 300)], (100.0, 2.0)),
+        ([(100, 300), (300, 100)], (200.0, 0.0)),  # larger is never quicker
+        ([(100, 100), (300, 1000)], (0.0, 2.75)),  # nothing takes less than no time
+    ],
+)
+def test_a_line_has_no_negative_latency_and_no_negative_slope(points, line) -> None:
+    assert fit_line(points) == pytest.approx(line)

@@ -18,7 +18,7 @@ import evenstep
 from evenstep.errors import LayoutError, SpoolError, TraceError
 from evenstep.trace.facts import check
 from evenstep.trace.pack import Extent
-from evenstep.trace.reader import RECORD, read_spool, whole_slots
+from evenstep.trace.reader import RECORD, SUMMARY, coarsened, read_spool, whole_slots
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.spool import Regions, Spool
 from tests.trace.small_run import STEPS, identity, write_rank
@@ -273,3 +273,21 @@ def test_why_a_simulated_spool_ended_is_a_word_and_no_damage():
     check("closed", "simulated")
     with pytest.raises(ValueError, match="closed"):
         check("closed", ["simulated"])
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+def test_summaries_merged_by_neighbours_say_of_each_stretch_what_its_parts_said(most):
+    chance = np.random.default_rng(most)
+    rows = np.zeros(7, SUMMARY)
+    for name in SUMMARY.names:
+        rows[name] = chance.integers(1, 1000, rows[name].shape)
+    merged, each = coarsened(rows, most), -(-len(rows) // most)
+    for part, one in zip(range(0, len(rows), each), merged, strict=True):
+        parts = rows[part : part + each]
+        assert all(one[name] == parts[0][name] for name in ("first_step", "start_ns"))
+        assert all(one[name] == parts[-1][name] for name in ("last_step", "end_ns"))
+        assert one["step_min_ns"] == parts["step_min_ns"].min()
+        assert one["step_max_ns"] == parts["step_max_ns"].max()
+        assert one["level"] == parts["level"].max() + (each > 1)
+        for name in ("count", "step_sum_ns", "phase_ns", "sketch", "wait_ns", "cpu_ns"):
+            assert (one[name] == parts[name].sum(axis=0)).all()

@@ -122,3 +122,14 @@ def test_what_cannot_be_collected_is_refused(tmp_path, monkeypatch, wrong):
     except SystemExit as error:
         code = error.code
     assert code == 2
+
+
+def test_what_a_killed_collector_has_left_goes_and_what_a_living_one_writes_stays(run, tmp_path):
+    target = tmp_path / "into" / "node-0.pack"
+    target.parent.mkdir()
+    left = target.with_name(f".{target.name}.{2**22 + 1}-x")  # no process has such a number
+    living = target.with_name(f".{target.name}.{os.getpid()}-x")
+    for scratch in (left, living):
+        scratch.touch()
+    write_pack(sorted(run.rglob("*.spool")), target)
+    assert sorted(path.name for path in target.parent.iterdir()) == [living.name, target.name]

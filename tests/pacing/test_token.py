@@ -1,0 +1,128 @@
+"""Whose turn it is on a link: told from outside, in nanoseconds of one clock."""
+
+import pytest
+
+from evenstep.pacing import TrialBudget
+from evenstep.pacing.random_trial import BLOCK_STEPS, LEARNING_STEPS
+from evenstep.pacing.token import (
+    FEWEST_EXCHANGES,
+    LOOK_STEPS,
+    MILLION,
+    MOST_WAIT,
+    SHORTEST_BLOCK_NS,
+    Post,
+    Token,
+)
+
+MS = 1_000_000
+NOW = 10**12
+STEP_NS, ALONE_NS = 200 * MS, 60 * MS
+THERE = Post(asked_ns=NOW - 30 * MS, entered_ns=NOW - 20 * MS, alone_ns=50 * MS, step_ns=STEP_NS)
+
+
+@pytest.fixture
+def token():
+    """Of a job that acts: exchanges of 60 ms in steps of 200."""
+    made = Token(TrialBudget(), guarded=False)
+    made.post = Post(alone_ns=ALONE_NS, step_ns=STEP_NS)
+    made._acts = True
+    return made
+
+
+def test_alone_an_exchange_begins_at_once(token):
+    assert token.ask(NOW, [Post(step_ns=STEP_NS)]) == 0
+    assert (token.post.asked_ns, token.post.entered_ns) == (NOW, NOW)
+
+
+@pytest.mark.parametrize(
+    ("other", "waits"),
+    [
+        (THERE, True),
+        (THERE._replace(alone_ns=111 * MS), False),  # 91 ms are left: above 1.5 exchanges of 60
+        (THERE._replace(alone_ns=110 * MS), True),  # 90 ms
+        (THERE._replace(entered_ns=NOW - 199 * MS), True),  # it ought to have left 149 ms ago …
+        (THERE._replace(entered_ns=NOW - 201 * MS), False),  # … and after three exchanges is gone
+        (THERE._replace(entered_ns=0), True),  # it asked before us
+        (THERE._replace(entered_ns=0, asked_ns=NOW + 1), False),
+        (THERE._replace(entered_ns=0, asked_ns=NOW - STEP_NS), False),  # a step ago: it is gone
+        (THERE._replace(entered_ns=0, asked_ns=0), False),  # it computes
+        (THERE._replace(alone_ns=0), False),  # nobody knows how long it takes
+    ],
+)
+def test_who_is_ahead_is_waited_for_while_that_is_worth_it(token, other, waits):
+    assert bool(token.ask(NOW, [other])) is waits
+    assert bool(token.post.entered_ns) is not waits
+
+
+def test_it_is_asked_again_soon_and_nobody_waits_longer_than_the_bound(token):
+    now = NOW
+    while wait := token.ask(now, [THERE._replace(entered_ns=now)]):
+        assert wait <= ALONE_NS // 64
+        now += wait
+    assert now - NOW == token.waited_ns == MOST_WAIT * STEP_NS
+
+
+def test_a_job_that_does_not_act_never_waits(token):
+    token._acts = False
+    assert token.ask(NOW, [THERE]) == 0
+
+
+def test_an_exchange_alone_is_the_quickest_tenth_of_those_there_were(token):
+    lengths = [70, 50, 90, 80, 60, 70, 80, 90]
+    assert len(lengths) == FEWEST_EXCHANGES
+    seen = []
+    for number, length in enumerate(lengths):
+        begin = NOW + number * STEP_NS
+        token.ask(begin, [])
+        token.leave(begin + length * MS)
+        seen.append(token.post.alone_ns)
+    assert seen == [ALONE_NS] * (FEWEST_EXCHANGES - 1) + [50 * MS]
+    token.leave(NOW)  # nobody had entered: nothing to learn
+    assert len(token._exchanges) == FEWEST_EXCHANGES
+    assert (token.post.asked_ns, token.post.entered_ns) == (0, 0)
+
+
+def test_the_first_of_a_link_sets_blocks_of_its_longest_steps(token):
+    token.end_step(1, STEP_NS, NOW, [Post(step_ns=3 * STEP_NS), Post(step_ns=1)])
+    least = BLOCK_STEPS * 3 * STEP_NS
+    assert least <= token.post.block_ns < 2 * least
+    assert token.post.block_ns % SHORTEST_BLOCK_NS == 0
+    assert token._block == NOW // token.post.block_ns
+
+
+def test_the_others_follow_its_orders(token):
+    orders = Post(step_ns=STEP_NS, span=8, scale=2, block_ns=7 * MS)
+    for step in range(2 * LEARNING_STEPS):
+        token.end_step(step, STEP_NS, NOW, [orders], leader=orders)
+        assert (token.post.block_ns, token.trial.leads) == (7 * MS, False)
+        assert (token.post.span > 0) == (step + 1 >= LEARNING_STEPS)
+    assert (token.post.span, token.post.scale) == (8, 2)
+
+
+def test_what_a_neighbour_says_of_a_pair_counts_once_and_not_what_was_before_us(token):
+    told = Post(step_ns=STEP_NS, pairs=3, gain=MILLION // 10, cost=MILLION // 100)
+    for pairs in (3, 3, 4, 4):
+        token._lead(STEP_NS, [told._replace(pairs=pairs)])
+    assert list(token.trial.heard) == [(0.1, 0.01)]
+
+
+@pytest.mark.parametrize(
+    ("met", "alone_ms", "wanted"), [(2, 60, True), (1, 60, False), (2, 1, False)]
+)
+def test_a_trial_is_wanted_where_others_are_met_and_the_exchange_is_no_trifle(
+    token, met, alone_ms, wanted
+):
+    token.post = token.post._replace(alone_ns=alone_ms * MS)
+    for step in range(LOOK_STEPS):
+        token._met += step < met
+        token.end_step(step, STEP_NS, NOW + step * STEP_NS, [])
+    assert token.trial.wanted is wanted
+    assert token._met == 0
+
+
+def test_unguarded_it_acts_once_it_has_looked(token):
+    token._acts = False
+    for step in range(LOOK_STEPS + 1):
+        assert not token._acts
+        token.end_step(step, STEP_NS, NOW, [])
+    assert token._acts
