@@ -89,3 +89,25 @@ def test_a_store_that_cannot_be_cloned_is_said_and_no_loss(background):
     background.connect(gone, 1)
     assert background.work.sharing is None
     assert background.facts["sharing"].startswith("local only")
+
+
+def test_where_nobody_speaks_for_the_node_any_more_each_rank_is_left_to_itself(background):
+    background.connect(FakeStore, 1)
+    background._store.pump = gone
+    background._pump()
+    assert background._store is background._alarm.store is background.work.sharing is None
+    assert background._control.told[-1] == "disconnect"
+    background._pump()  # there is nobody to hear
+
+
+def test_a_node_that_met_again_meanwhile_stays_together(background):
+    background.connect(FakeStore, 1)
+
+    def meets_again():
+        background.connect(FakeStore, 2)
+        gone()
+
+    background._store.pump = meets_again
+    background._pump()
+    assert background.work.sharing is not None
+    assert background._control.told == ["connect", "reconnect"]
