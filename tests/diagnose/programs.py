@@ -106,6 +106,8 @@ class _Run:
             return True
         if do.what in ("wait", "next"):
             return self._wait(rank, len(self.open[rank]) if do.what == "wait" else 1)
+        if do.what == "shift":
+            return self._shift(rank, moves[:, at])
         key = self._key(rank, at, do)
         members = self._members(rank, do)
         entered = self.entered.setdefault(key, {})
@@ -156,6 +158,28 @@ class _Run:
         self.open[rank] = later
         if self.now[rank] > enter and not self.job.device:
             self._phase(rank, Phase.SYNC, enter, self.now[rank], self.now[rank] - enter)
+        return True
+
+    def _shift(self, rank: int, moves: Any) -> bool:
+        after, before = (rank + 1) % self.job.ranks, (rank - 1) % self.job.ranks
+        turn = self.count[rank].get("shift", 0)
+        ways = {"receive": ("message", before, rank, turn), "send": ("message", rank, after, turn)}
+        begun = self.now[rank]
+        for key in ways.values():
+            entered = self.entered.setdefault(key, {})
+            entered.setdefault(rank, begun)
+            if len(entered) == 2:
+                self.over.setdefault(key, max(entered.values()) + 0.5 * MS * moves[key[1]])
+        if any(key not in self.over for key in ways.values()):
+            return False
+        self.count[rank]["shift"] = turn + 1
+        for what, key in ways.items():
+            over, since = self.over[key], self.now[rank]
+            do = Do(what, peer=after if what == "send" else before)
+            self._communication(rank, key, do, begun, over, blocking=False)
+            if over > since:
+                self._phase(rank, Phase.SYNC, since, over, over - since)
+                self.now[rank] = over
         return True
 
     def _sender(self, rank: int, do: Do) -> int:
@@ -369,3 +393,15 @@ def handed_over(**how: Any) -> Job:
         return [*batch * 4, Do("work", 2 * MS, Phase.OPTIMIZER)]
 
     return Job(ranks=2, groups=[("world", (0, 1))], program=program, meets=True, **how)
+
+
+def ring(ranks: int = 6, **how: Any) -> Job:
+    """An all-reduce written with messages: each sends to the next and receives from the one before,
+    twice around, and waits for both each time."""
+
+    def program(rank: int) -> list[Do]:
+        work = [Do("work", 20 * MS), Do("work", 40 * MS, Phase.BACKWARD)]
+        around = [Do("shift")] * (2 * (ranks - 1))
+        return [*work, *around, Do("work", 4 * MS, Phase.OPTIMIZER)]
+
+    return Job(ranks=ranks, groups=[("world", tuple(range(ranks)))], program=program, **how)

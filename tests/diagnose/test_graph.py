@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import times
@@ -14,7 +15,7 @@ from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.spool.layout import Flag, Kind, Phase
-from tests.diagnose.programs import data_parallel, handed_over, pipeline, prefetched, sharded
+from tests.diagnose.programs import data_parallel, handed_over, pipeline, prefetched, ring, sharded
 from tests.diagnose.synthetic import MS, World
 
 JOBS = st.builds(
@@ -118,6 +119,13 @@ def test_work_is_seen_that_ends_before_a_wait_in_the_middle_of_a_stretch():
     mine = np.flatnonzero(found.rows.lane == 1)
     was, now = lengths(found, Change.of_work(mine, found.own_ns[mine] / 1.3))
     assert was - now == pytest.approx(faulty.length_ns - well.length_ns, rel=0.05)
+
+
+def test_in_a_ring_of_messages_the_slow_rank_is_named_and_not_those_it_holds_up():
+    faulty, well = (ring(noise=0.02, slow=slow).run() for slow in ({4: 1.5}, {}))
+    finding = diagnose(faulty.trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [4])
+    assert finding.severity == pytest.approx(1 - well.length_ns / faulty.length_ns, rel=0.05)
 
 
 def test_who_waits_for_what_it_sends_is_held_up_by_a_late_receiver():

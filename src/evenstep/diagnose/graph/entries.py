@@ -302,7 +302,9 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
     held = _held(trace, events) & sending
     asked = _rendezvous(events, number, (enter, leave), sending & both, held)
-    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | held | on_device(events))
+    phases = trace.of_kind(Kind.PHASE)
+    told = np.isin(events["rank"], phases["rank"][phases.op == int(Phase.SYNC)])
+    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | told | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
     part = (sending | asked | ~both, ~sending | meets, sending)
     table = _rows(events, ranks, number, (enter, leave, issued), part)

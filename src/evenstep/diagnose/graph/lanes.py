@@ -274,11 +274,10 @@ def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list
         first = steps_.before(chosen, waits.step[mine] - 1)
         blocked = waits.leave_ns[mine] - waits.enter_ns[mine] >= TELLING_NS
         usual = first + _usual(place[mine], last - first, blocked & (last >= first))
-        known = (
-            (usual >= first)
-            & (usual < entered_by)
-            & (began[np.clip(usual, 0, len(began) - 1)] <= waits.leave_ns[mine])
-        )
+        leave = waits.leave_ns[mine]
+        usually, lastly = (np.clip(at, 0, len(ended) - 1) for at in (usual, last))
+        known = (usual >= first) & (usual < entered_by) & (began[usually] <= leave)
+        known &= (ended[usually] >= leave - BETWEEN_NS) | (ended[lastly] < leave - BETWEEN_NS)
         last = np.where(known, usual, last)
         earlier = _before_in_lane(waits.lane[mine], last)
         found_any[mine] |= last >= firsts[chosen]

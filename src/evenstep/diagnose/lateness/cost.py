@@ -87,7 +87,7 @@ class Costs:
         """Cells relieved where they do more than others: chronic lanes in the places in which they
         usually do, the others where their own work exceeds the others' in that very step; all of
         their work where that explains less than half."""
-        changed = self.graph.own_ns.copy()
+        changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
@@ -97,6 +97,18 @@ class Costs:
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             part.lay(changed, own - _laid(wanted, np.where(explains, weight, own), own))
         return self._own(changed)
+
+    def _by_segment(self, cells_ns: Array) -> Array:
+        """What is asked of cells (steps × lanes), by segment and lane: a step's rows may lie in the
+        segment of a later one, and then that is where the longest of them lies."""
+        rows, home = self.graph.rows, np.indices(cells_ns.shape)[0]
+        if (rows.segment == rows["index"]).all():
+            return cells_ns
+        order = np.argsort(rows.own_ns, kind="stable")
+        home[rows["index"][order], rows.lane[order]] = rows.segment[order]
+        found = np.zeros((len(self.graph.batch_of), cells_ns.shape[1]))
+        np.add.at(found, (home, np.arange(cells_ns.shape[1])), cells_ns)
+        return found
 
     def even(self, base: Change = NONE) -> Change:
         """Every row's own work at the mean of its place, on top of another change; of a lane that
