@@ -211,3 +211,16 @@ def test_half_a_block_holds_a_full_collection_of_the_collectors_own(monkeypatch,
     for _ in range(8):
         action.applies(PLAIN)
     assert action.scale == scale
+
+
+def test_no_more_garbage_is_kept_than_python_keeps_by_itself(monkeypatch):
+    counts = iter(range(1000))
+    monkeypatch.setattr(garbage, "full_collections", lambda: 2 * next(counts))  # one in 32 steps
+    monkeypatch.setattr(garbage, "_collected", lambda: 50 * MS)  # half a step, however rarely
+    action = Garbage()
+    action.applies(PLAIN)
+    action.begin(0)
+    for step in range(1, 1024):
+        action.during(step, last=False)
+    action.end(1024)
+    assert action.every == 32

@@ -9,14 +9,12 @@ is young when acting begins again, which is no pause then. What was frozen is gi
 A collection costs something in any case (all that lives is looked at) and something for each step
 since the last. Only the first is saved by collecting less often, and it is what a second collection
 in a row takes. So the steps between two are doubled while that is more than `SHARE` of the time,
-and no further: what has not been collected takes memory.
-
+up to those between two full collections of Python's own: for so much garbage there is room already.
 Memory counts as taken by this action where it grows faster than the job's own does. How fast that
 is, the stretches without acting show, the middle one of them.
 
-Python collects everything once in so many steps, and collecting by hand puts that off: steps after
-acting are as good as those within, until the next one is due. So half of a block of the trial has
-to be longer than that. There are few lengths, by which ranks that differ a little still agree.
+Collecting by hand puts off Python's own: steps after acting are as good as those within, until the
+next one is due. So half of a block of the trial has to be longer than that.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ import gc
 import os
 import time
 from bisect import insort
+from math import inf
 from pathlib import Path
 
 from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
@@ -33,10 +32,9 @@ from evenstep.pacing.random_trial import BLOCK_STEPS, RARE
 WORTH = 0.003  # of the step, paused
 LONG = 0.05  # ... or one pause of this share of a step
 SHARE = 0.002  # of time: what collections may take that rarer ones would not
-MOST_STEPS = 1024  # between two; a power of two, so that ranks that differ still meet
 LOOK_STEPS = 16
 GROWTH = 0.05  # of resident memory that is not to be exceeded; at half of it N is halved
-SCALES = (4, 6, 8)  # doublings of a block
+SCALES = (4, 6, 8)  # doublings of a block; few, by which ranks that differ a little agree
 YOUNG, OLDEST = 1, 2  # generations of Python's collector
 
 _PAGES = Path("/proc/self/statm")
@@ -50,10 +48,11 @@ class Garbage(Action):
     outlier = RARE
 
     def __init__(self) -> None:
-        self.every = 1  # steps between two collections
+        self.every = 1  # steps between two; a power of two, so that ranks that differ still meet
         self.scale = SCALES[0]  # half a block of which holds a full collection of Python's own
         self._full = full_collections()
         self._seen_steps = 0
+        self._own_steps = inf  # between two full collections of Python's own
         self.note = ""
         self._step_ns = 0
         self._since = 0  # steps since the last collection
@@ -69,7 +68,8 @@ class Garbage(Action):
         self._step_ns = facts.step_ns
         self._seen_steps += FACTS_STEPS
         full = full_collections() - self._full
-        held = [each for each in SCALES if full * (BLOCK_STEPS << each >> 1) >= self._seen_steps]
+        self._own_steps = self._seen_steps / full if full else inf
+        held = [each for each in SCALES if (BLOCK_STEPS << each >> 1) >= self._own_steps]
         self.scale = min(held, default=SCALES[-1])
         if facts.world < 2 or not gc.isenabled():
             return ""
@@ -113,7 +113,7 @@ class Garbage(Action):
     def _collect(self) -> None:
         """Collect; less often from now on where that would save enough."""
         took_ns, steps, self._since = _collected(), self._since, 0
-        if self._halved or steps != self.every or self.every >= MOST_STEPS:
+        if self._halved or steps != self.every or 2 * self.every > self._own_steps:
             return  # or the first of a stretch, or its last
         worth_ns = SHARE * self._step_ns * steps
         if took_ns > worth_ns and _collected() > worth_ns:
