@@ -111,3 +111,12 @@ def test_a_node_that_met_again_meanwhile_stays_together(background):
     background._pump()
     assert background.work.sharing is not None
     assert background._control.told == ["connect", "reconnect"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_steps_are_worked_through_here_unless_each_is_at_its_end(background, monkeypatch, at_once):
+    given_up = []
+    monkeypatch.setattr(background, "_give_up", given_up.append)
+    background.work.at_once, background.work.through = at_once, gone
+    background._work_through()
+    assert [type(error) for error in given_up] == ([] if at_once else [ConnectionError])

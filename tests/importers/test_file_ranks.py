@@ -48,3 +48,7 @@ def test_paths_are_sorted_as_people_number_them():
 )
 def test_a_folder_for_each_rank_is_told_from_a_folder_for_each_run(names, expected):
     assert in_rank_folders([Path(name) for name in names]) == expected
+
+
+def test_digits_without_end_are_compared_as_far_as_a_number_goes():
+    assert natural(Path("r" + "9" * 4500)) == ["r", 10**18 - 1, ""]

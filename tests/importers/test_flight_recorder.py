@@ -13,6 +13,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.content import SourceFile
 from evenstep.importers.flight_recorder import flight_recorder
+from evenstep.importers.flight_recorder.dump import _reached
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op
 from tests.importers.recorded_ring import (
     MS,
@@ -443,3 +444,20 @@ def test_json_that_is_cut_names_the_byte(tmp_path, both):
 def test_an_empty_list_of_files_is_a_sentence():
     with pytest.raises(TraceError, match="nothing to read"):
         read([])
+
+
+@pytest.mark.parametrize(
+    ("said", "reached"),
+    [
+        (7, {"0": 7}),
+        ("7", {"0": 7}),
+        ("-1", {"0": -1}),
+        ("9" * 4500, {"0": 10**20 - 1}),
+        ("7 or so", {}),
+        (True, {}),
+        (None, {}),
+    ],
+)
+def test_the_last_call_of_a_group_is_a_number_or_not_known(said, reached):
+    assert _reached({"0": {"last_enqueued_collective": said}}, []) == reached
+    assert _reached([said], []) == {}

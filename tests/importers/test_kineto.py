@@ -358,3 +358,22 @@ def test_an_operators_own_arguments_say_root_peer_and_tag_as_ranks_of_the_group(
     call = CallArguments(GroupKey("pp", (4, 5)))
     asked = Args(inputs=msgspec.Raw(given))
     assert addressed(call, int(op), asked) == call._replace(**told)
+
+
+def test_groups_that_are_assumed_are_told_of_where_there_are_several_ranks(opened):
+    def unnamed(rank):
+        profile = Profile(rank, 2)
+        for number in range(3):
+            profile.step(number, 1000 * number, 900)
+            profile.collective(1000 * number + 100, 1000 * number + 200, 300)
+        for event in profile.events:
+            for name in ("Process Group Name", "Process Group Ranks", "Process Group Description"):
+                event.get("args", {}).pop(name, None)
+        return profile
+
+    assumed = "do not say which group"
+    alone, both = opened(unnamed(0)), opened(unnamed(0), unnamed(1))
+    assert [any(assumed in text for text in trace.limits) for trace in (alone, both)] == [
+        False,
+        True,
+    ]

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from evenstep.importers.draft import FIRST_NS
+from evenstep.importers.kineto.device import _lookup
 from evenstep.importers.kineto.names import phase
+from evenstep.importers.kineto.steps import Steps
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.importers.profiles import Profile, two_steps
@@ -117,3 +119,16 @@ def test_a_forward_nobody_marked_is_what_lies_before_the_backward(opened):
 )  # fmt: skip
 def test_annotations_mark_phases_by_their_usual_names(name, expected):
     assert phase(name) is expected
+
+
+@pytest.mark.parametrize(("first", "before", "after"), [(3, 2, 5), (0, 3, 2)])
+def test_a_time_in_no_step_has_a_number_that_no_step_has(first, before, after):
+    steps = Steps(np.array([first, first + 1]), np.array([10, 20]), np.array([20, 30]), 1)
+    at = steps.at(np.array([9, 10, 19, 20, 30, 31]))
+    assert at.tolist() == [before, first, first, first + 1, first + 1, after]
+
+
+def test_keys_find_their_last_row_and_no_key_finds_none():
+    found = _lookup(np.array([3, 0, 3]), np.array([0, 3, 5, -1]))
+    assert found.tolist() == [1, 2, -1, -1]
+    assert _lookup(np.array([], int), np.array([0, 1])).tolist() == [-1, -1]

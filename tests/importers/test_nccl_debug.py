@@ -156,3 +156,10 @@ def test_a_log_cut_anywhere_gives_facts_or_a_sentence(tmp_path_factory, length):
     path.write_text(LOG[:length])
     with suppress(EvenstepError):
         assert read(path)["nccl"]["warnings"] is not None
+
+
+def test_no_tree_is_heard_of_beyond_the_most_channels_and_ranks():
+    log = nccl_debug._Log()
+    for channel, rank in ((0, 1), (nccl_debug.MOST_CHANNELS, 1), (1, nccl_debug.MOST_RANKS)):
+        nccl_debug._tree(log, ("host", 1), ("", str(channel), str(rank), "3"))
+    assert log.trees == {0: {1: 3}}

@@ -220,3 +220,12 @@ def test_a_limit_that_is_no_number_of_gigabytes_is_refused_by_name(text, tmp_pat
     (tmp_path / "file.json").write_text("{}")
     with pytest.raises(ConfigError, match="EVENSTEP_IMPORT_LIMIT_GB must be a number of gigabytes"):
         opening.load(tmp_path / "file.json")
+
+
+def test_of_an_archive_with_a_folder_for_each_rank_all_are_read(tmp_path):
+    path = tmp_path / "traces.tar"
+    with tarfile.open(path, "w") as archive:
+        for rank in range(2):
+            profile = two_steps(rank).write(tmp_path / f"{rank}.json")
+            archive.add(profile, f"rank{rank}/trace.json")
+    assert sorted(open_trace([path]).ranks) == [0, 1]

@@ -12,7 +12,9 @@ from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile
+from evenstep.importers.operations.operation_records import _worker_at
 from evenstep.importers.operations.operation_tables import FORMAT
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import matched
 
@@ -277,3 +279,14 @@ def test_the_world_is_what_the_description_says(tmp_path):
     (tmp_path / "meta-X.yaml").write_text("world_size: 16\ntp_size: 16\n")
     trace = opened(path)
     assert (trace.world, trace.run["world"]) == (16, 16)
+
+
+def test_nothing_is_nested_in_a_phase_and_a_worker_that_is_not_there_is_nobody(written):
+    trace = opened(written(lines(Pipeline(dp=1, pp=2, steps=1))))
+    phases = trace.of_kind(Kind.PHASE)
+    assert (phases.group_seq.astype(np.int64) == phases.exit_ns - phases.enter_ns).all()
+    table = Columns(
+        {"dp_rank": np.array([0, 1]), "stage": np.array([0, 2]), "rank": np.array([4, 5])}
+    )
+    found = _worker_at(table, np.array([0, 1, 0, 1]), np.array([0, 2, 2, 0]))
+    assert found.tolist() == [4, 5, -1, -1]

@@ -92,3 +92,9 @@ def test_a_device_computes_while_nothing_moves(trace):
     spans = trace.of_kind(Kind.SPAN)
     assert set((spans.exit_ns - spans.enter_ns).tolist()) == {500 * US}
     assert len(spans) == DEVICES * STEPS
+
+
+def test_a_time_is_of_the_step_that_began_last_and_before_the_first_of_none():
+    file = xplane.PlaneFile.__new__(xplane.PlaneFile)
+    file.steps = {5: (20, 30), 3: (10, 20)}
+    assert file.step_at([9, 10, 19, 20, 99]).tolist() == [0, 3, 3, 5, 5]

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.agent.actions import board as board_module
 from evenstep.agent.actions.board import LEASE_STEPS, SHORTEST_LEASE_NS, SIZE, SLOTS, LinkBoard
+from evenstep.agent.actions.link import Turn
 from evenstep.errors import EvenstepError
-from evenstep.pacing.token import Post
+from evenstep.pacing import TrialBudget
+from evenstep.pacing.token import MOST_WAIT, Post, Token
 
 POSTS = st.builds(Post, *[st.integers(0, 2**62) for _ in Post._fields])
 NOW = 10**15
@@ -101,9 +104,6 @@ time.sleep(60)
 
 
 def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path):
-    from evenstep.pacing.account import TrialBudget
-    from evenstep.pacing.token import MOST_WAIT, Token
-
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"held\n"
     holder.send_signal(signal.SIGKILL)
@@ -121,3 +121,17 @@ def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path)
         time.sleep(0.1)
     assert max(waits) <= MOST_WAIT * 200_000_000
     assert waits[-1] == 0  # it is seen to be gone
+
+
+def test_who_leaves_the_link_says_so_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(board_module, "FOLDER", tmp_path)
+    turn = Turn("link", "team", Token(TrialBudget()), None, print)
+    turn.token.post = Post(alone_ns=5, step_ns=100)
+    asked = time.monotonic_ns()
+    turn.ask(asked)
+    beside = LinkBoard(board_module.board_path("team-link"))
+    entered = [post.entered_ns for _, post in beside.posts(asked)]
+    turn.leave(asked + 7)
+    assert entered == [asked]
+    assert [(post.asked_ns, post.entered_ns) for _, post in beside.posts(asked + 7)] == [(0, 0)]
+    assert turn.asked_ns == 0
