@@ -218,9 +218,9 @@ typedef struct {
     Point **points, **point_dirty; /* by number; trains whose links somebody came to or left */
     i32 *spare, spare_count, point_room, point_dirty_count, point_dirty_room;
     /* work space of the solver */
-    i32 *member, member_room, *mark, stamp, *seen, *touched, *head, *next, *unfrozen;
-    double *rest, *rate, *level, *top;
-    i32 *stop, *level_heap;
+    i32 *member, *mark, stamp, *seen, *touched, *head, *next, *on, *unfrozen;
+    double *left, *rest, *rate, *level, *top;
+    i32 *own, *stop, *level_heap;
     /* and of recurrences */
     double *here, *there, *sum;
     double *scratch;
@@ -298,7 +298,8 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->queue = some(w->ranks, sizeof(i32));
     w->dirty = some(links, sizeof(i32)), w->mark = some(links, sizeof(i32));
     w->touched = some(links, sizeof(i32)), w->head = some(links, sizeof(i32));
-    w->unfrozen = some(links, sizeof(i32)), w->rest = some(links, sizeof(double));
+    w->on = some(links, sizeof(i32)), w->unfrozen = some(links, sizeof(i32));
+    w->left = some(links, sizeof(double)), w->rest = some(links, sizeof(double));
     w->level = some(links, sizeof(double)), w->top = some(links, sizeof(double));
     w->level_heap = some(links, sizeof(i32));
     return w;
@@ -593,80 +594,100 @@ static void level_down(World *w, i32 *heap, i32 count, i32 place) {
     heap[place] = item;
 }
 
-/* The links of the members, what the others leave of them, and who is on each. */
-static i32 gather(World *w, i32 count) {
-    i32 touched = 0, cell = 0;
-    i32 stamp = w->stamp;
-    for (i32 i = 0; i < count; i++) {
-        i32 a = w->member[i];
-        Active *x = &w->active[a];
-        w->rate[i] = -1;
-        for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++, cell++) {
-            i32 l = x->stage->link[h];
-            if (w->mark[l] != stamp) {
-                w->mark[l] = stamp, w->touched[touched++] = l;
-                w->rest[l] = available(w, l) - w->link[l].load;
-                w->unfrozen[l] = 0, w->head[l] = -1, w->top[l] = 0;
+/* The links of the members from `from` on, what the others leave of them, and who is on each. */
+static i32 gather(World *w, i32 from, i32 count, i32 touched) {
+    for (i32 i = from; i < count; i++) {
+        const Active *x = &w->active[w->member[i]];
+        i64 first = x->stage->route[x->message], last = x->stage->route[x->message + 1];
+        for (i64 h = first; h < last; h++) {
+            i32 l = x->stage->link[h], cell = i * w->hops + (i32)(h - first);
+            if (w->mark[l] != w->stamp) {
+                w->mark[l] = w->stamp, w->touched[touched++] = l;
+                w->left[l] = available(w, l) - w->link[l].load;
+                w->on[l] = 0, w->head[l] = -1;
             }
-            w->rest[l] += x->rate;
-            w->unfrozen[l]++;
-            w->next[i * w->hops + (i32)(h - x->stage->route[x->message])] = w->head[l];
-            w->head[l] = i * w->hops + (i32)(h - x->stage->route[x->message]);
+            w->left[l] += x->rate, w->on[l]++;
+            w->next[cell] = w->head[l], w->head[l] = cell;
         }
     }
     return touched;
 }
 
-/* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what the others leave. */
-static void fill(World *w, i32 touched) {
-    i32 *heap = w->level_heap, count = touched;
-    for (i32 i = 0; i < touched; i++) {
-        i32 l = heap[i] = w->touched[i];
-        w->level[l] = larger(w->rest[l], 0) / w->unfrozen[l];
+static void freeze(World *w, i32 i, double level, i32 stop) {
+    const Active *x = &w->active[w->member[i]];
+    w->rate[i] = level, w->stop[i] = stop;
+    for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
+        i32 l = x->stage->link[h];
+        w->rest[l] -= level, w->unfrozen[l]--;
+        if (level > w->top[l]) w->top[l] = level;
     }
-    for (i32 i = count / 2; i-- > 0;) level_down(w, heap, count, i);
-    while (count) {
+}
+
+/* The link with the least for a member that has it to itself; -1 where there is none. */
+static i32 narrowest(const World *w, i32 i) {
+    const Active *x = &w->active[w->member[i]];
+    i32 found = -1;
+    for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
+        i32 l = x->stage->link[h];
+        if (w->on[l] == 1 && (found < 0 || w->left[l] < w->left[found])) found = l;
+    }
+    return found;
+}
+
+/* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what the others leave. Only links that
+   members share are ordered: one that stops a single member is looked at when its turn comes. */
+static void fill(World *w, i32 count, i32 touched) {
+    i32 *heap = w->level_heap, shared = 0;
+    for (i32 t = 0; t < touched; t++) {
+        i32 l = w->touched[t];
+        w->rest[l] = w->left[l], w->unfrozen[l] = w->on[l], w->top[l] = 0;
+        if (w->on[l] == 1) continue;
+        w->level[l] = larger(w->rest[l], 0) / w->unfrozen[l];
+        heap[shared++] = l;
+    }
+    for (i32 i = 0; i < count; i++) w->rate[i] = -1, w->own[i] = narrowest(w, i);
+    for (i32 i = shared / 2; i-- > 0;) level_down(w, heap, shared, i);
+    while (shared) {
         i32 l = heap[0];
         if (!w->unfrozen[l]) {
-            heap[0] = heap[--count];
-            if (count) level_down(w, heap, count, 0);
+            heap[0] = heap[--shared];
+            if (shared) level_down(w, heap, shared, 0);
             continue;
         }
         double level = larger(w->rest[l], 0) / w->unfrozen[l];
         if (level > w->level[l]) { /* what was frozen since has left more to each */
             w->level[l] = level;
-            level_down(w, heap, count, 0);
+            level_down(w, heap, shared, 0);
             if (heap[0] != l) continue;
         }
+        int stopped = 0; /* before, by a link of their own */
         for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
-            i32 i = cell / w->hops;
-            if (w->rate[i] >= 0) continue;
-            w->rate[i] = level, w->stop[i] = l;
-            Active *x = &w->active[w->member[i]];
-            for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
-                i32 other = x->stage->link[h];
-                w->rest[other] -= level, w->unfrozen[other]--;
-                if (level > w->top[other]) w->top[other] = level;
-            }
+            i32 i = cell / w->hops, own = w->own[i];
+            if (w->rate[i] >= 0 || own < 0 || w->left[own] >= level) continue;
+            freeze(w, i, larger(w->left[own], 0), own);
+            stopped = 1;
         }
+        for (i32 cell = w->head[l]; cell >= 0 && !stopped; cell = w->next[cell])
+            if (w->rate[cell / w->hops] < 0) freeze(w, cell / w->hops, level, l);
     }
+    for (i32 i = 0; i < count; i++)
+        if (w->rate[i] < 0) freeze(w, i, larger(w->left[w->own[i]], 0), w->own[i]);
 }
 
 /* Takes in those whose bottleneck is none any more; returns how many members there are then. */
 static i32 widen(World *w, i32 touched, i32 count) {
-    i32 before = count;
     for (i32 t = 0; t < touched; t++) {
-        i32 l = w->touched[t], mine = 0;
+        i32 l = w->touched[t];
         Link *link = &w->link[l];
+        if (w->on[l] == link->count) continue;
         double level = -1;
         i32 stopped = link->stopped;
         for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
             i32 i = cell / w->hops;
-            mine++;
             if (w->stop[i] == l) level = w->rate[i];
             stopped -= w->active[w->member[i]].bottleneck == l;
         }
-        if (mine == link->count || (level < 0 && !stopped)) continue;
+        if (level < 0 && !stopped) continue;
         double whole = available(w, l);
         int full = w->rest[l] <= EQUAL * whole;
         for (i32 k = 0; k < link->count; k++) {
@@ -678,7 +699,7 @@ static i32 widen(World *w, i32 touched, i32 count) {
                 include(w, &count, a);
         }
     }
-    return before == count ? -1 : count;
+    return count;
 }
 
 static void set_rate(World *w, i32 a, double rate) {
@@ -751,18 +772,11 @@ static void share(World *w) {
         link->dirty = link->all = 0;
     }
     w->fresh_count = w->dirty_count = 0;
-    if (!count) return;
-    for (;;) {
-        i32 touched = gather(w, count);
-        fill(w, touched);
-        i32 wider = widen(w, touched, count);
-        if (wider < 0) {
-            settle(w, count, touched);
-            return;
-        }
-        count = wider;
-        /* links are gathered anew, members keep their mark */
-        for (i32 t = 0; t < touched; t++) w->mark[w->touched[t]] = 0;
+    for (i32 known = 0, touched = 0; count > known;) {
+        touched = gather(w, known, count, touched);
+        fill(w, count, touched);
+        known = count, count = widen(w, touched, count);
+        if (count == known) settle(w, count, touched);
     }
 }
 
@@ -777,7 +791,7 @@ static void make_room(World *w) {
     w->seen = more(w->seen, room, sizeof(i32));
     w->member = more(w->member, room, sizeof(i32));
     w->rate = more(w->rate, room, sizeof(double));
-    w->stop = more(w->stop, room, sizeof(i32));
+    w->own = more(w->own, room, sizeof(i32)), w->stop = more(w->stop, room, sizeof(i32));
     w->next = more(w->next, (i64)room * w->hops, sizeof(i32));
     w->fresh = more(w->fresh, room, sizeof(i32));
     memset(w->seen + old, 0, (size_t)(room - old) * sizeof(i32));
@@ -2198,7 +2212,7 @@ void world_free(World *w) {
     void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
         w->until, w->met, w->ready, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
         w->heap, w->timed, w->due, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
-        w->head, w->next, w->unfrozen, w->rest, w->rate, w->level, w->top, w->stop, w->level_heap,
+        w->head, w->next, w->on, w->unfrozen, w->left, w->rest, w->rate, w->own, w->level, w->top, w->stop, w->level_heap,
         w->here, w->there, w->sum, w->deque, w->points, w->point_dirty, w->spare, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     free(w);
