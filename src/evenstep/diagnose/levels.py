@@ -7,6 +7,7 @@ MINOR = 0.1  # of the largest, or of all: less of it has no name beside it
 SIGMAS = 5.0  # standard deviations at which a single value stands out of noise
 ERRORS = 4.0  # standard errors at which a mean or a median does
 CLEARLY = 3.0  # of either, at which two levels differ
+UNDISTURBED = 0.25  # quantile of transfers that a pause of the collector does not reach
 CHANGED = 1.25  # ratio of two levels that is worth a word
 FEW_STEPS = 30  # with fewer, shares and intervals are rough
 FEWEST = 4  # values, to have a level and a spread

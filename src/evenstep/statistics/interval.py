@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import sqrt
-from statistics import stdev
+from statistics import NormalDist, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+z = NormalDist().inv_cdf  # standard deviations below which a share of a normal distribution lies
+MAD_SIGMA = 1 / z(0.75)  # standard deviation over median absolute deviation
 RESAMPLES = 200
 BLOCK_STEPS = 8
 SEED = 20_400  # any: the same trace must give the same interval
@@ -92,7 +94,7 @@ def share_of(lost_ns: Array, step_ns: Array) -> Estimate:
 def _of_few(lost_ns: Array, step_ns: Array, value: float) -> float:
     """Half the interval of a share of few steps: neighbours that agree may all be one exception."""
     scatter = float(np.sqrt(((lost_ns - value * step_ns) ** 2).sum())) / float(step_ns.sum())
-    return max(1.96 * scatter, value) * float(np.sqrt(BLOCK_STEPS / len(step_ns)))
+    return max(z(0.975) * scatter, value) * float(np.sqrt(BLOCK_STEPS / len(step_ns)))
 
 
 def student(freedom: float, level: float = 0.975) -> float:

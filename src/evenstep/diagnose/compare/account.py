@@ -21,13 +21,12 @@ from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import compute_ns, time_shares
 from evenstep.diagnose.measure.transfer import floors
 from evenstep.diagnose.sizes.workload import bytes_per_rank, script
-from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, student
+from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, student, z
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-_Z = 1.959964  # z(.975)
 SHARES = ("compute", "exposed_communication", "wait", "input", "other")
 PARTS = ("compute", "floor", "contention", "transfer", "wait", "locality", "input", "other")
 #: Whether more of it is good (+1) or bad (-1), and its unit; None stands for the throughput's.
@@ -80,7 +79,7 @@ class Account:
         """
         block = block_steps(self.steps)
         blocks = max(self.steps // block, 2)
-        few = student(blocks - 1) / _Z * sqrt(blocks / (blocks - 1))
+        few = student(blocks - 1) / z(0.975) * sqrt(blocks / (blocks - 1))
         return few / sqrt(seen_variance(memory(self.step_ns), block))
 
 

@@ -19,8 +19,7 @@ from evenstep.diagnose.measure.grid import StepGrid
 
 Array = npt.NDArray[Any]
 
-WINDOWS = 8
-FEWEST_STEPS = 8  # of a window
+WINDOWS = 8  # of a run at most, and steps of a window at least
 
 
 class Blame(NamedTuple):
@@ -50,7 +49,7 @@ class Blame(NamedTuple):
     @property
     def windows(self) -> list[tuple[int, int]]:
         """Rows of up to eight windows of equal length, as half-open ranges."""
-        number = max(min(WINDOWS, self.shape[0] // FEWEST_STEPS), 1)
+        number = max(min(WINDOWS, self.shape[0] // WINDOWS), 1)
         edges = np.linspace(0, self.shape[0], number + 1).astype(int)
         return [(int(first), int(last)) for first, last in pairwise(edges)]
 

@@ -13,12 +13,11 @@ from evenstep.diagnose.graph.peers import Alike, alike
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import Graph, mixed, quantiles, summed
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import ERRORS, MOST
+from evenstep.diagnose.levels import ERRORS, MOST, UNDISTURBED
 
 Array = npt.NDArray[Any]
 
 NONE = Change.none()
-USUAL = 0.25  # quantile of a kind's transfers that a pause does not reach
 
 
 class Costs:
@@ -68,7 +67,7 @@ class Costs:
         table = self.graph.operations
         kind = mixed([table.queue, table.op, table.size_bytes])
         kind = np.unique(kind, return_inverse=True)[1].reshape(-1)
-        usual = quantiles(table.took_ns, kind, USUAL, int(kind.max(initial=-1)) + 1)
+        usual = quantiles(table.took_ns, kind, UNDISTURBED, int(kind.max(initial=-1)) + 1)
         return Change.of_transfers(mine, np.minimum(table.took_ns, usual[kind])[mine])
 
     def relieved(self, cause: int, late_ns: Array, chronic: Array) -> Change:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from evenstep.diagnose.lateness.blame import by_node, drift
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.thresholds import MAD_SIGMA
 from evenstep.diagnose.levels import CLEARLY, SMALLEST_SHARE
+from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]

@@ -10,25 +10,22 @@ import numpy.typing as npt
 from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS
-from evenstep.statistics.interval import student
+from evenstep.statistics.interval import MAD_SIGMA, student, z
 
 Array = npt.NDArray[Any]
 
 CHRONIC_SHARE = 0.02  # of a step: less persistent excess is left to chance
 CHRONIC_STEPS = 0.6  # of the steps at least show a chronic rank's excess
 BY_CHANCE = 0.05  # of jobs whose ranks are alike have one that stands out
-QUANTILE_SIGMA = 0.97  # (q25 - q05) of a normal distribution, in standard deviations
-QUARTILE_SIGMA = 0.6745  # (q75 - q50) likewise
 SKEWED = 1.5  # times as wide above the median as below: noise with a long tail
 OCTAVE = 2.0
-MAD_SIGMA = 1.4826  # standard deviation over median absolute deviation, normal distribution
 NEAR_STEPS = 16  # what is usual for a rank is that of so many steps
 
 
 def noise_of(work: Array) -> float:
     """Spread of undisturbed work: from the lower quarter, where delays do not reach."""
     low, quarter = np.quantile(work, [0.05, 0.25], axis=0)
-    return float(np.median((quarter - low) / QUANTILE_SIGMA))
+    return float(np.median((quarter - low) / (z(0.25) - z(0.05))))
 
 
 def event_of(excess: Array, step_ns: float, noise_ns: float) -> float:
@@ -41,7 +38,7 @@ def event_of(excess: Array, step_ns: float, noise_ns: float) -> float:
     if not excess.size or apart(excess, event):
         return event
     half, upper = np.quantile(excess, [0.5, 0.75], axis=0)
-    spread = float(np.median(upper - half)) / QUARTILE_SIGMA
+    spread = float(np.median(upper - half)) / z(0.75)
     event = max(event, SIGMAS * spread)
     if spread > SKEWED * noise_of(excess):
         while not apart(excess, event):

@@ -28,7 +28,6 @@ from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 SEPARATOR = " < "
-STACKS_OF_A_RANK = 3
 
 
 class Looks(NamedTuple):
@@ -102,7 +101,7 @@ def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStac
             for place in looks[rank].places
         }
         worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-excess[p], p))
-        for place in worst[:STACKS_OF_A_RANK]:
+        for place in worst[: levels.SEVERAL]:
             share, seen = looks[rank].share(place), looks[rank].places[place]
             text = max(sorted(seen), key=lambda each: seen[each])
             if share >= levels.MINOR:
@@ -230,11 +229,11 @@ def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) 
 # -- whether it ran at all -------------------------------------------------------------------------
 
 STOOD_STILL = 0.8  # of its longest step a rank's sampler, a thread of its own, took no sample
-ROUNDS = 3  # of sampling, and as many seconds, in which it is silent at least
 
 
 def with_stop(trace: Trace, finding: Finding) -> Finding:
-    """A delay of one rank said as a stop of its process, where its sampler stood still as well."""
+    """A delay of one rank said as a stop of its process, where its sampler stood still as well: for
+    three rounds of sampling, and as many seconds."""
     ranks, steps = finding.where.ranks, trace.of_kind(Kind.STEP)
     if finding.mode != "straggler" or len(ranks) != 1:
         return finding
@@ -251,7 +250,9 @@ def with_stop(trace: Trace, finding: Finding) -> Finding:
     inside = np.clip(times[ranks[0]], *edges)
     stood_ns = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
     whole = STOOD_STILL * (edges[1] - edges[0])
-    if stood_ns < max(whole, ROUNDS * float(np.median(usual_ns)), ROUNDS * SILENT_NS):
+    if stood_ns < max(
+        whole, levels.SEVERAL * float(np.median(usual_ns)), levels.SEVERAL * SILENT_NS
+    ):
         return finding
     numbers = {"those": ranks, "stood": edges[1] - edges[0]}
     action, cost, _ = TEXTS["straggler"]["stopped"]["find"]

@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import Projection, When
-from evenstep.diagnose.levels import MOST
+from evenstep.diagnose.levels import MOST, SEVERAL
 from evenstep.statistics.interval import Share
 
 Array = npt.NDArray[Any]
 
 DOMINANT = 0.8  # of the cells: from here on it is one rank's matter
-RUN_LENGTH = 3.0  # steps in a row, on average: from here on it comes in bursts
 FEWEST_STEPS = 5  # steps, below which nothing can be said to recur
 RANGES = 20  # listed at most
 
@@ -30,7 +29,7 @@ def pattern_of(late: Array) -> str | None:
     """Pattern of a (steps, ranks) mask; None where nothing is late, or there are too few steps.
 
     chronic: the same ranks in most steps; rotating: most steps, but another rank each time;
-    bursty: stretches of steps; transient: single steps.
+    bursty: stretches of steps (three in a row, on average); transient: single steps.
     """
     per_rank = late.sum(axis=0)
     any_late = np.asarray(late.any(axis=1))
@@ -44,7 +43,7 @@ def pattern_of(late: Array) -> str | None:
         return "chronic"
     if share >= MOST and per_rank.max() < DOMINANT * per_rank.sum():
         return "rotating"
-    return "bursty" if _mean_run(any_late) >= RUN_LENGTH else "transient"
+    return "bursty" if _mean_run(any_late) >= SEVERAL else "transient"
 
 
 def _mean_run(flags: Array) -> float:

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
+from evenstep.diagnose.levels import UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
@@ -23,9 +25,7 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 ENOUGH = 20  # collectives of one kind, from which its quiet level and its noise are known
-USUAL = 0.25  # quantile that a pause of the collector does not reach
 LOW, LOWER = 0.10, 0.02  # quantiles of what a fifth of the collectives, undisturbed, would show
-LOW_SIGMAS, BETWEEN_SIGMAS = 1.2816, 0.7722  # z(.9) and z(.98) - z(.9), normal distribution
 
 
 class Transfers(NamedTuple):
@@ -94,7 +94,7 @@ def _undisturbed(rows: Columns, grid: StepGrid) -> Array:
     transfer = rows.transfer_ns
     if not paused.any():
         return np.asarray(transfer)
-    usual = _by_kind(rows, USUAL)
+    usual = _by_kind(rows, UNDISTURBED)
     return np.asarray(np.where(paused, np.minimum(transfer, usual[rows.kind]), transfer))
 
 
@@ -111,8 +111,8 @@ def _kinds(rows: Columns) -> Columns:
     heads = rows.select(np.unique(rows.kind, return_index=True)[1])
     count = np.bincount(rows.kind)
     floor, lower = _by_kind(rows, LOW), _by_kind(rows, LOWER)
-    noise = np.where(count >= ENOUGH, (floor - lower) / BETWEEN_SIGMAS, np.nan)
-    quiet = floor + LOW_SIGMAS * np.nan_to_num(noise)
+    noise = np.where(count >= ENOUGH, (floor - lower) / (z(LOW) - z(LOWER)), np.nan)
+    quiet = floor - z(LOW) * np.nan_to_num(noise)
     table = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
     added = {"count": count, "floor_ns": floor, "quiet_ns": quiet, "noise_ns": noise}
     return Columns({**table, **added})

@@ -18,13 +18,13 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, MAD_SIGMA, above_others
+from evenstep.diagnose.lateness.thresholds import CHRONIC_STEPS, above_others
 from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import throughout
 from evenstep.diagnose.operations.operations import OperationJob, balanced, on_steps, replayed
 from evenstep.diagnose.sentences import found
-from evenstep.statistics.interval import Share
+from evenstep.statistics.interval import MAD_SIGMA, Share
 from evenstep.trace.operations import COMPUTES
 from evenstep.trace.spool.layout import Phase
 

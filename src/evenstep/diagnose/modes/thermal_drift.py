@@ -12,12 +12,12 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.lateness.thresholds import MAD_SIGMA, above_others
+from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import ERRORS
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.sentences import found, say
-from evenstep.statistics.interval import Share
+from evenstep.statistics.interval import MAD_SIGMA, Share
 from evenstep.statistics.trend import Trend, isotonic, thinned, trend
 from evenstep.trace.spool.layout import Phase
 

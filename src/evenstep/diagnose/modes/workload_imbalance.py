@@ -27,13 +27,13 @@ from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, throughout
 from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay, workers_by_replay
 from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
 from evenstep.diagnose.sentences import found
+from evenstep.statistics.interval import z
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, Role
 from evenstep.trace.spool.layout import Phase
 
 TOGETHER = 0.9  # correlation of forward and backward (Lin et al.)
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
-QUARTILES = 1.349  # (q75 - q25) of a normal distribution, in standard deviations
 
 
 def find(case: Case) -> list[Finding]:
@@ -183,7 +183,7 @@ def _forward_and_backward(case: Case) -> Varied | None:
         return None
     forward, backward = _relative(phases[0]), _relative(phases[1])
     spent = (forward + backward) / 2
-    deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / QUARTILES
+    deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
     if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MOST:
         return Varied(spent, 0.0, deviation)
     return Varied(spent, _rank_correlation(forward, backward), deviation)

@@ -20,7 +20,7 @@ from scipy.special import ndtr
 from evenstep.diagnose.levels import MINOR, SIGMAS
 from evenstep.diagnose.sizes.components import Growth, Segments
 from evenstep.statistics import tails
-from evenstep.statistics.interval import BLOCK_STEPS, Estimate, blocks
+from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, Estimate, blocks
 from evenstep.statistics.tails import TabulatedNoise
 
 Array = npt.NDArray[Any]
@@ -235,7 +235,7 @@ def _locations(usual: Array, ranks: int, random: np.random.Generator | None) -> 
         chosen = np.sort(usual)[kept] if random is None else random.choice(usual, ranks, False)
         return np.asarray(chosen)
     middle = float(np.median(usual))
-    sd = 1.4826 * float(np.median(np.abs(usual - middle)))
+    sd = MAD_SIGMA * float(np.median(np.abs(usual - middle)))
     like = usual[np.abs(usual - middle) <= SIGMAS * sd]
     added = ranks - len(usual)
     if random is not None:
