@@ -12,5 +12,6 @@ CHANGED = 1.25  # ratio of two levels that is worth a word
 FEW_STEPS = 30  # with fewer, shares and intervals are rough
 FEWEST = 4  # values, to have a level and a spread
 SEVERAL = 3  # of whom one can be unlike the others
+ASKED = 16  # ranks of each of which a replay tells what it costs alone
 LISTED = 8  # entries of a list that people read
 ROUND_STEPS = 8  # of local SGD, where it is offered

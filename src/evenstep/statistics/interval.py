@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 z = NormalDist().inv_cdf  # standard deviations below which a share of a normal distribution lies
 MAD_SIGMA = 1 / z(0.75)  # standard deviation over median absolute deviation
 RESAMPLES = 200
+MOST_CERTAIN = 0.99  # a confidence is never above it
 BLOCK_STEPS = 8
 SEED = 20_400  # any: the same trace must give the same interval
 
@@ -38,7 +39,7 @@ class Estimate(NamedTuple):
     def confidence(self) -> float:
         """How far the value stands above the chance of being nothing, 0 to .99."""
         half = max(self.high - self.value, self.value - self.low, 1e-12 * self.value, 1e-12)
-        return float(min(0.99, max(0.0, 1.0 - np.exp(-1.5 * self.value / half))))
+        return float(min(MOST_CERTAIN, max(0.0, 1.0 - np.exp(-1.5 * self.value / half))))
 
 
 Share = Estimate  # of the total step time

@@ -25,11 +25,10 @@ from evenstep.diagnose.compare.result import (
     changed,
     locality,
 )
-from evenstep.diagnose.levels import FEW_STEPS
+from evenstep.diagnose.levels import FEW_STEPS, NAMED
 from evenstep.diagnose.sizes.workload import differences
 from evenstep.statistics.interval import middle
 
-SMALLEST_BASE = 0.05  # of the baseline: what draws of it are taken to be at least in a ratio
 NEGLIGIBLE = 0.001  # of the baseline, or of step time: no one's concern, however sure it is
 
 
@@ -124,7 +123,7 @@ def _change(
     relative = relative_low = relative_high = None
     if before > 0 and own_unit != "share":
         relative = after / before - 1
-        safe = np.maximum(draws_before, SMALLEST_BASE * before)
+        safe = np.maximum(draws_before, NAMED * before)  # no ratio to next to nothing
         ratios = np.maximum(draws_after, 0) / safe
         relative_low, relative_high = _interval(relative, ratios - 1)
     return MetricChange(

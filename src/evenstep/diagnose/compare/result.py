@@ -13,6 +13,7 @@ from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.sentences import place_of
 from evenstep.documents import Document, Meta, Natural
 from evenstep.errors import UsageError
+from evenstep.statistics.interval import MOST_CERTAIN
 
 SCHEMA = "evenstep.comparison/1"
 BETTER, WORSE, NO_EVIDENCE = "better", "worse", "no evidence"
@@ -120,9 +121,6 @@ def ratio(baseline: float, value: float) -> float | None:
 # -- findings of two runs, matched -----------------------------------------------------------------
 
 
-_MOST_CERTAIN = 0.99  # a confidence is never above it: see `interval.Estimate.confidence`
-
-
 def changed(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
     """All findings of both, the largest differences first."""
     left = list(other.findings)
@@ -188,7 +186,7 @@ def _weight(finding: Finding | None) -> tuple[float, float]:
     """
     if finding is None or finding.severity is None:
         return 0.0, SMALLEST_SHARE
-    certain = min(max(finding.confidence or 0.0, 0.0), _MOST_CERTAIN)
+    certain = min(max(finding.confidence or 0.0, 0.0), MOST_CERTAIN)
     half = -1.5 * finding.severity / log(1 - certain) if certain > 0 else inf
     return finding.severity, min(half, 1.0)
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.lateness.blame import by_node, drift
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.thresholds import CHRONIC_SHARE
 from evenstep.diagnose.levels import CLEARLY, SMALLEST_SHARE
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.trace.spool.layout import Phase
@@ -131,7 +132,6 @@ def _bounds(case: Case, path: Path) -> list[dict[str, Any]]:
 
 MOST_RANKS = 2048  # of a full matrix: 32 MB
 VICTIM = 0.05  # of the largest loss: who lost less is no victim
-CALM_SHARE = 0.02  # of a step: waits below it are nothing
 
 
 def largest_delay(case: Case) -> dict[str, Any] | None:
@@ -170,7 +170,7 @@ def _calm(case: Case, more: Array, late: Array) -> float:
     total = more[~late].sum(axis=1) if (~late).any() else np.zeros(1)
     middle = float(np.median(total))
     spread = MAD_SIGMA * float(np.median(np.abs(total - middle)))
-    least = CALM_SHARE * float(np.median(case.grid.step_ns)) * int(more.shape[1])
+    least = CHRONIC_SHARE * float(np.median(case.grid.step_ns)) * int(more.shape[1])
     return max(middle + CLEARLY * spread, least)
 
 

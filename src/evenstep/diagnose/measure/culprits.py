@@ -250,9 +250,7 @@ def with_stop(trace: Trace, finding: Finding) -> Finding:
     inside = np.clip(times[ranks[0]], *edges)
     stood_ns = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
     whole = STOOD_STILL * (edges[1] - edges[0])
-    if stood_ns < max(
-        whole, levels.SEVERAL * float(np.median(usual_ns)), levels.SEVERAL * SILENT_NS
-    ):
+    if stood_ns < max(whole, levels.SEVERAL * max(float(np.median(usual_ns)), SILENT_NS)):
         return finding
     numbers = {"those": ranks, "stood": edges[1] - edges[0]}
     action, cost, _ = TEXTS["straggler"]["stopped"]["find"]

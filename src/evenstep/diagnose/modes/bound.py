@@ -67,7 +67,6 @@ def slow_shapes(
 
 MANY = 12  # collectives of a shape in a step: fewer have no bucket to be merged into
 BUCKET_BYTES = 25_000_000  # DDP's default, and large against latency on any fabric
-LARGE = 10.0  # times the size at which half of the time is latency
 
 
 class Small(NamedTuple):
@@ -78,7 +77,6 @@ class Small(NamedTuple):
     basis: str
     per_step: float
     merged_per_step: float
-    bucket_bytes: float
     shorter_ns: Array  # one entry per transfer
 
 
@@ -102,10 +100,9 @@ def _small(case: Case, shape: Shape) -> Small | None:
         return None
     alpha, basis = latency
     together = float(rows.size_bytes[shape.rows].sum()) / steps / len(shape.groups)
-    bucket = float(max(BUCKET_BYTES, LARGE * shape.line.half_bytes if shape.line else 0))
-    merged = max(1.0, float(np.ceil(together / bucket)))
+    merged = max(1.0, float(np.ceil(together / BUCKET_BYTES)))
     saved = np.where(shape.rows, np.minimum(alpha, rows.transfer_ns), 0.0)
-    return Small(shape, alpha, basis, per_step, merged, bucket, saved * (1 - merged / per_step))
+    return Small(shape, alpha, basis, per_step, merged, saved * (1 - merged / per_step))
 
 
 def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
@@ -139,7 +136,7 @@ def _of_latency(case: Case, small: list[Small], share: Share, change: Change) ->
             "took": float(np.median(moved)),
             "alpha": first.alpha_ns,
             "basis": first.basis,
-            "megabytes": int(first.bucket_bytes / 1e6),
+            "megabytes": BUCKET_BYTES // 1_000_000,
             "merged": first.merged_per_step,
         },
         where=Where(groups=case.groups_named(groups)),

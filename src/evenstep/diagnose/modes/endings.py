@@ -14,7 +14,7 @@ from evenstep.diagnose.measure.deaths import SILENT_NS, Death, ended_ns, wall_ns
 from evenstep.diagnose.measure.standstill import EnteredCall, Stuck, call_of
 from evenstep.diagnose.measure.stuck import stuck
 from evenstep.diagnose.sentences import say
-from evenstep.diagnose.verdict import CERTAIN
+from evenstep.diagnose.verdict import CERTAIN, LIKELY
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from evenstep.diagnose.lateness.case import Case
 
 BRIEF_NS = 10_000_000_000  # in a dump: writing it may take seconds, in which others go on
-LAST_HEARD = 0.8  # confidence: by whether the moment of the end is known
 MEMORY = ("OutOfMemory", "MemoryError", "not enough memory", "out of memory", "alloc")
 INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
@@ -272,7 +271,7 @@ def _of_deaths(case: Case, failed: list[Death]) -> Finding:
         mode="rank_failed",
         layer=_layer(first),
         severity=share,
-        confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LAST_HEARD,
+        confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
         observation=f"{case.named(ranks)} died after step {last}{_followed(first, followed)}",
         cause=f"{words.ended(first.facts)}{_inside(case, first)}",
         where=case.where(ranks),

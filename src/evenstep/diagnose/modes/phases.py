@@ -12,7 +12,7 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
-from evenstep.diagnose.levels import NAMED
+from evenstep.diagnose.levels import MOST, NAMED
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import throughout, when
 from evenstep.diagnose.modes.late import late
@@ -24,7 +24,6 @@ STOPPED = {
     Phase.CHECKPOINT: ("everybody", "save", "checkpoints stop"),
     Phase.EVALUATION: ("evaluation", "rarer", "evaluation stops"),
 }
-COMMON = 0.25  # of the longest: where every rank waits so much for input, it is everybody's
 
 
 def input_pipeline(case: Case) -> list[Finding]:
@@ -93,7 +92,7 @@ def _all_waiting(case: Case) -> Finding | None:
     if not values.size:
         return None
     each, usual = np.median(values, axis=0), float(np.median(values))
-    if each.min() < COMMON * max(each.max(), 1.0):
+    if each.min() < MOST * max(each.max(), 1.0):
         return None
     change = case.taken(values, Cause.INPUT)
     share = case.share(case.saved(change))

@@ -14,7 +14,7 @@ from evenstep.diagnose.measure.recurrence import throughout, when
 from evenstep.diagnose.measure.samples import Contention, growth
 from evenstep.diagnose.modes.late import late
 from evenstep.diagnose.sentences import found, say
-from evenstep.statistics.interval import Share
+from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.spool.layout import Kind
 
 RETRIES = "allocator.retries_count"
@@ -129,7 +129,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
     return found(
         mode,
         interval,
-        confidence=min(0.99, 0.5 + scheduler.run_delay_share * 4),
+        confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             "delay": scheduler.run_delay_share,
             "variation": float(step.std() / step.mean()),

@@ -30,7 +30,6 @@ from evenstep.trace.spool.layout import Phase
 
 LONGEST = 8  # stages that are looked at
 LAYERS = (Phase.FORWARD, Phase.BACKWARD)  # in which a stage computes them
-MOST_WORKERS = 16  # workers that are ranked by what each costs alone
 
 
 @dataclass(slots=True, frozen=True)
@@ -145,7 +144,7 @@ def workers_by_replay(
     if not len(slow):
         return [], own_s
     slow = np.asarray(slow[np.argsort(-factor[slow], kind="stable")])
-    parts = [slow, *(slow[at : at + 1] for at in range(min(len(slow), MOST_WORKERS)))]
+    parts = [slow, *(slow[at : at + 1] for at in range(min(len(slow), levels.ASKED)))]
     mended = [_mended(plan, own_s, factor, workers) for workers in parts]
     length = replayed(plan, np.stack([own_s, *mended], axis=1))
     gain = length[:, :1] - length[:, 1:]
@@ -155,7 +154,7 @@ def workers_by_replay(
         return [], own_s
     alone = np.argsort(-gain[:, 1:].mean(axis=0), kind="stable")
     rank_of = plan.table["rank"][np.unique(plan.table.worker, return_index=True)[1]]
-    ranks = rank_of[np.concatenate([slow[alone], slow[MOST_WORKERS:]])].tolist()
+    ranks = rank_of[np.concatenate([slow[alone], slow[levels.ASKED :]])].tolist()
     late = case.delays.cells(Cause.WORK) & np.isin(case.grid.ranks, ranks)
     case.claims.cells(late)
     case.claims.rest(lost)

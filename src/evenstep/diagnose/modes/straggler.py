@@ -10,7 +10,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import standing_out
-from evenstep.diagnose.levels import MINOR, NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import ASKED, MINOR, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.measure.recurrence import pattern_of, when
@@ -18,8 +18,6 @@ from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
-
-MOST_APART = 16  # late ranks of which each is asked what mending it as well gives back
 
 #: What a straggler does longer than its peers, by the place of it.
 LATE = {
@@ -50,7 +48,7 @@ def _worth_mending(case: Case, cells: Array) -> Array:
     cells = cells & (apart | (late == late.max()))
     late = np.where(apart | (late == late.max()), late, 0.0)
     ranks = np.argsort(-late, kind="stable")[: np.count_nonzero(late)]
-    if not 1 < len(ranks) <= MOST_APART:
+    if not 1 < len(ranks) <= ASKED:
         return cells
     alone = [cells & np.isin(np.arange(len(late)), ranks[:last]) for last in range(1, len(ranks))]
     gains = case.all_saved([case.relieved(part) for part in (*alone, cells)])

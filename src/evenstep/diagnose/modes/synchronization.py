@@ -27,7 +27,6 @@ from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, folded, periodic, pulses
 from evenstep.trace.spool.layout import Phase
 
-EXPLAINED = 0.4  # of the variance at least is in the period
 MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one has to be
 BINS = 8  # of a long period; a short one has a bin per step
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
@@ -53,7 +52,7 @@ def swing(series: Array) -> Swing | None:
         lost = np.where(found_.places, found_.height, 0.0)
         share = _explained(series, lost)
         peak = Peak(float(found_.period), found_.chance, share)
-        return Swing(peak, found_.places, lost) if share >= EXPLAINED else None
+        return Swing(peak, found_.places, lost) if share >= MOST else None
     peak_ = periodic(series)
     return None if peak_ is None else _wave(series, peak_)
 
@@ -68,7 +67,7 @@ def _wave(series: Array, peak: Peak) -> Swing | None:
         return None
     share = _explained(series, profile[bin_of])
     lost = profile[bin_of] - np.nanmin(profile)
-    return Swing(peak._replace(explained=share), slow, lost) if share >= EXPLAINED else None
+    return Swing(peak._replace(explained=share), slow, lost) if share >= MOST else None
 
 
 def _explained(series: Array, swinging: Array) -> float:

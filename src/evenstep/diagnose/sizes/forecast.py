@@ -20,7 +20,7 @@ from scipy.special import ndtr
 from evenstep.diagnose.levels import MINOR, SIGMAS
 from evenstep.diagnose.sizes.components import Growth, Segments
 from evenstep.statistics import tails
-from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, Estimate, blocks
+from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, SEED, Estimate, blocks
 from evenstep.statistics.tails import TabulatedNoise
 
 Array = npt.NDArray[Any]
@@ -30,7 +30,6 @@ REPLICATES = 160
 #: steps the middle 95 % hold the truth in 83 %, the middle 98 % in 89 % of 180 cases; of 497 steps
 #: the middle 95 % do in 97 % of 120.
 QUANTILES = (0.01, 0.5, 0.99)
-SEED = 20_401  # any: the same run must give the same projection
 MOST_SEGMENTS = 6  # more are grouped by their length
 LOCATIONS = 32  # distinct usual times of a rank; more are merged
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.levels import CLEARLY, FEWEST, MOST, SEVERAL
+from evenstep.diagnose.levels import CLEARLY, FEWEST, MINOR, MOST, NAMED, SEVERAL
 
 Array = npt.NDArray[Any]
 
@@ -156,10 +156,7 @@ def _finite(value: float) -> float | None:
 # -- the shape of a curve --------------------------------------------------------------------------
 
 
-LINEAR = 0.9  # exponent at least
 PLATEAU = 0.15  # exponent at most
-FALLING = -0.05  # exponent at most
-BEYOND = 0.04  # relative deviation from the law that is worth a word
 FALL = 0.85  # factor from which a step is a cliff
 FEWEST_FOR_TURNS = 5
 
@@ -204,11 +201,11 @@ def exponents(curve: Curve) -> Array:
 
 
 def _shape(exponent: float) -> str:
-    if exponent <= FALLING:
+    if exponent <= -NAMED:
         return "post-linear"
     if exponent <= PLATEAU:
         return "plateau"
-    return "linear" if exponent >= LINEAR else "sublinear"
+    return "linear" if exponent >= 1 - MINOR else "sublinear"
 
 
 def _deviation(curve: Curve, law: Law) -> Array:
@@ -220,7 +217,7 @@ def _oscillates(curve: Curve) -> bool:
     if len(curve.ranks) < FEWEST_FOR_TURNS:
         return False
     off = _deviation(curve, curve.law)
-    least = max(BEYOND, CLEARLY * curve.error)
+    least = max(NAMED, CLEARLY * curve.error)
     clear = off[np.abs(off) > least]
     turns = np.count_nonzero(np.diff(np.sign(clear)) != 0)
     up_and_down = np.count_nonzero(np.diff(np.sign(np.diff(exponents(curve)))) != 0)
@@ -232,7 +229,7 @@ def _cliff(curve: Curve) -> int | None:
     if len(curve.ranks) < FEWEST:
         return None
     smooth = float(np.sqrt((_deviation(curve, curve.law) ** 2).mean()))
-    if smooth <= max(BEYOND, CLEARLY * curve.error) / 2:
+    if smooth <= max(NAMED, CLEARLY * curve.error) / 2:
         return None
     fits = [_stepped(curve, place) for place in range(1, len(curve.ranks))]
     place = int(np.argmin([error for error, _ in fits]))

@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.levels import MINOR
-from evenstep.statistics.interval import blocks
+from evenstep.statistics.interval import SEED, blocks
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-SEED = 20_402  # any: the same runs must give the same interval
 WEAK, STRONG = -0.35, -0.65  # slope of log compute per rank over log ranks
 
 
