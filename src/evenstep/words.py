@@ -6,6 +6,7 @@ Three digits and a unit; None and NaN read "unknown".
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
-SOMEWHERE = "somewhere in the step (no phases were recorded)"
+SOMEWHERE = "somewhere in the step (no phases tell where)"
 #: Where an excess lies, as it completes "… more": inside backward, in the input, …
 PLACES = {
     Phase.INPUT: "waiting for input",
@@ -232,3 +233,34 @@ def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
     where = f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
     message = f": {raised['message']}" if raised.get("message") else ""
     return "; ".join([f"{raised['type']}{where}{message}", *voices])
+
+
+_CLAUSES = re.compile(
+    r"(?<=[,;:]) | (?=(?:until|while|where|which|because|so|instead|in|for|with|by|after|before) )"
+)
+
+
+def shortened(text: str, most: int) -> str:
+    """A sentence of at most so many words: without its brackets, then without its last clauses."""
+    if count_words(text) <= most:
+        return text
+    text = re.sub(r"\s+\([^()]+\)", "", text)
+    clauses = _CLAUSES.split(text)
+    kept = clauses[0]
+    for clause in clauses[1:]:
+        if count_words(f"{kept} {clause}") > most:
+            break
+        kept = f"{kept} {clause}"
+    if count_words(kept) < most / 2:  # too little to say anything
+        kept = text
+    kept = kept.partition(" than ")[0]  # beside what, is clear
+    words_of = kept.rstrip(" ,;:").split(" ")
+    while count_words(" ".join(words_of)) > most:
+        words_of.pop()
+        kept = " ".join(words_of) + " …"
+    return kept.rstrip(" ,;:")
+
+
+def count_words(text: str) -> int:
+    """How many words a text has; numbers and signs are none."""
+    return len(re.findall(r"[^\W\d_]+(?:['’.][^\W\d_]+)*", text))

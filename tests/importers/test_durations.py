@@ -89,8 +89,8 @@ def test_what_passes_between_calls_is_unknown_and_so_is_a_share_of_it(trace):
     assert [summary[name] for name in ("step_time", "throughput", "shares", "goodput")] == [
         None
     ] * 4
-    assert "costs at most " in diagnosis.verdict
-    assert any("at most that" in limit for limit in diagnosis.limits)
+    assert "of the time in collectives" in diagnosis.verdict
+    assert any("at most as much" in limit for limit in diagnosis.limits)
     finding = diagnosis.findings[0]
     assert {option.low for option in finding.options if option.gain is not None} == {0.0}
 

@@ -49,7 +49,7 @@ class Verdict:
         change = f", {self.change} without it" if self.change else ""
         why = f"Why: {self.why}" if self.why and self.change and not self.healthy else self.why
         parts = [f"{self.head}{change}", why, f"Do: {self.action}" if self.action else ""]
-        return " ".join(f"{words.capital(part)}." for part in parts if part)
+        return " ".join(words.capital(part).rstrip(" …") + "." for part in parts if part)
 
 
 def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
@@ -66,13 +66,16 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
         return Verdict(first.observation, "", first.cause, action)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
-    share = f"{'at most ' if before_ns is None else ''}{words.percent(first.severity)} of step time"
+    of = "step time" if before_ns is not None else "the time in collectives"
+    share = f"{words.percent(first.severity)} of {of}"
     cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title may be no subject
     after_ns = before_ns and before_ns * (1 - first.severity)
     said = Verdict(who(first), cost, "", "", before_ns, after_ns)
-    left = MOST_WORDS - _count(f"{said.head} {said.change} without it")
-    action = shortened(action, left // 2)
-    why = shortened(_NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - _count(action))
+    left = MOST_WORDS - words.count_words(f"{said.head} {said.change} without it")
+    action = words.shortened(action, left // 2)
+    why = words.shortened(
+        _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)
+    )
     return replace(said, why=why, action=action)
 
 
@@ -119,31 +122,6 @@ def best(finding: Finding) -> Option | None:
 def sureness(confidence: float) -> str:
     """Confidence in a word."""
     return "certain" if confidence >= CERTAIN else "likely" if confidence >= LIKELY else "perhaps"
-
-
-def shortened(text: str, most: int) -> str:
-    """A sentence of at most so many words: without its brackets, then without its last clauses."""
-    if _count(text) <= most:
-        return text
-    text = re.sub(r"\s+\([^()]+\)", "", text)
-    clauses = re.split(r"(?<=[,;:]) ", text)
-    kept = clauses[0]
-    for clause in clauses[1:]:
-        if _count(f"{kept} {clause}") > most:
-            break
-        kept = f"{kept} {clause}"
-    if _count(kept) < most / 2:  # too little to say anything
-        kept = text
-    kept = kept.partition(" than ")[0]  # beside what, is clear
-    words_of = kept.rstrip(" ,;:").split(" ")
-    while _count(" ".join(words_of)) > most:
-        words_of.pop()
-        kept = " ".join(words_of) + " …"
-    return kept.rstrip(" ,;:")
-
-
-def _count(text: str) -> int:
-    return len(re.findall(r"[^\W\d_]+(?:['’.][^\W\d_]+)*", text))
 
 
 def _change(before_ns: float | None, after_ns: float | None) -> str:

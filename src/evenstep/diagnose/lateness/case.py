@@ -19,7 +19,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import summed
 from evenstep.diagnose.lateness.blame import Blame, blame
 from evenstep.diagnose.lateness.cost import Costs
-from evenstep.diagnose.lateness.delays import Cause, Delays, attribute
+from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute
 from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure import attempts, restarts
 from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
@@ -303,7 +303,8 @@ class Case:
         """Where a phase is, in words; a forward nobody could see is not called one."""
         if phase is Phase.FORWARD and self.forward_inferred:
             return words.BEFORE_BACKWARD
-        if phase is Phase.OTHER and not self.phases_known:
+        told = any(self.grid.phase_ns[one].any() for one in WORK_PHASES[:-1])
+        if phase is Phase.OTHER and not told:
             return words.SOMEWHERE
         return words.PLACES[phase]
 

@@ -151,7 +151,9 @@ def _left(trace: Trace, place: Stuck) -> str:
         return f", and had ended ({words.ended(info.facts)})"
     silent_ns = began_ns + place.since_ns - wall_ns(info, beat) if beat else 0
     if silent_ns > max(SILENT_NS, place.since_ns / 2):
-        return f", and was not heard of for {words.duration(silent_ns)}: it was stopped or frozen"
+        watched = any("ended" in other.facts for other in trace.ranks.values())
+        fate = "it was stopped or frozen" if watched else "it died, or was stopped or frozen"
+        return f", and was not heard of for {words.duration(silent_ns)}: {fate}"
     return ""
 
 

@@ -153,11 +153,16 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
 
 
 def _taken_away(case: Case, cells: Array) -> Finding:
-    """Something else runs where a rank should: a daemon, another job, a bad affinity."""
+    """Something else runs where a rank should: a daemon, another job, a bad affinity; or the job's
+    other ranks do, of which there are more than cores."""
     delay = float(np.median(case.grid.run_delay_ns[cells]))
+    told, mode = case.scheduler, "runtime_jitter.scheduler"
+    own = told is not None and told.ranks > told.cores
+    sizes = {"ranks": told.ranks, "cores": told.cores} if told is not None else {}
     return late(
-        case, "runtime_jitter.scheduler", cells, Cause.CONTENTION,
-        numbers={"delay": delay}, options=["bind"],
+        case, mode, cells, Cause.CONTENTION,
+        numbers={"delay": delay, "why": say(f"{mode}.{'own' if own else 'others'}", **sizes)},
+        options=["fewer" if own else "bind"],
         evidence=[Evidence("run_queue_delay_per_step", round(delay), 0, "ns")],
     )  # fmt: skip
 

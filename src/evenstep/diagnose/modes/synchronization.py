@@ -203,8 +203,8 @@ def _unattributed(case: Case) -> Array:
 
 def synchronization_amplification(case: Case) -> list[Finding]:
     """What is left of the loss when every delay that has a culprit is taken out."""
-    if case.contended or not len(case.grid.steps):
-        return []
+    if case.contended or not len(case.grid.steps) or not case.trace.elapsed_known:
+        return []  # without work on record nobody knows what its noise is to it
     share = case.share(case.claims.rest_ns)
     factor = amplification(case)
     if factor is None:
@@ -216,7 +216,7 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
-    named = "apart from the ranks named, " if others else ""
+    named = "apart from what other findings name, " if others else ""
     return [
         found(
             "synchronization_amplification",
@@ -229,7 +229,7 @@ def synchronization_amplification(case: Case) -> list[Finding]:
             projected=recurrence.by_noise(share, len(case.grid.ranks)),
             options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
             evidence=[
-                Evidence("amplification", round(factor, 3), 0.0, "factor"),
+                Evidence("amplification", round(factor, 3), None, "factor"),
                 Evidence("spread_of_own_work", round(spread), 0, "ns"),
                 Evidence("wait_share", round(waited, 4), 0.0, "share"),
             ],

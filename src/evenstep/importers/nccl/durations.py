@@ -89,7 +89,8 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft.limits.append(
         "only durations of collectives are known: a rank's wait is its own less the shortest of "
         "the members', which is taken for transfer; what lies between collectives is not in it, so "
-        "that nobody knows how long steps took: what costs a share of them costs at most that"
+        "that nobody knows how long steps took: shares are of the time in collectives, and of step "
+        "time at most as much"
     )
     return stepped(draft.trace({"source": NAME, "between_calls": UNKNOWN}), "no steps are known")
 

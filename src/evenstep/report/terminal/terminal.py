@@ -97,10 +97,11 @@ def step_time(diagnosis: Diagnosis, *, brief: bool = False) -> str:
     """How long steps took, what was reached, of how many ranks and steps."""
     summary = diagnosis.summary
     time, throughput = summary.get("step_time") or {}, summary.get("throughput") or {}
-    parts = [f"step {duration(time.get('mean_ns'))} mean"]
-    if brief:
-        parts[0] += f", {duration(time.get('p99_ns'))} p99"
-    else:
+    parts = []
+    if brief and time:
+        parts.append(f"step {duration(time['mean_ns'])} mean, {duration(time['p99_ns'])} p99")
+    elif not brief:
+        parts.append(f"step {duration(time.get('mean_ns'))} mean")
         parts += [f"{duration(time.get(f'{p}_ns'))} {p}" for p in ("p50", "p99")]
         parts.append(f"CV {percent(time.get('cv'))}")
     if is_known(throughput.get("value")):
