@@ -4,6 +4,7 @@ import struct
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from evenstep.agent.recording.entries import GroupState
@@ -207,3 +208,72 @@ def test_threads_that_issue_on_one_group_never_share_an_identity(recorder, group
     for thread in threads:
         thread.join()
     assert sorted(records(recorder, Kind.COLLECTIVE)["group_seq"]) == list(range(5, 405))
+
+
+# -- events told later -----------------------------------------------------------------------------
+
+
+def one_step(recorder, group, *, later):
+    """A step of a data-parallel model whose times are given; its account, and its records."""
+    recorder.defer(later=later)
+    clock, start = recorder.clock, recorder.clock.start_ns
+    for at, event in (
+        (10, (clock.input_begins,)),
+        (30, (clock.input_ends, 8)),
+        (40, (clock.forward_begins, True, True)),
+        (60, (clock.forward_ends,)),
+        (70, (clock.backward_begins, 0)),
+        (150, (clock.backward_ends, start + 90)),
+        (160, (clock.optimizer_begins,)),
+        (190, (clock.ends,)),
+    ):
+        if at == 150:
+            recorder.collective(start + 90, group, Op.ALL_REDUCE, 4, 4, Flag.ASYNC, -1, 1)
+        recorder.note((event[0], start + at, *event[1:]))
+    upto = recorder.spool.last_number()
+    recorder.begin_step()
+    closed = []
+    recorder.note((lambda: closed.append(recorder.end_step(start + 200, None, 0, upto)),))
+    assert bool(recorder.behind) == later == (not closed)
+    assert recorder.stack.step == 1
+    recorder.settle(closed[0], ResourceUse(11, 12, 13, 14, 15, 16_000))
+    told = records(recorder, Kind.PHASE)
+    phases = [(row["op"], row["enter_ns"] - start, row["exit_ns"] - start, row["group_seq"])
+              for row in np.sort(told, order="enter_ns")]  # fmt: skip
+    inside = records(recorder, Kind.COLLECTIVE)["parent"][0]
+    return closed[0].phase_ns, phases, told[told["seq"] == inside]["op"].tolist(), closed[0].samples
+
+
+def test_what_is_told_later_is_recorded_as_if_it_had_been_told_at_once(tmp_path):
+    found = []
+    for later in (False, True):
+        spool = Spool.create(
+            tmp_path / f"{later}", {"rank": 0}, ring_bytes=100_000, summary_bytes=10_000
+        )
+        made = Recorder(spool)
+        group = GroupState(spool.add_group({"uid": "u", "ranks": "4,6"}), "u", (4, 6), 5)
+        found.append(one_step(made, group, later=later))
+        made.summaries.release()
+        spool.shut()
+    assert found[0] == found[1]
+    assert found[0][2] == [Phase.BACKWARD]
+
+
+def test_new_records_belong_to_the_step_that_runs_though_the_account_is_behind(recorder, group):
+    recorder.defer(later=True)
+    recorder.note((lambda: None,))
+    assert recorder.begin_step()[0] == 1
+    recorder.collective(1, group, Op.ALL_REDUCE, 4, 4, 0, -1, 1)
+    assert records(recorder, Kind.COLLECTIVE)["step"].tolist() == [1]
+    assert recorder.behind == 1
+
+
+def test_another_thread_tells_what_was_noted_and_in_order(recorder):
+    told = []
+    recorder.defer(later=True)
+    for number in range(50):
+        recorder.note((told.append, number))
+    thread = threading.Thread(target=recorder.catch_up)
+    thread.start()
+    thread.join()
+    assert told == list(range(50))

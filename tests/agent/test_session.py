@@ -128,7 +128,7 @@ def test_a_step_of_ones_own_ends_it_and_takes_the_marking_over(attached):
     evenstep.step()
     evenstep.step()
     assert attached.recorder.stack.step == 2
-    assert attached.recorder.clock.manual
+    assert attached.recorder.manual
 
 
 def test_a_step_that_fails_inside_us_is_ours_to_handle(attached):

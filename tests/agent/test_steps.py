@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.agent.recording.phases import PhaseStack
+from evenstep.agent.recording.phases import PhaseStack, Word
 from evenstep.agent.recording.steps import SHORTEST_EVALUATION_NS, StepClock
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind, Phase
@@ -32,6 +32,21 @@ def leaf(closed):
     return {Phase(phase): ns for phase, ns in enumerate(closed.phase_ns) if ns}
 
 
+def backward_begins(clock, now):
+    clock.backward_begins(now, clock.stack.words[Word.LAST_ENTRY])
+
+
+def backward_ends(clock, now):
+    clock.backward_ends(now, clock.stack.words[Word.LAST_ENTRY])
+
+
+def issue(clock, seq, now):
+    """What the recorder of Python's own kernels does for one that does not block its caller."""
+    clock.stack.words[Word.LAST_ENTRY] = now
+    if clock.backwards:
+        clock.unreported.append(seq)
+
+
 def optimize(clock, begin, end):
     """The marking optimizer steps, which ends the step."""
     clock.optimizer_begins(begin)
@@ -47,14 +62,14 @@ EVENTS = {
     "forward": lambda clock, now, back: clock.forward_begins(now, training=True),
     "eval forward": lambda clock, now, back: clock.forward_begins(now, training=False),
     "output": lambda clock, now, back: clock.forward_ends(now),
-    "backward": lambda clock, now, back: clock.backward_begins(now),
-    "gradients": lambda clock, now, back: clock.backward_ends(now),
+    "backward": lambda clock, now, back: backward_begins(clock, now),
+    "gradients": lambda clock, now, back: backward_ends(clock, now),
     "optimizer": lambda clock, now, back: clock.optimizer_begins(now),
     "checkpoint": lambda clock, now, back: clock.begins(Phase.CHECKPOINT, now),
     "ends": lambda clock, now, back: clock.ends(now),
     "train": lambda clock, now, back: clock.mode_changes(now, training=True),
     "eval": lambda clock, now, back: clock.mode_changes(now, training=False),
-    "issue": lambda clock, now, back: clock.issued(1, now),
+    "issue": lambda clock, now, back: issue(clock, 1, now),
     "wait": lambda clock, now, back: clock.stack.add(Phase.SYNC, now - back, now),
     "blocking": lambda clock, now, back: clock.stack.count(Phase.SYNC, now - back, now),
 }
@@ -95,8 +110,8 @@ def test_whatever_happened_a_plain_step_afterwards_is_read_right(spool, tale):
     clock.end_step(start)
     clock.forward_begins(start + 10, training=True)
     clock.forward_ends(start + 20)
-    clock.backward_begins(start + 20)
-    clock.backward_ends(start + 50)
+    backward_begins(clock, start + 20)
+    backward_ends(clock, start + 50)
     assert leaf(optimize(clock, start + 50, start + 55)) == {
         Phase.OTHER: 10, Phase.FORWARD: 10, Phase.BACKWARD: 30, Phase.OPTIMIZER: 5,
     }  # fmt: skip
@@ -110,8 +125,8 @@ def test_a_step_with_ddp_divides_at_every_event(clock):
     clock.input_ends(5, 32)
     clock.forward_begins(6, training=True)
     clock.forward_ends(20)
-    clock.backward_begins(25)  # the loss lies between
-    clock.backward_ends(60)
+    backward_begins(clock, 25)  # the loss lies between
+    backward_ends(clock, 60)
     closed = optimize(clock, 62, 70)
     assert leaf(closed) == {
         Phase.OTHER: 3, Phase.INPUT: 5, Phase.FORWARD: 19, Phase.BACKWARD: 35, Phase.OPTIMIZER: 8,
@@ -122,15 +137,15 @@ def test_a_step_with_ddp_divides_at_every_event(clock):
 def test_without_ddp_the_forward_reaches_from_the_last_phase_to_backward(clock):
     clock.input_begins(0)
     clock.input_ends(5, 1)
-    clock.backward_begins(30)
-    clock.backward_ends(50)
+    backward_begins(clock, 30)
+    backward_ends(clock, 50)
     assert leaf(optimize(clock, 50, 51))[Phase.FORWARD] == 25
 
 
 def test_under_gradient_accumulation_each_micro_batch_has_its_forward(clock):
     for start in (0, 100):
-        clock.backward_begins(start + 40)
-        clock.backward_ends(start + 100)
+        backward_begins(clock, start + 40)
+        backward_ends(clock, start + 100)
     closed = optimize(clock, 200, 210)
     assert leaf(closed) == {Phase.FORWARD: 80, Phase.BACKWARD: 120, Phase.OPTIMIZER: 10}
 
@@ -156,20 +171,20 @@ def test_a_collective_after_such_a_forward_takes_nothing_away_from_it(clock):
 def test_recomputing_a_forward_inside_backward_stays_backward(clock):
     clock.forward_begins(0, training=True)
     clock.forward_ends(10)
-    clock.backward_begins(10)
+    backward_begins(clock, 10)
     clock.forward_begins(20, training=True)
     clock.forward_ends(30)
-    clock.backward_ends(40)
+    backward_ends(clock, 40)
     assert leaf(clock.end_step(40)) == {Phase.FORWARD: 10, Phase.BACKWARD: 30}
 
 
 def test_a_nested_backward_is_the_outer_ones(clock):
     clock.forward_begins(0, training=True)
     clock.forward_ends(0)
-    clock.backward_begins(0)
-    clock.backward_begins(10)
-    clock.backward_ends(20)
-    clock.backward_ends(30)
+    backward_begins(clock, 0)
+    backward_begins(clock, 10)
+    backward_ends(clock, 20)
+    backward_ends(clock, 30)
     assert leaf(clock.end_step(30)) == {Phase.BACKWARD: 30}
 
 
@@ -184,32 +199,32 @@ def test_nested_modules_are_one_forward(clock):
 def test_backward_ends_with_the_wait_for_what_was_issued_last(clock):
     clock.forward_begins(0, training=True)
     clock.forward_ends(0)
-    clock.backward_begins(0)
-    clock.issued(1, 30)
-    clock.issued(2, 40)
-    clock.backward_ends(100)
+    backward_begins(clock, 0)
+    issue(clock, 1, 30)
+    issue(clock, 2, 40)
+    backward_ends(clock, 100)
     assert leaf(clock.end_step(100)) == {Phase.BACKWARD: 40, Phase.SYNC: 60}
 
 
 def test_what_was_waited_for_inside_backward_is_not_waited_for_at_its_end(clock):
     clock.forward_begins(0, training=True)
     clock.forward_ends(0)
-    clock.backward_begins(0)
-    clock.issued(1, 30)
+    backward_begins(clock, 0)
+    issue(clock, 1, 30)
     clock.stack.add(Phase.SYNC, 35, 50)
-    clock.last_entry_ns = 0
-    clock.backward_ends(100)
+    clock.stack.words[Word.LAST_ENTRY] = 0
+    backward_ends(clock, 100)
     assert leaf(clock.end_step(100)) == {Phase.BACKWARD: 85, Phase.SYNC: 15}
 
 
 def test_saving_inside_backward_after_the_last_bucket_is_counted_once(clock):
     clock.forward_begins(0, training=True)
     clock.forward_ends(0)
-    clock.backward_begins(0)
-    clock.issued(1, 30)
+    backward_begins(clock, 0)
+    issue(clock, 1, 30)
     clock.begins(Phase.CHECKPOINT, 40)
     clock.ends(90)
-    clock.backward_ends(100)
+    backward_ends(clock, 100)
     assert leaf(clock.end_step(100)) == {
         Phase.BACKWARD: 40, Phase.CHECKPOINT: 50, Phase.SYNC: 10,
     }  # fmt: skip
@@ -219,10 +234,10 @@ def test_saving_inside_backward_after_the_last_bucket_is_counted_once(clock):
 def test_only_ddp_closes_what_no_callback_has_reported(clock, spool, awaits_all):
     clock.forward_begins(0, training=True, awaits_all=awaits_all)
     clock.forward_ends(0)
-    clock.backward_begins(0)
+    backward_begins(clock, 0)
     seq = spool.put(30, 0, Kind.COLLECTIVE)
-    clock.issued(seq, 30)
-    clock.backward_ends(100)
+    issue(clock, seq, 30)
+    backward_ends(clock, 100)
     assert spool.times(seq) == (30, 100 if awaits_all else 0)
 
 
@@ -230,9 +245,9 @@ def test_only_ddp_closes_what_no_callback_has_reported(clock, spool, awaits_all)
 
 
 def test_a_phase_open_across_a_boundary_is_split_there(clock):
-    clock.backward_begins(10)
+    backward_begins(clock, 10)
     first = optimize(clock, 20, 30)  # an optimizer in a hook of backward
-    clock.backward_ends(50)
+    backward_ends(clock, 50)
     second = clock.end_step(60)
     assert leaf(first) == {Phase.FORWARD: 10, Phase.BACKWARD: 10, Phase.OPTIMIZER: 10}
     assert leaf(second) == {Phase.BACKWARD: 20, Phase.OTHER: 10}
@@ -247,8 +262,8 @@ def test_two_optimizers_share_the_step_of_the_marking_one(clock):
 
 def test_an_optimizer_that_calls_another_and_a_closure_stay_one_stretch(clock):
     clock.optimizer_begins(0)
-    clock.backward_begins(10)  # its closure
-    clock.backward_ends(20)
+    backward_begins(clock, 10)  # its closure
+    backward_ends(clock, 20)
     clock.optimizer_begins(30)
     clock.ends(40)
     clock.ends(50)
@@ -268,9 +283,9 @@ def test_the_records_of_phases_tell_their_leaf_times(spool, clock):
     before = read_spool(spool.path).records["seq"][-1:].sum()
     clock.forward_begins(0, training=True)
     clock.forward_ends(0)
-    clock.backward_begins(0)
-    clock.issued(1, 30)
-    clock.backward_ends(100)
+    backward_begins(clock, 0)
+    issue(clock, 1, 30)
+    backward_ends(clock, 100)
     records = read_spool(spool.path).records
     new = records[records["seq"] > before]
     backward, sync = new[new["op"] == Phase.BACKWARD][0], new[new["op"] == Phase.SYNC][0]
@@ -305,11 +320,11 @@ def test_without_a_return_to_training_its_forwards_are_evaluation(clock):
 def test_freezing_a_part_of_the_model_is_not_an_evaluation(clock):
     clock.mode_changes(0, training=True)
     clock.mode_changes(1, training=False)  # the frozen part
-    clock.backward_begins(40 * MS)
-    clock.backward_ends(50 * MS)
+    backward_begins(clock, 40 * MS)
+    backward_ends(clock, 50 * MS)
     optimize(clock, 50 * MS, 51 * MS)
     clock.mode_changes(51 * MS, training=True)
-    clock.backward_begins(90 * MS)
+    backward_begins(clock, 90 * MS)
     closed = clock.end_step(100 * MS)
     assert Phase.EVALUATION not in leaf(closed)
     assert not closed.unsteady
@@ -318,8 +333,8 @@ def test_freezing_a_part_of_the_model_is_not_an_evaluation(clock):
 def test_two_modules_that_change_modes_in_turn_are_not_evaluating(clock):
     clock.mode_changes(0, training=False)  # the generator
     clock.mode_changes(MS // 10, training=True)  # the discriminator
-    clock.backward_begins(5 * MS)
-    clock.backward_ends(9 * MS)
+    backward_begins(clock, 5 * MS)
+    backward_ends(clock, 9 * MS)
     assert not optimize(clock, 9 * MS, 10 * MS).unsteady
 
 

@@ -200,7 +200,7 @@ def test_steps_are_the_callbacks_also_where_the_agent_comes_later(loop, rank, mo
     loop.attach({}, marks_steps=True)
     monkeypatch.setattr(agent, "_agent", rank)
     loop.batch(1)
-    assert rank.recorder.clock.manual
+    assert rank.recorder.manual
 
 
 def test_an_error_of_the_method_passes_and_ends_its_phase(loop, rank):

@@ -39,6 +39,9 @@ class Job:
         assert (session is not None) == (mechanism == COMPILED), why
         self.recorder = Recorder(self.spool, session and session.compiled)
         self.failures: list[Exception] = []
+        # Groups: up to torch 2.6 one that goes, the interpreter's lock held, waits for a thread of
+        # its own, which waits for that lock where it drops the last collective's tensors.
+        self.kept: list[Any] = []
         groups = NativeGroups(session, dist) if session else Groups(self.spool, dist)
         self.hooks = TorchHooks(
             torch, self.recorder, groups, print, self.failures.append,
@@ -167,6 +170,7 @@ class Job:
         with self.scene("late group"):
             dist.all_reduce(ones(8), group=late)
         mesh = dist.device_mesh.init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+        self.kept += [late, mesh]
         with self.scene("mesh"):
             dist.all_reduce(ones(8), group=mesh.get_group("a"))
         dist.destroy_process_group(late)

@@ -89,7 +89,7 @@ def test_nothing_is_inferred_once_an_optimizer_was_made(loop):
 def test_steps_that_somebody_marks_are_the_only_ones_from_then_on(loop):
     loop.blocking(FEWEST_CALLS // 4 + 1)
     inferred = len(loop.steps())
-    loop.recorder.clock.manual = True
+    loop.recorder.manual = True
     loop.blocking(40)
     assert len(loop.steps()) == inferred
     assert not loop.repeated.known

@@ -263,21 +263,20 @@ class Agent:
 
     def end_step(self, now_ns: int) -> None:
         """The marking optimizer has finished. On the training thread; may sleep when pacing."""
-        cost = self.recorder.end_cost
-        began_ns = cost.began()
-        closed = self._work.end(now_ns)
-        spared = not (self._conductor.acts or self._work.at_once)
+        began_ns = time.thread_time_ns() if self.recorder.sampled else 0
+        step = self._work.end(now_ns)
+        acts = self._conductor.acts
+        spared = not (acts or self._work.at_once)
         for begins in self._stepped:
-            begins(closed.number + 1, spared=spared)
+            begins(step, spared=spared)
         if began_ns:
-            cost.add(time.thread_time_ns() - began_ns)
-        if self._conductor.acts:
-            self._work.glance(closed)
+            self.recorder.end_cost.add(time.thread_time_ns() - began_ns)
+        if acts and (closed := self._work.glance()) is not None:
             self._conductor.end_step(closed)
         if self._control.due or self._work.at_once:
-            self._steering.look(closed)
+            self._steering.look(step)
         if self._probe_every is not None:
-            self._probe_after(closed.number + 1, self._probe_every)
+            self._probe_after(step, self._probe_every)
 
     def _probe_after(self, steps: int, every: int) -> None:
         """Measure the machine if it is time; what fails is said once and not tried again."""

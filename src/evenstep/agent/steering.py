@@ -7,7 +7,6 @@ from evenstep.agent.control import Control, record, stance
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.agent.recording.steps import ClosedStep
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.request import SettingsChange, allowed
 from evenstep.agent.settings.selection import Whereabouts
@@ -56,11 +55,11 @@ class Steering:
         asked = "on" if PACE in self._start.acts else self._start.config.pace_mode
         self._recorder.spool.add_fact("pace", stance(asked, mode, self._part))
 
-    def look(self, closed: ClosedStep) -> None:
-        """Follow what was asked for, if it is time, from the first step that is not decided yet."""
+    def look(self, step: int) -> None:
+        """Follow what was asked for, if it is time, from the step after the one that begins."""
         control = self._control
-        while control.due and closed.number + 2 >= control.due[0].first_step:
-            self._follow(control.due.popleft(), closed.number + 2)
+        while control.due and step + 1 >= control.due[0].first_step:
+            self._follow(control.due.popleft(), step + 1)
         if self._work.at_once:
             self._note_idle()
 

@@ -19,7 +19,8 @@ from evenstep.host.resources import ResourceCounters, ResourceMeter, used
 from evenstep.pacing import Decision, Reason
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
-PENDING_STEPS = 1024  # wait to be worked through; beyond it the background is too slow or dead
+#: Steps that wait to be worked through, and events to be told; beyond it the background is dead.
+MOST_PENDING = 16_384
 FIRST_STEP_NS = 1_000_000_000  # what a step is taken to last before there was one
 
 
@@ -49,6 +50,7 @@ class StepWork:
         self._standing = self.meter.now()  # at the end of the step that was last worked through
         self._before = self._latest = self._standing  # at the ends of the two latest steps
         self._pending: deque[ClosedStep] = deque()  # ended, not worked through yet
+        self._newest: ClosedStep | None = None
         self._working = threading.Lock()  # of `through`: never waited for while training
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._decision = Decision(0, Reason.LEARNING)
@@ -63,30 +65,51 @@ class StepWork:
         """How long the latest steps took; for any thread."""
         return tuple(row.step_ns for row in tuple(self._rows))
 
-    def end(self, now_ns: int) -> ClosedStep:
-        """The marking optimizer has finished. May sleep when pacing."""
+    def end(self, now_ns: int) -> int:
+        """The marking optimizer has finished; the next step's number. May sleep when pacing."""
+        recorder = self._recorder
         self._before, self._latest = self._latest, self.meter.now()
-        closed = self._recorder.end_step(now_ns, self._latest, self._pace.take_held())
-        self._pending.append(closed)
-        if self.at_once or len(self._pending) >= PENDING_STEPS:
+        held_ns, upto = self._pace.take_held(), recorder.spool.last_number()
+        step, *spent = recorder.begin_step()
+        recorder.note((self._ended, now_ns, self._latest, held_ns, upto, *spent))
+        if self.at_once or len(self._pending) + recorder.behind >= MOST_PENDING:
             self.through()
         if self.at_once:
-            self._pace.hold(self._decision, closed.number + 1)
-        return closed
+            self._pace.hold(self._decision, step)
+        return step
 
-    def glance(self, closed: ClosedStep) -> None:
-        """Tell of the latest step what actions must know now: pauses, its time without a core."""
-        if not closed.counted:
+    def _ended(
+        self,
+        now_ns: int,
+        standing: ResourceCounters,
+        held_ns: int,
+        upto: int,
+        events: int,
+        own_ns: int,
+    ) -> None:
+        closed = self._recorder.end_step(now_ns, standing, held_ns, upto)
+        closed.events, closed.own_ns = events, own_ns
+        self._newest = closed
+        self._pending.append(closed)
+
+    def glance(self) -> ClosedStep | None:
+        """The latest step, told of what actions must know now: pauses, its time without a core."""
+        self._recorder.catch_up()
+        closed = self._newest
+        if closed is not None and not closed.counted:
             closed.run_delay_ns = used(self._before, self._latest).run_delay_ns
             pauses = tuple(self._recorder.pauses)
             closed.pauses = [one for one in pauses if one[0] >= closed.start_ns]
+        return closed
 
     def end_past(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
         """Close a step of which it is known only now that it ended then, with record `upto`."""
+        self._recorder.catch_up()
         self._pending.append(self._recorder.end_step(end_ns, standing, upto=upto))
 
     def through(self) -> None:
         """Estimate, decide, summarize and share the steps that ended since the last time."""
+        self._recorder.catch_up()
         with self._working:
             while self._pending:
                 self._work_through(self._pending.popleft())

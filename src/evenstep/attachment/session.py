@@ -64,7 +64,7 @@ def step() -> None:
     """End a step here, and from now on only here."""
     attached = agent.current()
     if attached is not None and not attached.failure:
-        attached.recorder.clock.manual = True
+        attached.recorder.manual = True
         try:
             attached.end_step(monotonic_ns())
         except Exception as error:

@@ -235,7 +235,7 @@ class Loop:
             return
         try:
             if self._marks_steps:  # also of an agent that has come since
-                observed.recorder.clock.manual = True
+                observed.recorder.manual = True
             tell(observed)
         except Exception as error:
             observed.give_up(error)

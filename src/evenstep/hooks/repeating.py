@@ -163,7 +163,7 @@ class InferredSteps:
     def entered(self, seq: int, width: int, signature: Hashable, enter_ns: int) -> None:
         """A call of the training thread was recorded."""
         recorder = self._recorder
-        if self.off or recorder.clock.manual or recorder.stack.step != self._step:
+        if self.off or recorder.manual or recorder.stack.step != self._step:
             self.leave()
             return
         if self._ending:  # nobody has waited for it: it ends with what comes next
@@ -192,7 +192,7 @@ class InferredSteps:
     def conclude(self) -> None:
         """The trace ends: cut out what can be told now."""
         recorder = self._recorder
-        if not (self.off or recorder.clock.manual or recorder.stack.step != self._step):
+        if not (self.off or recorder.manual or recorder.stack.step != self._step):
             self._cut_out(self._cycle.conclude())
         self.leave()
 

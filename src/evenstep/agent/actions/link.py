@@ -165,6 +165,7 @@ class StorageTurns:
         self.turns = tuple(self._of.values())
         self._saved_ns = 0  # when the last checkpoint was over
         self._clock.turns = self
+        recorder.defer(later=False)  # who may begin has to be asked before it does
 
     def begins(self, phase: int, now_ns: int) -> int:
         """A phase is about to begin on the training thread; when it may."""

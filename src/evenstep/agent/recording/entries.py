@@ -27,7 +27,7 @@ _ASYNC = int(Flag.ASYNC)
 #: Its end is noticed without what is kept here: by the device, or by who makes the call.
 _ELSEWHERE = int(Flag.ON_DEVICE | Flag.HOST_BLOCKED)
 
-_LAST_ENTRY = int(Word.LAST_ENTRY)
+_LAST_ENTRY, _STEP = int(Word.LAST_ENTRY), int(Word.STEP)
 
 _get_ident = threading.get_ident
 
@@ -96,7 +96,7 @@ def collective_recorder(
         if fence is not None:
             fence()
         pack_into(
-            ring, slot * RECORD_BYTES + 8, enter_ns, sequence, bytes_in, bytes_out, stack.step,
+            ring, slot * RECORD_BYTES + 8, enter_ns, sequence, bytes_in, bytes_out, shared[_STEP],
             group.index, stack.parent & 0xFFFFFFFF,
             0 if ident == training else thread_of(ident),
             flags, peer, device, _COLLECTIVE, op, dtype,
@@ -109,7 +109,7 @@ def collective_recorder(
         if not flags & _ASYNC:
             blocks(ident, seq, enter_ns)
         else:
-            shared[_LAST_ENTRY] = enter_ns  # `StepClock.issued`, a frame shorter
+            shared[_LAST_ENTRY] = enter_ns
             if clock.backwards:
                 unreported.append(seq)
         return seq

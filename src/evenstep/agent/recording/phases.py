@@ -8,6 +8,7 @@ recorder is the same either way.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
 from evenstep.trace.spool.spool import Spool
 
 MOST_WAITS = 64
+MOST_PHASES = 4096  # of a step, whose places are known
 
 
 class Word(IntEnum):
@@ -56,9 +58,8 @@ def unshared() -> memoryview:
 
 
 PHASES = len(Phase)
-_PHASE_KIND, _SYNC = int(Kind.PHASE), int(Phase.SYNC)
-_PARENT, _STEP, _WAITS = int(Word.PARENT), int(Word.STEP), int(Word.WAITS)
-_PAIRS = int(Word.WAIT_PAIRS)
+_PHASE_KIND = int(Kind.PHASE)
+_PARENT, _STEP = int(Word.PARENT), int(Word.STEP)
 
 
 class OpenPhase:
@@ -77,7 +78,8 @@ class OpenPhase:
 class PhaseStack:
     """Phases of the step that is open on the training thread.
 
-    `words` are those shared with compiled kernels, which tell of waits by them.
+    `words` are those shared with compiled kernels. Where the account is behind the thread (see
+    `Recorder.defer`), nothing in them is its to write but a step that they have not reached.
     """
 
     def __init__(self, spool: Spool, words: memoryview | None = None) -> None:
@@ -88,6 +90,9 @@ class PhaseStack:
         self.leaf_ns = [0] * PHASES
         self.parent = 0  # record of the innermost open phase: what new records lie in
         self.boundary_ns = 0  # end of the last outermost phase: from here nothing is claimed
+        self.behind = False  # what is told lies in the past: then …
+        #: … the step's phases, as (enter, exit, record)
+        self.ended: deque[tuple[int, int, int]] = deque(maxlen=MOST_PHASES)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -104,19 +109,20 @@ class PhaseStack:
 
     def enter(self, phase: int, now_ns: int) -> None:
         """Begin a phase inside whatever is open; its record shows as open until `leave`."""
-        if self.words[_WAITS]:
-            self._take_waits()
         seq = self._spool.put(now_ns, 0, _PHASE_KIND, phase, self.step, self.parent)
         self._open.append(OpenPhase(phase, seq, now_ns))
-        self.parent = self.words[_PARENT] = seq
+        self._lies_in(seq)
+
+    def _lies_in(self, seq: int) -> None:
+        self.parent = seq
+        if not self.behind:
+            self.words[_PARENT] = seq
 
     def leave(self, now_ns: int, *, nested_ns: int | None = None) -> None:
         """End the innermost phase; without one, nothing happens.
 
         `nested_ns`: how much of what lies in it is before `now_ns`, where that is in the past.
         """
-        if self.words[_WAITS]:
-            self._take_waits()
         if not self._open:
             return
         ended = self._open.pop()
@@ -126,16 +132,10 @@ class PhaseStack:
         self.leaf_ns[ended.phase] += leaf
         self._spool.patch(ended.seq, WORD_GROUP_SEQ, leaf)
         self._spool.close(ended.seq, now_ns)
+        if self.behind:
+            self.ended.append((ended.enter_ns, now_ns, ended.seq))
         self._claim(max(now_ns, ended.claimed_ns), leaf + ended.nested_ns)
-        self.parent = self.words[_PARENT] = self._open[-1].seq if self._open else 0
-
-    def _take_waits(self) -> None:
-        """Count the waits that compiled kernels have seen on this thread."""
-        words = self.words
-        pairs = words[_PAIRS : _PAIRS + 2 * min(words[_WAITS], MOST_WAITS)].tolist()
-        words[_WAITS] = words[Word.LAST_ENTRY] = 0
-        for enter_ns, exit_ns in zip(pairs[::2], pairs[1::2], strict=True):
-            self.add(_SYNC, enter_ns, exit_ns)
+        self._lies_in(self._open[-1].seq if self._open else 0)
 
     def add(self, phase: int, enter_ns: int, exit_ns: int, flags: int = 0) -> None:
         """Record a phase that is over already, inside whatever is open."""
@@ -181,13 +181,13 @@ class PhaseStack:
 
         An open phase is split in two at the boundary if it may lie `across` one; others end.
         """
-        if self.words[_WAITS]:
-            self._take_waits()
         split = [part.phase for part in self._open if part.phase in across]
         while self._open:
             self.leave(now_ns)
         leaf, self.leaf_ns = self.leaf_ns, [0] * PHASES
-        self.step = self.words[_STEP] = step
+        self.step = step
+        if self.words[_STEP] < step:
+            self.words[_STEP] = step
         self.boundary_ns = now_ns
         for phase in split:
             self.enter(phase, now_ns)

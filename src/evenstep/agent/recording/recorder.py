@@ -1,7 +1,11 @@
 """What a rank records: the hooks call it, it writes the spool and keeps the running step.
 
-Everything here runs on the job's own threads. It takes no lock, starts nothing, and reads the
-clock once per event. The collector's callbacks may fire inside any of these methods.
+What runs on the job's own threads takes no lock, starts nothing, and reads the clock once per
+event. The collector's callbacks may fire inside any of these methods.
+
+What an event of the training thread means for the step's account can wait, and costs many times
+what noting it does (every line of Python is fetched into cold caches). So where compiled kernels
+record (`defer`), hooks note events, and whoever asks for the account first has them told, in order.
 """
 
 from __future__ import annotations
@@ -9,18 +13,20 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
+from collections.abc import Callable
 from itertools import count
-from time import monotonic_ns, thread_time_ns, time_ns
-from typing import TYPE_CHECKING
+from time import monotonic_ns, sleep, thread_time_ns, time_ns
+from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.recording.entries import GroupState, collective_recorder
-from evenstep.agent.recording.phases import Compiled, PhaseStack, Word
+from evenstep.agent.recording.phases import MOST_WAITS, Compiled, PhaseStack, Word
 from evenstep.agent.recording.steps import ClosedStep, StepClock, StepCollective
 from evenstep.trace.spool.layout import (
     HOST_DEVICE,
     RECORD_WORDS,
     WORD_BYTES_IN,
     WORD_BYTES_OUT,
+    WORD_ENTER,
     WORD_GROUP_SEQ,
     WORD_KIND,
     WORD_PARENT,
@@ -43,12 +49,14 @@ _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
+_STEP_WORD, _WAITS, _PAIRS = int(Word.STEP), int(Word.WAITS), int(Word.WAIT_PAIRS)
+_IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records that lie in one
 
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
 COST_SAMPLE = 16  # one collective in so many has its own cost measured …
-EVENT_SAMPLE = 13  # … one in so many of what marks phases and waits …
-END_SAMPLE = 5  # … and of the ends of steps
+EVENT_SAMPLE = 13  # … one in so many waits …
+STEP_SAMPLE = 5  # … and in one step of so many what marks its phases and its end
 COST_WINDOW = 64  # samples the mean is taken of
 FORGOTTEN_NS = 1_000_000  # after so long without a call of ours, caches have forgotten us
 
@@ -95,15 +103,27 @@ class OwnCost:
         return round(calls * (called_ns + sum(self._samples) / len(self._samples)))
 
 
+#: What an event means, and what that is told: `tell(*given)`.
+Event = tuple[Any, ...]
+
+
 class Recorder:
-    """Writes one rank's spool. `clock` belongs to the training thread, `ident` says which it is."""
+    """Writes one rank's spool. `ident` says which thread trains.
+
+    The account (`clock`, `stack`) is the training thread's to change, and whoever else looks at it
+    has the events told first that were noted. `note` takes one: at once, or for later.
+    """
 
     def __init__(self, spool: Spool, compiled: Compiled | None = None) -> None:
         now = monotonic_ns()
         self.spool = spool
-        self.stack = PhaseStack(spool, None if compiled is None else compiled.words)
-        self.words = self.stack.words
-        self.clock = StepClock(self.stack, now)
+        self._stack = PhaseStack(spool, None if compiled is None else compiled.words)
+        self.words = self._stack.words
+        self._clock = StepClock(self._stack, now)
+        self.manual = False  # evenstep.step() or a framework's callback marks the steps
+        self.note: Callable[[Event], None] = self._tell
+        self._noted: deque[Event] = deque()
+        self._telling = threading.RLock()  # a script's handler may interrupt who tells, and ask
         self.ident = self.words[Word.TRAINING] = _get_ident()
         self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
         self.after = 0  # the last record of the step before the running one
@@ -112,16 +132,68 @@ class Recorder:
         self.pauses: deque[tuple[int, int]] = deque(maxlen=STEP_COLLECTIVES)
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
         self.event_cost = OwnCost(EVENT_SAMPLE)  # of an event on the training thread
-        self.end_cost = OwnCost(END_SAMPLE)  # of ending a step
+        self.end_cost = OwnCost(STEP_SAMPLE)  # of ending a step
         self.events = 0  # of the running step
+        self.sampled = True  # whether what it costs us is measured
         self.own_ns = 0  # of the thread's time in it that our probe took
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
         self._put = spool.put
         self.collective = collective_recorder(
-            spool.slots, self.clock, training=self.ident, thread_of=self.thread, blocks=self._blocks
-        )
+            spool.slots, self._clock, training=self.ident, thread_of=self.thread,
+            blocks=self._blocks,
+        )  # fmt: skip
+
+    # -- the account -----------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> StepClock:
+        """What the events so far mean."""
+        self.catch_up()
+        return self._clock
+
+    @property
+    def stack(self) -> PhaseStack:
+        """The phases that are open, after all events so far."""
+        self.catch_up()
+        return self._stack
+
+    @property
+    def behind(self) -> int:
+        """Events that are noted and not told."""
+        return len(self._noted)
+
+    def defer(self, *, later: bool) -> None:
+        """Have events told `later`, by whoever asks for the account, or as they come."""
+        self.catch_up()
+        self._stack.behind = later
+        self.note = self._noted.append if later else self._tell
+
+    def catch_up(self) -> None:
+        """Tell what was noted. Off the training thread, let that one go first between two."""
+        if not self._stack.behind:
+            return
+        yields = _get_ident() != self.ident
+        if not yields and self.words[_WAITS]:
+            self.take_waits()
+        with self._telling:
+            while self._noted:
+                self._tell(self._noted.popleft())
+                if yields:
+                    sleep(0)
+
+    @staticmethod
+    def _tell(event: Event) -> None:
+        event[0](*event[1:])
+
+    def take_waits(self) -> None:
+        """Note the waits that compiled kernels have seen on the training thread, which this is."""
+        words = self.words
+        pairs = words[_PAIRS : _PAIRS + 2 * min(words[_WAITS], MOST_WAITS)].tolist()
+        words[_WAITS] = 0
+        for enter_ns, exit_ns in zip(pairs[::2], pairs[1::2], strict=True):
+            self.note((self._stack.add, _SYNC, enter_ns, exit_ns))
 
     # -- collectives -----------------------------------------------------------------------------
 
@@ -148,10 +220,10 @@ class Recorder:
         device: int = HOST_DEVICE,
     ) -> int:
         """A send or receive is issued; `order` is its number among those of its pair and tag."""
-        stack = self.stack
         thread = self.thread(_get_ident())
         return self._put(
-            enter_ns, 0, _POINT_TO_POINT, op, stack.step, stack.parent, group.index, order,
+            enter_ns, 0, _POINT_TO_POINT, op, self.words[_STEP_WORD], self._stack.parent,
+            group.index, order,
             nbytes, nbytes, flags, peer, dtype, 0, thread, 0, 0, tag & 0xFFFFFFFF, 0, device,
         )  # fmt: skip
 
@@ -174,8 +246,8 @@ class Recorder:
             self.spool.close(seq, exit_ns)
         if ident == self.ident:
             times = self.spool.times(seq) if seq else None
-            account = self.stack.count if seq else self.stack.add  # its record shows it, or not
-            account(_SYNC, times[0] if times else enter_ns, exit_ns)
+            account = self._stack.count if seq else self._stack.add  # its record shows it, or not
+            self.note((account, _SYNC, times[0] if times else enter_ns, exit_ns))
             self.words[_LAST_ENTRY] = 0
 
     def issued(self, after: int, upto: int) -> list[StepCollective]:
@@ -198,17 +270,16 @@ class Recorder:
     def pause(self, enter_ns: int, exit_ns: int, generation: int, collected: int) -> None:
         """The collector stopped this process. May be called from anywhere, at any time."""
         self._put(
-            enter_ns, exit_ns, _PAUSE, generation, self.stack.step, self.stack.parent,
+            enter_ns, exit_ns, _PAUSE, generation, self.words[_STEP_WORD], self._stack.parent,
             payload=collected & 0xFFFFFFFF,
         )  # fmt: skip
         self.pauses.append((enter_ns, exit_ns))
 
     def span_begins(self, name: str) -> int:
         """A user's span; returns its record for `spool.close`."""
-        stack = self.stack
         thread = self.thread(_get_ident())
         return self._put(
-            monotonic_ns(), 0, _SPAN, 0, stack.step, stack.parent,
+            monotonic_ns(), 0, _SPAN, 0, self.words[_STEP_WORD], self._stack.parent,
             thread=thread, name=self.spool.name_id(name[:LONGEST_NAME]),
         )  # fmt: skip
 
@@ -224,7 +295,7 @@ class Recorder:
         now = monotonic_ns()
         bits = struct.unpack("<Q", struct.pack("<d", value))[0]
         self._put(
-            now, now, kind, 0, self.stack.step, 0, bytes_in=bits,
+            now, now, kind, 0, self.words[_STEP_WORD], 0, bytes_in=bits,
             name=self.spool.name_id(name[:LONGEST_NAME]), device=device,
         )  # fmt: skip
 
@@ -238,7 +309,7 @@ class Recorder:
         `standing` is where the kernel's counters are, `held_ns` the pacing delay spent inside, and
         `upto` its last record, where it is known only later that it ended; else the newest.
         """
-        closed = self.clock.end_step(now_ns)
+        closed = self._clock.end_step(now_ns)
         closed.seq = seq = self._put(
             closed.start_ns, now_ns, _STEP, 0, closed.number, peer=0, held_ns=held_ns,
             payload=min(closed.samples, 0xFFFFFFFF), flags=self.step_flags,
@@ -246,15 +317,28 @@ class Recorder:
         closed.after, closed.upto = self.after, upto or seq
         self.after = closed.upto
         closed.held_ns, closed.standing = held_ns, standing
-        closed.events, self.events = self.events, 0
-        closed.own_ns, self.own_ns = self.own_ns, 0
         return closed
+
+    def begin_step(self) -> tuple[int, int, int]:
+        """What is recorded from here on belongs to the next step.
+
+        Its number, how many events of ours the one before had, and what our probe took of it.
+        """
+        if self.words[_WAITS]:
+            self.take_waits()
+        self.words[_STEP_WORD] = step = self.words[_STEP_WORD] + 1
+        events, self.events = self.events, 0
+        own_ns, self.own_ns = self.own_ns, 0
+        self.sampled = step % STEP_SAMPLE == 0
+        return step, events, own_ns
 
     def settle(self, closed: ClosedStep, used: ResourceUse) -> None:
         """Tell the rest of a step, in the order in which they ended; its record, too, learns it.
 
         Of its collectives the first `STEP_COLLECTIVES` are entered one by one.
         """
+        if closed.phases:
+            self._place(closed)
         found = self.issued(closed.after, closed.upto)
         pauses = []
         while self.pauses and self.pauses[0][0] <= closed.end_ns:
@@ -281,9 +365,23 @@ class Recorder:
         )
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
         closed.run_delay_ns = used.run_delay_ns
-        self._tell(closed.seq, used)
+        self._write_use(closed.seq, used)
 
-    def _tell(self, seq: int, used: ResourceUse) -> None:
+    def _place(self, closed: ClosedStep) -> None:
+        """Write into a step's records which phase each lies in, as is known only now."""
+        words, word_of = self.spool.words, self.spool.word_of
+        phases = sorted(closed.phases)
+        first = max(closed.after, closed.upto - self.spool.regions.ring_capacity) + 1
+        for seq in range(first, closed.upto + 1):
+            base = word_of(seq)
+            if words[base] != seq or words[base + WORD_KIND] >> 48 & 0xFF not in _IN_PHASES:
+                continue
+            enter_ns = words[base + WORD_ENTER]
+            around = (each for begin, end, each in reversed(phases) if begin <= enter_ns < end)
+            payload = words[base + WORD_PARENT] >> 32 << 32
+            words[base + WORD_PARENT] = payload | next(around, 0) & 0xFFFFFFFF
+
+    def _write_use(self, seq: int, used: ResourceUse) -> None:
         """Write what a step used into its record, where the ring still has it."""
         words, base = self.spool.words, self.spool.word_of(seq)
         if words[base] == seq:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from evenstep.agent.recording.phases import PhaseStack, Word
+from evenstep.agent.recording.phases import PhaseStack
 from evenstep.trace.spool.layout import Flag, Phase
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ _CHECKPOINT = int(Phase.CHECKPOINT)
 
 #: A step can end inside these. The rest were left by an exception where no hook sees their end.
 _ACROSS = frozenset({_INPUT, _BACKWARD, _CHECKPOINT})
-
-_LAST_ENTRY = int(Word.LAST_ENTRY)
 
 SHORTEST_EVALUATION_NS = 1_000_000  # eval() and train() of two modules in turn is none
 
@@ -57,6 +55,7 @@ class ClosedStep:
         "own_ns",
         "pauses",
         "phase_ns",
+        "phases",
         "run_delay_ns",
         "samples",
         "seq",
@@ -77,6 +76,7 @@ class ClosedStep:
         self.own_ns = 0  # of the thread's time that our probe took
         self.seq = 0  # its own record
         self.after = self.upto = 0  # its records come after the one and go up to the other
+        self.phases: Sequence[tuple[int, int, int]] = ()  # whose records do not know of it yet
         self.standing: ResourceCounters | None = None  # the kernel's counters at its end
         self.unsteady = bool(phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
         # Told later.
@@ -102,7 +102,6 @@ class StepClock:
     def __init__(self, stack: PhaseStack, now_ns: int) -> None:
         self.stack = stack
         self.start_ns = now_ns
-        self.manual = False  # evenstep.step() marks the steps
         self.samples = 0
         self.unreported: list[int] = []  # records of such collectives in a DDP model's backward
         stack.boundary_ns = now_ns
@@ -113,17 +112,9 @@ class StepClock:
         self.backwards = 0  # runs of the autograd engine, one inside the other
         self._forwards_seen = False
         self._awaits_all = False  # the model's backward waits for all it has issued (DDP)
+        self._entry_before_ns = 0  # the last entry before the backward
         # Since when, and the account and the samples at that time.
         self._evaluation: tuple[int, list[int], int] | None = None
-
-    @property
-    def last_entry_ns(self) -> int:
-        """When a collective was last issued that did not block its caller; 0: it was waited for."""
-        return self.stack.words[_LAST_ENTRY]
-
-    @last_entry_ns.setter
-    def last_entry_ns(self, now_ns: int) -> None:
-        self.stack.words[_LAST_ENTRY] = now_ns
 
     # -- input -----------------------------------------------------------------------------------
 
@@ -138,7 +129,7 @@ class StepClock:
 
     # -- forward ---------------------------------------------------------------------------------
 
-    def forward_begins(self, now_ns: int, *, training: bool, awaits_all: bool = False) -> None:
+    def forward_begins(self, now_ns: int, training: bool, awaits_all: bool = False) -> None:
         """The outermost module is called; `awaits_all`: its backward ends with its collectives."""
         self._forward_depth += 1
         if self._forward_depth > 1 or self.backwards:  # recomputed inside backward
@@ -167,8 +158,12 @@ class StepClock:
 
     # -- backward --------------------------------------------------------------------------------
 
-    def backward_begins(self, now_ns: int) -> None:
-        """The autograd engine starts; a nested start (checkpointing) stays inside the outer one."""
+    def backward_begins(self, now_ns: int, last_entry_ns: int = 0) -> None:
+        """The autograd engine starts; a nested start (checkpointing) stays inside the outer one.
+
+        `last_entry_ns`: when a collective was last issued that did not block its caller; 0: it was
+        waited for.
+        """
         self._evaluation = None
         self.backwards += 1
         if self.backwards > 1:
@@ -179,23 +174,18 @@ class StepClock:
         elif not self._forwards_seen and not len(stack):
             stack.add(_FORWARD, stack.boundary_ns, now_ns, int(Flag.INFERRED))
         self._forward_end_ns = 0
-        self.last_entry_ns = 0
+        self._entry_before_ns = last_entry_ns
         self.unreported.clear()
         stack.enter(_BACKWARD, now_ns)
 
-    def issued(self, seq: int, now_ns: int) -> None:
-        """A collective was issued that does not block its caller."""
-        self.last_entry_ns = now_ns
-        if self.backwards:
-            self.unreported.append(seq)
-
-    def backward_ends(self, now_ns: int) -> None:
+    def backward_ends(self, now_ns: int, last_entry_ns: int = 0) -> None:
         """The engine has returned, and with it the last gradients it had to wait for."""
         self.backwards = max(self.backwards - 1, 0)
         if self.backwards:
             return
-        if self.last_entry_ns and self.stack.current == _BACKWARD:
-            self.stack.add(_SYNC, self.last_entry_ns, now_ns)
+        issued = last_entry_ns not in (0, self._entry_before_ns)
+        if issued and self.stack.current == _BACKWARD:
+            self.stack.add(_SYNC, last_entry_ns, now_ns)
         if self._awaits_all:
             self.stack.close_all(self.unreported, now_ns)
         self.stack.leave(now_ns)
@@ -227,7 +217,7 @@ class StepClock:
             self.turns.ends(self.stack.current, now_ns)
         self.stack.leave(now_ns)
 
-    def mode_changes(self, now_ns: int, *, training: bool) -> None:
+    def mode_changes(self, now_ns: int, training: bool) -> None:
         """The outermost `module.train(mode)` call of a module."""
         if not training:
             self._settle_forward()
@@ -257,5 +247,7 @@ class StepClock:
         leaf[0] = max(now_ns - self.start_ns - sum(leaf), 0)
         closed = ClosedStep(number, self.start_ns, now_ns, leaf)
         closed.samples, self.samples = self.samples, 0
+        closed.phases = tuple(self.stack.ended)
+        self.stack.ended.clear()
         self.start_ns = now_ns
         return closed

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi.calls import MpiCollective, both, measured
 from evenstep.hooks.mpi.groups import MpiGroups
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
 _BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
-_SYNC = int(Phase.SYNC)
+_SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
 _ABSENT = 1 << 16  # a place that no call gives an argument at
 #: As much comes out as goes in where all ranks give as much: one buffer tells both sizes.
 _AS_GIVEN = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.ALL_TO_ALL})
@@ -48,7 +49,7 @@ class MpiCollectives:
     def blocking(self, original: Any, call: MpiCollective) -> Callable[..., Any]:
         """A collective that has ended when it returns."""
         watch, recorder, left = self._watch, self._recorder, self._steps.left
-        stack, clock, close = recorder.stack, recorder.clock, recorder.spool.close
+        count, words, close = recorder.stack.count, recorder.words, recorder.spool.close
         begin = self._begin(call, _BLOCKED)
 
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -75,8 +76,8 @@ class MpiCollectives:
                     now = monotonic_ns()
                     close(seq, now)
                     if _get_ident() == recorder.ident:
-                        stack.count(_SYNC, enter_ns, now)
-                        clock.last_entry_ns = 0
+                        recorder.note((count, _SYNC, enter_ns, now))
+                        words[_LAST_ENTRY] = 0
                         left(seq, now)
                 except Exception as error:
                     watch.missed(error)

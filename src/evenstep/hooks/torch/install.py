@@ -89,6 +89,8 @@ class TorchHooks:
         else:
             self._undo.append(self._native.remove)
             self._native.install()
+            self._undo.append(lambda: self._recorder.defer(later=False))
+            self._recorder.defer(later=True)
             if self._torch.backends.cuda.is_built():
                 gate = self._gate = CaptureGate(self._torch.cuda.CUDAGraph, self._native.capture)
                 self._undo.append(gate.remove)

@@ -15,9 +15,12 @@ from types import FrameType
 from typing import Any
 
 from evenstep.agent.arming import arm, disarm
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import Phase
+
+_LAST_ENTRY, _WAITS = int(Word.LAST_ENTRY), int(Word.WAITS)
 
 _get_ident = threading.get_ident
 
@@ -42,8 +45,9 @@ class PhaseHooks:
         on_optimizer: Callable[[], None] = lambda: None,
     ) -> None:
         self.armed = True
-        self.clock = recorder.clock
+        self._clock = recorder.clock
         self._recorder = recorder
+        self._words = recorder.words
         self._torch = torch
         self._ident = recorder.ident
         self._on_step = on_step
@@ -131,45 +135,49 @@ class PhaseHooks:
     # -- what they say ---------------------------------------------------------------------------
 
     def _backward_in(self, _: tuple[Any, ...]) -> None:
-        self.clock.backward_begins(monotonic_ns())
+        clock, entry_ns = self._clock, self._words[_LAST_ENTRY]
+        self._recorder.note((clock.backward_begins, monotonic_ns(), entry_ns))
 
     def _backward_out(self, _: Any) -> None:
-        self.clock.backward_ends(monotonic_ns())
+        clock, entry_ns = self._clock, self._words[_LAST_ENTRY]
+        self._recorder.note((clock.backward_ends, monotonic_ns(), entry_ns))
 
     def _input_in(self, _: tuple[Any, ...]) -> None:
-        self.clock.input_begins(monotonic_ns())
+        self._recorder.note((self._clock.input_begins, monotonic_ns()))
 
     def _input_out(self, batch: Any) -> None:
-        self.clock.input_ends(monotonic_ns(), batch_length(batch))
+        now_ns = monotonic_ns()
+        self._recorder.note((self._clock.input_ends, now_ns, batch_length(batch)))
 
     def _input_made(self, _: Any) -> None:
-        self.clock.input_ends(monotonic_ns(), 0)
+        self._recorder.note((self._clock.input_ends, monotonic_ns(), 0))
 
     def _forward_in(self, args: tuple[Any, ...]) -> None:
-        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[0]))
+        self._forward(args[0])
 
     def _parallel_in(self, args: tuple[Any, ...]) -> None:
-        training = self._trains(args[0])
-        self.clock.forward_begins(monotonic_ns(), training=training, awaits_all=True)
+        self._forward(args[0], awaits_all=True)
 
     def _forward_in_module(self, args: tuple[Any, ...]) -> None:
-        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[1]))
+        self._forward(args[1])
 
     def _forward_in_stage(self, args: tuple[Any, ...]) -> None:
-        self.clock.forward_begins(monotonic_ns(), training=self._trains(args[0].submod))
+        self._forward(args[0].submod)
 
-    def _trains(self, module: Any) -> bool:
-        """Whether a forward may be followed by backward; fine-tuning may run in eval mode."""
-        return bool(module.training or self._torch.is_grad_enabled())
+    def _forward(self, module: Any, awaits_all: bool = False) -> None:
+        """It begins; backward may follow it in eval mode, too: so fine-tuning does."""
+        training = bool(module.training or self._torch.is_grad_enabled())
+        begins = self._clock.forward_begins
+        self._recorder.note((begins, monotonic_ns(), training, awaits_all))
 
     def _forward_out(self, _: Any) -> None:
-        self.clock.forward_ends(monotonic_ns())
+        self._recorder.note((self._clock.forward_ends, monotonic_ns()))
 
     def _train_in(self, args: tuple[Any, ...]) -> None:
         self._mode_depth += 1
         if self._mode_depth == 1:
             training = bool(args[1]) if len(args) > 1 else True
-            self.clock.mode_changes(monotonic_ns(), training=training)
+            self._recorder.note((self._clock.mode_changes, monotonic_ns(), training))
 
     def _train_out(self, _: Any) -> None:
         self._mode_depth -= 1
@@ -177,12 +185,12 @@ class PhaseHooks:
     def _save_in(self, _: tuple[Any, ...]) -> None:
         self._saving += 1
         if self._saving == 1:
-            self.clock.begins(Phase.CHECKPOINT, monotonic_ns())
+            self._recorder.note((self._clock.begins, Phase.CHECKPOINT, monotonic_ns()))
 
     def _save_out(self, _: Any) -> None:
         self._saving -= 1
         if self._saving == 0:
-            self.clock.ends(monotonic_ns())
+            self._recorder.note((self._clock.ends, monotonic_ns()))
 
     def _optimizer_in(self, optimizer: Any, *_: Any) -> None:
         if self.armed and _get_ident() == self._ident:
@@ -193,7 +201,7 @@ class PhaseHooks:
         stepping = self._stepping
         while stepping and not _inside(frame, stepping[-1][0]):
             stepping.pop()  # it raised, and had no end
-        nested = any(outer is optimizer for _, outer in stepping)
+        nested = bool(stepping) and any(outer is optimizer for _, outer in stepping)
         stepping.append(call)
         if nested:  # a subclass's step calls the one it replaces
             return
@@ -201,7 +209,7 @@ class PhaseHooks:
             import weakref
 
             self._marking = weakref.ref(optimizer)
-        self.clock.optimizer_begins(monotonic_ns())
+        self._recorder.note((self._clock.optimizer_begins, monotonic_ns()))
 
     def _optimizer_out(self, optimizer: Any, *_: Any) -> None:
         if not self.armed or _get_ident() != self._ident:
@@ -218,11 +226,11 @@ class PhaseHooks:
         frame, optimizer = call
         while self._stepping and self._stepping.pop()[0] is not frame:
             pass
-        if any(outer is optimizer for _, outer in self._stepping):
+        if self._stepping and any(outer is optimizer for _, outer in self._stepping):
             return
-        self.clock.ends(monotonic_ns())
+        self._recorder.note((self._clock.ends, monotonic_ns()))
         marks = self._marking is not None and self._marking() is optimizer
-        if marks and not self.clock.manual and not skipped_by_scaler(optimizer):
+        if marks and not self._recorder.manual and not skipped_by_scaler(optimizer):
             self._ended = True
 
     def _fail(self, error: Exception) -> None:
@@ -268,13 +276,15 @@ class PhaseHooks:
         self._undo.append(restore)
 
     def _tell(self, report: Callable[[Any], None], value: Any) -> None:
-        cost = self._recorder.event_cost
+        recorder = self._recorder
         try:
-            began_ns = cost.began()
+            began_ns = thread_time_ns() if recorder.sampled else 0
+            if self._words[_WAITS]:
+                recorder.take_waits()
             report(value)
-            self._recorder.events += 1
+            recorder.events += 1
             if began_ns:
-                cost.add(thread_time_ns() - began_ns)
+                recorder.event_cost.add(thread_time_ns() - began_ns)
         except Exception as error:
             self._fail(error)
 

@@ -229,6 +229,12 @@ struct Session {
                                 __ATOMIC_RELAXED);
   }
 
+  // The backend refused it or broke: nobody will wait for it.
+  void failed(uint64_t seq) {
+    close(seq, now_ns(), FAILED);
+    words[BLOCKING].compare_exchange_strong(seq, 0);
+  }
+
   void fail(const char* what) {
     std::lock_guard<std::mutex> lock(mutex);
     if (!add(FAILURES, 1)) failure = what;
@@ -339,6 +345,7 @@ struct Session {
 
   void waited(uint64_t enter, uint64_t exit) {
     if (exit - enter < SHORTEST_WAIT_NS || uint64_t(pthread_self()) != load(TRAINING)) return;
+    store(LAST_ENTRY, 0);
     const uint64_t count = load(WAITS);
     if (count >= MOST_WAITS) return;
     words[WAIT_PAIRS + 2 * count].store(enter, std::memory_order_relaxed);
@@ -541,7 +548,7 @@ class Watch {
     try {
       call();
     } catch (...) {
-      if (begun.seq) session->close(begun.seq, now_ns(), FAILED);
+      if (begun.seq) session->failed(begun.seq);
       throw;
     }
     const uint64_t back = sampled ? thread_ns() : 0;
