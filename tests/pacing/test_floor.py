@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.floor import EPOCH, Floor, FloorTable, fit_line
+from evenstep.pacing.floor import EPOCH, QUANTUM_NS, Floor, FloorTable, fit_line, margin_ns
 
 GROUP, ALL_REDUCE = 0, 1
 
@@ -112,3 +112,23 @@ def test_a_floor_is_weighed_anew_only_after_as_many_samples_again() -> None:
 )
 def test_a_line_has_no_negative_latency_and_no_negative_slope(points, line) -> None:
     assert fit_line(points) == pytest.approx(line)
+
+
+def test_the_tail_of_bursts_is_a_slow_median() -> None:
+    lowest, seen = FloorTable().at(GROUP, ALL_REDUCE, 100), []
+    for whole_ns in (3200, 9000, 9000, 0, 3196):
+        lowest.see_tail(whole_ns)
+        seen.append(lowest.tail_ns)
+    assert seen == [3200, 3300, 3403, 3297, 3194]  # a thirty-second of itself each time
+
+
+@pytest.mark.parametrize(
+    ("value", "lower", "noise", "margin"),
+    [
+        (QUANTUM_NS, QUANTUM_NS, 0, QUANTUM_NS),
+        (100 * QUANTUM_NS, 90 * QUANTUM_NS, 0, 20 * QUANTUM_NS),
+        (100 * QUANTUM_NS, 90 * QUANTUM_NS, 5 * QUANTUM_NS, 25 * QUANTUM_NS),
+    ],
+)
+def test_a_margin_is_what_is_open_and_a_tenth_or_thrice_the_noise(value, lower, noise, margin):
+    assert margin_ns(value, lower, noise) == margin

@@ -85,3 +85,12 @@ def test_credit_is_granted_once_only() -> None:
     ledger.grant(400)
     ledger.grant(4000)
     assert ledger.room_ns(10**6) == 400
+
+
+def test_a_step_may_be_held_for_what_is_left_and_for_the_bound_at_most() -> None:
+    ledger = RankLedger(share=0.01, ranks=1)
+    assert ledger.room_ns(200) == 0
+    ledger.grant(150)
+    assert (ledger.room_ns(200), ledger.room_ns(150), ledger.room_ns(100)) == (150, 150, 100)
+    ledger.book(seen(0, delay_ns=160))  # overslept: 10 beyond, and 1,000 ns of steps give 10
+    assert ledger.room_ns(100) == 0

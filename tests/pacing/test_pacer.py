@@ -14,6 +14,8 @@ from evenstep.pacing import (
     Slowest,
     StepObservation,
 )
+from evenstep.pacing.observation import Proposal
+from evenstep.pacing.pacer import SHORTEST_DELAY_NS
 from evenstep.pacing.random_trial import ALWAYS, SPANS
 
 MS = 1_000_000
@@ -291,3 +293,30 @@ def test_a_plan_has_as_many_steps_as_two_exchanges_take() -> None:
     found = [plan for step in range(200, 600) if (plan := made.decide(step).plan) is not None]
     assert found
     assert {plan.last_step - plan.first_step + 1 for plan in found} == {128}
+
+
+def test_a_lone_odd_batch_is_left_out_however_often_and_two_in_a_row_are_a_change() -> None:
+    made = pacer()
+    steady = [made._is_steady(early(0, batch=batch)) for batch in (8, 8, 3, 8, 3, 8)]
+    assert steady == [False, True, False, True, False, True]
+    assert made._batch == 8
+    assert [made._is_steady(early(0, batch=3)) for _ in range(3)] == [False, False, True]
+    assert made._batch == 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bound", "held"),
+    [
+        (2 * SHORTEST_DELAY_NS, 3 * SHORTEST_DELAY_NS, 2 * SHORTEST_DELAY_NS),
+        (2 * SHORTEST_DELAY_NS, 2 * SHORTEST_DELAY_NS, 2 * SHORTEST_DELAY_NS),
+        (2 * SHORTEST_DELAY_NS, SHORTEST_DELAY_NS, SHORTEST_DELAY_NS),
+        (2 * SHORTEST_DELAY_NS, SHORTEST_DELAY_NS - 1, 0),
+        (SHORTEST_DELAY_NS, SHORTEST_DELAY_NS, SHORTEST_DELAY_NS),
+        (SHORTEST_DELAY_NS - 1, SHORTEST_DELAY_NS, 0),
+        (0, SHORTEST_DELAY_NS, 0),
+    ],
+)
+def test_nobody_is_held_beyond_the_bound_or_for_less_than_is_worth_it(wanted, bound, held) -> None:
+    made = pacer()
+    made._bound_ns = bound
+    assert made._bounded(Proposal(wanted, Reason.SLACK)).delay_ns == held

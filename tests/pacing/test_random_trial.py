@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from evenstep.pacing.account import CREDIT, SHARE, TrialBudget
 from evenstep.pacing.evidence import ALPHA, interval
 from evenstep.pacing.random_trial import (
+    ALWAYS,
     BLOCK_STEPS,
     LEARNING_STEPS,
+    LONGEST_SCALE,
     OUTLIER,
     RARE,
     RandomTrial,
@@ -239,3 +241,31 @@ def test_pauses_that_are_rare_and_long_count_where_the_action_is_against_them(ou
             gains.append(trial.verdict.gain)
     assert word is None or trial.word == word
     assert (max(gains, default=0) > 0.1) == (word == "pays")
+
+
+def test_who_follows_says_what_the_leaders_orders_mean() -> None:
+    trial = RandomTrial(TrialBudget(), seed="link")
+    trial._learned = LEARNING_STEPS
+    trial.account.steps = trial._wake
+    for span, scale, word in (
+        (2, 0, "on trial"),
+        (8, 1, "pays"),
+        (0, 1, "pays"),
+        (2, 1, "on trial"),
+    ):
+        trial.follow(span, scale)
+        assert (trial.span, trial.scale, trial.word) == (span, scale, word)
+    for span, scale in ((3, 0), (2, -1), (2, LONGEST_SCALE + 1)):  # no orders of ours
+        trial.follow(span, scale)
+        assert (trial.span, trial.scale) == (2, 1)
+
+
+def test_the_first_steps_of_a_block_do_not_count_in_its_mean_and_spread() -> None:
+    trial = RandomTrial(TrialBudget(), seed="run")
+    trial.span, trial.mean_ns = ALWAYS, 1.0
+    assert trial.turn == 1
+    for step in (9.0, 1.0, 1.5, 2.0):
+        trial.learn(0, step, trial.acts(0))
+    block = trial._block
+    assert (block.count, block.settled) == (4, 3)
+    assert (block.sums, block.squares) == (4.5, 7.25)

@@ -177,6 +177,22 @@ def test_a_buffered_spool_reads_the_same_after_a_flush(tmp_path):
     assert contents.names == {1: "late"}
 
 
+def test_a_flush_that_begins_within_the_ring_and_goes_round_writes_where_records_are(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(BufferedSpool, "PATCH_WINDOW", 4)
+    spool = Spool.create(
+        tmp_path / "s", IDENTITY, ring_bytes=112 * 64, summary_bytes=1, mode="buffered"
+    )
+    for first, last in ((1, 40), (41, 50), (51, 90), (91, 92)):
+        for enter in range(first, last + 1):
+            spool.put(enter, 0, Kind.COLLECTIVE)
+        spool.flush()
+        kept = list(range(max(1, last - 63), last + 1))
+        assert read_spool(tmp_path / "s").records["enter_ns"].tolist() == kept
+    spool.shut()
+
+
 def test_an_exit_patched_between_flushes_reaches_the_file(tmp_path):
     spool = Spool.create(
         tmp_path / "s", IDENTITY, ring_bytes=112 * 64, summary_bytes=1, mode="buffered"
