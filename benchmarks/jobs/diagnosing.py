@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ SAMPLED_S = 0.1
 
 
 def main() -> None:
-    """Load and diagnose; print seconds, the largest memory seen, and who is named."""
+    """Load and diagnose; print seconds (all, of processors), the largest memory, who is named."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     args = parser.parse_args()
@@ -32,12 +33,20 @@ def main() -> None:
         json.dumps(
             {
                 "seconds": elapsed_s,
+                "cpu_seconds": _cpu_s(),
                 "peak_bytes": memory.peak_bytes,
                 "mode": first.mode if first else None,
                 "ranks": list(first.where.ranks) if first else [],
             }
         )
     )
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of its helpers that have ended."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    used = [resource.getrusage(kind) for kind in kinds]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 class Memory(threading.Thread):

@@ -34,11 +34,6 @@ class TransferLine(NamedTuple):
         """What it gives for a size, or for an array of them."""
         return self.alpha_ns + np.asarray(size_bytes) / self.gBps
 
-    @property
-    def half_bytes(self) -> float:
-        """Size at which half of the time is latency (Hockney's n_1/2)."""
-        return self.alpha_ns * self.gBps
-
 
 def line_through(
     size_bytes: Array, time_ns: Array, weight: Array | None = None
