@@ -300,11 +300,9 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     number = _numbered(number[order])
     enter, leave, issued = times(trace, events, clocks)
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
-    held = _held(trace, events) & sending
+    held, ended = (where & sending for where in _held(trace, events))
     asked = _rendezvous(events, number, (enter, leave), sending & both, held)
-    phases = trace.of_kind(Kind.PHASE)
-    told = np.isin(events["rank"], phases["rank"][phases.op == int(Phase.SYNC)])
-    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | told | on_device(events))
+    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | ended | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
     part = (sending | asked | ~both, ~sending | meets, sending)
     table = _rows(events, ranks, number, (enter, leave, issued), part)
@@ -327,12 +325,12 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     return Entries(table, operations)
 
 
-def _held(trace: Trace, events: Columns) -> Array:
+def _held(trace: Trace, events: Columns) -> tuple[Array, Array]:
     """Messages that their thread waited for at once: the next thing it did was to wait, and that
-    was over with the message."""
+    was over with the message; and all that it waited for: some wait after them was."""
     phases, calls = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE)
     waits = phases.select((phases.op == int(Phase.SYNC)) & (phases.exit_ns > 0))
-    held = np.zeros(len(events), bool)
+    held, ended = np.zeros((2, len(events)), bool)
     for rank in np.unique(waits["rank"]):
         own, mine = waits.select(waits["rank"] == rank), events["rank"] == rank
         own, sent = own.sorted_by("enter_ns"), events.select(mine)
@@ -342,7 +340,11 @@ def _held(trace: Trace, events: Columns) -> Array:
         others = np.searchsorted(entered, own.enter_ns[at], side="right")
         next_to = others - np.searchsorted(entered, sent.enter_ns) == 1
         held[mine] = there & next_to & (sent.exit_ns >= own.exit_ns[at] - TELLING_NS)
-    return held
+        at = np.searchsorted(own.exit_ns, sent.exit_ns - TELLING_NS)
+        there, at = at < len(own), np.minimum(at, len(own) - 1)
+        after = own.exit_ns[at] - TELLING_NS <= sent.exit_ns
+        ended[mine] = held[mine] | (there & after & (own.exit_ns[at] > sent.enter_ns))
+    return held, ended
 
 
 def _rendezvous(
