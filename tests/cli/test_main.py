@@ -65,8 +65,9 @@ def test_a_defect_shows_its_traceback_and_exits_3(capsys):
     assert "ZeroDivisionError: oops" in capsys.readouterr().err
 
 
-def test_an_interrupt_exits_130():
+def test_an_interrupt_exits_130_with_a_word(capsys):
     assert code_of(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "evenstep: interrupted\n"
 
 
 def test_a_reader_that_leaves_is_no_error(start):

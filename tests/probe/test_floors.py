@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from evenstep.cli.main import main
+from evenstep.errors import TraceError
 from evenstep.importers.opening import open_trace
 from evenstep.probe.document import floors
 from tests.probe.measured import outcome
@@ -41,3 +43,8 @@ def test_diagnose_takes_them_as_an_option(file, tmp_path, capsys):
 def test_floors_alone_are_no_trace(file, capsys):
     assert main(["diagnose", str(file)]) == 2
     assert "tells of the fabric, not of a run" in capsys.readouterr().err
+
+
+def test_where_nothing_was_measured_there_are_none():
+    with pytest.raises(TraceError, match="probe again"):
+        floors(replace(outcome(nodes=4), reductions=()))

@@ -112,6 +112,7 @@ def guarded(command: Callable[[], int]) -> int:
         say(str(error))
         return USAGE
     except KeyboardInterrupt:
+        say("interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         drop_output()

@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenstep.cli import files
@@ -85,19 +87,21 @@ def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
     from evenstep.probe.document import document, floors
     from evenstep.probe.findings import judge
     from evenstep.probe.page import render
+    from evenstep.probe.scenario import to_toml
 
     judged = judge(outcome)
     found = document(outcome, judged, seconds=args.seconds)
     show(found, lambda: render(found), as_json=args.json)
-    if args.floors is not None:
-        files.write(args.floors, json.dumps(floors(outcome), indent=2, allow_nan=False) + "\n")
-    if args.scenario is not None:
-        from evenstep.probe.scenario import to_toml
-
-        try:
-            files.write(args.scenario, to_toml(outcome, judged))
-        except TraceError as error:
-            say(f"{args.scenario} was not written: {error}")
+    wanted: dict[Path | None, Callable[[], str]] = {
+        args.floors: lambda: json.dumps(floors(outcome), indent=2, allow_nan=False) + "\n",
+        args.scenario: lambda: to_toml(outcome, judged),
+    }
+    for path, text in wanted.items():
+        if path is not None:
+            try:
+                files.write(path, text())
+            except TraceError as error:
+                say(f"{path} was not written: {error}")
     return int(bool(judged.findings))
 
 

@@ -5,14 +5,20 @@ On a terminal one line is drawn over and over; elsewhere there is a new one now 
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import TypeVar
 
+from evenstep.cli.terminal import say
 from evenstep.words import duration
 
+Row = TypeVar("Row")
+
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of a result that lacks what was not finished
 QUIET_S = 3.0  # what ends before says nothing
 DRAWN_S = 0.25  # between two looks of a terminal
 LINE_S = 5.0  # between two lines where nobody watches one
@@ -97,6 +103,23 @@ def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int],
             line.tell(text)
 
         yield report
+
+
+def finished(
+    work: Generator[Row, None, None],
+    total: int,
+    rows: list[Row],
+    keep: Callable[[Row], object] = lambda _: None,
+) -> None:
+    """Add what is finished to `rows` and `keep` it; Ctrl-C ends the work, not what came of it."""
+    try:
+        with closing(work), counting() as tell:
+            for row in work:
+                rows.append(row)
+                keep(row)
+                tell(len(rows), total)
+    except KeyboardInterrupt:
+        say(f"interrupted: {len(rows)} of {total} are finished")
 
 
 @contextmanager

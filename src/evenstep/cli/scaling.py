@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ bytes and link speeds alone would predict.
   evenstep scaling job.toml --ranks 64,256,1024 --control strategy.kind=paced
   evenstep scaling job.toml --strong --target 1e9 --deadline 72"""
 
-INTERRUPTED = 130
 CONTROL = "strategy.kind=paced"
 
 
@@ -54,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     from evenstep.report.terminal.scaling import page
 
     show(document, lambda: "\n".join(page(document)), as_json=args.json)
-    return INTERRUPTED if document["partial"] else 0
+    return progress.INTERRUPTED if document["partial"] else 0
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -121,8 +119,6 @@ def _control(args: argparse.Namespace) -> list[str]:
 
 def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
     """All rows, or those finished before Ctrl-C."""
-    from contextlib import closing
-
     from evenstep.simulate.study.scaling import measured
     from evenstep.simulate.study.sweep import carried, expected_s
     from evenstep.workers.engines import usable_cores
@@ -131,14 +127,7 @@ def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     workers = workers or usable_cores()
     progress.announce(f"{len(units)} simulations", expected_s(units) / workers)
-    work = carried(units, workers, measured)
-    try:
-        with closing(work) as finished, progress.counting() as tell:
-            for row in finished:
-                rows.append(row)
-                tell(len(rows), len(units))
-    except KeyboardInterrupt:
-        print(f"\ninterrupted: {len(rows)} of {len(units)} are finished", file=sys.stderr)
+    progress.finished(carried(units, workers, measured), len(units), rows)
     return sorted(rows, key=lambda row: int(row["number"]))
 
 

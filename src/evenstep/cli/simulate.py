@@ -27,7 +27,6 @@ read like a live job's. --set changes one field, as in --set cluster.nodes=64 or
 --set noise.0.sigma=0.05; --fields lists them all, --presets the systems and models that a scenario
 can name in `preset`."""
 
-PARTIAL = 130
 _NAMES, _WIDEST = 23, 80  # columns of the list of presets
 
 
@@ -85,7 +84,7 @@ def _main(args: argparse.Namespace) -> int:
     show(document, lambda: render(result) + off_by(error), as_json=args.json)
     for written in filter(None, (args.html, args.out)):
         tell_written(written)
-    return PARTIAL if result.partial else 0
+    return progress.INTERRUPTED if result.partial else 0
 
 
 def _preset_list(summaries: Mapping[str, str]) -> str:

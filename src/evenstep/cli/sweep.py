@@ -36,8 +36,6 @@ finished simulation is put down at once: the same command goes on where it was s
 carries it out; results are the same to the byte. Each repeat has a seed of its own; intervals are
 95 % of the mean over repeats."""
 
-INTERRUPTED = 130
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep sweep`."""
@@ -97,15 +95,13 @@ def main(args: argparse.Namespace) -> int:
         tell_written(args.html)
     if written is not None:
         tell_written(written)
-    return INTERRUPTED if document["partial"] else 0
+    return progress.INTERRUPTED if document["partial"] else 0
 
 
 def _carry_out(
     plan: SweepPlan, rows: list[dict[str, Any]], folder: SweepFolder | None, carrier: Engine
 ) -> None:
-    """Simulate what `rows` does not have yet; Ctrl-C ends it and keeps what is finished."""
-    from contextlib import closing
-
+    """Simulate what `rows` does not have yet."""
     from evenstep.simulate.study.sweep import carried, expected_s
     from evenstep.workers.engines import usable_cores
 
@@ -114,16 +110,8 @@ def _carry_out(
     if known:
         print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
     progress.announce(f"{len(left)} simulations", expected_s(left) / usable_cores())
-    try:
-        with closing(carried(left, carrier)) as finished, progress.counting() as tell:
-            for row in finished:
-                rows.append(row)
-                if folder is not None:
-                    folder.add(row)
-                tell(len(rows), len(plan.units))
-    except KeyboardInterrupt:
-        kept = "kept" if folder is not None else "shown"
-        print(f"\ninterrupted: the {len(rows)} finished ones are {kept}", file=sys.stderr)
+    keep = folder.add if folder is not None else lambda _: None
+    progress.finished(carried(left, carrier), len(plan.units), rows, keep)
 
 
 # -- as text ---------------------------------------------------------------------------------------

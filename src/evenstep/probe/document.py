@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypedDict
 
 from evenstep.documents import Amount, Meta, Natural, Positive, plain
+from evenstep.errors import TraceError
 from evenstep.probe.findings import Judgement, ProbeFinding
 from evenstep.probe.outcome import ProbedPlace, ProbeResult
 from evenstep.statistics.outliers import Series
@@ -207,7 +208,12 @@ def short(value: float) -> float:
 
 
 def floors(outcome: ProbeResult) -> FloorsDocument:
-    """What this fabric reaches with nobody late; `evenstep diagnose` reads it beside a trace."""
+    """What this fabric reaches with nobody late; `evenstep diagnose` reads it beside a trace.
+
+    Raises `TraceError` where no all-reduce was measured.
+    """
+    if not outcome.reductions:
+        raise TraceError("floors are those of measured all-reduces; probe again with all ranks")
     return {
         "schema": "evenstep.floors/1",
         "world": outcome.world,

@@ -116,7 +116,10 @@ class Worker:
     def __init__(self, context: SpawnContext, work: Callable[[Any], Any]) -> None:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+        # Ctrl-C reaches every process of the terminal; the first one decides what happens.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()  # so that its end is the end of the pipe
         self.number = -1
 
@@ -190,8 +193,6 @@ class Crew:
 
 def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
     """A worker's life: pieces in, answers out, until the pipe ends."""
-    # Ctrl-C reaches every process of the terminal; the first one decides what happens.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
             piece = pipe.recv()
