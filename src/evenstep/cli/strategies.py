@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ from evenstep.cli import files, progress
 from evenstep.cli.arguments import add_files, add_json, add_set, add_workers, several
 from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
+from evenstep.explain import measures
 
 if TYPE_CHECKING:
     from evenstep.simulate.study.decision import Limits
@@ -28,8 +27,13 @@ oversubscription and other load each option bears before CV or efficiency crosse
 puts what the agent can apply of the recommendation into a settings file."""  # noqa: E501
 
 AXES = ("ranks", "jitter", "oversubscription", "load")
-_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|ms|s|)")
-_UNITS_NS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "": 1e6, "s": 1e9}
+#: By name: the field of `Limits`, and how its value is read.
+LIMITS = {
+    "cv": ("cv", measures.RATIO),
+    "p99": ("p99_ns", measures.STEP_TIME),
+    "efficiency": ("efficiency", measures.SHARE),
+    "staleness": ("staleness", measures.NUMBER),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,32 +80,13 @@ def limits_of(texts: list[str]) -> Limits:
     found: dict[str, float] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or name not in _READERS:
+        if not equals or name not in LIMITS:
             raise UsageError(
-                f"--limit takes name=value with a name of {', '.join(_READERS)}, found {text!r}"
+                f"--limit takes name=value with a name of {', '.join(LIMITS)}, found {text!r}"
             )
-        field, read, expected = _READERS[name]
-        number = read(value)
-        if number is None or number < 0:
-            raise UsageError(f"--limit {name} must be {expected}, found {value!r}")
-        found[field] = number
+        field, kind = LIMITS[name]
+        try:
+            found[field] = kind.parse(value)
+        except ValueError as error:
+            raise UsageError(f"--limit {name}: {error}") from None
     return Limits(**found)
-
-
-def _number(text: str) -> float | None:
-    """A number, or a percentage."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text)
-    return None if match is None else float(match[1]) / (100 if match[2] else 1)
-
-
-def _time(text: str) -> float | None:
-    match = _TIME.fullmatch(text)
-    return None if match is None else float(match[1]) * _UNITS_NS[match[2]]
-
-
-_READERS: dict[str, tuple[str, Callable[[str], float | None], str]] = {
-    "cv": ("cv", _number, "a number such as .1"),
-    "p99": ("p99_ns", _time, "a step time such as 250ms"),
-    "efficiency": ("efficiency", _number, "a share such as .5"),
-    "staleness": ("staleness", _number, "a number of updates such as 8"),
-}

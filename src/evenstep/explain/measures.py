@@ -104,6 +104,7 @@ def _sides(text: str) -> tuple[int, ...]:
 
 SIZE = _kind("_bytes", BYTES | {"": 1.0}, "20GB", low=0, open_low=True)
 TIME = _kind("_ns", TIMES_NS, "2us", low=0)
+STEP_TIME = _kind("_ns", TIMES_NS | {"": 1e6}, "250ms", low=0)
 TIME_ABOVE_0 = _kind("_ns", TIMES_NS, "60s", low=0, open_low=True)
 NUMBER = _kind("", {"": 1.0}, "50", low=0, metavar="X")
 POSITIVE = _kind("", {"": 1.0}, "50", low=0, open_low=True, metavar="X")
