@@ -3,7 +3,8 @@
 sleep     rank 1 sleeps 50 ms inside backward, before the first bucket
 rotate    the same, each step on the next rank
 collect   rank 1 collects garbage for at least 200 ms with a bucket in flight, every other step
-healthy   nobody is disturbed; steps are real compute, for a time instead of a number of steps
+healthy   nobody is disturbed; steps are real compute on a core for each rank, for a time instead of
+          a number of steps; how long the training thread waited for its core is the truth
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +95,11 @@ def _garbage() -> list[list[int]]:
             return kept
 
 
+def core_wait_s() -> float:
+    """How long this thread was ready to run and had no core (Linux, sched-stats.rst)."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 def train(disturbance: Disturbance, scenario: str, steps: int, seconds: float) -> int:
     """Steps until their number, or the time rank 0 has measured, is reached; how many."""
     above = LAYERS // 2 if scenario == "collect" else LAYERS - 1
@@ -124,14 +131,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--truth", type=Path, required=True)
     args = parser.parse_args()
+    if args.scenario == "healthy":
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     disturbance = Disturbance(args.scenario)
     steps = 1 << 30 if args.seconds else args.steps
+    begun, before = time.monotonic(), core_wait_s()
     done = train(disturbance, args.scenario, steps, args.seconds)
+    waited = (core_wait_s() - before) / (time.monotonic() - begun)
     if dist.get_rank() == 1:
-        truth = {"steps": done, "shortest_pause_s": min(disturbance.pauses_s, default=None)}
+        truth = {
+            "steps": done,
+            "shortest_pause_s": min(disturbance.pauses_s, default=None),
+            "core_wait": waited,
+        }
         args.truth.write_text(json.dumps(truth))
     dist.destroy_process_group()
 

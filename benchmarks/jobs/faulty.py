@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
+from benchmarks.ranks import go_first
 from lab.faults import Fault, RankFaults
 
 FORWARD_S, BACKWARD_S, OPTIMIZER_S = 0.020, 0.030, 0.004
@@ -158,7 +159,10 @@ def main() -> None:
     parser.add_argument("--fault", choices=tuple(faults(0.0, 1, 1)), required=True)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=90)
+    parser.add_argument("--first", action="store_true", help="before other work of the machine")
     args = parser.parse_args()
+    if args.first:
+        go_first()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
