@@ -24,5 +24,5 @@ def test_it_serves_jobs_until_it_is_interrupted():
     assert "1 taking turns" in server.stderr.readline()
     board.close()
     server.send_signal(signal.SIGINT)
-    assert server.wait(20) == 130
+    assert server.wait(60) == 130
     server.stderr.close()

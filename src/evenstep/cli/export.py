@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import severity
-from evenstep.cli.terminal import print_json, tell_written
+from evenstep.cli.terminal import print_json, tell_written, until_interrupted
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _serve(args: argparse.Namespace) -> int:
     print(
         f"Serving http://{host}:{port}/metrics{asks} until interrupted", file=sys.stderr, flush=True
     )
-    with endpoint:
+    with endpoint, until_interrupted():
         endpoint.serve_forever()
     return 0
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 
 from evenstep.agent.settings import kinds
-from evenstep.cli.terminal import say
+from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import UsageError
 
 HELP = """Let jobs of several hosts take turns: the server of their token, until it is interrupted.
@@ -34,11 +35,9 @@ def main(args: argparse.Namespace) -> int:
     if "@" not in group:
         raise UsageError(f"expected NAME@HOST:PORT, found {args.group!r}")
     server, members = LinkServer(group), -1
-    try:
+    with closing(server), until_interrupted():
         while True:
             if server.members != members:
                 members = server.members
                 say(f"serving on port {server.port}: {members} taking turns")
             server.serve()
-    finally:
-        server.close()

@@ -6,9 +6,11 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,15 @@ def say(message: str, *, who: str = "evenstep") -> None:
         width = shutil.get_terminal_size().columns
         text = "\n".join(_filled(line, width) for line in text.splitlines())
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Work that goes on until Ctrl-C, which then is its end and no news."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 def tell_written(path: Path | str, note: str = "") -> None:

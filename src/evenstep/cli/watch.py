@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenstep.cli.arguments import seconds
-from evenstep.cli.terminal import say
+from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ def main(args: argparse.Namespace) -> int:
         raise TraceError(
             f"no rank has begun in {path}; without --once, evenstep watch waits for it"
         )
+    with until_interrupted():
+        return _watched(args, path)
+
+
+def _watched(args: argparse.Namespace, path: Path) -> int:
+    """Watch in the form asked for."""
     if args.aggregate:
         return _aggregate(path, args.into or path, args.every, once=args.once)
     pictures = _pictures(path, args.every)
