@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from evenstep.cli.arguments import add_json
+from evenstep.cli.progress import ticking
 from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document, Meta
 from evenstep.errors import UsageError
@@ -65,10 +67,11 @@ def main(args: argparse.Namespace) -> int:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         command = [sys.executable, *launcher, "-m", "evenstep", "selftest", "--out", str(out)]
         environ = {name: v for name, v in os.environ.items() if not name.startswith("EVENSTEP")}
-        done = subprocess.run(
-            [*command, *(["--json"] if args.json else [])],
-            env={**environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+        with ticking("training two ranks"):
+            done = subprocess.run(
+                [*command, *(["--json"] if args.json else [])], stdout=subprocess.PIPE,
+                env={**environ, "OMP_NUM_THREADS": "1"}, text=True, check=False,
+            )  # fmt: skip
     print(done.stdout, end="", flush=True)
     if not done.stdout:
         say(f"the job of the selftest failed with code {done.returncode}")
@@ -91,6 +94,8 @@ def _as_rank(args: argparse.Namespace) -> int:
     dist.barrier()
     works = _judge(Path(chosen[0]), world - 1, as_json=args.json) if rank == 0 else True
     dist.destroy_process_group()
+    if args.out is None and rank == 0:  # who has read them
+        shutil.rmtree(Path(chosen[0]).parent, ignore_errors=True)
     return 0 if works else 1
 
 

@@ -14,6 +14,7 @@ import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -117,6 +118,7 @@ class Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
         # Ctrl-C reaches every process of the terminal; the first one decides what happens.
+        resource_tracker.ensure_running()  # whose start would let the signal through again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
