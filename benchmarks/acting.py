@@ -2,7 +2,7 @@
 
 The same job twice. Steps of the second half count, in most of which an action that pays acts;
 within the acting job the trial compares blocks in random order, so its interval is undisturbed by
-what else the machine does.
+what else the machine does, as are the steps acted in beside those left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from benchmarks.measure import Row
 from benchmarks.ranks import run_ranks
 
 COMMAND = "python -m benchmarks acting"
+FEWEST = 128  # steps in which nothing is tried yet, and the first that are
 #: Which action, in what loop, on how many ranks of so many threads.
 JOBS = {
     "gc": ("gc", "own loop", 4, 1),
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """Three rows of each job: tail, throughput, and what stays the same."""
+    """Four rows of each job: tails, throughput, and what stays the same."""
     return [row for name in args.only for row in _rows(name, args.steps)]
 
 
@@ -44,6 +45,9 @@ def _rows(name: str, steps: int) -> list[Row]:
     free, acting = (_job(each, loop, world, threads, steps) for each in ("off", act))
     before, after = (np.array(found["times_ns"])[steps // 2 :] / 1e6 for found in (free, acting))
     tails = [float(np.percentile(times, 99)) for times in (before, after)]
+    every, acted = np.array(acting["times_ns"])[FEWEST:] / 1e6, np.array(acting["acted"])[FEWEST:]
+    inside, outside = every[acted], every[~acted]
+    within = [float(np.percentile(each, 99)) if each.size else np.nan for each in (outside, inside)]
     (told,) = acting["told"]
     low, high = told["low"], told["high"]
     ends = "no interval" if low is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
@@ -56,10 +60,14 @@ def _rows(name: str, steps: int) -> list[Row]:
             f"{tails[0]:.1f} ms, {tails[1]:.1f} ms with it (times {tails[1] / tails[0]:.2f}; p50 "
             f"{np.median(before):.1f} and {np.median(after):.1f} ms)",
             tails[1] <= 0.5 * tails[0] if halved else None, command),
+        Row(f"{what}: p99 of steps acted in, beside those left out", "halved" if halved else "none",
+            f"{within[1]:.1f} ms in {inside.size} steps, {within[0]:.1f} ms in {outside.size} "
+            f"(times {within[1] / within[0]:.2f}); mean {inside.mean():.1f} and "
+            f"{outside.mean():.1f} ms", within[1] <= 0.5 * within[0] if halved else None, command),
         Row(f"{what}: its own trial", "interval above 0",
             f"{told['word']}, a step is shorter by {100 * told['gain']:.2f} % ({ends}), "
             f"{told['pairs']} pairs, acted in {told['acted_steps']} steps; "
-            f"{told['reason'] or 'nothing to gain here'}",
+            f"{told['reason'] or 'nothing to gain here'}{told['note'] and ', ' + told['note']}",
             low is not None and low > 0, command),
         Row(f"{what}: losses, and memory from a quarter of the run on", "bit-identical, <= 5 %",
             f"{'the same' if same else 'DIFFERENT'}; {100 * acting['grown']:+.1f} % "

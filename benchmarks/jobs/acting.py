@@ -65,11 +65,18 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
         return {"x": torch.full((WIDTH,), 1.0 + row % 7)}
 
 
+def acts() -> bool:
+    """Whether the running step is acted in."""
+    attached = agent.current()
+    return attached is not None and any(part.acting for part in attached._conductor.parts)
+
+
 class Seen:
     """When each step ended, its loss, and what memory grew from a quarter of the run on."""
 
     def __init__(self, steps: int) -> None:
         self.times: list[int] = []
+        self.acted: list[bool] = []  # one entry ahead: what the next step is
         self.losses: list[float] = []
         self._steps = steps
         self._last = time.monotonic_ns()
@@ -79,6 +86,7 @@ class Seen:
         """A step is over."""
         now = time.monotonic_ns()
         self.times.append(now - self._last)
+        self.acted.append(acts())
         self.losses.append(loss)
         self._last = now
         if len(self.times) == self._steps // 4:
@@ -174,6 +182,7 @@ def main() -> None:
     attached = agent.current()
     told = attached._conductor.account_of() if attached is not None else []
     found = {"times_ns": seen.times, "losses": seen.losses, "grown": seen.grown, "told": told}
+    found["acted"] = [False, *seen.acted[:-1]]
     evenstep.detach()
     if dist.is_initialized():
         dist.barrier()
