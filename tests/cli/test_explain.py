@@ -103,7 +103,7 @@ def test_a_speed_in_bits_replaces_that_of_a_preset(answer):
 def test_published_rows_come_with_errors_and_inputs(answer):
     shown = answer("published")
     errors = sorted(system["mean_error"] for system in shown["systems"])
-    assert errors[-2] < 0.08 < errors[-1]  # one is missed, and says so
+    assert errors[-3] < 0.08 < errors[-2]  # two are missed, and say so
     for system in shown["systems"]:
         assert system["inputs"]
         assert len(system["fitted"]) <= 3

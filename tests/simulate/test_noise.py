@@ -18,14 +18,18 @@ def weather(asked):
     return Weather(asked, set_up(asked).placement)
 
 
+def forward(disturbance):
+    """Length of a forward of 1 ns, on every rank."""
+    factor = disturbance.factor.get(Phase.FORWARD, 1.0)
+    return factor + disturbance.delay_ns.get(Phase.FORWARD, 0.0)
+
+
 def drawn(number, world=64, **noise):
     """Length of a forward of 1 ns in every step, on every rank."""
     asked = scenario(f"cluster.nodes={world}", *JOB, noise=[noise])
     noises = weather(asked)
     now = np.zeros(world)
-    return np.array(
-        [noises.at(s, now + s * 1e8).of(Phase.FORWARD, 1.0) * np.ones(world) for s in range(number)]
-    )
+    return np.array([forward(noises.at(s, now + s * 1e8)) * np.ones(world) for s in range(number)])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ def test_heat_builds_up():
 def test_what_a_node_has_in_common_its_ranks_have_in_common():
     asked = scenario("cluster.nodes=4", "cluster.gpus_per_node=2", *JOB,
                      noise=[{"kind": "normal", "sigma": 0.1, "scope": "node"}])  # fmt: skip
-    found = Weather(asked, set_up(asked).placement).at(0, np.zeros(8)).of(Phase.FORWARD, 1.0)
+    found = forward(Weather(asked, set_up(asked).placement).at(0, np.zeros(8)))
     assert (found[::2] == found[1::2]).all()
     assert len(set(found)) == 4
 

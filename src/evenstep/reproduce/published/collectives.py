@@ -50,6 +50,14 @@ SEVERAL = (
     Pair("8 H100 as 2×4, tree, 16 MiB", 120.0, "dgx-h100", 2, 16 * MIB, _TREE),
     Pair("8 H100 as 2×4, tree, 256 MiB", 159.0, "dgx-h100", 2, 256 * MIB, _TREE),
 )  # fmt: skip
+#: GB/s of an all-reduce of so many MiB on nodes of 8 H100 with EFA, by nodes (nccl-tests on
+#: p5.48xlarge with the AWS OFI tuner; crazyguitar/aws-gpu-communication-benchmark, CC BY 4.0).
+P5_SIZES = (32, 128, 1024, 8192)
+P5_GBPS = {
+    2: (147.32, 305.13, 435.14, 477.71),
+    8: (86.74, 156.33, 274.47, 355.36),
+    32: (66.34, 115.78, 220.08, 321.10),
+}
 _MODEL = (
     "simulated: NCCL's own choice of algorithm and protocol, its latencies and its shares of links "
     "(NVIDIA/nccl 2.28, tuning.cc, topo.h, search.cc)"
@@ -91,6 +99,25 @@ def several_nodes() -> System:
         fitted=[],
         rows=rows,
         limits="The RoCE cluster reaches 75 % of its NICs and no input says why.",
+    )  # fmt: skip
+
+
+@cache
+def p5() -> System:
+    """Two to 32 p5 nodes of 8 H100."""
+    rows = [
+        PublishedRow(
+            f"{8 * nodes} H100, {nodes} p5 nodes, {size:,} MiB", measured,
+            _simulated("p5", nodes, size * MIB).busbw_gBps or 0.0, "GB/s",
+        )
+        for nodes, row in P5_GBPS.items()
+        for size, measured in zip(P5_SIZES, row, strict=True)
+    ]  # fmt: skip
+    return System(
+        name="p5 nodes, NCCL over EFA", source="crazyguitar/aws-gpu-communication-benchmark",
+        model=_MODEL, inputs=["preset p5"], fitted=[], rows=rows,
+        limits="Measured with AWS's tuner over EFA, neither is modelled: short all-reduces "
+        "of many nodes take more than twice as long.",
     )  # fmt: skip
 
 

@@ -36,7 +36,9 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
     if work.kind == "collective":
         if not _measured(scenario):
             return None
-        systems = (collectives.one_node(), collectives.several_nodes())
+        systems = [collectives.one_node()]
+        if scenario.ranks > scenario.cluster.gpus_per_node:
+            systems = [collectives.several_nodes(), collectives.p5()]
         return _estimate(work.kind, [row for one in systems for row in one.rows], False)
     plain = work.schedule == "1f1b" and work.expert_parallel == work.context_parallel == 1
     accumulates = work.kind == "ddp" and work.micro_batches > 1

@@ -11,6 +11,7 @@ def systems() -> list[System]:
     return [
         collectives.one_node(),
         collectives.several_nodes(),
+        collectives.p5(),
         *training.systems(),
         uptime.llama3(),
         uptime.rsc(),

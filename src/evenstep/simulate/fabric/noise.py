@@ -50,10 +50,6 @@ class Disturbance:
     delay_ns: dict[Phase, Array | float]
     pause_ns: Array | None = None
 
-    def of(self, phase: Phase, length_ns: float) -> Array | float:
-        """Length of a phase on every rank."""
-        return length_ns * self.factor.get(phase, 1.0) + self.delay_ns.get(phase, 0.0)
-
 
 @dataclass(frozen=True, slots=True)
 class NoiseContext:
@@ -214,11 +210,6 @@ class Weather:
             )
         ]
         self._fixed = _fixed(scenario, placement)
-
-    @property
-    def calm(self) -> bool:
-        """Whether every step is like the other."""
-        return not self._sources
 
     def at(self, step: int, now: Array) -> Disturbance:
         """The disturbance of a step that ranks begin at `now`."""
