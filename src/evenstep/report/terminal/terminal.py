@@ -196,7 +196,8 @@ def option(chosen: Option) -> str:
     gain = f"gives back {percent(chosen.gain)} {interval(chosen.low, chosen.high)}".rstrip()
     details = [gain if is_known(chosen.gain) else f"gain {UNKNOWN}"]
     details += [f"cost: {chosen.cost}"] if chosen.cost else []
-    details += [f"predicted by: {chosen.method}"] if chosen.method else []
+    told = "predicted by" if is_known(chosen.gain) else "not predicted"
+    details += [f"{told}: {chosen.method}"] if chosen.method else []
     return f"{chosen.action} [{'; '.join(details)}]"
 
 
