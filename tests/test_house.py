@@ -35,7 +35,7 @@ BUDGET = {
     "trace": 5464,  # what facts of a spool must look like is checked where they are read
     "watch": 1940, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_274  # steps of loops that mark none come live, and how processes ended
+WHOLE = 77_277  # steps of loops that mark none come live, and how processes ended
 
 
 @cache

@@ -72,6 +72,15 @@ def test_who_was_not_heard_of_before_it_was_killed_had_stood_still(stopped):
     assert (finding.mode == "hang" and finding.where.ranks == [1]) == stopped
 
 
+def test_who_takes_its_time_to_leave_after_it_raised_had_not_stood_still():
+    own = raised(MS, "ValueError", "no labels", "data.py:31 batch")
+    ends = {1: {"raised": own, "closed": (2 * MS, {}), "ended": (8 * SECOND, {"exit_code": 1})}}
+    ends |= {rank: {"ended": (9 * SECOND, GONE)} for rank in (0, 2, 3)}
+    trace, end = broken(World(), ends)
+    finding = first(waits(trace, end, 0, 2, 3))
+    assert (finding.mode, finding.where.ranks) == ("rank_failed", [1])
+
+
 def test_it_heads_whatever_was_slow():
     trace, _ = broken(World().slow(2, Phase.BACKWARD, 50 * MS), {1: {"ended": (10 * MS, GONE)}})
     diagnosis = diagnose(trace)

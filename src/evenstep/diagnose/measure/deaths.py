@@ -95,9 +95,12 @@ def hung_first(
 
 
 def _stood_still(info: RankInfo) -> bool:
-    """Whether nothing was heard of a process for a while before a launcher saw it end."""
-    ended, beat_ns = info.facts.get("ended") or {}, int(info.facts.get("heartbeat_ns", 0))
-    return bool(beat_ns) and int(ended.get("monotonic_ns", 0)) - beat_ns > SILENT_NS
+    """Whether nothing was heard of a process for a while before it ended.
+
+    One that has raised or ended its trace is silent from then on: leaving may take it seconds.
+    """
+    beat_ns = int(info.facts.get("heartbeat_ns", 0))
+    return bool(beat_ns) and (ended_ns(info) or 0) - beat_ns > SILENT_NS
 
 
 def _left(info: RankInfo, by_ns: float) -> bool:
