@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.graph.awaited import awaited
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
+from evenstep.diagnose.graph.streams import behind
 from evenstep.diagnose.graph.structure import times
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
-from evenstep.trace.spool.layout import Flag, Kind, Phase
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.programs import data_parallel, handed_over, pipeline, prefetched, ring, sharded
 from tests.diagnose.synthetic import MS, World
 
@@ -178,3 +181,50 @@ def test_work_is_evened_over_all_steps_though_who_need_not_wait_leaves_no_record
     was, now = lengths(found, Costs(found).even())
     gain = run.length_ns - replace(job, noise=0.0).run().length_ns
     assert was - now == pytest.approx(gain, rel=0.1)
+
+
+def test_what_a_device_computed_tells_what_it_waited_for():
+    """Both lanes take 18 ms a step: one computes all the while, one waits 6 ms before it does."""
+    steps, lanes = np.arange(12).repeat(2), np.tile([0, 1], 12)
+    order = np.argsort(lanes, kind="stable")
+    steps, lanes = steps[order], lanes[order]
+    enter = steps * 18 * MS
+    rows = Columns(
+        {
+            "lane": lanes, "step": steps, "enter_ns": enter, "operation": np.arange(24),
+            "leave_ns": enter + np.where(lanes == 0, 6 * MS, MS // 2), "sends": lanes >= 0,
+            "on_device": lanes >= 0, "computed_ns": steps * np.where(lanes == 0, 12.0, 17.5) * MS,
+        }
+    )  # fmt: skip
+    nothing = np.zeros(24, np.int64)
+    operations = Columns(
+        {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
+         "root": nothing}
+    )  # fmt: skip
+    found = awaited(rows, operations, rows.leave_ns)
+    assert (found.ahead == 1).all()
+    assert not found.worked.any()
+
+
+def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
+    """Its stream begins it as that one ends, after compute has come to what was issued later."""
+    turn, lane = np.tile(np.arange(6), 2), np.arange(2).repeat(6)
+    scatter, reduce = (turn % 3 == one for one in range(2))
+    came = turn // 3 * 20 * MS
+    left = came + np.select([scatter, reduce], [5 * MS, 7 * MS], 15 * MS)
+    rows = Columns(
+        {
+            "operation": np.arange(12), "lane": lane, "seq": turn, "step": turn // 3,
+            "on_device": turn >= 0, "held_ns": np.zeros(12, np.int64), "leave_ns": left,
+            "enter_ns": np.select([scatter, reduce], [came, came + 5 * MS], came + MS),
+        }
+    )  # fmt: skip
+    operations = Columns(
+        {
+            "op": np.select([scatter, reduce], [5, 1], 4), "size_bytes": np.ones(12, np.int64),
+            "members": np.full(12, 2), "message": turn < 0, "queue": reduce.astype(np.int64),
+        }
+    )  # fmt: skip
+    found = behind(rows, operations)
+    assert found.after.tolist() == np.where(reduce, np.arange(12) - 1, -1).tolist()
+    assert (found.enter_ns[reduce] == came[reduce]).all()

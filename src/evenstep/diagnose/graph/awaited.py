@@ -23,13 +23,12 @@ Array = npt.NDArray[Any]
 FEW = 0.1  # of what was seen may be odd
 TELLING = 0.02  # of the work in a gap: less tells nothing
 EARLY_NS = 20_000  # by which stamps of different devices may cross
-FURTHEST = 3  # entries after which an operation may still be waited for
+FURTHEST = 4  # entries after which an operation may still be waited for
 SURE = 0.15  # of a misfit: what fits better by less fits alike
 AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
 MOST_SAY = 1 / 3  # of a step's work, that one place counts for in its pace
-LONG_GAP = 0.03  # of a step's work: shorter places tell nothing of its pace
-FEWEST_PLACES = 3  # of long ones: with less there is no pace
+FEWEST_PLACES = 3  # equally long ones, or as telling: with less there is no pace
 FEWEST_STEPS = 8  # of a lane's steps tell its pace
 PACE_ROUNDS = 4  # of choosing what fits, and of working out the paces
 MOST_GAPS = 60_000  # that are looked at
@@ -48,15 +47,17 @@ class Awaited(NamedTuple):
 def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     """What is waited for, and when.
 
-    `rows` in order of lane and time; `over_ns` when each operation was over. Places of a program
-    are judged over all lanes and steps; of few steps what programs usually do is taken to be so.
+    `rows` in order of lane and time; `over_ns` when each operation was over: of a device its own
+    stamps tell better. Places of a program are judged over all lanes and steps; of few steps what
+    programs usually do is taken to be so.
     """
     place = _places(rows, operations)
-    over = over_ns[rows.operation]
+    over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
     gaps = _gaps(rows, over, place)
     share = _usual(rows, operations, gaps)
     if len(np.unique(rows.step)) >= FEWEST_STEPS:
-        share = _in_pace(gaps, share)
+        received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
+        share = _in_pace(gaps, share, (_means(received, gaps.kind) > MOST) & (share[:, 0] == 0))
     return _laid_out(rows, gaps, share)
 
 
@@ -84,6 +85,7 @@ class _Gaps(NamedTuple):
     cell: Array  # lane and step
     opens: Array  # a step begins in it, and what only the host does
     lasted: Array
+    computed: Array  # of that, by the device's own record; nan where there is none
     over: Array  # (FURTHEST, gaps): when the operations entered last were over; -inf none
 
     def sample(self) -> _Gaps:
@@ -104,7 +106,9 @@ def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
         there[there] = rows.lane[row[there] - ahead] == rows.lane[row[there]]
         ends[ahead - 1, there] = over[row[there] - ahead] - before[there]
     lasted = (rows.enter_ns[row] - before).astype(float)
-    return _Gaps(row, place[row - 1], (np.cumsum(opens) - 1)[row], opens[row], lasted, ends)
+    computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
+    cell = (np.cumsum(opens) - 1)[row]
+    return _Gaps(row, place[row - 1], cell, opens[row], lasted, computed, ends)
 
 
 def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
@@ -116,7 +120,8 @@ def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
         rest = np.where(part < 1, 1 - part, np.nan)
         work = np.fmin(work, (gaps.lasted - over) / rest)
         unseen |= (part == 1) & (gaps.lasted <= over + AT_ONCE_NS)
-    return np.maximum(work, 0.0), unseen
+    told = ~np.isnan(gaps.computed)
+    return np.where(told, gaps.computed, np.maximum(work, 0.0)), unseen & ~told
 
 
 def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
@@ -145,34 +150,37 @@ def _misfit(gaps: _Gaps, share: Array, pace: Array) -> tuple[Array, Array]:
     its usual work."""
     work, unseen = _work(gaps, share)
     length = _median(work / pace, ~unseen, gaps.kind)
-    apart = np.abs(gaps.lasted - _expected(gaps, share, length[gaps.kind] * pace))
+    work = np.where(np.isnan(gaps.computed), length[gaps.kind] * pace, gaps.computed)
+    apart = np.abs(gaps.lasted - _expected(gaps, share, work))
     return _means(apart, gaps.kind), length
 
 
-def _in_pace(gaps: _Gaps, share: Array) -> Array:
+def _in_pace(gaps: _Gaps, share: Array, sure: Array) -> Array:
     """The shares that fit the paces of lanes and steps best: from those guessed on, and from every
-    operation waited for at once; where neither is clearly better, those guessed."""
+    operation waited for at once; where neither is clearly better, those guessed. Those that are
+    sure stay: what is received is received to be worked on."""
     some = gaps.sample()
-    never = np.full(share.shape, np.nan)
-    share, misfit = _fitted(some, share)
+    never = np.where(sure[:, None], share, np.nan)
+    share, misfit = _fitted(some, share, ~sure)
     for start in (never, _with(never, 0, 0.0)):
-        other, rest = _fitted(some, start)
+        other, rest = _fitted(some, start, ~sure)
         better = _clearly(rest, misfit, AT_ONCE_NS)
         share = np.where(better[:, None], other, share)
         misfit = np.where(better, rest, misfit)
     return share
 
 
-def _fitted(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
-    """The shares changed wherever others fit clearly better; and, of each kind, the misfit of a gap
-    in the steps it is in."""
+def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:
+    """The shares of those free changed wherever others fit clearly better; and, of each kind, the
+    misfit of a gap in the steps it is in."""
     kinds = len(share)
     for _ in range(PACE_ROUNDS):
         pace = _paces(gaps, share)
         misfit, length = _misfit(gaps, share, pace)
-        whole = np.bincount(gaps.cell, length[gaps.kind])[gaps.cell]
-        long = np.bincount(gaps.cell, length[gaps.kind] > LONG_GAP * whole)[gaps.cell]
-        known = _means(long >= FEWEST_PLACES, gaps.kind) > MOST
+        whole, square = (np.bincount(gaps.cell, length[gaps.kind] ** power) for power in (1, 2))
+        paced = whole * whole >= FEWEST_PLACES * square
+        told = paced[gaps.cell] | ~np.isnan(gaps.computed)
+        known = _means(told, gaps.kind) > MOST
         floor = np.maximum(TELLING * length, AT_ONCE_NS)
         opens = _means(gaps.opens, gaps.kind) > 0
         best = np.full(share.shape, np.nan)
@@ -186,7 +194,7 @@ def _fitted(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
             chosen = np.stack(tried)[misfits.argmin(axis=0), np.arange(kinds)]
             best = np.where(better[:, None], chosen, best)
             least = np.where(better, misfits.min(axis=0), least)
-        better = known & _clearly(least, misfit, floor)
+        better = free & known & _clearly(least, misfit, floor)
         if not better.any():
             break
         share = np.where(better[:, None], best, share)

@@ -13,18 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph import streams
-from evenstep.diagnose.graph.entries import Entries, entries
+from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
 from evenstep.diagnose.graph.lanes import LaneExtent, rows_of
 from evenstep.diagnose.graph.segments import segments
-from evenstep.diagnose.graph.streams import device_clock_is_hosts
-from evenstep.diagnose.graph.structure import Graph, mixed, quantiles
+from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
+from evenstep.diagnose.graph.structure import Graph, Intervals, length_before, mixed, quantiles
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
 NO_HOST = -1  # of slack: what a host does itself it issues to nobody
+SURE_NS = 200_000  # by which hosts' clocks are one: else each is told by its own devices alone
 SERIAL = 0.9  # of a group's operations end in order: then they queue
 QUIET_MESSAGE = 0.10  # quantile of messages somebody waited for: one nobody did took no longer
 
@@ -34,6 +36,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     found = entries(trace, clocks, ranks)
     found = _only(found, np.isin(found.rows.step, steps))
     device = _device_lanes(found.rows, len(ranks))
+    found = found._replace(rows=_computed(trace, ranks, found.rows))
     ahead = np.zeros(len(ranks), np.int64)
     if device.any():
         found = _only(found, device[found.rows.lane] == found.rows.on_device)
@@ -43,6 +46,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _only(found, ~lost[found.rows.lane]) if lost.any() else found
     found = found._replace(rows=_decided(found.rows))
+    if device.any():
+        found = found._replace(rows=streams.behind(found.rows, found.operations))
     apart = device & ~np.isin(ranks, device_clock_is_hosts(trace))
     span = LaneExtent(trace, clocks, steps, ranks, device, apart)
     over, queues = _over(found, _ended(found))
@@ -79,6 +84,22 @@ def _device_lanes(rows: Columns, lanes: int) -> Array:
     return np.asarray(2 * np.bincount(rows.lane, rows.on_device, lanes) > count)
 
 
+def _computed(trace: Trace, ranks: Array, rows: Columns) -> Columns:
+    """The entries with how long their device has computed before, nan where nothing tells it."""
+    told = np.isin(ranks, entered_on_device(trace))[rows.lane] & rows.on_device
+    found = np.full(len(rows), np.nan, np.float16)
+    if told.any():
+        found = found.astype(float)
+        spans = trace.of_kind(Kind.SPAN)
+        named = np.array([name == COMPUTE for name in trace.names], bool)
+        spans = spans.select(named[spans.name] & np.isin(spans["rank"], ranks))
+        lane = np.searchsorted(ranks, spans["rank"])
+        computes = Intervals(lane, spans.device_enter_ns, spans.device_exit_ns)
+        found[told] = length_before(computes, rows.lane[told], rows.enter_ns[told])
+        found[~np.isin(rows.lane, lane)] = np.nan
+    return rows.with_column("computed_ns", found)
+
+
 def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:
     """Entries with those of devices on the time of the first hosts' clock, and by how much each
     lane's host is ahead of that. `clock` numbers the clock that each lane's host reads."""
@@ -106,15 +127,15 @@ def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:
 
 
 def _clocks_read(trace: Trace, clocks: Clocks, ranks: Array) -> Array:
-    """A number for each lane's host clock: 0 where it is on the common time."""
-    apart = [trace.ranks[int(rank)].clock for rank in ranks if clocks.by_rank[int(rank)] is None]
-    number = {name: 1 + at for at, name in enumerate(dict.fromkeys(apart))}
-    return np.array(
-        [
-            number[trace.ranks[int(rank)].clock] if clocks.by_rank[int(rank)] is None else 0
-            for rank in ranks
-        ]
-    )
+    """A number for each lane's host clock: 0 where it is on the common time, to within what devices
+    tell better."""
+    number: dict[str, int] = {}
+    found = np.zeros(len(ranks), np.int64)
+    for lane, rank in enumerate(ranks.tolist()):
+        offset = clocks.by_rank[rank]
+        if offset is None or np.median(offset.error_ns) > SURE_NS:
+            found[lane] = number.setdefault(trace.ranks[rank].clock, 1 + len(number))
+    return found
 
 
 # -- when operations were over ---------------------------------------------------------------------

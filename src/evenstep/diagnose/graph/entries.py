@@ -35,7 +35,8 @@ class Entries(NamedTuple):
     """`rows`, one per rank and operation, in order of operation: operation, lane (index of the
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before it),
     waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the
-    call), on_device, seq (of the record), issued_ns (by its host).
+    call), on_device, seq (of the record), issued_ns (by its host), held_ns (on a device, from when
+    compute came to it until its stream did).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
     size_bytes, members, whole (all traced members of its group take part), root, message.
     """
@@ -69,7 +70,7 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     single = _alone(events, number)
     if single.any():
         number = _apart(number, single)
-    enter, leave, issued = times(trace, events, clocks)
+    enter, leave, issued, held = times(trace, events, clocks)
     first = np.flatnonzero(np.diff(number, prepend=-1))
     heads = events.select(first)
     is_root = events["rank"] == events.peer_or_root
@@ -83,7 +84,7 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     if (to_root & ~is_root).any():
         waits |= _leaves_with_root(events, number, enter, leave, to_root & ~is_root)
     nobody = np.zeros(len(events), bool)
-    table = _rows(events, ranks, number, (enter, leave, issued), (decides, waits, nobody))
+    table = _rows(events, ranks, number, (enter, leave, issued, held), (decides, waits, nobody))
     lane = np.searchsorted(ranks, heads["rank"])
     queue = np.unique(np.where(single[first], -1 - lane, heads.group), return_inverse=True)
     members = np.diff(np.append(first, len(events)))
@@ -209,9 +210,9 @@ def _leaves_with_root(
     return np.asarray(blocked & (so >= MOSTLY * whole)[kind])
 
 
-def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, Array]:
-    """Begin and end of records on the host's common time, of those on a device on the device's; and
-    when the host issued them.
+def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, Array, Array]:
+    """Begin and end of records on the host's common time, of those on a device on the device's;
+    when the host issued them; and how long after its compute a device's stream came to them.
 
     A collective begins when its rank's compute has come to it: of profiles that tell this beside
     when its kernel ran, that, for a kernel may have waited for the one before it in its stream.
@@ -219,13 +220,14 @@ def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, 
     enter, leave = clocks.placed(events)
     device = on_device(events)
     if not device.any():
-        return enter, leave, enter
+        return enter, leave, enter, np.zeros(len(enter), np.int8)
     told = np.isin(events["rank"], entered_on_device(trace))
     came = np.where(told, events.enter_ns, events.device_enter_ns)
     return (
         np.where(device, came, enter),
         np.where(device, events.device_exit_ns, leave),
         enter,
+        np.where(device, np.maximum(events.device_enter_ns - came, 0), 0),
     )
 
 
@@ -238,7 +240,7 @@ def _rows(
     events: Columns,
     ranks: Array,
     number: Array,
-    placed: tuple[Array, Array, Array],
+    placed: tuple[Array, Array, Array, Array],
     part: tuple[Array, Array, Array],
 ) -> Columns:
     flags = events.flags
@@ -258,6 +260,7 @@ def _rows(
             "on_device": device,
             "seq": events.seq.astype(np.int64),
             "issued_ns": placed[2] if device.any() else placed[0],
+            "held_ns": placed[3],
         }
     )
 
@@ -298,14 +301,14 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
     number = _numbered(number[order])
-    enter, leave, issued = times(trace, events, clocks)
+    enter, leave, issued, held_ns = times(trace, events, clocks)
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
     held, ended = (where & sending for where in _held(trace, events))
     asked = _rendezvous(events, number, (enter, leave), sending & both, held)
     meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | ended | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
     part = (sending | asked | ~both, ~sending | meets, sending)
-    table = _rows(events, ranks, number, (enter, leave, issued), part)
+    table = _rows(events, ranks, number, (enter, leave, issued, held_ns), part)
     heads = events.select(first)
     operations = Columns(
         {

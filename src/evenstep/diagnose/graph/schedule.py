@@ -22,7 +22,7 @@ class Links(NamedTuple):
     previous: Array  # (rows,) node before each row
     awaited: Array  # (rows,) operation that the one before has waited for
     entry_operation: Array  # (entries,) index of the operation, ascending
-    entry_row: Array  # (entries,)
+    entry_row: Array  # (entries,) node that it needs: a row, or another operation
     queued: Array  # (operations,) node before each operation in its queue
     lane_end: Array  # (lanes,) last row of each lane, or the lane as it was left
     lane_awaited: Array  # (lanes,) what that row waits for

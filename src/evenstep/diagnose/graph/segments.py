@@ -48,7 +48,7 @@ def segments(
     rows = rows.with_column("ends", rows.order == STEP_END).with_column("index", index)
     rows = rows.with_column("hidden", rows.order == WORKED)
     operations = operations.with_column("segment", operation_in)
-    operations = operations.with_column("took_ns", _took(operations))
+    operations = operations.with_column("took_ns", _took(rows, operations))
     rows, operations = _sorted(rows, operations)
     made = _batched(rows, operations, steps, ranks, (stretch, start))
     between_ns[gaps] = 0
@@ -68,7 +68,8 @@ def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Ar
             mine = rows[name] >= 0
             np.maximum.at(latest, rows[name][mine], found[mine])
         known = np.append(latest, 0)  # -1, none, is in no segment
-        raised = np.maximum(found, np.maximum(known[rows.enter], known[rows.wait]))
+        links = known[rows.enter], known[rows.wait], known[rows.after]
+        raised = np.maximum(found, np.maximum.reduce(links))
         raised = np.maximum.accumulate(raised + line) - line
         if np.array_equal(raised, found):
             return found, latest
@@ -129,9 +130,11 @@ def _usual_beginnings(own: Array, lane: Array, index: Array, opens: Array) -> Ar
     return quantiles(own[rows], lane[rows], 0.5, int(lane.max(initial=0)) + 1)
 
 
-def _took(operations: Columns) -> Array:
+def _took(rows: Columns, operations: Columns) -> Array:
     before = np.concatenate([[0], operations.over_ns[:-1]])
     begin = np.where(operations.queues, np.maximum(operations.last_ns, before), operations.last_ns)
+    held = np.flatnonzero(rows.after >= 0)
+    np.maximum.at(begin, rows.enter[held], operations.over_ns[rows.after[held]])
     return np.asarray(np.maximum(operations.over_ns - begin, 0).astype(float))
 
 
@@ -142,7 +145,7 @@ def _sorted(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         operations = operations.select(order)
-        for name in ("enter", "wait"):
+        for name in ("enter", "wait", "after"):
             column = rows[name]
             rows = rows.with_column(name, np.where(column >= 0, place[column], -1))
     order = np.argsort(rows.segment, kind="stable")
@@ -211,7 +214,8 @@ def _structure(
 
     here = (np.arange(len(rows)) - first_row[rows.segment]).astype(np.uint64)
     index = rows["index"] - rows.segment
-    parts = [here, rows.lane, local(rows.enter), local(rows.wait), rows.ends, index]
+    links = local(rows.enter), local(rows.wait), local(rows.after)
+    parts = [here, rows.lane, *links, rows.ends, index]
     code = mixed(parts)
     there = (np.arange(len(operations)) - first_operation[operations.segment]).astype(np.uint64)
     other = mixed([there, operations.queue, operations.queues, operations.op])
@@ -232,15 +236,20 @@ def _links(
     lane_node, queue_node = count + number, count + number + lanes
     opens = np.diff(rows.lane, prepend=-1) != 0
     previous = np.where(opens, lane_node + rows.lane, np.arange(count) - 1)
-    wait = np.where(rows.wait >= base, count + rows.wait - base, never)
-    earlier = (rows.wait >= 0) & (rows.wait < base)  # over before: its queue has it
-    wait[earlier] = queue_node + whole.queue[rows.wait[earlier]]
+
+    earlier = queue_node + np.append(whole.queue, 0)  # over before: its queue has it
+
+    def node(operation: Array) -> Array:
+        here = np.where(operation < base, earlier[operation], operation - base + count)
+        return np.where(operation < 0, never, here)
+
+    wait = node(rows.wait)
     awaited = np.full(count, never)
     awaited[1:] = np.where(opens[1:], never, wait[:-1])
-    entering = np.flatnonzero(rows.enter >= 0)
-    order = np.argsort(rows.enter[entering], kind="stable")
-    entering = entering[order]
-    entered = rows.enter[entering] - base
+    enters, held = np.flatnonzero(rows.enter >= 0), np.flatnonzero(rows.after >= 0)
+    needed = np.append(enters, node(rows.after[held]))
+    entered = np.append(rows.enter[enters], rows.enter[held]) - base
+    order = np.argsort(entered, kind="stable")
     new_queue = np.diff(operations.queue, prepend=-1) != 0
     before = np.where(new_queue, queue_node + operations.queue, count + np.arange(number) - 1)
     queued = np.where(operations.queues, before, never)
@@ -251,4 +260,5 @@ def _links(
     queue_end = queue_node + np.arange(queues)
     final = np.flatnonzero(np.diff(operations.queue, append=-1) != 0)
     queue_end[operations.queue[final]] = count + final
-    return Links(previous, awaited, entered, entering, queued, lane_end, lane_awaited, queue_end)
+    ends = lane_end, lane_awaited, queue_end
+    return Links(previous, awaited, entered[order], needed[order], queued, *ends)

@@ -12,14 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.structure import mixed
+from evenstep.diagnose.levels import MOST
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
+COMPUTE = "compute"  # name of the spans in which a device computed
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends that a wandering clock is followed by
 TRIMMED = 0.1  # of the ends may be odd
+CROSSING_NS = 20_000  # by which stamps of different streams may cross
 
 
 def device_clock_is_hosts(trace: Trace) -> list[int]:
@@ -50,6 +54,41 @@ def together(rows: Columns, lanes: int) -> Columns:
             np.minimum.at(ends, number, leave[at])
             waiting.remove(lane)
     return rows.with_column("enter_ns", enter).with_column("leave_ns", leave)
+
+
+def behind(rows: Columns, operations: Columns) -> Columns:
+    """The entries with `after`, the collective of its lane that the own stream of each waits for
+    before it begins, -1 none: as where gradients that were scattered are reduced between replicas.
+
+    It tells by beginning as that one ends, mostly, where neither its compute nor its queue holds it
+    up. Compute had come to it when it came to what was issued before it, not when it began.
+    """
+    mine = np.flatnonzero(rows.on_device & ~operations.message[rows.operation])
+    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+    after, enter = np.full(len(rows), -1), rows.enter_ns.copy()
+    number, lane, turn = rows.operation[mine], rows.lane[mine], np.arange(len(mine))
+    low = int(enter[mine].min(initial=0))
+    width = int(rows.leave_ns[mine].max(initial=0)) - low + 2 * CROSSING_NS
+    began, left = (time[mine] - low + lane * width for time in (enter, rows.leave_ns))
+    came = np.minimum.accumulate(began[::-1])[::-1]  # no later than to what was issued later
+    held, began = rows.held_ns[mine] + began - came, began + rows.held_ns[mine]
+    order = np.argsort(left, kind="stable")
+    last = np.searchsorted(left[order], began + CROSSING_NS, side="right") - 1
+    last = np.append(order, 0)[last]
+    queue = operations.queue[number]
+    tells = (held > CROSSING_NS) & (last < turn) & (left[last] >= began - CROSSING_NS)
+    tells &= queue[last] != queue
+    kind = mixed([operations[name][number] for name in ("op", "size_bytes", "members")])
+    for one in np.unique(kind[tells]):
+        cast = np.bincount((turn - last)[tells & (kind == one)])
+        if cast.max() <= MOST * cast.sum() or cast.sum() < TRIMMED * np.count_nonzero(kind == one):
+            continue
+        of = np.flatnonzero((kind == one) & (turn >= cast.argmax()))
+        to = of - cast.argmax()
+        alike = (lane[to] == lane[of]) & (rows.step[mine[to]] == rows.step[mine[of]])
+        after[mine[of[alike]]] = number[to[alike]]
+        enter[mine[of[alike]]] = np.minimum(enter[mine[of]], enter[mine[of - 1]])[alike]
+    return rows.with_column("enter_ns", enter).with_column("after", after)
 
 
 WINDOWS = 16  # of a run, in each of which something may have begun as soon as it was issued

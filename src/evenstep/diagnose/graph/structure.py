@@ -142,14 +142,16 @@ def _shared(graph: Graph) -> Array:
 
 
 def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
-    """How much of each row's own work lies in intervals of its lane: (rows,), ns.
+    """How much of each row's own work lies in intervals of its lane's host: (rows,), ns. What a
+    device does after its host had issued it all is work, whatever the host does.
 
     Intervals of a lane must not overlap; times are those of the graph.
     """
-    at = graph.rows.at_ns
+    begin = graph.rows.at_ns - graph.own_ns.astype(np.int64)
+    issued = np.maximum(graph.rows.at_ns - np.maximum(graph.rows.slack_ns, 0), begin)
     covered = Intervals(lane, start, end)
-    until = length_before(covered, graph.rows.lane, at)
-    since = length_before(covered, graph.rows.lane, at - graph.own_ns.astype(np.int64))
+    until = length_before(covered, graph.rows.lane, issued)
+    since = length_before(covered, graph.rows.lane, begin)
     return np.asarray(until - since)
 
 

@@ -186,14 +186,14 @@ class Case:
         return self.together(parts)
 
     def less(self, work_ns: Array) -> Change:
-        """The change that takes so much work from every rank of each step. (steps,)"""
+        """The change that takes so much of the work that most ranks have in each step (steps,), and
+        from every rank in proportion."""
         assert self.costs is not None
         graph = self.costs.graph
-        own = np.maximum(summed(graph, graph.own_ns), 1.0)
-        share = np.clip(work_ns[self.grid.sampled][:, None] / own, 0.0, 1.0)
-        less = graph.own_ns * share[graph.rows["index"], graph.rows.lane]
-        rows = np.flatnonzero(less > 0)
-        return Change.of_work(rows, graph.own_ns[rows] - less[rows])
+        common = np.maximum(np.median(summed(graph, graph.own_ns), axis=1), 1.0)
+        share = np.clip(work_ns[self.grid.sampled] / common, 0.0, 1.0)[graph.rows["index"]]
+        rows = np.flatnonzero(share > 0)
+        return Change.of_work(rows, graph.own_ns[rows] * (1 - share[rows]))
 
     def taken(self, cells_ns: Array, cause: Cause) -> Change:
         """The change that takes so much (steps × ranks) of what is on record for a cause."""

@@ -176,9 +176,11 @@ def _laid(wanted: Array, weight: Array, own: Array) -> Array:
 
 
 def _excess(own: Array, chronic: Array) -> Array:
-    """Own work (segments, lanes, places) above the peers': of chronic lanes what is usual of it."""
+    """Own work (segments, lanes, places) above the peers': of chronic lanes what is usual of it, in
+    proportion to the work, as whoever is slower is so at everything."""
     if own.shape[1] < 2:
         return np.asarray(np.maximum(own - np.median(own, axis=0, keepdims=True), 0.0))
     above = np.stack([above_others(own[:, :, place]) for place in range(own.shape[2])], axis=2)
     usual = np.maximum(np.median(above, axis=0, keepdims=True), 0.0)
+    usual = usual * own / np.maximum(np.median(own, axis=0, keepdims=True), 1.0)
     return np.asarray(np.where(chronic[None, :, None], usual, np.maximum(above, 0.0)))

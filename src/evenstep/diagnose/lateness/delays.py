@@ -21,6 +21,7 @@ from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
     NEAR_STEPS,
     above_others,
+    around,
     chronic_ranks,
     event_of,
     noise_of,
@@ -149,10 +150,11 @@ def _shared(cells: Array, gain: Array) -> Array:
 
 
 def _delay(work: Array, excess: Array, chronic: Array, event: float) -> Array:
-    """What each cell is late by, noise left out: of chronic ranks what is usual around the step."""
+    """What each cell is late by, noise left out: of chronic ranks what is usual around the step, in
+    proportion to their work."""
     delay = np.maximum(excess, 0)
     if chronic.any():
-        more = usual(work, chronic)
+        more = usual(work, chronic) * work / np.maximum(around(work), 1.0)
         as_ever = chronic[None, :] & (excess <= more + event)
         delay[as_ever] = np.maximum(np.minimum(more, excess + event), 0)[as_ever]
     return delay

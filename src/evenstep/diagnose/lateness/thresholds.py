@@ -96,13 +96,16 @@ def usual(work: Array, chronic: Array) -> Array:
 
     Medians over time come first: of few others, the middle one of a single step is noise too.
     """
-    own = work - np.median(work, axis=1, keepdims=True)
-    near = np.array_split(own, max(len(own) // NEAR_STEPS, 1))
-    around = [np.broadcast_to(np.median(part, axis=0), part.shape) for part in near]
-    level = np.concatenate(around)
+    level = around(work - np.median(work, axis=1, keepdims=True))
     if not chronic.any() or chronic.all():
         return above_others(level)
     return np.asarray(level - np.median(level[:, ~chronic], axis=1, keepdims=True))
+
+
+def around(values: Array) -> Array:
+    """Each rank's median around each step. (steps, ranks)."""
+    near = np.array_split(values, max(len(values) // NEAR_STEPS, 1))
+    return np.concatenate([np.broadcast_to(np.median(part, axis=0), part.shape) for part in near])
 
 
 # -- beside the others -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.build import graph
-from evenstep.diagnose.graph.streams import device_clock_is_hosts
+from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -33,7 +33,6 @@ Array = npt.NDArray[Any]
 
 WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
 FEWEST_STEPS = 12
-COMPUTE = "compute"  # name of the spans in which a device computed
 
 _CELLS = (
     *("start_ns", "end_ns", "held_ns", "work_ns", "blocked_ns", "wait_ns", "hidden_ns"),

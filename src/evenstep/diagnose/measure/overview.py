@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.streams import device_clock_is_hosts
+from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
 from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_length
-from evenstep.diagnose.measure.grid import COMPUTE, StepGrid, step_grid
+from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.restarts import goodput
 from evenstep.diagnose.measure.samples import ports
 from evenstep.diagnose.measure.transfer import tokens

@@ -41,8 +41,8 @@ def find(case: Case) -> list[Finding]:
 
 def _worth_mending(case: Case, cells: Array) -> Array:
     """Cells of the ranks without which nobody else's mending is worth it: once they are like the
-    others, the rest of the late ones would give back less than is worth a finding. Beside the
-    latest, none that is no slower than ranks are by nature."""
+    others, and nothing on record makes anybody late, the rest of the late ones would give back less
+    than is worth a finding. Beside the latest, none that is no slower than ranks are by nature."""
     late = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
     apart = standing_out(np.median(case.grid.work_ns, axis=0))
     cells = cells & (apart | (late == late.max()))
@@ -51,7 +51,9 @@ def _worth_mending(case: Case, cells: Array) -> Array:
     if not 1 < len(ranks) <= ASKED:
         return cells
     alone = [cells & np.isin(np.arange(len(late)), ranks[:last]) for last in range(1, len(ranks))]
-    gains = case.all_saved([case.relieved(part) for part in (*alone, cells)])
+    on_record = case.all_relieved(everything := np.ones_like(cells), but=everything)
+    changes = [case.together([case.relieved(part), on_record]) for part in (*alone, cells)]
+    gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
     return next((p for p, rest in zip(alone, left, strict=True) if rest < SMALLEST_SHARE), cells)
 
