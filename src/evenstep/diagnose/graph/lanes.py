@@ -121,7 +121,7 @@ def _unknown_operations(waits: Columns, operations: Columns) -> Columns:
 
 def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array | int) -> Columns:
     """Rows of the graph from anything with lane, step, enter_ns and leave_ns."""
-    nothing = np.full(len(rows), NONE)
+    nothing, small = np.full(len(rows), NONE), np.full(len(rows), NONE, np.int8)
     return Columns(
         {
             "lane": rows.lane.astype(np.int64),
@@ -132,8 +132,8 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "enter": nothing if enter is None else enter,
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
-            "slack_ns": rows.slack_ns if "slack_ns" in rows and enter is not None else nothing,
-            "after": rows.after if "after" in rows and enter is not None else nothing,
+            "slack_ns": rows.slack_ns if "slack_ns" in rows and enter is not None else small,
+            "after": rows.after if "after" in rows and enter is not None else small,
         }
     )
 

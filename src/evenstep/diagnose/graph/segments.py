@@ -247,7 +247,7 @@ def _links(
     awaited = np.full(count, never)
     awaited[1:] = np.where(opens[1:], never, wait[:-1])
     enters, held = np.flatnonzero(rows.enter >= 0), np.flatnonzero(rows.after >= 0)
-    needed = np.append(enters, node(rows.after[held]))
+    needed = np.append(enters, node(rows.after[held].astype(np.int64)))
     entered = np.append(rows.enter[enters], rows.enter[held]) - base
     order = np.argsort(entered, kind="stable")
     new_queue = np.diff(operations.queue, prepend=-1) != 0

@@ -33,7 +33,8 @@ class Graph:
     `rows`, in order of segment, lane and time: lane, step, index (of the step), at_ns, enter and
     wait (an operation, -1 none), until_ns (its rank was seen to go on), ends (a step of its lane),
     hidden (its end is not seen where it waits), own_ns (work since the row before and what that
-    waited for), slack_ns (of entries on devices, since their host issued them; -1 else), segment.
+    waited for), slack_ns (of entries on devices, since their host issued them; -1 else), after (an
+    operation that what is entered waits for, -1 none), segment.
     `operations`: see `Entries`, with segment, last_ns (last entry), over_ns,
     took_ns (from when it could begin) and queues (behind the one before it).
     """
