@@ -55,8 +55,7 @@ _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records that lie i
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
 COST_SAMPLE = 16  # one collective in so many has its own cost measured …
-EVENT_SAMPLE = 13  # … one in so many waits …
-STEP_SAMPLE = 5  # … and in one step of so many what marks its phases and its end
+STEP_SAMPLE = 5  # … and in one step of so many what marks its phases, waits, and ends it
 COST_WINDOW = 64  # samples the mean is taken of
 FORGOTTEN_NS = 1_000_000  # after so long without a call of ours, caches have forgotten us
 
@@ -72,7 +71,7 @@ class OwnCost:
     ours can see from inside: where calls come in a row, and where each finds caches cold.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int = 1) -> None:
         self.hot_ns = self.cold_ns = 0.0
         self._every = every  # calls, of which one is sampled: coprime to what comes in turn
         self._calls = count().__next__
@@ -131,8 +130,8 @@ class Recorder:
         #: of the collector, in order; each goes to the step in which it began
         self.pauses: deque[tuple[int, int]] = deque(maxlen=STEP_COLLECTIVES)
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
-        self.event_cost = OwnCost(EVENT_SAMPLE)  # of an event on the training thread
-        self.end_cost = OwnCost(STEP_SAMPLE)  # of ending a step
+        self.event_cost = OwnCost()  # of an event on the training thread
+        self.end_cost = OwnCost()  # of ending a step
         self.events = 0  # of the running step
         self.sampled = True  # whether what it costs us is measured
         self.own_ns = 0  # of the thread's time in it that our probe took

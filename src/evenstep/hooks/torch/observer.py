@@ -245,12 +245,12 @@ class Observer:
         `look` is given where compiled kernels record (see `waited_natively`); `then` is called
         after each wait.
         """
-        original, cost = work_type.wait, self.recorder.event_cost
+        original, recorder = work_type.wait, self.recorder
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.armed:
                 return original(work, *args, **kwargs)
-            began_ns = cost.began()
+            began_ns = thread_time_ns() if recorder.sampled else 0
             enter_ns = monotonic_ns()
             failed = True
             try:
@@ -269,9 +269,9 @@ class Observer:
                         self.waited_natively(look, enter_ns)
                     if then is not None:
                         then()
-                    self.recorder.events += 1
+                    recorder.events += 1
                     if began_ns:
-                        cost.add(thread_time_ns() - began_ns)
+                        recorder.event_cost.add(thread_time_ns() - began_ns)
                 except Exception as error:
                     self.give_up(error)
 
