@@ -14,7 +14,7 @@ import tempfile
 import deepspeed
 import torch
 import torch.distributed as dist
-from late import Late, Points, network
+from late import Late, Points, leave, network
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -61,7 +61,7 @@ def main() -> None:
         if batch == batches // 2:
             engine.save_checkpoint(shared_folder())
     late.report()
-    dist.destroy_process_group()
+    leave()
 
 
 def shared_folder() -> str:

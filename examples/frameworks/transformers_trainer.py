@@ -11,7 +11,7 @@ import os
 import tempfile
 
 import torch
-from late import Late, Points, network
+from late import Late, Points, leave, network
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Trainer, TrainingArguments
@@ -74,7 +74,7 @@ def main() -> None:
     )
     trainer.train()
     late.report()
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -231,9 +231,12 @@ def one_step(recorder, group, *, later):
             recorder.collective(start + 90, group, Op.ALL_REDUCE, 4, 4, Flag.ASYNC, -1, 1)
         recorder.note((event[0], start + at, *event[1:]))
     upto = recorder.spool.last_number()
-    recorder.begin_step()
+    seq = recorder.begin_step(start + 200, 7)[1]
+    assert records(recorder, Kind.STEP)[["step", "enter_ns", "exit_ns", "held_ns"]].tolist() == [
+        (0, start, start + 200, 7)
+    ]  # whatever is told later
     closed = []
-    recorder.note((lambda: closed.append(recorder.end_step(start + 200, None, 0, upto)),))
+    recorder.note((lambda: closed.append(recorder.end_step(start + 200, None, 7, upto, seq)),))
     assert bool(recorder.behind) == later == (not closed)
     assert recorder.stack.step == 1
     recorder.settle(closed[0], ResourceUse(11, 12, 13, 14, 15, 16_000))
@@ -241,6 +244,7 @@ def one_step(recorder, group, *, later):
     phases = [(row["op"], row["enter_ns"] - start, row["exit_ns"] - start, row["group_seq"])
               for row in np.sort(told, order="enter_ns")]  # fmt: skip
     inside = records(recorder, Kind.COLLECTIVE)["parent"][0]
+    assert records(recorder, Kind.STEP)["payload"].tolist() == [closed[0].samples]
     return closed[0].phase_ns, phases, told[told["seq"] == inside]["op"].tolist(), closed[0].samples
 
 
@@ -262,7 +266,7 @@ def test_what_is_told_later_is_recorded_as_if_it_had_been_told_at_once(tmp_path)
 def test_new_records_belong_to_the_step_that_runs_though_the_account_is_behind(recorder, group):
     recorder.defer(later=True)
     recorder.note((lambda: None,))
-    assert recorder.begin_step()[0] == 1
+    assert recorder.begin_step(100)[0] == 1
     recorder.collective(1, group, Op.ALL_REDUCE, 4, 4, 0, -1, 1)
     assert records(recorder, Kind.COLLECTIVE)["step"].tolist() == [1]
     assert recorder.behind == 1

@@ -70,8 +70,8 @@ class StepWork:
         recorder = self._recorder
         self._before, self._latest = self._latest, self.meter.now()
         held_ns, upto = self._pace.take_held(), recorder.spool.last_number()
-        step, *spent = recorder.begin_step()
-        recorder.note((self._ended, now_ns, self._latest, held_ns, upto, *spent))
+        step, *ended = recorder.begin_step(now_ns, held_ns)
+        recorder.note((self._ended, now_ns, self._latest, held_ns, upto, *ended))
         if self.at_once or len(self._pending) + recorder.behind >= MOST_PENDING:
             self.through()
         if self.at_once:
@@ -84,10 +84,11 @@ class StepWork:
         standing: ResourceCounters,
         held_ns: int,
         upto: int,
+        seq: int,
         events: int,
         own_ns: int,
     ) -> None:
-        closed = self._recorder.end_step(now_ns, standing, held_ns, upto)
+        closed = self._recorder.end_step(now_ns, standing, held_ns, upto, seq)
         closed.events, closed.own_ns = events, own_ns
         self._newest = closed
         self._pending.append(closed)

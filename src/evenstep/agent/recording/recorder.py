@@ -134,6 +134,7 @@ class Recorder:
         self.end_cost = OwnCost()  # of ending a step
         self.events = 0  # of the running step
         self.sampled = True  # whether what it costs us is measured
+        self._began_ns = now  # when the running step began
         self.own_ns = 0  # of the thread's time in it that our probe took
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
@@ -301,35 +302,51 @@ class Recorder:
     # -- steps -----------------------------------------------------------------------------------
 
     def end_step(
-        self, now_ns: int, standing: ResourceCounters, held_ns: int = 0, upto: int = 0
+        self,
+        now_ns: int,
+        standing: ResourceCounters,
+        held_ns: int = 0,
+        upto: int = 0,
+        seq: int | None = None,
     ) -> ClosedStep:
-        """Close the step: its record now, all that can wait when it is settled.
+        """Close the step: all that can wait is told when it is settled.
 
-        `standing` is where the kernel's counters are, `held_ns` the pacing delay spent inside, and
-        `upto` its last record, where it is known only later that it ended; else the newest.
+        `standing` is where the kernel's counters are, `held_ns` the pacing delay spent inside,
+        `upto` its last record, where it is known only later that it ended, else the newest, and
+        `seq` its own, where `begin_step` has written that.
         """
         closed = self._clock.end_step(now_ns)
-        closed.seq = seq = self._put(
-            closed.start_ns, now_ns, _STEP, 0, closed.number, peer=0, held_ns=held_ns,
-            payload=min(closed.samples, 0xFFFFFFFF), flags=self.step_flags,
-        )  # fmt: skip
+        if seq is None:
+            seq = self._put_step(closed.number, closed.start_ns, now_ns, held_ns)
+        if closed.samples:
+            self.spool.patch(seq, WORD_PARENT, min(closed.samples, 0xFFFFFFFF) << 32)
+        closed.seq = seq
         closed.after, closed.upto = self.after, upto or seq
         self.after = closed.upto
         closed.held_ns, closed.standing = held_ns, standing
         return closed
 
-    def begin_step(self) -> tuple[int, int, int]:
+    def _put_step(self, number: int, start_ns: int, end_ns: int, held_ns: int) -> int:
+        self._began_ns = max(self._began_ns, end_ns)
+        return self._put(
+            start_ns, end_ns, _STEP, 0, number, peer=0, held_ns=held_ns, flags=self.step_flags
+        )
+
+    def begin_step(self, now_ns: int, held_ns: int = 0) -> tuple[int, int, int, int]:
         """What is recorded from here on belongs to the next step.
 
-        Its number, how many events of ours the one before had, and what our probe took of it.
+        Its number, the record of the step that has ended (written at once: who dies now has taken
+        it), how many events of ours that had, and what our probe took of it.
         """
         if self.words[_WAITS]:
             self.take_waits()
-        self.words[_STEP_WORD] = step = self.words[_STEP_WORD] + 1
+        ended = self.words[_STEP_WORD]
+        seq = self._put_step(ended, self._began_ns, now_ns, held_ns)
+        self.words[_STEP_WORD] = step = ended + 1
         events, self.events = self.events, 0
         own_ns, self.own_ns = self.own_ns, 0
         self.sampled = step % STEP_SAMPLE == 0
-        return step, events, own_ns
+        return step, seq, events, own_ns
 
     def settle(self, closed: ClosedStep, used: ResourceUse) -> None:
         """Tell the rest of a step, in the order in which they ended; its record, too, learns it.
