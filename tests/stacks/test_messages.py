@@ -26,13 +26,14 @@ def worst(trace):
 
 @settings(max_examples=25)
 @given(PIPELINES, st.integers(0, 3), st.sampled_from([3.0, 20.0]))
-def test_mending_a_slow_stage_gives_back_most_of_its_cost_and_no_more(pipeline, stage, slower_ms):
+def test_a_slow_stage_is_told_by_a_good_part_of_its_cost_and_no_more(pipeline, stage, slower_ms):
+    # Slow in forward only: what a stage has too much is taken from all it does.
     slow = pipeline.slow(stage % pipeline.stages, slower_ms)
     cost = 1 - pipeline.length_ms() / slow.length_ms()
     found = worst(slow.trace())
     assert found["mode"] == "workload_imbalance"
     assert found["where"]["ranks"] == [stage % pipeline.stages]
-    assert 0.4 * cost <= found["severity"] <= 1.02 * cost
+    assert cost / 3 <= found["severity"] <= 1.02 * cost
 
 
 def test_early_receives_cost_no_more_than_those_posted_when_they_are_needed():

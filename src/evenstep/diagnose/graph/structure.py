@@ -98,11 +98,32 @@ def waits(graph: Graph) -> Waits:
     """Everything that was waited for: blocked from when a row waits until its operation is over; of
     that, for others until the last member has entered, the rest being exposed transfer."""
     rows = np.flatnonzero(graph.rows.wait >= 0)
-    awaited, at = graph.rows.wait[rows], graph.rows.at_ns[rows]
+    awaited, at = graph.rows.wait[rows], _reached(graph)[0][rows]
     blocked = np.maximum(graph.operations.over_ns[awaited] - at, 0)
     others = np.clip(graph.operations.last_ns[awaited] - at, 0, blocked)
     seen = blocked > 0
     return Waits(rows[seen], blocked[seen], others[seen])
+
+
+def _reached(graph: Graph) -> tuple[Array, Array]:
+    """When each row's lane has come to it, and when what it waits for is over then: (2, rows), ns.
+
+    Of several waits one after the other none begins before the one before it is over.
+    """
+    rows = graph.rows
+    over = np.append(graph.operations.over_ns, np.iinfo(np.int64).min)[rows.wait]
+    over = np.maximum(rows.at_ns, over)
+    if not len(over):
+        return over, over
+    same = rows.lane[1:] == rows.lane[:-1]
+    first = np.append(0, np.flatnonzero(~same) + 1)
+    run = np.append(0, np.cumsum(~same))  # rows of a lane that follow each other
+    since = over - rows.at_ns[first][run]
+    apart = run * (since.max() - since.min() + 1) - rows.at_ns[first][run]
+    over = np.maximum.accumulate(over + apart) - apart
+    at = rows.at_ns.copy()
+    at[1:][same] = np.maximum(at[1:], over[:-1])[same]
+    return at, over
 
 
 def times(graph: Graph) -> Times:
@@ -132,7 +153,7 @@ def _seen_later(graph: Graph) -> Array:
     rows = graph.rows
     follows = np.append((rows.lane[1:] == rows.lane[:-1]) & ~rows.hidden[1:], False)
     follows &= (rows.wait >= 0) & ~graph.device[rows.lane]
-    since = np.maximum(rows.at_ns, np.append(graph.operations.over_ns, 0)[rows.wait])
+    since = _reached(graph)[1]
     own_after = np.append(graph.own_ns[1:], 0.0)
     return np.where(follows, np.clip(rows.until_ns - since, 0, own_after), 0.0)
 

@@ -1,0 +1,19 @@
+"""Own work in a pipeline of messages, against what its made steps do."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.measure.grid import step_grid
+from tests.stacks.pipelines import Pipeline
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("stage", range(4))
+def test_waits_that_end_together_take_nothing_of_the_work_after_them(stage, early):
+    world = Pipeline(stages=4, micro_batches=4, transfer_ms=0.1, posted_early=early)
+    grid = step_grid(world.slow(stage, 3.0).trace())
+    expected = np.full(4, 4 * (world.forward_ms + world.backward_ms))
+    expected[stage] += 4 * 3.0
+    assert np.median(grid.work_ns, axis=0) / 1e6 == pytest.approx(expected, abs=0.5)
+    whole = grid.work_ns + grid.blocked_ns
+    assert np.median(whole - grid.step_ns[:, None], axis=0) == pytest.approx(0, abs=0.1e6)
