@@ -76,7 +76,7 @@ def mixed(columns: Sequence[Array]) -> Array:
     return code
 
 
-class Waits(NamedTuple):
+class _Waits(NamedTuple):
     """Rows that waited: indices, time blocked, and how much of it was for others. ns."""
 
     rows: Array
@@ -94,15 +94,15 @@ class Times(NamedTuple):
     collectives: Array
 
 
-def waits(graph: Graph) -> Waits:
-    """Everything that was waited for: blocked from when a row waits until its operation is over; of
-    that, for others until the last member has entered, the rest being exposed transfer."""
+def _waits(graph: Graph, reached_ns: Array) -> _Waits:
+    """Everything that was waited for: blocked from when it was reached until it is over; of that,
+    for others until the last member has entered, the rest being exposed transfer."""
     rows = np.flatnonzero(graph.rows.wait >= 0)
-    awaited, at = graph.rows.wait[rows], _reached(graph)[0][rows]
+    awaited, at = graph.rows.wait[rows], reached_ns[rows]
     blocked = np.maximum(graph.operations.over_ns[awaited] - at, 0)
     others = np.clip(graph.operations.last_ns[awaited] - at, 0, blocked)
     seen = blocked > 0
-    return Waits(rows[seen], blocked[seen], others[seen])
+    return _Waits(rows[seen], blocked[seen], others[seen])
 
 
 def _reached(graph: Graph) -> tuple[Array, Array]:
@@ -128,13 +128,14 @@ def _reached(graph: Graph) -> tuple[Array, Array]:
 
 def times(graph: Graph) -> Times:
     """Sums over the rows of each step and lane."""
-    found = waits(graph)
+    at, over = _reached(graph)
+    found = _waits(graph, at)
     enters = graph.rows.enter >= 0
     took = np.append(graph.took_ns, 0.0)  # -1, none, takes nothing
     moving = summed(graph, took[graph.rows.enter])
     blocked, wait = np.zeros(len(graph.rows)), np.zeros(len(graph.rows))
     blocked[found.rows], wait[found.rows] = found.blocked_ns, found.others_ns
-    seen_later = _seen_later(graph)
+    seen_later = _seen_later(graph, over)
     exposed, waited = summed(graph, blocked + seen_later), summed(graph, wait)
     return Times(
         summed(graph, graph.own_ns - np.append(0.0, seen_later[:-1])),
@@ -145,7 +146,7 @@ def times(graph: Graph) -> Times:
     )
 
 
-def _seen_later(graph: Graph) -> Array:
+def _seen_later(graph: Graph, over_ns: Array) -> Array:
     """How much later than the first of its operation each host that waited was seen to go on.
 
     In a replay that is the rank's own; of what was measured it is time blocked.
@@ -153,9 +154,8 @@ def _seen_later(graph: Graph) -> Array:
     rows = graph.rows
     follows = np.append((rows.lane[1:] == rows.lane[:-1]) & ~rows.hidden[1:], False)
     follows &= (rows.wait >= 0) & ~graph.device[rows.lane]
-    since = _reached(graph)[1]
     own_after = np.append(graph.own_ns[1:], 0.0)
-    return np.where(follows, np.clip(rows.until_ns - since, 0, own_after), 0.0)
+    return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
 
 
 def _shared(graph: Graph) -> Array:
