@@ -1,12 +1,14 @@
 """What the hooks' calls become in the spool."""
 
 import struct
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from evenstep.agent.recording import recorder as recording
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
 from evenstep.host.resources import ResourceUse
@@ -281,3 +283,27 @@ def test_another_thread_tells_what_was_noted_and_in_order(recorder):
     thread.start()
     thread.join()
     assert told == list(range(50))
+
+
+@pytest.mark.parametrize(("busy", "turns"), [(False, 3), (True, 1)])
+def test_where_another_thread_computes_what_was_noted_is_told_in_one_turn(
+    recorder, monkeypatch, busy, turns
+):
+    """The lock comes back at once where nobody wants it, else after a switch interval."""
+    given, now_ns = [], [0]
+    held_ns = round(sys.getswitchinterval() * 1e9) if busy else 1
+
+    def give(_seconds):
+        given.append(now_ns[0])
+        now_ns[0] += held_ns
+
+    monkeypatch.setattr(recording, "sleep", give)
+    monkeypatch.setattr(recording, "monotonic_ns", lambda: now_ns[0])
+    recorder.defer(later=True)
+    told = []
+    for number in range(3):
+        recorder.note((told.append, number))
+    thread = threading.Thread(target=recorder.catch_up)
+    thread.start()
+    thread.join()
+    assert (told, len(given)) == ([0, 1, 2], turns)

@@ -15,6 +15,7 @@ from evenstep.host.resources import (
     used,
 )
 from evenstep.host.sources.cpu import CpuSource
+from evenstep.host.sysfs import read_text
 from tests.agent.fake_host import plant
 
 
@@ -22,6 +23,12 @@ def usage(utime=0.0, stime=0.0, nivcsw=0, nvcsw=0, minflt=0, majflt=0):
     fields = {"utime": utime, "stime": stime, "nivcsw": nivcsw, "nvcsw": nvcsw}
     fields |= {"minflt": minflt, "majflt": majflt}
     return SimpleNamespace(**{f"ru_{name}": value for name, value in fields.items()})
+
+
+def lowest_free_descriptor():
+    found = os.dup(0)
+    os.close(found)
+    return found
 
 
 def test_what_was_used_lies_between_two_moments():
@@ -45,6 +52,19 @@ def test_touching_fresh_memory_shows_as_minor_faults():
         block[:: mmap.PAGESIZE] = bytes(256)
         assert used(before, meter.now()).minor_faults >= 256  # one per page
     meter.close()
+
+
+@pytest.mark.parametrize("length", [0, 1, 4096, 4097, 20_000])
+def test_a_file_read_without_giving_the_lock_away_is_read_whole(tmp_path, length):
+    (tmp_path / "file").write_text("7" * length + "\n")
+    assert read_text(f"{tmp_path}/file", held=True) == "7" * length
+
+
+@pytest.mark.parametrize("name", ["absent", ""])  # the folder itself opens, and cannot be read
+def test_what_cannot_be_read_without_giving_the_lock_away_is_none(tmp_path, name):
+    before = lowest_free_descriptor()
+    assert read_text(f"{tmp_path}/{name}", held=True) is None
+    assert lowest_free_descriptor() <= before
 
 
 def test_contention_reads_delay_pressure_and_running_tasks(tmp_path):

@@ -7,13 +7,12 @@ has ended and the background thread works it through.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 
 from evenstep.agent.exchange.messages import StepRow, summarize
 from evenstep.agent.exchange.sharing import Sharing
 from evenstep.agent.pace import PaceHost
-from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.recording.recorder import Recorder, give_way
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.host.resources import ResourceCounters, ResourceMeter, used
 from evenstep.pacing import Decision, Reason
@@ -112,10 +111,10 @@ class StepWork:
         """Estimate, decide, summarize and share the steps that ended since the last time."""
         self._recorder.catch_up()
         with self._working:
+            polite = not self.at_once
             while self._pending:
                 self._work_through(self._pending.popleft())
-                if not self.at_once:
-                    time.sleep(0)  # the training thread may want the interpreter
+                polite = polite and give_way()
 
     def _work_through(self, closed: ClosedStep) -> None:
         recorder, sharing = self._recorder, self.sharing

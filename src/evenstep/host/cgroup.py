@@ -69,16 +69,18 @@ def _upwards(mount: Path, path: str) -> list[str]:
 
 
 def _quota_cores(group: str) -> float | None:
-    bandwidth = (read_text(f"{group}/cpu.max") or "").split()  # version 2: "200000 100000"
+    text = read_text(f"{group}/cpu.max", held=True) or ""  # version 2: "200000 100000"
+    bandwidth = text.split()
     if len(bandwidth) == 2 and bandwidth[0].isdigit() and bandwidth[1].isdigit():
         return int(bandwidth[0]) / max(int(bandwidth[1]), 1)
-    quota_us = read_int(f"{group}/cpu.cfs_quota_us")  # version 1; -1 is no limit
-    period_us = read_int(f"{group}/cpu.cfs_period_us")
+    quota_us = read_int(f"{group}/cpu.cfs_quota_us", held=True)  # version 1; -1 is no limit
+    period_us = read_int(f"{group}/cpu.cfs_period_us", held=True)
     return quota_us / period_us if quota_us and period_us and quota_us > 0 else None
 
 
 def _throttled(group: str) -> tuple[int, int] | None:
-    pairs = (line.split() for line in (read_text(f"{group}/cpu.stat") or "").splitlines())
+    text = read_text(f"{group}/cpu.stat", held=True) or ""
+    pairs = (line.split() for line in text.splitlines())
     stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
     if "nr_throttled" not in stat:
         return None

@@ -7,6 +7,8 @@ import resource
 from collections.abc import Callable
 from typing import NamedTuple
 
+from evenstep.host.sysfs import pread_held
+
 
 class ResourceCounters(NamedTuple):
     """The kernel's counters at one moment, as it gave them."""
@@ -49,9 +51,8 @@ class ResourceMeter:
         """The counters of now; `used` tells what lies between two of them."""
         schedule = b""
         if self._fd >= 0:
-            try:
-                schedule = os.pread(self._fd, 80, 0)
-            except OSError:  # the thread has ended
+            schedule = pread_held(self._fd, 80) or b""
+            if not schedule:  # the thread has ended
                 self.close()
         return ResourceCounters(self._usage(resource.RUSAGE_SELF), schedule)
 

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from sys import getswitchinterval
 from time import monotonic_ns, sleep, thread_time_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,17 @@ class OwnCost:
         return round(calls * (called_ns + sum(self._samples) / len(self._samples)))
 
 
+def give_way() -> bool:
+    """Let the training thread have the interpreter; whether doing so again helps it.
+
+    It does not where another thread computes: each turn of ours then costs whoever waits for the
+    lock behind us up to a switch interval, so that all that is left had better take one turn.
+    """
+    began_ns = monotonic_ns()
+    sleep(0)
+    return monotonic_ns() - began_ns < getswitchinterval() * 1e9
+
+
 #: What an event means, and what that is told: `tell(*given)`.
 Event = tuple[Any, ...]
 
@@ -174,14 +186,13 @@ class Recorder:
         """Tell what was noted. Off the training thread, let that one go first between two."""
         if not self._stack.behind:
             return
-        yields = _get_ident() != self.ident
-        if not yields and self.words[_WAITS]:
+        polite = _get_ident() != self.ident
+        if not polite and self.words[_WAITS]:
             self.take_waits()
         with self._telling:
             while self._noted:
                 self._tell(self._noted.popleft())
-                if yields:
-                    sleep(0)
+                polite = polite and give_way()
 
     @staticmethod
     def _tell(event: Event) -> None:

@@ -55,7 +55,9 @@ class CpuSource(Source):
 
     def _schedule(self) -> tuple[int, int] | tuple[None, None]:
         """Time on a core and time waiting for one, ns (Linux, sched-stats.rst)."""
-        text = read_text(f"{self._root}/proc/self/task/{self._thread_id}/schedstat") or ""
+        text = (
+            read_text(f"{self._root}/proc/self/task/{self._thread_id}/schedstat", held=True) or ""
+        )
         fields = text.split()
         if len(fields) < 3 or fields[0] == "0":  # all zeros: the kernel does not account for it
             return None, None
@@ -63,12 +65,12 @@ class CpuSource(Source):
 
     def _running_tasks(self) -> int | None:
         """Runnable tasks of the host, from the fourth field of loadavg: `3/811`."""
-        fields = (read_text(f"{self._root}/proc/loadavg") or "").split()
+        fields = (read_text(f"{self._root}/proc/loadavg", held=True) or "").split()
         return int(fields[3].partition("/")[0]) if len(fields) > 3 else None
 
     def _pressure_ns(self) -> int | None:
         """Total of `some` in the kernel's pressure-stall information (psi.rst), there in µs."""
-        for line in (read_text(f"{self._root}/proc/pressure/cpu") or "").splitlines():
+        for line in (read_text(f"{self._root}/proc/pressure/cpu", held=True) or "").splitlines():
             if line.startswith("some") and "total=" in line:
                 return int(line.rpartition("total=")[2]) * 1000
         return None

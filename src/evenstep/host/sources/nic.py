@@ -42,6 +42,7 @@ class NicSource(FileSource):
     """`nic.*` per interface (device: its place in `interfaces`), `tcp.*` and `ip.*` of the host."""
 
     name = "nic"
+    held = True  # the kernel keeps an interface's statistics itself
 
     def open(self) -> None:
         found = interfaces(str(self._sysroot))
@@ -54,7 +55,7 @@ class NicSource(FileSource):
 
     def read(self) -> list[Reading]:
         tables = {
-            file: protocol_counters(read_text(f"{self._sysroot}/proc/net/{file}") or "")
+            file: protocol_counters(read_text(f"{self._sysroot}/proc/net/{file}", held=True) or "")
             for file in ("snmp", "netstat")
         }
         return super().read() + [

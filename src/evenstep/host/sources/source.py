@@ -43,6 +43,8 @@ class Source:
 class FileSource(Source):
     """Of files below `sysroot` with one number each, those that exist when it is opened."""
 
+    held = False  # whether no driver is asked: see `read_text`
+
     def __init__(self, *, sysroot: str = "/") -> None:
         self._sysroot = Path(sysroot)
         self._files: list[tuple[str, int, str, float]] = []  # metric, device, file, factor
@@ -55,5 +57,5 @@ class FileSource(Source):
                 return
 
     def read(self) -> list[Reading]:
-        values = ((entry, read_int(entry[2])) for entry in self._files)
+        values = ((entry, read_int(entry[2], held=self.held)) for entry in self._files)
         return [(metric, i, v * factor) for (metric, i, _, factor), v in values if v is not None]
