@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.report.page import sheet
-from evenstep.report.page.packing import Packed, pack
+from evenstep.report.page.sheet import Packed, pack
 from evenstep.trace.columns import Columns
 from lab.forest import forest
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from evenstep.cli import reproduce_table1
+from evenstep.cli import reproduce
 from evenstep.cli.main import main
 from evenstep.report.schema import schema
 from evenstep.reproduce import table_one
@@ -88,7 +88,7 @@ def test_the_tables_fit_their_schema(data):
 
 
 def test_the_tables_fit_eighty_columns(data):
-    assert max(map(len, reproduce_table1._text(data[0]))) <= 80
+    assert max(map(len, reproduce._table1_lines(data[0]))) <= 80
 
 
 def test_nothing_is_overwritten_unasked(data, capsys):
@@ -98,7 +98,7 @@ def test_nothing_is_overwritten_unasked(data, capsys):
 
 def test_a_size_below_the_least_is_refused_by_name(capsys):
     assert main(["reproduce", "table1", "--steps", "5"]) == 2
-    assert "--steps must be at least 200" in capsys.readouterr().err
+    assert "--steps: must be a whole number from 200" in capsys.readouterr().err
 
 
 def test_no_neighbour_on_the_grid_fits_the_baseline_better():

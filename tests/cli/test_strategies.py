@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from evenstep.cli import reproduce_evaluation
+from evenstep.cli import reproduce
 from evenstep.cli.main import main
 from evenstep.cli.strategies import limits_of
 from evenstep.errors import UsageError
@@ -109,6 +109,6 @@ def test_the_evaluation_is_printed_and_written(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator(schema("evaluation")).validate(found)
-    assert max(map(len, reproduce_evaluation._lines(found))) <= 80
+    assert max(map(len, reproduce._evaluation_lines(found))) <= 80
     assert [row["coordination"] for row in found["rows"]] == ["synchronous", "paper"]
     assert len(out.read_text().splitlines()) == 3

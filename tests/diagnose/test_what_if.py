@@ -11,7 +11,7 @@ from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.what_if.spec import FORMS, parse
 from evenstep.diagnose.what_if.what_if import added, answers
 from evenstep.errors import UsageError
-from evenstep.report.terminal.what_if import render
+from evenstep.report.terminal.terminal import render_answers
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import RankInfo, Trace
@@ -268,11 +268,11 @@ def test_a_rank_that_is_not_there_is_named_with_those_that_are():
 
 def test_the_table_says_what_is_gained_lost_and_unknown():
     slow = World(steps=40).slow(1, Phase.FORWARD, 20 * MS).trace()
-    text = render(answers(slow, ["rank:1=median", "rank:2=x3", "gc=off"]))
+    text = render_answers(answers(slow, ["rank:1=median", "rank:2=x3", "gc=off"]))
     assert "rank:1=median  gives back" in text
     assert "rank:2=x3      costs" in text
     assert "gc=off         cannot be told: no pause" in text
 
 
 def test_nothing_asked_is_nothing_said():
-    assert render([]) == ""
+    assert render_answers([]) == ""

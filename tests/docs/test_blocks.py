@@ -17,8 +17,7 @@ from tests.docs.markdown import ROOT, blocks, named
 
 SHELL = [block for block in blocks("", "bash") if block.commands]
 RUNNING = [block for block in blocks("", "bash") if block.runs]
-DONE_BY = {command.name for command in COMMANDS} - {"explain", "reproduce"}
-DONE_BY |= {"reproduce_table1", "reproduce_evaluation"}  # `explain` may run: it only computes
+DONE_BY = {command.name for command in COMMANDS} - {"explain"}  # which only computes
 
 
 @pytest.mark.parametrize("block", SHELL, ids=named)

@@ -7,7 +7,7 @@ from string import Formatter
 import pytest
 
 from evenstep.cli.main import main
-from evenstep.doctor import page
+from evenstep.doctor import examination
 from evenstep.doctor.check import TEXTS, Severity, listed
 from evenstep.doctor.examination import ForeignFiles, examine
 from evenstep.doctor.host import this_host
@@ -42,14 +42,14 @@ def test_what_is_wrong_says_why_and_how_to_mend_it(examined):
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_the_page_keeps_to_its_width(examined, width):
-    text = page.render(examined, width=width, color=False)
+    text = examination.render(examined, width=width, color=False)
     longest = max(text.splitlines(), key=len)
     assert len(longest) <= width or " " not in longest.strip()
     assert "\x1b" not in text
 
 
 def test_the_page_says_the_worst_first(examined):
-    text = page.render(examined, width=80, color=False)
+    text = examination.render(examined, width=80, color=False)
     assert text.startswith("gpu012: 1 warning; ")
     assert text.index("warning  network.links") < text.index("fine: ")
 
@@ -57,8 +57,8 @@ def test_the_page_says_the_worst_first(examined):
 def test_colour_changes_no_word(examined):
     import re
 
-    plain = page.render(examined, width=80, color=False)
-    assert re.sub(r"\x1b\[[\d;]*m", "", page.render(examined, width=80, color=True)) == plain
+    plain = examination.render(examined, width=80, color=False)
+    assert re.sub(r"\x1b\[[\d;]*m", "", examination.render(examined, width=80, color=True)) == plain
 
 
 def test_a_log_of_another_machine_is_judged(host, tmp_path):
@@ -122,7 +122,7 @@ def texts():
 
 def told():
     """Names, as patterns, that the checks ask for, and the facts they give; None where unseen."""
-    for path in Path(page.__file__).parent.glob("*.py"):
+    for path in Path(examination.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ASKS:
                 continue

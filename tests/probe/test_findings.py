@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import probe_floors
-from evenstep.probe import document, page
+from evenstep.probe import document
 from evenstep.probe.exchange import rounds
 from evenstep.probe.findings import common_ends, judge
 from evenstep.probe.scenario import scenario, to_toml
@@ -148,7 +148,7 @@ def test_the_document_has_what_the_page_shows():
     made = outcome(nodes=3, per_node=2, edges=leaving(2, (0, 4)), compute={5: 2.0})
     found = document.document(made, judge(made), seconds=60.0)
     json.dumps(found, allow_nan=False)
-    text = page.render(found, width=80)
+    text = document.render(found, width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "the network adapter of host1 takes 3 times as long as usual to send" in found["verdict"]
     assert "rank 5 (host2) computes 2 times as long" in " ".join(text.split())

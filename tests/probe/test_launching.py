@@ -1,8 +1,7 @@
 import pytest
 
 from evenstep.errors import ConfigError
-from evenstep.probe.board import Board, address
-from evenstep.probe.outcome import gather
+from evenstep.probe.outcome import Board, address, gather
 from evenstep.trace.spool.identity import Identity
 
 ONE = Identity("r", 0, 0, 0, 2, 0, "torchrun")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from evenstep.agent.exchange.messages import WindowReport
-from evenstep.export.prometheus_metrics import Families, Live, of_diagnosis, of_live, of_spools
+from evenstep.export.prometheus import Families, Live, of_diagnosis, of_live, of_spools
 from evenstep.trace.reader import read_spool
 from tests.report.test_prometheus import DASHBOARD
 from tests.trace.small_run import write_run

@@ -1,7 +1,7 @@
 """The history as text of 80 columns."""
 
 from evenstep.diagnose.compare.history import History, PastRun, workloads
-from evenstep.report.terminal.history import render
+from evenstep.report.terminal.comparison import render_history
 from tests.report.small_run import HOSTILE
 
 
@@ -17,7 +17,7 @@ def run_of(name, **changes):
 
 
 def shown(runs):
-    return render(History(runs, workloads(runs), ["left out: " + "a long reason " * 9]))
+    return render_history(History(runs, workloads(runs), ["left out: " + "a long reason " * 9]))
 
 
 def test_every_line_fits_80_columns():

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.report.page.places import hosts
+from evenstep.report.page.fabric import hosts
 from evenstep.trace.clocks.clocks import ClockOffset, Clocks, align
 from evenstep.trace.trace import Trace
 

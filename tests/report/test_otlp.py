@@ -5,9 +5,8 @@ import json
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.export.otlp import push, request
-from evenstep.export.posting import post
-from evenstep.export.prometheus_metrics import Families, of_diagnosis
+from evenstep.export.posting import post, push, request
+from evenstep.export.prometheus import Families, of_diagnosis
 from tests.report.receiver import receiving
 
 TIME_NS = 1_700_000_000_123_456_789  # beyond what a float holds exactly

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from evenstep.report.page.packing import ALIGNMENT_BYTES, pack
+from evenstep.report.page.sheet import ALIGNMENT_BYTES, pack
 from evenstep.trace.columns import Columns
 
 COLUMN = st.sampled_from(["f8", "f4", "i4", "u4", "u2", "u1"]).flatmap(

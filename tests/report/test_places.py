@@ -1,4 +1,4 @@
-from evenstep.report.page.places import gpu, nearest_nic, numa, places
+from evenstep.report.page.fabric import gpu, nearest_nic, numa, places
 from evenstep.trace.trace import Trace
 
 FACTS = {

@@ -13,8 +13,16 @@ import pytest
 from evenstep.agent.exchange.messages import WindowReport
 from evenstep.cli import files
 from evenstep.errors import UsageError
-from evenstep.export.prometheus import exposition, running, server
-from evenstep.export.prometheus_metrics import MEANINGS, Families, Live, of_diagnosis, of_live
+from evenstep.export.prometheus import (
+    MEANINGS,
+    Families,
+    Live,
+    exposition,
+    of_diagnosis,
+    of_live,
+    running,
+    server,
+)
 from tests.report.small_run import HOSTILE
 from tests.trace.small_run import STEPS, WORLD, write_run
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.numbering import renumbered, step_shifts
+from evenstep.trace.loading import renumbered, step_shifts
 from evenstep.trace.spool.layout import Kind
 from tests.trace.synthetic import table
 

@@ -7,7 +7,7 @@ import pytest
 from evenstep.agent.settings import config
 from evenstep.errors import ConfigError
 from evenstep.scenario import scenario, schema
-from evenstep.trace.spool.toml import MOST_BYTES, parse_toml, read_toml
+from evenstep.trace.spool.files import MOST_BYTES, parse_toml, read_toml
 
 HOSTILE = {
     "a deep name": "a." * 100_000 + "a = 1",

@@ -217,10 +217,9 @@ def _rendered(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
         return added(diagnosis.to_json(), trace, task.what_if)
     from evenstep.report import markdown
     from evenstep.report.terminal import brief, terminal
-    from evenstep.report.terminal.what_if import render as render_answers
 
     render = {"verbose": terminal.render, "markdown": markdown.render}.get(task.form, brief.render)
-    parts = (render(diagnosis), render_answers(answers(trace, task.what_if)))
+    parts = (render(diagnosis), terminal.render_answers(answers(trace, task.what_if)))
     return "\n\n".join(text.rstrip() for text in parts if text)
 
 

@@ -42,9 +42,8 @@ def main(args: argparse.Namespace) -> int:
     """Examine, and say what was found."""
     from evenstep.agent.settings.config import load
     from evenstep.doctor.check import Severity
-    from evenstep.doctor.examination import ForeignFiles, examine
+    from evenstep.doctor.examination import ForeignFiles, examine, render
     from evenstep.doctor.host import this_host
-    from evenstep.doctor.page import render
 
     if not args.root.is_dir():
         raise UsageError(f"there is no folder {args.root}; give one that holds proc and sys")

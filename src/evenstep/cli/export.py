@@ -19,7 +19,7 @@ from evenstep.errors import UsageError
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
     from evenstep.export.anonymise import Scrubber
-    from evenstep.export.prometheus_metrics import Families
+    from evenstep.export.prometheus import Families
     from evenstep.trace.trace import Trace
 
 HELP = """Write a run for other tools; several at once if you like.
@@ -143,8 +143,7 @@ def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> N
 
 def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
     """What is counted, where it is one of our runs, and what the diagnosis says."""
-    from evenstep.export.prometheus import running
-    from evenstep.export.prometheus_metrics import Families, of_diagnosis
+    from evenstep.export.prometheus import Families, of_diagnosis, running
 
     found = of_diagnosis(diagnosis)
     counted = running(args.run, anonymous=args.anonymise) if args.run.is_dir() else Families()
@@ -156,7 +155,7 @@ def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     from evenstep.export.posting import redacted_url
 
     if args.otlp:
-        from evenstep.export.otlp import push
+        from evenstep.export.posting import push
 
         run = str(diagnosis.run.get("run_id") or "")
         resource = {"service.name": "evenstep", "evenstep.run_id": run}

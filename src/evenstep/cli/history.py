@@ -34,9 +34,9 @@ def main(args: argparse.Namespace) -> int:
     if not args.folder.is_dir():
         raise TraceError(f"there is no folder {args.folder}; give one that holds runs' folders")
     from evenstep.diagnose.compare.history import history
-    from evenstep.report.terminal.history import render
+    from evenstep.report.terminal.comparison import render_history
 
     with counting("diagnosed {} of {} runs") as tell:
         found = history(args.folder, price_per_rank_hour=args.price_per_rank_hour, progress=tell)
-    show(found.to_json(), lambda: render(found), as_json=args.json)
+    show(found.to_json(), lambda: render_history(found), as_json=args.json)
     return 0

@@ -84,9 +84,8 @@ def _run(args: argparse.Namespace, plan: ProbePlan) -> Ended:
 
 
 def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
-    from evenstep.probe.document import document, floors
+    from evenstep.probe.document import document, floors, render
     from evenstep.probe.findings import judge
-    from evenstep.probe.page import render
     from evenstep.probe.scenario import to_toml
 
     judged = judge(outcome)

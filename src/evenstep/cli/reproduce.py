@@ -3,27 +3,288 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import os
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from evenstep.cli import reproduce_evaluation, reproduce_table1
+from evenstep import values
+from evenstep.cli import files, progress
+from evenstep.cli.arguments import (
+    MOST_REPEATS,
+    MOST_STEPS,
+    add_files,
+    add_json,
+    add_repeats,
+    add_workers,
+    argument,
+    several,
+    sizes,
+    whole,
+)
+from evenstep.cli.terminal import show
+from evenstep.pacing import CONTROLLERS
 
 HELP = """Compute a published result anew and show it beside what was printed.
 
 `evenstep reproduce NAME --help` lists the options of one."""
 
-REPRODUCTIONS = {
-    "table1": (reproduce_table1, "throughput and CV at 4 to 64 nodes, and pacing"),
-    "evaluation": (reproduce_evaluation, "clusters × placement × coordination"),
-}
+SCHEMA = "evenstep.table1/1"
+WIDTH = 80
+ARMS = ("paper", "token")
+TITLES = {"paper": "the paper's rule", "token": "token"}
+LIMITS = (
+    "The parameters are fitted to the baseline columns; everything under the other heads is "
+    "predicted.",
+    "Every job on the core follows the arm; a job sees its exchange as its last rank does. That "
+    "all of them do is why the paper's rule gains: it takes contention for waiting, as any rank "
+    "must that sees only its own collectives. In a job that has its links to itself it only costs; "
+    "the token does nothing there.",
+    "A sign, not a size: a model with two numbers fitted to five points says which way "
+    "coordination goes, not how far.",
+    "Each family is one account of the baseline among several; contention that another cause "
+    "explains is not cured by pacing.",
+)
+PLACEMENTS = ("packed", "scattered", "random")
+MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
+
+Row = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One sub-command for each reproduction."""
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
-    for name, (module, summary) in REPRODUCTIONS.items():
-        module.add_arguments(names.add_parser(name, help=summary, allow_abbrev=False))
+    for name, (add, _, summary) in REPRODUCTIONS.items():
+        add(names.add_parser(name, help=summary, allow_abbrev=False))
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the one that was named."""
-    code: int = REPRODUCTIONS[args.name][0].main(args)
-    return code
+    return REPRODUCTIONS[args.name][1](args)
+
+
+def _written(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+# -- table 1 ---------------------------------------------------------------------------------------
+
+
+def _table1_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep reproduce table1`."""
+    add = parser.add_argument
+    add_json(parser, "the tables")
+    add_files(parser, csv="write the rows", svg="draw throughput, CV and a timeline of ranks")
+    add("--seed", type=argument(values.count(0)), default=101, help="of the first world")
+    add("--seeds", type=whole(MOST_REPEATS), default=3, help="worlds averaged, 3 unless given")
+    add("--steps", type=argument(values.count(200)), default=4000,
+        help="of each job, 4000 unless given")  # fmt: skip
+    add("--refit", action="store_true", help="search the fitted parameters again (minutes)")
+
+
+def _table1(args: argparse.Namespace) -> int:
+    """Predict both families, show them, and write what was asked for."""
+    files.check_free(args.csv, args.svg, force=args.force)
+    from evenstep.reproduce import table_one
+
+    families: list[dict[str, Any]] = []
+    for family in table_one.FAMILIES:
+        chosen = _refitted(family) if args.refit else family
+        seeds = range(args.seed, args.seed + args.seeds)
+        with progress.counting(f"{family.name}: {{}} of {{}} sizes") as tell:
+            rows = table_one.predict(chosen, seeds=seeds, steps=args.steps, progress=tell)
+        shown = table_one.timelines(chosen, seed=args.seed, steps=args.steps)
+        families.append({**table_one.to_json(chosen, rows), "timeline": shown})
+    data = {
+        "schema": SCHEMA,
+        "reproduction": "table1",
+        "source": table_one.SOURCE,
+        "seeds": [args.seed, args.seed + args.seeds - 1],
+        "steps": args.steps,
+        "families": families,
+        "limits": list(LIMITS),
+    }
+    show(data, lambda: "\n".join(_table1_lines(data)), as_json=args.json)
+    if args.csv is not None:
+        files.write(args.csv, _written(_table1_rows(families)))
+    if args.svg is not None:
+        from evenstep.report.page.table_one_figure import draw
+
+        files.write(args.svg, draw(families))
+    return 0
+
+
+def _refitted(family: Any) -> Any:
+    from evenstep.reproduce import table_one
+
+    with progress.ticking(f"fitting {family.name}"):
+        return table_one.fit(family)[0]
+
+
+def _table1_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{data['source']}: printed beside predicted (change of throughput, CV)"
+    for family in data["families"]:
+        yield ""
+        yield from _family_text(family)
+    yield ""
+    for limit in data["limits"]:
+        yield from textwrap.wrap(limit, WIDTH)
+
+
+def _family_text(family: Mapping[str, Any]) -> Iterator[str]:
+    from evenstep.report.terminal.style import table
+
+    fitted, error = family["parameters"], family["fit_error"]
+    yield (
+        f"{family['family']}: {fitted['jobs']} jobs, η {fitted['goodput']:g}, exchange at 64 nodes "
+        f"{fitted['exchange']:g} of compute"
+    )
+    yield (
+        f"  fit: throughput off by {100 * error['throughput_rms']:.1f} % (rms; worst "
+        f"{100 * error['throughput_worst']:+.1f} %), CV by {error['cv_rms']:.3f} (worst "
+        f"{error['cv_worst']:+.3f})"
+    )
+    heads = ("baseline", "fitted", "printed gain", *(TITLES[arm] for arm in ARMS))
+    rows = [("nodes", *heads), *((str(row["nodes"]), *_cells(row)) for row in family["rows"])]
+    yield from table(rows, gap=" ")
+    most = ", ".join(f"{100 * row['alone']['gain']:+.1f}" for row in family["rows"])
+    yield f"  with the other jobs gone, the most there is: {most} %"
+    for arm in ARMS:
+        costs = ", ".join(f"{100 * row['lone'][arm]:+.1f}" for row in family["rows"])
+        yield f"  {TITLES[arm]}, in a job alone on its links: {costs} %"
+    for arm in ARMS:
+        yield f"  {TITLES[arm]}, 64 nodes, 95 % over seeds: {_span(family['rows'][-1][arm])}"
+
+
+def _span(figure: Mapping[str, Any]) -> str:
+    if figure["low"] is None:
+        return "unknown from one seed"
+    gain, low, high = (100 * figure[key] for key in ("gain", "low", "high"))
+    return f"{gain:+.1f} % ({low:+.1f} to {high:+.1f})"
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[str]:
+    printed = row["published"]
+    yield f"{printed['baseline']:.0f} ({printed['baseline_cv']:.2f})"
+    yield f"{row['baseline']['throughput']:.0f} ({row['baseline']['cv']:.2f})"
+    gain = printed["coordinated"] / printed["baseline"] - 1
+    yield f"{100 * gain:+.1f} % ({printed['coordinated_cv']:.2f})"
+    for arm in ARMS:
+        yield f"{100 * row[arm]['gain']:+.1f} % ({row[arm]['cv']:.2f})"
+
+
+def _table1_rows(families: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
+    """One line per family, size and arm; the paper's own lines are called printed."""
+    yield ["family", "nodes", "arm", "throughput_samples_per_s", "gain", "cv"]
+    for family in families:
+        for row in family["rows"]:
+            printed = row["published"]
+            gain = printed["coordinated"] / printed["baseline"] - 1
+            lines = [
+                ("printed baseline", printed["baseline"], 0.0, printed["baseline_cv"]),
+                ("printed coordination", printed["coordinated"], gain, printed["coordinated_cv"]),
+            ]
+            lines += [
+                (arm, *(row[arm][key] for key in ("throughput", "gain", "cv")))
+                for arm in ("baseline", *ARMS, "alone")
+            ]
+            for name, *numbers in lines:
+                yield [family["family"], row["nodes"], name, *(f"{v:.6g}" for v in numbers)]
+
+
+# -- the evaluation --------------------------------------------------------------------------------
+
+
+def _evaluation_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evenstep reproduce evaluation`."""
+    add = parser.add_argument
+    add("--nodes", metavar="N,…", type=sizes, default="4,8,16,32,64")
+    add("--oversubscription", metavar="R,…", type=several(values.number(1)), default="1,2,4")
+    places, controllers = several(values.choice(PLACEMENTS)), several(values.choice(CONTROLLERS))
+    add("--placement", metavar="NAME,…", type=places, default="packed,scattered")
+    add("--coordination", metavar="NAME,…", type=controllers, default="slack,paper",
+        help="controllers (slack,paper)")  # fmt: skip
+    add_repeats(parser, 5)
+    add("--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="of each run (400)")
+    add_workers(parser)
+    add_files(parser, csv="write the rows")
+    add_json(parser, "the rows")
+
+
+def _evaluation(args: argparse.Namespace) -> int:
+    """Run the matrix, show it, and write what was asked for."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
+    files.check_free(args.csv, force=args.force)
+    from evenstep.reproduce import evaluation
+    from evenstep.simulate.study.sweep import carried
+    from evenstep.workers.engines import usable_cores
+
+    units = evaluation.planned(
+        nodes=args.nodes,
+        oversubscription=args.oversubscription,
+        placements=args.placement,
+        controllers=args.coordination,
+        repeats=args.repeats,
+        steps=args.steps,
+    )
+    rows = []
+    with progress.counting() as tell:
+        for row in carried(units, args.workers or usable_cores(), evaluation.outcome):
+            rows.append(row)
+            tell(len(rows), len(units))
+    table = evaluation.table(rows)
+    document = {"schema": evaluation.SCHEMA, "repeats": args.repeats, "steps": args.steps,
+                "rows": table, "limits": list(evaluation.LIMITS)}  # fmt: skip
+    show(document, lambda: "\n".join(_evaluation_lines(document)), as_json=args.json)
+    if args.csv is not None:
+        files.write(args.csv, _written(_evaluation_rows(table)))
+    return 0
+
+
+def _evaluation_lines(document: dict[str, Any]) -> Iterator[str]:
+    yield f"{document['repeats']} repeats of {document['steps']} steps; ± half a 95 % interval"
+    yield ""
+    yield (
+        f"{'nodes':>5} {'oversub.':>8} {'placement':10}{'coordination':12}{'samples/s':>13}"
+        f"{'CV':>14}{'gain':>15}"
+    )
+    for row in document["rows"]:
+        gain = "" if row["gain"] is None else _amount(row["gain"], 100, "+.1f", " %")
+        yield (
+            f"{row['nodes']:5d} {row['oversubscription']:6g}:1 {row['placement']:10}"
+            f"{row['coordination']:12}{_amount(row['throughput'], 1, '.0f', ''):>13}"
+            f"{_amount(row['cv'], 1, '.3f', ''):>14}{gain:>15}"
+        )
+    yield ""
+    for limit in document["limits"]:
+        yield from textwrap.wrap(limit, 80, initial_indent="- ", subsequent_indent="  ")
+
+
+def _amount(found: dict[str, float | None], scale: float, form: str, unit: str) -> str:
+    """A mean and half its interval, where that is known."""
+    value, high = found["value"] or 0.0, found["high"]
+    if high is None:
+        return f"{scale * value:{form}}{unit}"
+    half = scale * (high - value)
+    return f"{scale * value:{form}} ± {half:{form.lstrip('+')}}{unit}"
+
+
+def _evaluation_rows(table: Sequence[Row]) -> Iterator[list[Any]]:
+    names = ("nodes", "oversubscription", "placement", "coordination", "repeats", "unit")
+    yield [*names, *(f"{m}{end}" for m in MEASURES for end in ("", "_low", "_high"))]
+    for row in table:
+        found = (row[measure] or {} for measure in MEASURES)
+        parts = (one.get(part) for one in found for part in ("value", "low", "high"))
+        yield [*(row[name] for name in names), *parts]
+
+
+REPRODUCTIONS = {
+    "table1": (_table1_arguments, _table1, "throughput and CV at 4 to 64 nodes, and pacing"),
+    "evaluation": (
+        _evaluation_arguments, _evaluation, "clusters × placement × coordination",
+    ),
+}  # fmt: skip

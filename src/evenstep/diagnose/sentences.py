@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, Projection, When, Where
 from evenstep.statistics.interval import Share
-from evenstep.trace.spool.toml import read_toml
+from evenstep.trace.spool.files import read_toml
 
 if TYPE_CHECKING:
     from evenstep.diagnose.graph.replay import Change

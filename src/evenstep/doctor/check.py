@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from evenstep.documents import Document, Meta
-from evenstep.trace.spool.toml import read_toml
+from evenstep.trace.spool.files import read_toml
 
 #: Of each subject its source, and what may be wrong with it.
 TEXTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = read_toml(

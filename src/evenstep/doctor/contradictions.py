@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from evenstep.doctor.check import Check, fine, or_ok, wrong
 from evenstep.doctor.host import Host
 from evenstep.doctor.variables import VariableSetting, settings
-from evenstep.host.sources.infiniband import ports
+from evenstep.host.sources.nic import ports
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _MOST_SOCKETS = 64  # NCCL user guide, NCCL_SOCKET_NTHREADS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evenstep.doctor.check import Check, fine, skipped, wrong
 from evenstep.doctor.host import Host
-from evenstep.host.sources.infiniband import ports
+from evenstep.host.sources.nic import ports
 from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 
 _CONTAINER_DEFAULT_BYTES = 67_108_864  # Docker's and Kubernetes' /dev/shm: 64 MiB

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.locality import locality
-from evenstep.host.sources.infiniband import InfinibandSource, ports
+from evenstep.host.sources.nic import InfinibandSource, ports
 from evenstep.host.sources.source import SourceUnavailable
 
 _FAST_GBPS = 25.0  # from here on small packets cost cores noticeable time

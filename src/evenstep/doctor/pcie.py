@@ -11,7 +11,7 @@ from typing import NamedTuple
 from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.pci import PciPlace
-from evenstep.host.sources.infiniband import ports
+from evenstep.host.sources.nic import ports
 from evenstep.host.sysfs import read_int, read_text
 
 _DEVICES = "sys/bus/pci/devices"

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from evenstep.doctor.check import Check, Severity, fine, or_ok, wrong
 from evenstep.doctor.host import Host
+from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.folder import recorded_environment
-from evenstep.trace.spool.toml import read_toml
 
 NCCL_GUIDE = "NCCL user guide, Environment Variables"
 _NEAR = 0.85  # similarity of names from which one is the other, misspelt

@@ -13,11 +13,10 @@ from typing import Any
 from evenstep.host.cgroup import CpuController
 from evenstep.host.pci import PciPlace, distance
 from evenstep.host.sources.amdgpu import cards
-from evenstep.host.sources.infiniband import ports
-from evenstep.host.sources.nic import interfaces
+from evenstep.host.sources.nic import interfaces, ports
 from evenstep.host.sources.nvml import visible_handles
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
-from evenstep.host.sources.visible import AMD, pick, visible
+from evenstep.host.sources.source import AMD, pick, visible
 from evenstep.host.sysfs import children, format_cpus, read_head, read_int, read_text, target
 
 _VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}

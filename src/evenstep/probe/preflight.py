@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from evenstep.errors import MissingExtra, UsageError
-from evenstep.probe.board import FAILED, Board, connect
-from evenstep.probe.outcome import ProbeResult, gather
+from evenstep.probe.outcome import FAILED, Board, ProbeResult, connect, gather
 from evenstep.probe.rank import ProbePlan, ProbeRank
 from evenstep.trace.spool.identity import from_environment
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from evenstep.host.sysfs import read_text
 from evenstep.probe import kernels
-from evenstep.probe.board import FAILED, Board
 from evenstep.probe.exchange import Exchange
+from evenstep.probe.outcome import FAILED, Board
 from evenstep.trace.spool.identity import Identity, boot_id, hostname
 
 #: Shares of the time; what is left goes to starting.

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from evenstep.explain.topic import Answer
-from evenstep.trace.spool.toml import parse_toml
+from evenstep.trace.spool.files import parse_toml
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

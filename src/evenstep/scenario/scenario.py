@@ -29,7 +29,7 @@ from evenstep.scenario.parts import (
 )
 from evenstep.scenario.schema import table, tables, text
 from evenstep.trace.ranks import parse_ranks
-from evenstep.trace.spool.toml import read_toml
+from evenstep.trace.spool.files import read_toml
 from evenstep.values import refused
 
 MOST_NUMA_NODES = 64  # of a machine

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from evenstep import values
 from evenstep.errors import ConfigError
 from evenstep.scenario import spelling
-from evenstep.trace.spool.toml import parse_toml
+from evenstep.trace.spool.files import parse_toml
 from evenstep.values import ValueKind, refused, setting
 
 Settings = TypeVar("Settings")

@@ -234,7 +234,7 @@ def describe(config: Config | None = None) -> list[dict[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, object]:
-    from evenstep.trace.spool.toml import read_toml
+    from evenstep.trace.spool.files import read_toml
 
     try:
         return read_toml(path)

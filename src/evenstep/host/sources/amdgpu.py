@@ -15,8 +15,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from evenstep.host.sources.source import FileSource, Reading, SourceUnavailable
-from evenstep.host.sources.visible import AMD, pick, visible
+from evenstep.host.sources.source import AMD, FileSource, Reading, SourceUnavailable, pick, visible
 from evenstep.host.sysfs import children, read_int, read_text, target
 
 _VENDOR = 0x1002

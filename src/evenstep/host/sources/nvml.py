@@ -14,8 +14,7 @@ from evenstep.host.sources.nvml_library import (
     Nvml,
     NvmlError,
 )
-from evenstep.host.sources.source import Reading, Source, SourceUnavailable
-from evenstep.host.sources.visible import NVIDIA, pick, visible
+from evenstep.host.sources.source import NVIDIA, Reading, Source, SourceUnavailable, pick, visible
 
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU

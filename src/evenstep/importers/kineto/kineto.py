@@ -19,13 +19,13 @@ from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.kineto.calls import CallArguments, addressed, call_of, groups_of
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
-from evenstep.importers.kineto.host import host_calls
 from evenstep.importers.kineto.names import annotation
 from evenstep.importers.kineto.places import by_process, info_of, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
+from evenstep.importers.kineto.table import host_calls
 from evenstep.trace.columns import Columns
-from evenstep.trace.numbering import renumbered, shifts_in_words
+from evenstep.trace.loading import renumbered, shifts_in_words
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.trace import RankInfo, Trace

@@ -12,11 +12,10 @@ from evenstep.importers.draft import COMPUTE, COPY, FIRST_NS, Draft
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
-from evenstep.importers.kineto.host import host_waits
 from evenstep.importers.kineto.names import MESSAGES, ROOTED
 from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
-from evenstep.importers.kineto.table import UNKNOWN_NS, in_sequence
+from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
 from evenstep.importers.merging import Completion, united
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp

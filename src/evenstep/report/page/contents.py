@@ -12,9 +12,8 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.measure.overview import step_table
-from evenstep.report.page.distributions import PHASES_IN_ORDER, distributions
-from evenstep.report.page.overview import curve, drawn_map, per_rank
-from evenstep.report.page.places import hosts, places
+from evenstep.report.page.fabric import hosts, places
+from evenstep.report.page.overview import PHASES_IN_ORDER, curve, distributions, drawn_map, per_rank
 from evenstep.report.page.sizes import ALGORITHMS, sizes
 from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import host_waits, waiting

@@ -20,8 +20,8 @@ from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
 from evenstep.report.page.cost import best_option, cost
-from evenstep.report.page.packing import pack
 from evenstep.report.page.scaling import Drawing, scaling
+from evenstep.report.page.sheet import pack
 from evenstep.report.terminal import terminal
 from evenstep.report.terminal.sentences import pacing, stragglers
 from evenstep.trace.columns import Columns

@@ -13,7 +13,7 @@ from typing import Any
 
 from evenstep.errors import ConfigError
 from evenstep.scenario import spelling
-from evenstep.trace.spool.toml import parse_toml
+from evenstep.trace.spool.files import parse_toml
 from evenstep.values import refused
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.errors import UsageError
+from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.layout import Actuator, DType, Flag, Kind, Op, Phase, ReduceOp
-from evenstep.trace.spool.toml import read_toml
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.layout import RANKS, SUMMARIES, read_manifest
