@@ -97,8 +97,9 @@ def test_nothing_is_overwritten_unasked(data, capsys):
 
 
 def test_a_size_below_the_least_is_refused_by_name(capsys):
-    assert main(["reproduce", "table1", "--steps", "5"]) == 2
-    assert "--steps: must be a whole number from 200" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["reproduce", "table1", "--steps", "5"])
+    assert "--steps: must be a whole number of at least 200" in capsys.readouterr().err
 
 
 def test_no_neighbour_on_the_grid_fits_the_baseline_better():

@@ -78,11 +78,16 @@ def test_sizes_that_are_none_are_refused(scenario, capsys):
     assert "--ranks: must be numbers of ranks from 1 to 1,000,000" in capsys.readouterr().err
 
 
+def test_a_target_is_above_zero(scenario, capsys):
+    with pytest.raises(SystemExit):
+        main(["scaling", scenario, "--target", "-1"])
+    assert "--target: must be a number above 0, found '-1'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--deadline", "4"], "--deadline needs --target"),
-        (["--target", "-1"], "--target must be above 0"),
         (["--set", "work.tensor_parallel=3", "--ranks", "8"], "does not divide 8 ranks"),
         (["--control", "strategy.knd=x"], "there is no strategy.knd; did you mean 'kind'?"),
     ],

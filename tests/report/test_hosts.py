@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from evenstep.report.page.fabric import hosts
-from evenstep.trace.clocks.clocks import ClockOffset, Clocks, align
+from evenstep.trace.clocks.bounds import OffsetLine
+from evenstep.trace.clocks.clocks import Clocks, align
 from evenstep.trace.trace import Trace
 
-EXACT = ClockOffset(np.zeros(1), np.zeros(1), np.zeros(1))
+EXACT = OffsetLine(np.zeros(1), np.zeros(1), np.zeros(1))
 HOUR_NS = 3.6e12
 
 
@@ -26,7 +27,7 @@ def test_ranks_of_one_clock_are_one_row(trace: Trace) -> None:
 
 def test_a_clock_has_its_offset_error_bar_and_drift(trace: Trace) -> None:
     ends = np.array([0.0, HOUR_NS])
-    drifting = ClockOffset(ends, np.array([5e6, 5e6 + 20e-6 * HOUR_NS]), np.array([9e3, 7e3]))
+    drifting = OffsetLine(ends, np.array([5e6, 5e6 + 20e-6 * HOUR_NS]), np.array([9e3, 7e3]))
     clocks = Clocks("gpu011", {0: EXACT, 1: EXACT, 2: drifting, 3: drifting})
     reference, other = hosts(two_clocks(trace), clocks)
     assert reference["reference"] is True

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from evenstep.report.page.timeline import LATEST_STEPS, SLOWEST_STEPS, slowest, timeline
-from evenstep.trace.clocks.clocks import ClockOffset, Clocks, align
+from evenstep.trace.clocks.bounds import OffsetLine
+from evenstep.trace.clocks.clocks import Clocks, align
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
@@ -52,7 +53,7 @@ def test_wait_is_unknown_when_a_member_left_no_trace(trace: Trace, steps: Column
 
 HOUR_NS = 3_600_000 * MS
 EXACT, AN_HOUR_AHEAD = (
-    ClockOffset(np.zeros(1), np.array([float(offset)]), np.zeros(1)) for offset in (0, -HOUR_NS)
+    OffsetLine(np.zeros(1), np.array([float(offset)]), np.zeros(1)) for offset in (0, -HOUR_NS)
 )
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenstep import values
 from evenstep.cli import progress
-from evenstep.cli.arguments import add_json, add_repeats, add_set, add_workers, sizes
+from evenstep.cli.arguments import (
+    add_json,
+    add_repeats,
+    add_set,
+    add_workers,
+    argument,
+    price,
+    sizes,
+)
 from evenstep.cli.terminal import show
 from evenstep.errors import ConfigError, UsageError
 
@@ -37,9 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_set(parser, "change one field for all")
     add("--control", metavar="NAME=VALUE", action="append", default=[],
         help=f"change for the control, or none ({CONTROL})")  # fmt: skip
-    add("--target", metavar="N", type=float, help="samples (or steps) to reach: hours and cost")
-    add("--deadline", metavar="HOURS", type=float, help="cheapest size in time")
-    add("--price", metavar="P", type=float, help="of one GPU for an hour")
+    amount = argument(values.number(0, above=True))
+    add("--target", metavar="N", type=amount, help="samples (or steps) to reach: hours and cost")
+    add("--deadline", metavar="HOURS", type=amount, help="cheapest size in time")
+    add("--price", metavar="P", type=price, help="of one GPU for an hour")
     add_repeats(parser, 1)
     add_workers(parser)
     add_json(parser, "the curve")
@@ -47,23 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Simulate all sizes and print what they say."""
-    _check(args)
+    if args.deadline is not None and args.target is None:
+        raise UsageError("--deadline needs --target: how many samples have to be reached by then")
     document = _document(args)
     from evenstep.report.terminal.scaling import page
 
     show(document, lambda: "\n".join(page(document)), as_json=args.json)
     return progress.INTERRUPTED if document["partial"] else 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    for name in ("target", "deadline"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"--{name} must be above 0, found {value}")
-    if args.price is not None and not 0 <= args.price < math.inf:
-        raise UsageError(f"--price must not be negative, found {args.price}")
-    if args.deadline is not None and args.target is None:
-        raise UsageError("--deadline needs --target: how many samples have to be reached by then")
 
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
@@ -73,11 +72,11 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
     units = study.units()
     rows = _simulated(study, args.workers)
     points = scaling.curve(study, rows)
-    price = args.price if args.price is not None else study.scenario.energy.price_per_hour
+    hourly = args.price if args.price is not None else study.scenario.energy.price_per_hour
     outlay = None
     if args.target is not None and points:
         outlay = scaling.outlay(
-            points, target=args.target, price_per_hour=price, deadline_hours=args.deadline
+            points, target=args.target, price_per_hour=hourly, deadline_hours=args.deadline
         )
     return {
         "schema": "evenstep.scaling/1",

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.measure.places import node_of, rack_of
-from evenstep.trace.clocks.clocks import ClockOffset, Clocks
+from evenstep.diagnose.measure.places import LEVELS, node_of, rack_of
+from evenstep.trace.clocks.bounds import OffsetLine
+from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -125,9 +126,6 @@ def _rates(rows: Columns) -> tuple[float, float]:
 
 # -- places ----------------------------------------------------------------------------------------
 
-#: Levels of `evenstep.host.pci`, from near to far.
-LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-
 
 def places(trace: Trace) -> dict[int, dict[str, str]]:
     """By rank: `node`, and what is known of `rack`, `gpu`, `nic`, `numa` and `cpus`."""
@@ -208,7 +206,7 @@ def _share(error_ns: float | None, widest_ns: float) -> float | None:
     return None if error_ns is None else error_ns / widest_ns if widest_ns > 0 else 0.0
 
 
-def _bars(offset: ClockOffset | None) -> dict[str, float | None]:
+def _bars(offset: OffsetLine | None) -> dict[str, float | None]:
     if offset is None:
         return {"offset_ns": None, "error_ns": None, "drift_ppm": None}
     middle = len(offset.offset_ns) // 2

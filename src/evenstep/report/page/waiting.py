@@ -48,16 +48,17 @@ def waiting(case: Case) -> Waiting | None:
     if ranks < 2 or not case.waits_known or found.lost_ns.sum() <= 0:
         return None
     width = -(-ranks // MOST_CELLS_A_SIDE)
-    matrix = Columns({"lost_us": (binned(found, width) / 1e3).astype(np.float32).reshape(-1)})
+    lost = lost_between(found, np.arange(ranks) // width)
+    matrix = Columns({"lost_us": (lost / 1e3).astype(np.float32).reshape(-1)})
     firsts = [int(rank) for rank in case.grid.ranks[::width]]
     return Waiting(matrix, _bounds(case), firsts, width)
 
 
-def binned(found: Blame, width: int) -> Array:
-    """(rows, columns) of rank-nanoseconds lost, `width` neighbouring ranks to a cell."""
-    side = -(-found.shape[1] // width)
-    place = (found.victim // width) * side + found.culprit // width
-    total = np.bincount(place, weights=found.lost_ns, minlength=side * side)
+def lost_between(found: Blame, place: Array) -> Array:
+    """(places that wait, places waited for) of rank-nanoseconds; `place` has each rank's."""
+    side = int(place.max()) + 1
+    cell = place[found.victim] * side + place[found.culprit]
+    total = np.bincount(cell, weights=found.lost_ns, minlength=side * side)
     return total.reshape(side, side)
 
 
@@ -103,7 +104,7 @@ def host_waits(trace: Trace, case: Case) -> HostWaits | None:
     number = {name: at for at, name in enumerate(hosts)}
     host = np.array([number[name] for name in names])
     width = -(-len(hosts) // MOST_PLACES)
-    lost = _lost(found, host // width)
+    lost = lost_between(found, host // width)
     waiting, awaited = np.nonzero(lost)
     pairs = Columns(
         {
@@ -113,15 +114,7 @@ def host_waits(trace: Trace, case: Case) -> HostWaits | None:
         }
     )
     places = _places(trace, case, hosts, host, width)
-    return HostWaits(pairs, places, _worst(_lost(found, host), hosts), width)
-
-
-def _lost(found: Blame, place: Array) -> Array:
-    """(places that wait, places waited for) of rank-nanoseconds."""
-    side = int(place.max()) + 1
-    cell = place[found.victim] * side + place[found.culprit]
-    total = np.bincount(cell, weights=found.lost_ns, minlength=side * side)
-    return total.reshape(side, side)
+    return HostWaits(pairs, places, _worst(lost_between(found, host), hosts), width)
 
 
 def _places(

@@ -25,7 +25,8 @@ MOST_STEPS = 32  # times that one clock is set during a run: beyond it the bound
 
 
 class OffsetLine(NamedTuple):
-    """Offsets at some times of a clock, ascending; in between it runs on straight lines.
+    """Offsets against the reference at some times of a clock (ns), ascending; in between it runs on
+    straight lines.
 
     Before the first and after the last, the line goes on at the drift found there, and the error
     grows with how unsure that drift is.
@@ -43,6 +44,10 @@ class OffsetLine(NamedTuple):
         early, late = self._beyond(times_ns)
         drawn = np.interp(times_ns, self.at_ns, self.offset_ns)
         return np.asarray(drawn + self.rate[0] * early + self.rate[1] * late)
+
+    def shift(self, times_ns: Array) -> Array:
+        """These times of the clock, on the reference."""
+        return times_ns + self.offset_at(times_ns).astype(np.int64)
 
     def error_at(self, times_ns: Array) -> Array:
         """How far the offset may be off at any times of the clock."""

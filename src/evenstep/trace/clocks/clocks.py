@@ -28,21 +28,11 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 
-class ClockOffset(OffsetLine):
-    """Offset of one clock against the reference at some of its own times, all in ns."""
-
-    __slots__ = ()
-
-    def shift(self, times_ns: Array) -> Array:
-        """These times of the clock, on the reference."""
-        return times_ns + self.offset_at(times_ns).astype(np.int64)
-
-
 class Clocks(NamedTuple):
     """Every rank's way to the common time; None for a rank that cannot be placed."""
 
     reference: str
-    by_rank: dict[int, ClockOffset | None]
+    by_rank: dict[int, OffsetLine | None]
 
     @property
     def error_ns(self) -> float:
@@ -78,7 +68,7 @@ class Clocks(NamedTuple):
         return tuple(rank for rank, offset in self.by_rank.items() if offset is None)
 
 
-_EXACT = ClockOffset(np.zeros(1), np.zeros(1), np.zeros(1))
+_EXACT = OffsetLine(np.zeros(1), np.zeros(1), np.zeros(1))
 
 
 def align(trace: Trace) -> Clocks:
@@ -87,13 +77,13 @@ def align(trace: Trace) -> Clocks:
     names = list(clocks.values())
     reference = max(dict.fromkeys(names), key=names.count)
     numbers = {name: number for number, name in enumerate(dict.fromkeys([reference, *names]))}
-    found: list[ClockOffset | None] = [_EXACT, *([None] * (len(numbers) - 1))]
+    found: list[OffsetLine | None] = [_EXACT, *([None] * (len(numbers) - 1))]
     if len(numbers) > 1:
         _place(crossings(trace, {rank: numbers[name] for rank, name in clocks.items()}), found)
     return Clocks(reference, {rank: found[numbers[name]] for rank, name in clocks.items()})
 
 
-def _place(table: Crossings, found: list[ClockOffset | None]) -> None:
+def _place(table: Crossings, found: list[OffsetLine | None]) -> None:
     """Fill in the offsets, from the reference outwards along common operations."""
     if not len(table.operation):
         return
@@ -114,7 +104,7 @@ def _place(table: Crossings, found: list[ClockOffset | None]) -> None:
 class _Bounds:
     """What the placed clocks say of the others: bounds on the offset of each row's clock."""
 
-    def __init__(self, table: Crossings, found: list[ClockOffset | None]) -> None:
+    def __init__(self, table: Crossings, found: list[OffsetLine | None]) -> None:
         self._table = table
         entry, leave = _on_common_time(table, found)
         first = np.flatnonzero(np.diff(table.operation, prepend=-1))
@@ -130,7 +120,7 @@ class _Bounds:
         highs = np.bincount(table.clock[np.isfinite(self._high)], minlength=clocks)
         self.two_sided = known & ((lows > 0) & (highs > 0))[table.clock]
 
-    def offset(self, clock: int) -> ClockOffset | None:
+    def offset(self, clock: int) -> OffsetLine | None:
         """The clock's offset from all bounds on it."""
         table = self._table
         mine = np.flatnonzero((table.clock == clock) & self.two_sided)
@@ -139,10 +129,10 @@ class _Bounds:
         if drawn is None:
             return None
         base = int(table.base[clock])
-        return ClockOffset(*drawn.moved(base, int(table.base[0]) - base))
+        return drawn.moved(base, int(table.base[0]) - base)
 
 
-def _on_common_time(table: Crossings, found: list[ClockOffset | None]) -> tuple[Array, Array]:
+def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[Array, Array]:
     """Entries no later, and exits no earlier, than they can have been on the reference.
 
     Since the reference's base; -inf and inf where the clock has no place yet.
@@ -177,7 +167,7 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     if all(offset is None or _exact(offset) for offset in clocks.by_rank.values()):
         return clocks
     numbers = {name: i for i, name in enumerate(dict.fromkeys([clocks.reference, *names.values()]))}
-    offsets: list[ClockOffset | None] = [None] * len(numbers)
+    offsets: list[OffsetLine | None] = [None] * len(numbers)
     for rank, offset in clocks.by_rank.items():
         offsets[numbers[names[rank]]] = offset
     table = crossings(trace, {rank: numbers[name] for rank, name in names.items()}, together=True)
@@ -186,7 +176,7 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     return Clocks(clocks.reference, by_rank)
 
 
-def _all_moved(table: Crossings, offsets: list[ClockOffset | None]) -> list[ClockOffset | None]:
+def _all_moved(table: Crossings, offsets: list[OffsetLine | None]) -> list[OffsetLine | None]:
     """Every clock's offset, moved; one that meets no other stays where its bounds have it."""
     moved = list(offsets)
     settled = np.array([number == 0 for number in range(len(offsets))])
@@ -219,11 +209,11 @@ def _all_moved(table: Crossings, offsets: list[ClockOffset | None]) -> list[Cloc
     return moved
 
 
-def _exact(offset: ClockOffset) -> bool:
+def _exact(offset: OffsetLine) -> bool:
     return not offset.offset_ns.any() and not offset.error_ns.any()
 
 
-def _shifted(table: Crossings, offset: ClockOffset | None, clock: int, times: Array) -> Array:
+def _shifted(table: Crossings, offset: OffsetLine | None, clock: int, times: Array) -> Array:
     """Times since a clock's base as times since the reference's."""
     if offset is None:
         return np.full(len(times), np.inf)
@@ -232,7 +222,7 @@ def _shifted(table: Crossings, offset: ClockOffset | None, clock: int, times: Ar
     return np.asarray(times + offset.moved(-base, base - int(table.base[0])).offset_at(at))
 
 
-def _moved(offset: ClockOffset, own: Array, apart: Array, floor: Array) -> ClockOffset:
+def _moved(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> OffsetLine:
     """An offset per stretch of collectives: the median difference of the exits, within bounds."""
     order = np.argsort(own)
     cuts = np.searchsorted(own[order], offset.breaks_ns)
@@ -249,7 +239,7 @@ def _moved(offset: ClockOffset, own: Array, apart: Array, floor: Array) -> Clock
     return _redrawn(offset, np.array(at), np.array(change), np.array(errors))
 
 
-def _redrawn(offset: ClockOffset, at: Array, change: Array, errors: Array) -> ClockOffset:
+def _redrawn(offset: OffsetLine, at: Array, change: Array, errors: Array) -> OffsetLine:
     """The line through the stretches' middles; at its ends and breaks, the old one moved along."""
     outside = (offset.at_ns < at[0]) | (offset.at_ns > at[-1])
     for jump in offset.breaks_ns:
