@@ -71,7 +71,7 @@ def acts(seed: str, block: int, span: int, scale: int = 0) -> bool:
 class _Block:
     """One block's steps as they come."""
 
-    __slots__ = ("acted", "count", "fresh", "index", "settled", "squares", "sums", "total")
+    __slots__ = ("acted", "count", "fresh", "index", "settled", "squares", "steps", "sums", "total")
 
     def __init__(self, index: int, *, acted: bool) -> None:
         self.index = index
@@ -79,6 +79,7 @@ class _Block:
         self.fresh = False  # the block before was of the other kind
         self.count, self.total = 0, 0.0  # all steps
         self.settled, self.sums, self.squares = 0, 0.0, 0.0  # after the turn
+        self.steps = 0.0  # whole ones, after it
 
     @property
     def mean(self) -> float:
@@ -98,7 +99,8 @@ class RandomTrial:
     told. `objective` is what must improve: the mean loss ("throughput") or its steadiness
     ("stability"). The stop-loss is of throughput always: `share` of it may go where the objective
     is another. Blocks begin `scale` times doubled. No step counts for more than `outlier` ones.
-    `leaves`: acting is known to leave something behind, for half a block at most.
+    `leaves`: acting is known to leave something behind, for half a block at most. `enters`: what
+    beginning costs the first time is known before and worth it: its turn is no loss of the trial.
     """
 
     def __init__(
@@ -111,12 +113,14 @@ class RandomTrial:
         scale: int = 0,
         outlier: float = OUTLIER,
         leaves: bool = False,
+        enters: bool = False,
     ) -> None:
         self.account = account
         self.objective = objective
         self._seed = seed
         self.first_scale = scale
         self._leaves = leaves
+        self._entered = not enters
         self._outlier = outlier
         self._grace = share - SHARE  # of every step, what the objective may cost beside
         self.leads = True  # decides; else it does as it is told, unless that surely costs
@@ -176,7 +180,8 @@ class RandomTrial:
             now = self._block = _Block(block >> self.scale, acted=acted)
         if acted is not now.acted:
             return
-        loss = min((step if loss is None else loss) / self.mean_ns, self._outlier)
+        whole = min(step / self.mean_ns, self._outlier)
+        loss = whole if loss is None else min(loss / self.mean_ns, self._outlier)
         now.count += 1
         now.total += loss
         if now.count <= self.turn:
@@ -184,6 +189,7 @@ class RandomTrial:
         now.settled += 1
         now.sums += loss
         now.squares += loss * loss
+        now.steps += whole
 
     def _rest_on(self, step: float) -> None:
         """Learn how long a step is while nothing is done; begin when it is time."""
@@ -217,8 +223,9 @@ class RandomTrial:
         other, self._partner = self._partner, block
         before = other if other is not None and other.index == block.index - 1 else None
         if block.acted:
-            self._acted[0] += block.count
-            self._acted[1] += block.total
+            entered, self._entered = self._entered, True
+            self._acted[0] += block.count if entered else block.settled
+            self._acted[1] += block.total if entered else block.sums
         if before is None or min(block.settled, before.settled) < FEWEST_STEPS:
             return
         block.fresh = block.acted is not before.acted
@@ -274,9 +281,10 @@ class RandomTrial:
         return mean, sqrt(sum((each - mean) ** 2 for each in left) / (count * (count - 1)))
 
     def _gain(self, off: _Block, on: _Block) -> float:
+        """As a share of what a step of this pair takes: alike whichever block has acted."""
         if self.objective == "stability":
             return (off.variation - on.variation) / (off.variation + on.variation)
-        return off.mean - on.mean
+        return 2 * (off.mean - on.mean) / (off.steps / off.settled + on.steps / on.settled)
 
     def _judge(self, gain: float) -> None:
         account = self.account

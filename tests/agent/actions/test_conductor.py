@@ -15,7 +15,7 @@ MS = 1_000_000
 class Made:
     """An action that makes steps shorter."""
 
-    name, note, scale, outlier, leaves = "made", "", 0, 3.0, False
+    name, note, scale, outlier, leaves, enters = "made", "", 0, 3.0, False, False
 
     def __init__(self, gain: float = 0.05) -> None:
         self.gain = gain

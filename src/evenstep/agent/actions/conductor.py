@@ -100,7 +100,7 @@ class Conductor:
         seed = f"{self._seed}/{name}"
         trial = RandomTrial(
             self.account, seed=seed, scale=action.scale, outlier=action.outlier,
-            leaves=action.leaves,
+            leaves=action.leaves, enters=action.enters,
         )  # fmt: skip
         return TriedAction(action, trial)
 

@@ -13,6 +13,11 @@ up to those between two full collections of Python's own: for so much garbage th
 Memory counts as taken by this action where it grows faster than the job's own does. How fast that
 is, the stretches without acting show, the middle one of them.
 
+Entering costs one full collection, and some more until N is found. One like it has been paid before
+anything is begun (the longest pause is no longer than all), so entering at most doubles what the
+job has lost so far, however few steps are left (ski rental, Karlin et al. 1988). It is paid once,
+and is no loss of the trial.
+
 Collecting by hand puts off Python's own: steps after acting are as good as those within, until the
 next one is due. So half of a block of the trial has to be longer than that.
 """
@@ -44,7 +49,7 @@ class Garbage(Action):
     """Collects at fixed steps while it acts."""
 
     name = "gc"
-    leaves = True
+    leaves = enters = True
     outlier = RARE
 
     def __init__(self) -> None:
