@@ -77,6 +77,22 @@ def test_a_board_has_room_for_so_many_and_nobody_fails_for_want_of_it(path):
     assert len(boards[-1].posts(NOW)) == SLOTS
 
 
+def test_the_last_to_leave_takes_the_file_away_and_who_had_it_open_makes_another(path):
+    one, other, late = LinkBoard(path), LinkBoard(path), LinkBoard(path)
+    now = time.monotonic_ns()
+    one.say(Post(), now)
+    other.say(Post(), now)
+    one.close()
+    assert path.exists()
+    other.close()
+    assert not path.exists()
+    late.say(Post(step_ns=5), now)
+    newest = LinkBoard(path)
+    assert newest.posts(now) == [(False, Post(step_ns=5))]
+    late.close()
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("make", ["link", "folder", "pipe", "foreign"])
 def test_what_is_no_board_of_ours_is_left_alone(path, make):
     if make == "link":

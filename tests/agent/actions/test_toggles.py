@@ -80,7 +80,7 @@ class Job:
         """What of the process an action may change, apart from its threads' cores."""
         slots = [len(each.posts(self.time.now_ns)) for each in self.others]
         return (gc.isenabled(), gc.get_freeze_count() > 0, gc.get_threshold(), slots,
-                self.gate, self.recorder.clock.turns)  # fmt: skip
+                self.gate, list(self.recorder.clock.turns))  # fmt: skip
 
     def force(self) -> None:
         """Whatever its trial would say, each action acts now."""

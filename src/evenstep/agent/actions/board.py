@@ -2,7 +2,8 @@
 
 Each job writes its own slot and nobody else's, and reads all of them: there is no lock that
 somebody who is gone could hold. A slot counts as empty when nothing was written to it for longer
-than its `lease_ns`; times are of the host's monotonic clock, which all its processes share.
+than its `lease_ns`; times are of the host's monotonic clock, which all its processes share. The
+last to leave takes the file away, and who had opened it by then makes another.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class LinkBoard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._map = _mapped(path)
+        self._map, self._file = _mapped(path)
         self._words = memoryview(self._map).cast("Q")
         self._slot = -1
         self._counter = 0
@@ -59,6 +60,10 @@ class LinkBoard:
         """Write our slot; the first time, or where ours was taken for empty, take an empty one."""
         if self._slot < 0 or self._words[_PROCESS + self._slot * _STRIDE] != self._process:
             self._slot = self._free(now_ns)
+            if not self._stands:
+                self._map, self._file = _mapped(self.path)
+                self._words = memoryview(self._map).cast("Q")
+                self._slot = self._free(now_ns)
             if self._slot < 0:
                 return  # a full board: nobody hears of us, and we hear of them
         offset = _offset(self._slot)
@@ -72,8 +77,18 @@ class LinkBoard:
         if self._slot >= 0 and self._process == os.getpid():
             _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
             self._slot = -1
+            if self._stands and not self._slots(time.monotonic_ns()):
+                self.path.unlink(missing_ok=True)
         self._words.release()
         self._map.close()
+
+    @property
+    def _stands(self) -> bool:
+        """Whether who comes now opens the same file."""
+        try:
+            return os.stat(self.path).st_ino == self._file  # noqa: PTH116 (half the cost)
+        except OSError:
+            return False
 
     def _slots(self, now_ns: int) -> list[tuple[int, Post]]:
         found = []
@@ -107,7 +122,8 @@ def board_path(group: str) -> Path:
     return folder / f"evenstep-{os.getuid()}-{group}"
 
 
-def _mapped(path: Path) -> mmap.mmap:
+def _mapped(path: Path) -> tuple[mmap.mmap, int]:
+    """A board in memory, and the number of its file."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(path, flags, 0o600)
@@ -130,7 +146,7 @@ def _mapped(path: Path) -> mmap.mmap:
     elif (magic, slots) != (_MAGIC, SLOTS):
         view.close()
         raise EvenstepError(f"no board in {path}: another version has made it; remove it")
-    return view
+    return view, found.st_ino
 
 
 def _offset(slot: int) -> int:

@@ -1,9 +1,10 @@
 """`token`: a job waits for its turn on what jobs share (`pacing.token`).
 
 On a link, one rank of a job asks, since a collective starts with its last rank: before the first
-collective of a step, on the training thread alone. The exchange counts as over when the last
-collective of the step had ended. On storage every rank asks, before it reads its input and before
-it writes a checkpoint.
+collective of a step, on the training thread alone. The exchange is over, and is said to be, when
+backward ends, where that waits for all it has issued; elsewhere as the step ends: when the last of
+its collectives had ended. On storage every rank asks, before it reads its input and before it
+writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from evenstep.pacing.token import TOKEN, Post, Token
 from evenstep.trace.spool.layout import WORD_EXIT, Actuator, Flag, Kind, Phase
 
 _get_ident = threading.get_ident
-INPUT, CHECKPOINT = int(Phase.INPUT), int(Phase.CHECKPOINT)
+INPUT, BACKWARD, CHECKPOINT = int(Phase.INPUT), int(Phase.BACKWARD), int(Phase.CHECKPOINT)
 
 
 def open_board(group: str, topic: str) -> LinkBoard | ServedBoard:
@@ -43,7 +44,6 @@ class Turn:
         self, topic: str, group: str, token: Token, recorder: Recorder, held: Callable[[int], None]
     ) -> None:
         self.topic = topic
-        self._group = group
         self.token = token
         self.board = open_board(group, topic)
         self.asked_ns = 0  # by our clock; 0: has not asked
@@ -88,10 +88,6 @@ class Turn:
         board.say(self.token.post, now_ns)
         board.settle()
 
-    def remove(self) -> None:
-        """Nobody meets on this host's board any more."""
-        board_path(f"{self._group}-{self.topic}").unlink(missing_ok=True)
-
     def account_of(self) -> dict[str, Any]:
         """What it did and what its trial found; JSON-able."""
         word, pairs, gain, *_ = self.token.trial.verdict
@@ -115,19 +111,35 @@ class LinkToken:
         self.turns = (self.turn,)
         self._recorder = recorder
         self._gate_by = gate_by
+        self._left = False  # in the step that runs
         gate_by(self.before_collective)
+        recorder.clock.turns.append(self)
+        recorder.defer(later=False)  # others wait for the end of an exchange
 
     def before_collective(self) -> None:
         """A collective is about to be issued on this thread."""
-        if not self.turn.asked_ns and _get_ident() == self._recorder.ident:
-            self.turn.ask(time.monotonic_ns())
+        if self.turn.asked_ns or self._left or _get_ident() != self._recorder.ident:
+            return
+        self.turn.ask(time.monotonic_ns())
+
+    def begins(self, phase: int, now_ns: int) -> int:  # noqa: ARG002 (of storage)
+        """Any phase may begin."""
+        return now_ns
+
+    def ends(self, phase: int, now_ns: int) -> None:
+        """Backward is over, and the exchange with it."""
+        if phase == BACKWARD and self.turn.asked_ns:
+            self._left = True
+            self.turn.leave(now_ns)
 
     def end_step(self, closed: ClosedStep) -> None:
-        """A step is over, and its exchange with it."""
-        turn = self.turn
-        if not turn.asked_ns:
+        """A step is over."""
+        turn, left = self.turn, self._left
+        if turn.asked_ns:
+            turn.leave(self._over_ns(closed) or time.monotonic_ns())
+        elif not left:
             return
-        turn.leave(self._over_ns(closed) or time.monotonic_ns())
+        self._left = False
         if not closed.unsteady:
             turn.end_step(closed.number, closed.end_ns - closed.start_ns)
 
@@ -144,6 +156,7 @@ class LinkToken:
     def stop(self) -> None:
         """Wait no more."""
         self._gate_by(None)
+        self._recorder.clock.turns.remove(self)
         self.turn.board.close()
 
 
@@ -164,7 +177,7 @@ class StorageTurns:
         }
         self.turns = tuple(self._of.values())
         self._saved_ns = 0  # when the last checkpoint was over
-        self._clock.turns = self
+        self._clock.turns.append(self)
         recorder.defer(later=False)  # who may begin has to be asked before it does
 
     def begins(self, phase: int, now_ns: int) -> int:
@@ -191,6 +204,6 @@ class StorageTurns:
 
     def stop(self) -> None:
         """Wait no more."""
-        self._clock.turns = None
+        self._clock.turns.remove(self)
         for turn in self.turns:
             turn.board.close()

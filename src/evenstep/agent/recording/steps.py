@@ -93,7 +93,7 @@ class Turns(Protocol):
         """A phase is about to begin; when it may."""
 
     def ends(self, phase: int, now_ns: int) -> None:
-        """A phase has ended."""
+        """A phase has ended; a backward pass, where its collectives have ended with it."""
 
 
 class StepClock:
@@ -105,7 +105,7 @@ class StepClock:
         self.samples = 0
         self.unreported: list[int] = []  # records of such collectives in a DDP model's backward
         stack.boundary_ns = now_ns
-        self.turns: Turns | None = None
+        self.turns: list[Turns] = []
         self._forward_depth = 0
         self._forward_end_ns = 0  # the outermost forward is over; the loss may still belong to it
         self._forward_nested_ns = 0  # counted elsewhere of it by then
@@ -188,6 +188,8 @@ class StepClock:
             self.stack.add(_SYNC, last_entry_ns, now_ns)
         if self._awaits_all:
             self.stack.close_all(self.unreported, now_ns)
+            for turns in self.turns:
+                turns.ends(_BACKWARD, now_ns)
         self.stack.leave(now_ns)
 
     # -- other phases ----------------------------------------------------------------------------
@@ -208,13 +210,13 @@ class StepClock:
 
     def _enter(self, phase: int, now_ns: int) -> None:
         self._settle_forward()
-        if self.turns is not None:
-            now_ns = self.turns.begins(phase, now_ns)
+        for turns in self.turns:
+            now_ns = turns.begins(phase, now_ns)
         self.stack.enter(phase, now_ns)
 
     def _leave(self, now_ns: int) -> None:
-        if self.turns is not None:
-            self.turns.ends(self.stack.current, now_ns)
+        for turns in self.turns:
+            turns.ends(self.stack.current, now_ns)
         self.stack.leave(now_ns)
 
     def mode_changes(self, now_ns: int, training: bool) -> None:
