@@ -27,6 +27,7 @@ BAR_STEPS = 10
 BETWEEN_STEPS = 12  # a change is in force on all ranks before the next is asked for
 WARM_UP_STEPS = 64
 PATIENCE_S = 60.0  # without a step: a deadlock
+STARTING_S = 600.0  # before the first: four imports of torch on a machine that others fill
 RUN_ID = "toggles"
 MODES = ("on", "off", "observe")
 ACTS = ("gc,token,cores,pace,power", "off", "gc,cores", "token", "gc", "pace,token")
@@ -89,7 +90,11 @@ def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
                 subprocess.Popen(command, env=environ, stdout=file, stderr=subprocess.STDOUT)
             )
     try:
-        asked = list(_changes(out, counter, toggles, ranks, how))
+        try:
+            asked = list(_changes(out, counter, toggles, ranks, how))
+        except JobError as error:
+            said = "; ".join(output.read_text(errors="replace")[-800:] for output in outputs)
+            raise JobError(f"{error}: {said}") from error
         stop.touch()
         codes = [rank.wait(PATIENCE_S) for rank in ranks]
     finally:
@@ -127,7 +132,9 @@ def _until(shared: mmap.mmap, steps: int, ranks: list[subprocess.Popen[bytes]]) 
     while (now := struct.unpack_from("q", shared)[0]) < steps:
         if now != seen:
             seen, since = now, time.monotonic()
-        if time.monotonic() - since > PATIENCE_S or any(rank.poll() for rank in ranks):
+        if any(rank.poll() is not None for rank in ranks):
+            raise JobError(f"a rank has ended at step {now}")
+        if time.monotonic() - since > (PATIENCE_S if now else STARTING_S):
             raise JobError(f"the job stands still at step {now}")
         time.sleep(0.001)
 
