@@ -12,9 +12,8 @@ from pathlib import Path
 
 from benchmarks.measure import Row
 from lab import scenario
-from lab.arms import Schedule
 from lab.outcome import HARM, ArmOutcome, Interval, Part, outcomes
-from lab.run import arms_for, carry_out, folder_for
+from lab.run import carry_out, folder_for, schedule_of
 from lab.steps import job_steps
 
 COMMAND = "python -m benchmarks lab"
@@ -48,8 +47,7 @@ def measured(name: str, arms: list[str], *, runs: int, changes: list[str]) -> li
     parts = []
     for seed in range(runs):
         asked = scenario.load(SCENARIOS / f"{name}.toml", [*changes, f"seed={seed}"])
-        chosen = asked.run
-        schedule = Schedule(arms_for(arms), chosen.rounds, chosen.warm_up_rounds, seed)
+        schedule = schedule_of(asked, arms)
         with folder_for(None) as folder:
             record = carry_out(asked, schedule, folder)
             steps = job_steps(asked, schedule, record, folder)

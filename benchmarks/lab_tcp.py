@@ -14,8 +14,7 @@ from benchmarks.measure import Row
 from benchmarks.ranks import JobError
 from evenstep.errors import UsageError
 from lab import scenario
-from lab.comparison import compared
-from lab.outcome import HARM, ArmOutcome, Interval
+from lab.outcome import HARM, ArmOutcome, Interval, compared
 from lab.run import folder_for
 
 COMMAND = "python -m benchmarks lab_tcp"

@@ -73,7 +73,7 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 
 def _compare(args: argparse.Namespace) -> int:
     from lab import page
-    from lab.comparison import compared
+    from lab.outcome import compared
 
     asked = _scenario(args)
     names = args.arms or ["baseline", "slack"]

@@ -7,17 +7,14 @@ than that.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from lab.fair.disturbances import Disturbance, Hog, Pause, Quota
+from lab.fair.disturbances import Disturbance
 from lab.fair.link import Fabric
-from lab.faults import Fault
 from lab.pulse import Pulse
-from lab.scenario import Scenario
 
 LOOK_S = 0.003
 _BURN = "import sys; from lab.fair.disturbances import burn; burn(float(sys.argv[1]))"
@@ -61,26 +58,6 @@ class Conductor:
         for one in self._disturbances:
             if one.due_ns <= self._clock.now_ns:
                 one.act(self._clock)
-
-
-def of_processes(
-    scenario: Scenario, pulses: Mapping[int, Pulse], start_hog: Callable[[float], int]
-) -> list[Disturbance]:
-    """What carries out the faults that concern processes. `start_hog`: one that computes for a
-    share of the time; its process id."""
-    cores = len(os.sched_getaffinity(0))
-    kinds: dict[str, Callable[[Fault], Disturbance]] = {
-        "paused_rank": lambda fault: Pause(fault, _processes(fault, scenario, pulses)),
-        "slow_core": lambda fault: Quota(fault, _processes(fault, scenario, pulses)),
-        "cpu_hog": lambda fault: Hog(fault, [start_hog(fault.share) for _ in range(cores)]),
-    }
-    return [kinds[fault.kind](fault) for fault in scenario.faults if fault.kind in kinds]
-
-
-def _processes(fault: Fault, scenario: Scenario, pulses: Mapping[int, Pulse]) -> list[int]:
-    """Of the ranks that a fault concerns."""
-    ranks = sorted(fault.who(scenario.jobs[fault.job].ranks))
-    return [pulses[fault.job].process(rank) for rank in ranks]
 
 
 def hog_command(share: float) -> list[str]:

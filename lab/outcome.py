@@ -13,13 +13,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from evenstep.pacing.evidence import interval
 from evenstep.statistics.interval import student
 from lab.arms import FEWEST_STEPS, Schedule
-from lab.steps import Array, JobSteps
+from lab.run import Progress, Record, carry_out, schedule_of
+from lab.scenario import Scenario
+from lab.steps import Array, JobSteps, job_steps
 
 FEWEST_ROUNDS = 6  # with fewer, all signs are alike by chance too often
 HARM = -0.005  # a loss below half a percent is none
@@ -101,6 +104,16 @@ class Part:
         """Rounds that count and whose blocks are all there."""
         done = self.whole_blocks // len(self.schedule.arms)
         return max(0, done - self.schedule.warm_up_rounds)
+
+
+def compared(
+    scenario: Scenario, names: Sequence[str], folder: Path, progress: Progress | None = None
+) -> tuple[Record, list[ArmOutcome]]:
+    """Run a scenario with these arms, the baseline twice among them; what each came to."""
+    schedule = schedule_of(scenario, names)
+    record = carry_out(scenario, schedule, folder, progress)
+    jobs = job_steps(scenario, schedule, record, folder)
+    return record, outcomes([Part(jobs, schedule, record.whole)])
 
 
 class _Sums:

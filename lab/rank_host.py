@@ -2,8 +2,7 @@
 
 The host is what `agent.rank` is to a job of torch, with the frame taken away: the loop says what
 happens (`phase`, `bucket`, `end_step`), and its trace and its pacing are those of a live rank, made
-by the same objects. Each arm has a pacer of its own that sees the steps of its own blocks and
-counts them without holes; the first step after a change teaches it nothing.
+by the same objects.
 
 Standard library only.
 """
@@ -14,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 from typing import Any
 
 from evenstep.agent.actions.link import LinkToken
@@ -24,27 +22,18 @@ from evenstep.agent.recording.collector import PauseWatch
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.host.resources import ResourceMeter, used
-from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Reason, TrialBudget
-from evenstep.pacing.waits import WaitEstimator
+from evenstep.pacing import PacerSettings, Plan, TrialBudget
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import DType, Op, Phase
 from evenstep.trace.spool.spool import Spool
+from lab.turns import TurnPacer
 
 SUMMARY_BYTES = 4_000_000
 RECORDS_OF_A_STEP = 10  # beside those of its buckets: step, phases, pauses, decisions
 GROUP = "world"
 
 now_ns = time.monotonic_ns
-
-
-class _ArmHost:
-    """The pacer of one arm, and the steps it has seen."""
-
-    def __init__(self, host: PaceHost) -> None:
-        self.host = host
-        self.steps = 0
-        self.decision = Decision(0, Reason.LEARNING)
 
 
 class RankHost:
@@ -75,31 +64,20 @@ class RankHost:
         self.work_ns = self.held_ns = 0  # of the last step, for those who share them
         self._ident = self.recorder.ident
         self._group = _entered(spool, world)
-        self._arm_of = arm_of
-        waits = WaitEstimator()  # one for all arms: floors are the links', not a controller's
-        self._arms = []
-        for chosen in settings:
-            host = PaceHost(Pacer(chosen), self.recorder, can_hold=True)
-            host.waits = waits
-            self._arms.append(_ArmHost(host))
+        self._block = 0
+        self._turns = TurnPacer(settings, lambda _: arm_of(self._block))
+        self._pace = PaceHost(self._turns, self.recorder, can_hold=True)
         self._links = [
             None
             if link is None or rank
             else LinkToken(self.recorder, TrialBudget(), group=link[0], gate_by=_nobody,
-                           held=arm.host.held, guarded=link[1])
-            for link, arm in zip_longest(links, self._arms)
+                           held=self._pace.held, guarded=link[1])
+            for link in links or [None] * len(settings)
         ]  # fmt: skip
-        self.arm = 0  # whose steps are done now
-        self._changed = True
         self._meter = ResourceMeter(threading.get_native_id())
         self._standing = self._meter.now()
         self._pauses = PauseWatch(self.recorder.pause)
         self._pauses.install()
-
-    @property
-    def arm_step(self) -> int:
-        """The running step, as its arm's pacer counts it."""
-        return self._arms[self.arm].steps
 
     # -- the step --------------------------------------------------------------------------------
 
@@ -111,10 +89,12 @@ class RankHost:
             yield
         finally:
             self.recorder.stack.leave(now_ns())
+            if link := self._links[self._turns.arm]:
+                link.ends(phase, now_ns())
 
     def bucket(self, nbytes: int, exchange: Callable[[], Any], *, op: Op = Op.ALL_REDUCE) -> Any:
         """A blocking collective of the job; a step's first one waits as the arm's token says."""
-        recorder, link = self.recorder, self._links[self.arm]
+        recorder, link = self.recorder, self._links[self._turns.arm]
         if link is not None:
             link.before_collective()
         begin = now_ns()
@@ -129,36 +109,22 @@ class RankHost:
 
         `orders`: what all ranks of the job were told. Returns how long the rank was held, in ns.
         """
-        recorder, arm = self.recorder, self._arms[self.arm]
+        recorder, pace = self.recorder, self._pace
         before, self._standing = self._standing, self._meter.now()
-        closed = recorder.end_step(now_ns(), self._standing, arm.host.take_held())
+        closed = recorder.end_step(now_ns(), self._standing, pace.take_held())
         recorder.settle(closed, used(before, self._standing))
-        if orders is not None and arm.host.pacer.settings.sharing:
-            arm.host.hear(orders)
-        number = closed.number
-        closed.number = arm.steps
-        closed.unsteady = closed.unsteady or self._changed
-        if (link := self._links[self.arm]) is not None:
+        if orders is not None:
+            pace.hear(orders)
+        closed.unsteady = closed.unsteady or self._turns.changed
+        if (link := self._links[self._turns.arm]) is not None:
             link.end_step(closed)
-        self._changed = False
-        row, _, arm.decision = arm.host.after_step(closed)
-        arm.steps += 1
-        closed.number = number
+        self._block = block
+        row, _, decision = pace.after_step(closed)
         recorder.store_summary(closed)
-        self.plan = arm.decision.plan
-        self.work_ns, self.held_ns = row.entry_ns, row.delay_ns
-        return self._begin(self._arm_of(block), number + 1)
-
-    def _begin(self, number: int, step: int) -> int:
-        """Hold as the next step's arm decided when its last block ended."""
-        arm = self._arms[number]
-        if number != self.arm:
-            self._changed = True
-            arm.host.take_held()
-            self.arm = number
+        self.plan, self.work_ns, self.held_ns = decision.plan, row.entry_ns, row.delay_ns
         begin = now_ns()
-        arm.host.hold(arm.decision, step)
-        return now_ns() - begin if arm.decision.delay_ns > 0 else 0
+        pace.hold(decision, closed.number + 1)
+        return now_ns() - begin if decision.delay_ns > 0 else 0
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -169,26 +135,14 @@ class RankHost:
         for link in self._links:
             if link is not None:
                 link.stop()
-                link.turn.remove()
         self.spool.add_fact("pacing_arms", self.account())
         self.spool.add_fact("closed", {"monotonic_ns": now_ns(), "reason": reason})
         self.recorder.summaries.release()
         self.spool.shut()
 
-    def account(self) -> list[dict[str, Any]]:
+    def account(self) -> list[dict[str, object]]:
         """What the pacer of each arm did."""
-        found = []
-        for arm, link in zip(self._arms, self._links, strict=True):
-            account = arm.host.pacer.account
-            found.append(
-                {
-                    "steps": arm.steps,
-                    "held_steps": account.held_steps,
-                    "held_ns": account.held_ns,
-                    "verdict": (account.verdict if link is None else link.turn.token.trial).word,
-                }
-            )
-        return found
+        return self._turns.told(self._links)
 
 
 def _nobody(gate: Callable[[], None] | None) -> None:

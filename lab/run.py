@@ -63,6 +63,12 @@ def arms_for(
     return tuple(arm(name, own) for name in chosen)
 
 
+def schedule_of(scenario: Scenario, names: Sequence[str]) -> Schedule:
+    """Whose turn each block of a comparison is."""
+    arms, run = arms_for(names, tiers.tier(scenario.fabric).ARMS), scenario.run
+    return Schedule(arms, run.rounds, run.warm_up_rounds, scenario.seed)
+
+
 def carry_out(
     scenario: Scenario,
     schedule: Schedule,
@@ -107,7 +113,7 @@ def _stepping(made: Tier, trial: Trial, board: Board) -> Iterator[Running]:
     """The processes of a trial, which are gone afterwards, whatever happens."""
     running: Running | None = None
     try:
-        running = made.start(trial, board)
+        running = made.start(trial)
         yield running
     finally:
         with _undisturbed():

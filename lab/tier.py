@@ -11,15 +11,15 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from evenstep.errors import EvenstepError
+from evenstep.pacing import PacerSettings
 from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.files import read_own, write_whole
-from lab.arms import Schedule
-from lab.board import Board
+from lab.arms import BASELINE, Arm, Schedule
 from lab.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -78,20 +78,21 @@ class Trial:
         """Where the trace of a job goes: a run folder that `evenstep diagnose` reads."""
         return self.folder / self.scenario.jobs[job].name
 
-    def arm_settings(self) -> dict[str, object]:
-        """What all arms' pacers have in common; `Arm.settings` takes it.
+    def pacers(self, job: int, rank: int, **more: Any) -> list[PacerSettings]:
+        """The settings of each arm's pacer on a rank; nobody is held of a job that is not paced.
 
-        Give every job a `run_id` of its own: its guard's blocks are drawn from it.
+        Each job has a run's name of its own: the blocks of its trial are drawn from it.
         """
-        pacing = self.scenario.pacing
-        return {
-            "max_delay": pacing.max_delay,
-            "imbalance": pacing.imbalance,
-            "objective": pacing.objective,
-            "sharing": pacing.sharing,
-            "guarded": pacing.guarded,
-            "run_id": self.run_id,
-        }
+        here, pacing = self.scenario.jobs[job], self.scenario.pacing
+        arms = self.schedule.arms if here.paced else (Arm(BASELINE),) * len(self.schedule.arms)
+        return [
+            arm.settings(
+                max_delay=pacing.max_delay, imbalance=pacing.imbalance, objective=pacing.objective,
+                sharing=pacing.sharing, guarded=pacing.guarded, rank=rank, world=here.ranks,
+                run_id=f"{self.run_id}-{here.name}", **more,
+            )
+            for arm in arms
+        ]  # fmt: skip
 
 
 def _path(_: type[Path], text: str) -> Path:
@@ -118,7 +119,7 @@ class Tier(Protocol):
     def missing(self, scenario: Scenario) -> str:
         """Why it cannot be run here, as one sentence with the mend; "" where it can."""
 
-    def start(self, trial: Trial, board: Board) -> Running:
+    def start(self, trial: Trial) -> Running:
         """Start everything; returns once all ranks step."""
 
     def clean(self) -> list[str]:

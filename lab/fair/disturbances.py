@@ -12,11 +12,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from lab.fair.jobs import links_of
 from lab.fair.link import Fabric
 from lab.faults import Fault
+from lab.scenario import Scenario
 
 NEVER = float("inf")
 MS = 1e6
@@ -189,48 +191,41 @@ def send(processes: Sequence[int], number: int) -> None:
             continue
 
 
-class Casualties(Protocol):
-    """What a fault needs to know of the trial it is injected into."""
-
-    @property
-    def processes(self) -> Mapping[tuple[int, int], int]:
-        """Of (job, rank)."""
-
-    @property
-    def capacity(self) -> float:
-        """Of a shared link, bytes per ns."""
-
-    def links(self, job: int) -> tuple[int, ...]:
-        """The links a job crosses."""
-
-    def fork(self, work: Callable[[], None]) -> int:
-        """Start a process that ends with this one."""
-
-
-def of_fault(fault: Fault, index: int, where: Casualties, *, seed: int) -> Disturbance | None:
-    """What carries out a fault from outside; None for those that ranks carry out themselves."""
-    ranks = [
-        process
-        for (job, rank), process in sorted(where.processes.items())
-        if job == fault.job and rank in fault.who(_world(where, fault.job))
-    ]
-    if fault.kind == "throttled_link":
-        return Throttle(fault, where.capacity)
-    if fault.kind == "bursty_neighbour":
-        return Flows(fault.link, fault.flows, fault.on_ms, fault.off_ms,
-                     key=f"{seed}/fault/{index}", begin_ns=time.monotonic_ns())  # fmt: skip
-    if fault.kind == "neighbour_job":
-        nbytes = fault.exchange_ms * MS * where.capacity
-        return Neighbour(fault, where.links(fault.job) or (fault.link,), nbytes, ("fault", index))
-    if fault.kind == "paused_rank":
-        return Pause(fault, ranks)
-    if fault.kind == "slow_core":
-        return Quota(fault, ranks)
-    if fault.kind == "cpu_hog":
-        cores = len(os.sched_getaffinity(0))
-        return Hog(fault, [where.fork(lambda: burn(fault.share)) for _ in range(cores)])
-    return None
+def of_links(scenario: Scenario) -> list[Disturbance]:
+    """What carries out the faults that concern emulated links."""
+    network, begin_ns = scenario.network, time.monotonic_ns()
+    found: list[Disturbance] = []
+    for index, fault in enumerate(scenario.faults):
+        if fault.kind == "throttled_link":
+            found.append(Throttle(fault, network.link_gBps))
+        elif fault.kind == "bursty_neighbour":
+            found.append(
+                Flows(fault.link, fault.flows, fault.on_ms, fault.off_ms,
+                      key=f"{scenario.seed}/fault/{index}", begin_ns=begin_ns)
+            )  # fmt: skip
+        elif fault.kind == "neighbour_job":
+            links = links_of(scenario.jobs[fault.job], network) or (fault.link,)
+            nbytes = fault.exchange_ms * MS * network.link_gBps
+            found.append(Neighbour(fault, links, nbytes, ("fault", index)))
+    return found
 
 
-def _world(where: Casualties, job: int) -> int:
-    return sum(number == job for number, _ in where.processes)
+def of_processes(
+    scenario: Scenario, process_of: Callable[[int, int], int], start_hog: Callable[[float], int]
+) -> list[Disturbance]:
+    """What carries out the faults that concern processes: `process_of` a job's rank.
+
+    `start_hog` starts one that computes for a share of the time; its process id.
+    """
+
+    def ranks(fault: Fault) -> list[int]:
+        concerned = sorted(fault.who(scenario.jobs[fault.job].ranks))
+        return [process_of(fault.job, rank) for rank in concerned]
+
+    cores = len(os.sched_getaffinity(0))
+    kinds: dict[str, Callable[[Fault], Disturbance]] = {
+        "paused_rank": lambda fault: Pause(fault, ranks(fault)),
+        "slow_core": lambda fault: Quota(fault, ranks(fault)),
+        "cpu_hog": lambda fault: Hog(fault, [start_hog(fault.share) for _ in range(cores)]),
+    }
+    return [kinds[fault.kind](fault) for fault in scenario.faults if fault.kind in kinds]

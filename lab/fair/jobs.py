@@ -43,15 +43,15 @@ class JobState:
         self.started = False
         self._entered: dict[int, Ask] = {}  # of the exchange that is gathering
         self._reports: list[Report] = []
-        self._plan: tuple[int, bytes] = (-1, b"")  # not told yet: whose steps it counts, and it
+        self._plan = b""  # not told yet
 
     def enter(self, rank: int, ask: Ask) -> bool:
         """A rank has entered its next exchange; whether it was the last of them."""
         self._entered[rank] = ask
-        if ask.report.arm >= 0:
+        if ask.report.step >= 0:
             self._reports.append(ask.report)
         if ask.plan:
-            self._plan = (ask.report.arm, ask.plan)
+            self._plan = ask.plan
         return len(self._entered) == self.job.ranks
 
     @property
@@ -72,18 +72,14 @@ class JobState:
         if not last:
             return Grant()
         self.step += 1
-        arm, packed = self._plan
-        self._plan = (-1, b"")
-        slowest = slowest_of(self._reports)
-        if slowest is not None:
-            arm = self._reports[0].arm
-        self._reports = []
-        return Grant(block, arm, slowest, Plan.unpack(packed) if packed else None)
+        packed, reports = self._plan, self._reports
+        self._plan, self._reports = b"", []
+        return Grant(block, slowest_of(reports), Plan.unpack(packed))
 
 
 def slowest_of(reports: Sequence[Report]) -> Slowest | None:
-    """The step's slowest rank; None unless all speak of the same step of the same arm."""
-    if len({(report.arm, report.step) for report in reports}) != 1:
+    """The step's slowest rank; None unless all speak of the same step."""
+    if len({report.step for report in reports}) != 1:
         return None
     return Slowest(
         reports[0].step,

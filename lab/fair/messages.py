@@ -8,17 +8,16 @@ from typing import NamedTuple
 from evenstep.pacing import Plan, Slowest
 from lab.board import BEFORE
 
-_ASK = struct.Struct("<BBqdiqqq")
-_GRANT = struct.Struct("<qiB5q")
+_ASK = struct.Struct("<BBqdqqq")
+_GRANT = struct.Struct("<qB5q")
 READ, EXCHANGE = 1, 2
 MOST_BYTES = 256
 
 
 class Report(NamedTuple):
-    """What a rank tells the others of its job about the step it did last, as its arm counts it."""
+    """What a rank tells the others of its job about the step it did last."""
 
-    arm: int = -1
-    step: int = 0
+    step: int = -1  # there was none
     work_ns: int = 0
     held_ns: int = 0
 
@@ -49,19 +48,17 @@ class Grant(NamedTuple):
     """It is done. The grant of a step's last exchange is the same on all ranks of the job."""
 
     block: int = BEFORE  # on from the next step
-    arm: int = -1  # whose steps `slowest` and `plan` count
     slowest: Slowest | None = None
     plan: Plan | None = None
 
     def pack(self) -> bytes:
         """The message."""
         shared = self.slowest or (0,) * 5
-        head = _GRANT.pack(self.block, self.arm, self.slowest is not None, *shared)
+        head = _GRANT.pack(self.block, self.slowest is not None, *shared)
         return head + (self.plan.pack() if self.plan else b"")
 
     @classmethod
     def unpack(cls, data: bytes) -> Grant:
         """The inverse."""
-        block, arm, known, *shared = _GRANT.unpack_from(data)
-        plan = Plan.unpack(data[_GRANT.size :]) if len(data) > _GRANT.size else None
-        return cls(block, arm, Slowest(*shared) if known else None, plan)
+        block, known, *shared = _GRANT.unpack_from(data)
+        return cls(block, Slowest(*shared) if known else None, Plan.unpack(data[_GRANT.size :]))

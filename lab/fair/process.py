@@ -1,15 +1,14 @@
 """The process of a fair trial: forks the ranks, then is the fabric between them.
 
-    python -m lab.fair.process < pickled trial
+    python -m lab.fair.process TRIAL
 
-Prints one line when all ranks step. Ranks die with it, and it dies with the campaign.
+Every job's pulse begins when all ranks step. Ranks die with it, and it dies with the campaign.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -17,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from lab.board import OVER, Board
 from lab.fair import disturbances
@@ -24,10 +24,10 @@ from lab.fair.jobs import JobState, links_of
 from lab.fair.link import Fabric, Link
 from lab.fair.rank import Rank
 from lab.fair.server import Server
+from lab.pulse import Pulse
 from lab.realtime import end_with_parent, ordinary, precise
 from lab.tier import Trial
 
-READY = "ready"
 FAILED = 1
 LEAVING_S = 5.0
 
@@ -37,24 +37,18 @@ class Emulation:
 
     def __init__(self, trial: Trial, board: Board) -> None:
         self._trial, self._board = trial, board
-        network = trial.scenario.network
-        self.capacity = network.link_gBps
         self._sockets: dict[tuple[int, int], socket.socket] = {}
         self.processes: dict[tuple[int, int], int] = {}
         self._helpers: list[int] = []  # processes that are not ranks
 
-    def links(self, job: int) -> tuple[int, ...]:
-        """The links a job crosses."""
-        return links_of(self._trial.scenario.jobs[job], self._trial.scenario.network)
+    def _start_hog(self, share: float) -> int:
+        """A process that computes for a share of the time, at everybody's priority."""
 
-    def fork(self, work: Callable[[], None]) -> int:
-        """Start a process that ends with this one."""
-
-        def help_out() -> None:
+        def compute() -> None:
             ordinary()
-            work()
+            disturbances.burn(share)
 
-        self._helpers.append(_fork(help_out))
+        self._helpers.append(_fork(compute))
         return self._helpers[-1]
 
     def start(self) -> None:
@@ -80,7 +74,8 @@ class Emulation:
         while not server.over:
             server.serve()
             if server.started and not told:
-                print(READY, flush=True)
+                for job in range(len(self._trial.scenario.jobs)):
+                    Pulse.open(self._trial.folder, job).beat(0)
                 told = True
             if server.lost and self._board.block != OVER:
                 return False
@@ -113,9 +108,10 @@ class Emulation:
                 )
                 for link in range(network.leaves)
             ]  # fmt: skip
-        for index, fault in enumerate(scenario.faults):
-            one = disturbances.of_fault(fault, index, self, seed=seed)
-            found += [one] if one is not None else []
+        found += disturbances.of_links(scenario)
+        found += disturbances.of_processes(
+            scenario, lambda job, rank: self.processes[job, rank], self._start_hog
+        )
         return found
 
     def _all_well(self) -> bool:
@@ -169,9 +165,7 @@ def _fork(work: Callable[[], object]) -> int:
 
 def main() -> int:
     """Read the trial, carry it out."""
-    end_with_parent(os.getppid())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the campaign ends us in its own time
-    trial: Trial = pickle.load(sys.stdin.buffer)
+    trial = Trial.read(Path(sys.argv[1]))
     gc.collect()
     gc.freeze()
     if trial.scenario.real_time:

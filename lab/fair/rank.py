@@ -15,7 +15,6 @@ from evenstep.agent.exchange.messages import Orders
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.layout import Phase
-from lab.arms import BASELINE, Arm
 from lab.board import OVER
 from lab.fair.jobs import leaf_of
 from lab.fair.messages import EXCHANGE, MOST_BYTES, READ, Ask, Grant, Report
@@ -44,16 +43,11 @@ class Rank:
         self._faults = RankFaults(faults, rank, world, seed=trial.scenario.seed)
         self._lengths = lengths(self._job, f"{trial.scenario.seed}/{job}/{rank}")
         self._sizes = sizes(self._job, f"{trial.scenario.seed}/{job}")
-        common = {**trial.arm_settings(), "run_id": f"{trial.run_id}-{self._job.name}"}
-        arms = (
-            trial.schedule.arms if self._job.paced else (Arm(BASELINE),) * len(trial.schedule.arms)
-        )
-        settings = [one.settings(**{**common, "rank": rank, "world": world}) for one in arms]
         folder = RunFolder(trial.job_folder(job))
         spool = open_spool(folder, _identity(trial, job, rank), records=records(trial, self._job))
         self.host = RankHost(
-            spool, rank=rank, world=world, settings=settings, arm_of=trial.schedule.arm_at,
-            links=trial.links(job),
+            spool, rank=rank, world=world, settings=trial.pacers(job, rank),
+            arm_of=trial.schedule.arm_at, links=trial.links(job),
         )  # fmt: skip
         self._report, self._plan = Report(), b""
         self._planned_ns = 0  # up to here time is spent as it should be
@@ -68,8 +62,8 @@ class Rank:
         while grant.block != OVER:
             grant = self._step(step, next(self._lengths))
             self._count(partial(self._outside, step))
+            self._end_step(grant, step)
             step += 1
-            self._end_step(grant)
         if self._training is not None:
             self._training.close()
         self.host.close("ended")
@@ -143,13 +137,10 @@ class Rank:
             raise SystemExit(1)  # the fabric is gone
         return Grant.unpack(data)
 
-    def _end_step(self, grant: Grant) -> None:
+    def _end_step(self, grant: Grant, step: int) -> None:
         host = self.host
-        heard = grant.arm == host.arm and (grant.slowest is not None or grant.plan is not None)
-        arm, step = host.arm, host.arm_step
-        orders = Orders(grant.plan, grant.slowest) if heard else None
-        self._planned_ns += host.end_step(grant.block, orders)
-        self._report = Report(arm, step, host.work_ns, host.held_ns)
+        self._planned_ns += host.end_step(grant.block, Orders(grant.plan, grant.slowest))
+        self._report = Report(step, host.work_ns, host.held_ns)
         self._plan = host.plan.pack() if host.plan else b""
 
     def _outside(self, step: int) -> None:

@@ -19,11 +19,10 @@ _MOST_BYTES = 64  # of a packed plan: one number each, and one for how many ther
 
 
 class News(NamedTuple):
-    """One rank's part. Work and delay are those of the step before, as its arm counts it."""
+    """One rank's part. Work and delay are those of the step before."""
 
     block: int | None  # on from the next step; rank 0 says
-    arm: int  # whose step it was; -1: there was none
-    step: int
+    step: int  # -1: there was none
     work_ns: int
     held_ns: int
     plan: Plan | None
@@ -32,7 +31,7 @@ class News(NamedTuple):
         """As numbers."""
         block = _SILENT if self.block is None else float(self.block)
         arrival = self.work_ns + self.held_ns
-        head = [block, self.arm, self.step, self.work_ns, arrival, self.held_ns]
+        head = [block, self.step, self.work_ns, arrival, self.held_ns]
         return np.array([*head, *_plan_numbers(self.plan)], np.float64)
 
 
@@ -40,15 +39,14 @@ class Heard(NamedTuple):
     """What all ranks are told."""
 
     block: int
-    arm: int  # whose step `orders` speaks of
     orders: Orders
 
     @classmethod
     def of(cls, numbers: npt.NDArray[np.float64]) -> Heard:
         """From the maxima."""
-        block, arm, step, work, arrival, held = (int(value) for value in numbers[:6])
-        slowest = Slowest(step, step, work, arrival, held) if arm >= 0 else None
-        return cls(block, arm, Orders(_plan(numbers[6:]), slowest))
+        block, step, work, arrival, held = (int(value) for value in numbers[:5])
+        slowest = Slowest(step, step, work, arrival, held) if step >= 0 else None
+        return cls(block, Orders(_plan(numbers[5:]), slowest))
 
 
 def _plan_numbers(plan: Plan | None) -> list[float]:

@@ -20,7 +20,6 @@ from mpi4py import MPI
 
 from evenstep.agent.sampler import Sampler
 from evenstep.host.sources.cpu import CpuSource
-from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.layout import Phase
@@ -71,13 +70,13 @@ class Rank:
             spool,
             rank=self._rank,
             world=self._world,
-            settings=settings(trial, number, self._rank),
+            settings=trial.pacers(number, self._rank),
             arm_of=self._arm_at,
         )
         self._sampler = Sampler(
             [CpuSource(threading.get_native_id())], self._host.recorder.sample, period_s=SAMPLED_S
         )
-        self._report = (-1, 0, 0, 0)  # arm, step, work and delay of the step before
+        self._report = (-1, 0, 0)  # step, work and delay of the step before
 
     def run(self) -> None:
         """Step until rank 0 has seen that it is over: the ranks end together."""
@@ -90,7 +89,8 @@ class Rank:
             heard = self._told()
             with self._host.phase(Phase.OPTIMIZER):
                 self._spend(OPTIMIZER, "optimizer", step)
-            self._end_step(heard)
+            self._host.end_step(heard.block, heard.orders)
+            self._report = (step, self._host.work_ns, self._host.held_ns)
             block = heard.block
             self._exchange = self._ways[self._arms[self._arm_at(block)].own]
             step += 1
@@ -123,19 +123,6 @@ class Rank:
         heard = np.empty_like(said)
         self._exchange(said, heard, MPI.MAX)
         return Heard.of(heard)
-
-    def _end_step(self, heard: Heard) -> None:
-        host = self._host
-        arm, step = host.arm, host.arm_step
-        host.end_step(heard.block, heard.orders if heard.arm == arm else None)
-        self._report = (arm, step, host.work_ns, host.held_ns)
-
-
-def settings(trial: Trial, number: int, rank: int) -> list[PacerSettings]:
-    """The pacer of each arm on this rank; a job that is not to be paced holds nothing in any."""
-    job, arms = trial.scenario.jobs[number], trial.schedule.arms
-    common = {**trial.arm_settings(), "rank": rank, "world": job.ranks}
-    return [(arm if job.paced else arms[0]).settings(**common) for arm in arms]
 
 
 def burn(seconds: float) -> None:

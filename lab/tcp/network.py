@@ -9,28 +9,71 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
-from evenstep.errors import EvenstepError
-from lab.children import python_path
+from evenstep.attachment.attempts import started_ticks
+from evenstep.errors import UsageError
+from lab.children import environment
 from lab.tcp import layout as layouts
-from lab.tcp import needs, shaping
+from lab.tcp import shaping
 from lab.tcp.layout import Layout
-from lab.tcp.owner import Owner
-from lab.tcp.owner import of as owner_of
 from lab.tcp.shaping import Shape
+from lab.tier import LabError
 
 NAMESPACES = Path("/run/netns")
+PREFIX = "evenstep-lab"
 _REAPED_S = 15.0
+_NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(\d+)-([a-z0-9]+)")
+_numbers = count()
+_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21  # capabilities(7)
+_TOOLS = ("ip", "tc", "unshare")
 
 
-class NetworkError(EvenstepError):
+class NetworkError(LabError):
     """The kernel refused a part of the network."""
+
+
+class Owner(NamedTuple):
+    """A process, and which of its networks: part of the name of each of its namespaces.
+
+    `start` is when it began, in the kernel's ticks since boot, so that a later process with the
+    same number is not taken for the owner. Nothing is ever touched that is not named like this.
+    """
+
+    pid: int
+    start: int
+    number: int
+
+    @classmethod
+    def here(cls) -> Owner:
+        """This process, with a network it has not made yet."""
+        pid = os.getpid()
+        return cls(pid, started_ticks(pid) or 0, next(_numbers))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return started_ticks(self.pid) == self.start
+
+    def name(self, part: str) -> str:
+        """The name of one of its namespaces."""
+        return f"{PREFIX}-{self.pid}-{self.start}-{self.number}-{part}"
+
+
+def owner_of(name: str) -> Owner | None:
+    """Whose namespace this is; None where it is not one of ours."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else Owner(*map(int, found.groups()[:3]))
 
 
 class Network:
@@ -41,7 +84,8 @@ class Network:
     """
 
     def __init__(self, layout: Layout) -> None:
-        needs.require()
+        if lacking := missing():
+            raise UsageError(f"no network can be made here: {lacking}")
         self.layout = layout
         self.owner = Owner.here()
         self.switches = self.owner.name("switches")
@@ -100,6 +144,22 @@ class Network:
         return sum(int(row.get("drops", 0)) for row in json.loads(shown) if "root" not in row)
 
 
+def missing() -> str:
+    """What this process lacks for the tier, in one sentence; "" where it lacks nothing."""
+    absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if absent:
+        return (
+            f"it needs {' and '.join(absent)}, not found on PATH; install iproute2 and util-linux, "
+            "or take --fabric fair"
+        )
+    if not _capable(_CAP_NET_ADMIN) or not _capable(_CAP_SYS_ADMIN):
+        return (
+            "it makes network namespaces, which takes root (or CAP_NET_ADMIN and CAP_SYS_ADMIN); "
+            "run it with sudo, or take --fabric fair"
+        )
+    return ""
+
+
 def names() -> list[str]:
     """All network namespaces of this machine that have a name."""
     return sorted(path.name for path in NAMESPACES.glob("*")) if NAMESPACES.is_dir() else []
@@ -124,13 +184,24 @@ def remove(spaces: Sequence[str]) -> None:
         _run(["ip", "netns", "delete", name], may_fail=True)
 
 
+def main(argv: list[str]) -> None:
+    """The reaper: wait for the end of the input, then remove what an owner has made.
+
+    `python -m lab.tcp.network PID START NUMBER`; the input ends when the owner's does.
+    """
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    owner = Owner(*map(int, argv))
+    sys.stdin.read()
+    remove([name for name in names() if owner_of(name) == owner])
+
+
 def _start_reaper(owner: Owner) -> subprocess.Popen[bytes]:
     """In a session of its own, so that Ctrl-C and the end of a terminal leave it to its work."""
-    command = [sys.executable, "-m", "lab.tcp.reaper", *map(str, owner)]
     return subprocess.Popen(
-        command,
+        [sys.executable, "-m", "lab.tcp.network", *map(str, owner)],
         stdin=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": python_path(), "EVENSTEP": "0"},
+        env=environment(EVENSTEP="0"),
         start_new_session=True,
     )
 
@@ -153,3 +224,14 @@ def _run(command: Sequence[str], text: str = "", *, may_fail: bool = False) -> s
             raise NetworkError('this kernel has no such queue; take network.queue = "bfifo"')
         raise NetworkError(f"the kernel refused `{' '.join(command)}`: {'; '.join(said[:3])}")
     return done.stdout
+
+
+def _capable(capability: int) -> bool:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> capability & 1)
+    return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

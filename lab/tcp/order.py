@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from lab.faults import Fault
 from lab.scenario import Job, Scenario
@@ -33,15 +33,12 @@ class Order:
     def write(self, path: Path) -> None:
         """Put it where the ranks read it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self)))
+        path.write_bytes(msgspec.json.encode(self))
 
     @classmethod
     def read(cls, path: Path) -> Order:
         """What `write` has put there."""
-        data: dict[str, Any] = json.loads(path.read_text())
-        job = {**data["job"], "leaves": tuple(data["job"]["leaves"])}
-        faults = tuple(Fault(**fault) for fault in data["faults"])
-        return cls(Job(**job), data["number"], data["seed"], faults, data["steps"])
+        return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
 def of(scenario: Scenario, number: int, *, steps: int = 0) -> Order:

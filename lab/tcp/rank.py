@@ -25,8 +25,8 @@ from lab.fair.rank import records
 from lab.pulse import Pulse
 from lab.realtime import precise
 from lab.tcp.order import path_of
-from lab.tcp.turns import TurnPacer, settings_of
 from lab.tier import LabError, Trial
+from lab.turns import TurnPacer
 
 ACCOUNTS = "lab_accounts"  # a fact of the trace: what each arm's pacer did on this rank
 PERIOD_S = 0.2  # between two exchanges of what ranks share
@@ -84,11 +84,7 @@ def turns(
     agent: Agent, trial: Trial, number: int, rank: int, tokens: Sequence[LinkToken | None]
 ) -> TurnPacer:
     """A pacer that follows the board, and with it the token of the arm whose turn it is."""
-    job, arms = trial.scenario.jobs[number], trial.schedule.arms
-    common = {
-        **trial.arm_settings(), "rank": rank, "world": job.ranks, "exchange_ns": int(PERIOD_S * 1e9)
-    }  # fmt: skip
-    settings = [(arm if job.paced else arms[0]).settings(**common) for arm in arms]
+    settings = trial.pacers(number, rank, exchange_ns=int(PERIOD_S * 1e9))
     board, pulse = Board.open(trial.board_path), Pulse.open(trial.folder, number)
     pulse.enter(rank, os.getpid())
 
@@ -104,18 +100,16 @@ def turns(
             agent.gate_by(None if token is None else token.before_collective)
         return arm
 
-    return TurnPacer(settings_of(settings), arm_now)
+    return TurnPacer(settings, arm_now)
 
 
 def _leave(agent: Agent, pacer: TurnPacer, tokens: Sequence[LinkToken | None]) -> None:
     """Close the trace; nothing of torch is taken down, since the other ranks may be gone."""
     try:
-        told = pacer.told()
-        for account, token in zip(told, tokens, strict=True):
+        agent.spool.add_fact(ACCOUNTS, pacer.told(tokens))
+        for token in tokens:
             if token is not None:
-                account["verdict"] = token.turn.token.trial.word
-                token.turn.remove()
-        agent.spool.add_fact(ACCOUNTS, told)
+                token.stop()
         evenstep.detach()
     finally:
         os._exit(0)

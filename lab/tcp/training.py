@@ -163,8 +163,8 @@ def main(path: str) -> None:
     while step < order.steps or not order.steps:
         work.begin(step)
         model(next(batches)).square().mean().backward()
-        work.phase("optimizer", OPTIMIZER_SHARE)
         optimizer.step()
+        work.phase("optimizer", OPTIMIZER_SHARE)
         optimizer.zero_grad()
         work.outside(model)
         step += 1

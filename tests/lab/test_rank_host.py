@@ -5,11 +5,10 @@ import time
 import pytest
 
 from evenstep.agent.exchange.messages import Orders
-from evenstep.pacing import Slowest
+from evenstep.pacing import Pacer, Slowest
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Kind, Phase
-from lab import rank_host
 from lab.arms import arm
 from lab.rank_host import RankHost, open_spool
 
@@ -58,12 +57,11 @@ def test_an_exchange_that_fails_has_an_end(host):
 
 def test_orders_are_for_arms_that_share(host, monkeypatch):
     heard = []
-    monkeypatch.setattr(rank_host.PaceHost, "hear", lambda self, orders: heard.append(self))
-    orders = Orders(slowest=Slowest(0, 0, 5 * MS, 5 * MS, 0))
-    step(host, 1, orders)  # a step of the baseline, the next is of the other
-    assert not heard
-    step(host, 0, orders)
-    assert len(heard) == 1
+    monkeypatch.setattr(Pacer, "observe", lambda self, seen: heard.append(seen.slowest))
+    slowest = Slowest(0, 0, 5 * MS, 5 * MS, 0)
+    step(host, 1, Orders(slowest=slowest))  # of the baseline, the next is of the other
+    step(host, 0, Orders(slowest=slowest))
+    assert heard == [None, slowest]
 
 
 def test_what_was_held_is_returned(host, monkeypatch):

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from lab import comparison_page as lab_page
-from lab.comparison_page import Block, Series
+from lab import drawing as lab_page
+from lab.drawing import Block, Series
 from lab.forest import LEFT, RIGHT, WIDTH, forest
 from tests.report.conftest import Page
 from tests.report.small_run import HOSTILE

@@ -9,9 +9,9 @@ import pytest
 
 from evenstep.cli.main import main
 from evenstep.report.page import sheet, sweep_page
-from lab import comparison_page as lab_page
+from lab import drawing as lab_page
 from lab.__main__ import main as lab
-from lab.comparison_page import Block, Series
+from lab.drawing import Block, Series
 from tests.report.test_browser import ARGUMENTS, CHROMIUM, Opened, playwright
 from tests.report.test_lab_page import Steps
 from tests.report.test_lab_page import document as comparison  # noqa: F401 - a fixture

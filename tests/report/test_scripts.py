@@ -11,7 +11,7 @@ import pytest
 from evenstep import words
 from evenstep.report.page import html, sheet, sweep_page
 from evenstep.trace.ranks import format_ranks
-from lab import comparison_page as lab_page
+from lab import drawing as lab_page
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(not NODE, reason="no node on this machine")

@@ -13,8 +13,8 @@ from evenstep.diagnose.compare.result import Comparison
 from evenstep.report.page import comparison_page, html, sweep_page
 from evenstep.watch.web import LiveServer
 from evenstep.words import printable
-from lab import comparison_page as lab_page
-from lab.comparison_page import Block, Series
+from lab import drawing as lab_page
+from lab.drawing import Block, Series
 from tests.report.small_run import HOSTILE
 from tests.report.test_browser import CHROMIUM, UNFOLD, browser
 from tests.report.test_lab_page import document as lab_document

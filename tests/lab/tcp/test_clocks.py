@@ -12,11 +12,11 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
-from lab.tcp import needs
+from lab.tcp import network
 from tests.lab.tcp import two_clocks
 from tests.lab.tcp.two_clocks import DELAY_MS
 
-LACKING = needs.missing()
+LACKING = network.missing()
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING or "nothing is lacking")
 pytest.importorskip("torch", reason="the ranks train with torch")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lab.children import python_path
-from lab.conductor import Conductor, of_processes
+from lab.conductor import Conductor
 from lab.crew import Crew
-from lab.fair.disturbances import NEVER
+from lab.fair.disturbances import NEVER, of_processes
 from lab.pulse import NOT_YET, Pulse
 from lab.scenario import parse
 from lab.tier import LabError
@@ -133,5 +133,5 @@ def test_faults_of_processes_find_their_ranks(tmp_path):
         "fabric": "mpi", "jobs": [{"ranks": 2}],
         "faults": [{"kind": "paused_rank", "ranks": "1"}, {"kind": "collector"}],
     })  # fmt: skip
-    (pause,) = of_processes(scenario, {0: pulse}, lambda share: 0)
+    (pause,) = of_processes(scenario, lambda job, rank: pulse.process(rank), lambda share: 0)
     assert pause._processes == [4242]

@@ -13,12 +13,12 @@ import pytest
 
 from evenstep.errors import UsageError
 from lab.children import python_path
-from lab.tcp import needs, network, owner
+from lab.tcp import network
 from lab.tcp.layout import Layout, address
 from lab.tcp.network import Network
 from lab.tcp.shaping import Shape
 
-LACKING = needs.missing()
+LACKING = network.missing()
 privileged = pytest.mark.skipif(bool(LACKING), reason=LACKING or "nothing is lacking")
 SOURCE = python_path()
 GBPS = 0.04
@@ -116,8 +116,8 @@ def gone(name: str) -> bool:
 def test_clean_removes_what_the_dead_have_left_and_touches_nothing_else():
     dead = subprocess.Popen(["true"])
     dead.wait()
-    orphan = owner.Owner(dead.pid, 1, 0).name("host0")
-    names = [orphan, owner.Owner.here().name("host0"), f"foreign-{os.getpid()}"]
+    orphan = network.Owner(dead.pid, 1, 0).name("host0")
+    names = [orphan, network.Owner.here().name("host0"), f"foreign-{os.getpid()}"]
     for name in names:
         subprocess.run(["ip", "netns", "add", name], check=True)
     try:
@@ -129,6 +129,6 @@ def test_clean_removes_what_the_dead_have_left_and_touches_nothing_else():
 
 
 def test_without_the_right_there_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(needs, "_capable", lambda capability: False)
+    monkeypatch.setattr(network, "_capable", lambda capability: False)
     with pytest.raises(UsageError, match=r"takes root .* --fabric fair"):
         Network(Layout(leaf_of=[0]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigError
 from lab.scenario import parse
 from lab.tcp import layout as layouts
-from lab.tcp import owner, shaping
+from lab.tcp import network, shaping
 from lab.tcp.layout import Layout
 from lab.tcp.plan import plan
 from lab.tcp.shaping import Shape
@@ -86,17 +86,17 @@ def test_hosts_have_addresses_of_their_own():
 
 
 def test_a_name_says_whose_it_is():
-    mine = owner.Owner.here()
-    assert owner.of(mine.name("host12")) == mine
+    mine = network.Owner.here()
+    assert network.owner_of(mine.name("host12")) == mine
     assert mine.alive
     assert mine.pid == os.getpid()
 
 
 def test_a_later_process_of_the_same_number_is_not_the_owner():
-    mine = owner.Owner.here()
+    mine = network.Owner.here()
     assert not mine._replace(start=mine.start + 1).alive
 
 
 @given(st.text(max_size=40))
 def test_no_other_name_is_taken_for_ours(name):
-    assert owner.of(name) is None
+    assert network.owner_of(name) is None

@@ -10,7 +10,7 @@ from evenstep.errors import UsageError
 from lab import run
 from lab.arms import Schedule
 from lab.scenario import parse
-from lab.tcp import needs, network, tier
+from lab.tcp import network, tier
 from lab.tcp.rank import ACCOUNTS
 
 SCENARIO = parse({
@@ -59,6 +59,6 @@ def test_no_namespace_and_no_order_is_left(folder):
 
 
 def test_without_the_right_the_scenario_is_refused_in_one_sentence(monkeypatch, tmp_path):
-    monkeypatch.setattr(needs, "_capable", lambda capability: False)
+    monkeypatch.setattr(network, "_capable", lambda capability: False)
     with pytest.raises(UsageError, match=r"fabric tcp cannot be used here: .* takes root"):
         run.carry_out(SCENARIO, Schedule(run.arms_for([]), 1, 0, seed=0), tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenstep.pacing import PacerSettings, Plan, StepObservation
-from lab.tcp.turns import TurnPacer, settings_of
+from lab.turns import TurnPacer
 
 STEP_NS, WAIT_NS = 50_000_000, 20_000_000
 
@@ -11,7 +11,7 @@ STEP_NS, WAIT_NS = 50_000_000, 20_000_000
 def pacer(arm_of_step):
     """Nothing, and the paper's rule without a guard."""
     rule = PacerSettings(mode="on", controller="paper", guarded=False, world=2)
-    return TurnPacer(settings_of([PacerSettings(mode="off", world=2), rule]), arm_of_step)
+    return TurnPacer([PacerSettings(mode="off", world=2), rule], arm_of_step)
 
 
 def walk(turns, steps):
@@ -40,13 +40,13 @@ def test_what_an_arm_has_learnt_is_kept_for_its_next_turn():
 def test_every_step_is_counted_in_the_arm_that_decided_it():
     turns = pacer(lambda step: step // 10 % 2)
     walk(turns, 40)
-    assert [told["steps"] for told in turns.told()] == [20, 20]
+    assert [told["steps"] for told in turns.told([None, None])] == [20, 20]
 
 
 def test_a_plan_is_adopted_by_the_arm_that_made_it():
     shared = {"mode": "on", "sharing": True, "world": 2}
     arms = [PacerSettings(**shared), PacerSettings(**shared)]
-    turns = TurnPacer(settings_of(arms), lambda step: step // 100)
+    turns = TurnPacer(arms, lambda step: step // 100)
     plan = Plan(10, 41, attempt=1, world=2, span=1)
     assert turns.adopt(plan)
     assert not turns.adopt(plan._replace(attempt=2))
