@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from lab.board import Pulse
 from lab.fair.disturbances import Disturbance
 from lab.fair.link import Fabric
-from lab.pulse import Pulse
 
 LOOK_S = 0.003
 _BURN = "import sys; from lab.fair.disturbances import burn; burn(float(sys.argv[1]))"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from lab.board import NOT_YET, Pulse
 from lab.children import environment
 from lab.conductor import Conductor, hog_command
 from lab.crew import Crew
 from lab.fair.disturbances import Disturbance, of_processes
-from lab.pulse import NOT_YET, Pulse
 from lab.tier import LabError, Trial
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class LaunchedJobs:
         if self._conductor is not None:
             self._conductor.close()
         self.leave()
-        for job, pulse in self.pulses.items():
-            pulse.remove(self.trial.folder, job)
+        for pulse in self.pulses.values():
+            pulse.remove()
         self.trial.path.unlink(missing_ok=True)
 
     def _await_steps(self) -> None:

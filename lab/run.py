@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def carry_out(
     run_id = f"lab-{os.getpid()}-{folder.name}"
     trial = Trial(scenario, schedule, folder, board_path, run_id)
     write(folder, trial, Record((), time.monotonic_ns(), 0, UNFINISHED))
-    with Board.create(board_path) as board, _stepping(made, trial, board) as running:
+    with closing(Board.create(board_path)) as board, _stepping(made, trial, board) as running:
         found = _blocks(trial, board, running, progress)
     write(folder, trial, found)
     return found

@@ -43,7 +43,7 @@ class JobState:
         self.started = False
         self._entered: dict[int, Ask] = {}  # of the exchange that is gathering
         self._reports: list[Report] = []
-        self._plan = b""  # not told yet
+        self._plan: Plan | None = None  # not told yet
 
     def enter(self, rank: int, ask: Ask) -> bool:
         """A rank has entered its next exchange; whether it was the last of them."""
@@ -72,9 +72,9 @@ class JobState:
         if not last:
             return Grant()
         self.step += 1
-        packed, reports = self._plan, self._reports
-        self._plan, self._reports = b"", []
-        return Grant(block, slowest_of(reports), Plan.unpack(packed))
+        plan, reports = self._plan, self._reports
+        self._plan, self._reports = None, []
+        return Grant(block, slowest_of(reports), plan)
 
 
 def slowest_of(reports: Sequence[Report]) -> Slowest | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
+
+import msgspec
 
 from evenstep.pacing import Plan, Slowest
 from lab.board import BEFORE
 
-_ASK = struct.Struct("<BBqdqqq")
-_GRANT = struct.Struct("<qB5q")
 READ, EXCHANGE = 1, 2
 MOST_BYTES = 256
 
@@ -30,18 +29,7 @@ class Ask(NamedTuple):
     sent_ns: int
     nbytes: float
     report: Report = Report()
-    plan: bytes = b""  # to be told to the job, packed; b"": none
-
-    def pack(self) -> bytes:
-        """The message."""
-        head = _ASK.pack(self.kind, self.last, self.sent_ns, self.nbytes, *self.report)
-        return head + self.plan
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Ask:
-        """The inverse."""
-        kind, last, sent_ns, nbytes, *report = _ASK.unpack_from(data)
-        return cls(kind, bool(last), sent_ns, nbytes, Report(*report), data[_ASK.size :])
+    plan: Plan | None = None  # to be told to the job
 
 
 class Grant(NamedTuple):
@@ -51,14 +39,7 @@ class Grant(NamedTuple):
     slowest: Slowest | None = None
     plan: Plan | None = None
 
-    def pack(self) -> bytes:
-        """The message."""
-        shared = self.slowest or (0,) * 5
-        head = _GRANT.pack(self.block, self.slowest is not None, *shared)
-        return head + (self.plan.pack() if self.plan else b"")
 
-    @classmethod
-    def unpack(cls, data: bytes) -> Grant:
-        """The inverse."""
-        block, known, *shared = _GRANT.unpack_from(data)
-        return cls(block, Slowest(*shared) if known else None, Plan.unpack(data[_GRANT.size :]))
+pack = msgspec.msgpack.encode
+ask_of = msgspec.msgpack.Decoder(Ask).decode
+grant_of = msgspec.msgpack.Decoder(Grant).decode

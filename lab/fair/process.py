@@ -15,16 +15,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from lab.board import OVER, Board
+from lab.board import OVER, Board, Pulse
 from lab.fair import disturbances
 from lab.fair.jobs import JobState, links_of
 from lab.fair.link import Fabric, Link
 from lab.fair.rank import Rank
 from lab.fair.server import Server
-from lab.pulse import Pulse
 from lab.realtime import end_with_parent, ordinary, precise
 from lab.tier import Trial
 
@@ -75,7 +75,7 @@ class Emulation:
             server.serve()
             if server.started and not told:
                 for job in range(len(self._trial.scenario.jobs)):
-                    Pulse.open(self._trial.folder, job).beat(0)
+                    Pulse(self._trial.folder, job).beat(0)
                 told = True
             if server.lost and self._board.block != OVER:
                 return False
@@ -170,7 +170,7 @@ def main() -> int:
     gc.freeze()
     if trial.scenario.real_time:
         precise()
-    with Board.open(trial.board_path) as board:
+    with closing(Board(trial.board_path)) as board:
         emulation = Emulation(trial, board)
         try:
             emulation.start()

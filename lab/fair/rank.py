@@ -17,7 +17,7 @@ from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.layout import Phase
 from lab.board import OVER
 from lab.fair.jobs import leaf_of
-from lab.fair.messages import EXCHANGE, MOST_BYTES, READ, Ask, Grant, Report
+from lab.fair.messages import EXCHANGE, MOST_BYTES, READ, Ask, Grant, Report, grant_of, pack
 from lab.fair.training import Training
 from lab.faults import RankFaults
 from lab.rank_host import RECORDS_OF_A_STEP, RankHost, open_spool
@@ -49,7 +49,7 @@ class Rank:
             spool, rank=rank, world=world, settings=trial.pacers(job, rank),
             arm_of=trial.schedule.arm_at, links=trial.links(job),
         )  # fmt: skip
-        self._report, self._plan = Report(), b""
+        self._report = Report()
         self._planned_ns = 0  # up to here time is spent as it should be
         self._training = _training(trial, job, rank)
         self._garbage = _garbage() if any(f.kind == "collector" for f in faults) else []
@@ -119,7 +119,7 @@ class Rank:
                 0,
                 nbytes,
                 self._report if number == 0 else Report(),
-                self._plan if number == 0 else b"",
+                self.host.plan if number == 0 else None,
             )
             grant = self.host.bucket(round(nbytes), partial(self._enter, ask, number))
         return grant
@@ -131,17 +131,16 @@ class Rank:
         return grant
 
     def _ask(self, ask: Ask) -> Grant:
-        self._channel.send(ask.pack())
+        self._channel.send(pack(ask))
         data = self._channel.recv(MOST_BYTES)
         if not data:
             raise SystemExit(1)  # the fabric is gone
-        return Grant.unpack(data)
+        return grant_of(data)
 
     def _end_step(self, grant: Grant, step: int) -> None:
         host = self.host
         self._planned_ns += host.end_step(grant.block, Orders(grant.plan, grant.slowest))
         self._report = Report(step, host.work_ns, host.held_ns)
-        self._plan = host.plan.pack() if host.plan else b""
 
     def _outside(self, step: int) -> None:
         """What happens between two steps: pauses, checkpoints, evaluations."""

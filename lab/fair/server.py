@@ -17,7 +17,7 @@ from lab.board import Board
 from lab.fair.disturbances import Disturbance, Neighbour
 from lab.fair.jobs import JobState
 from lab.fair.link import Fabric
-from lab.fair.messages import MOST_BYTES, READ, Ask, Grant
+from lab.fair.messages import MOST_BYTES, READ, Grant, ask_of, pack
 
 LONGEST_SLEEP_S = 0.5
 
@@ -85,7 +85,7 @@ class Server:
             del self._ranks[channel], self._sockets[job, rank]
             channel.close()
             return
-        ask = Ask.unpack(data)
+        ask = ask_of(data)
         state = self._jobs[job]
         if ask.kind == READ:
             self._begin(ask.sent_ns, ("read", job, rank), ask.nbytes)
@@ -116,11 +116,11 @@ class Server:
             return
         assert isinstance(key, tuple)
         if key[0] == "read":
-            self._grant(key[1:], Grant().pack())
+            self._grant(key[1:], pack(Grant()))
             return
         job = key[1]
         step = self._jobs[job].step
-        grant = self._jobs[job].leave(self._board.block).pack()
+        grant = pack(self._jobs[job].leave(self._board.block))
         for rank in range(self._jobs[job].job.ranks):
             self._grant((job, rank), grant)
         if self._jobs[job].step != step:

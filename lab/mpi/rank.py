@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,16 @@ from evenstep.host.sources.cpu import CpuSource
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.layout import Phase
-from lab.board import OVER, Board
-from lab.fair.rank import lengths, records
+from lab.board import OVER, Board, Pulse
+from lab.fair.rank import BACKWARD, FORWARD, OPTIMIZER, lengths, records
 from lab.faults import RankFaults
 from lab.mpi.finding import BLOCKING
 from lab.mpi.news import Heard, News
-from lab.mpi.waiting import blocking, spinning
-from lab.pulse import Pulse
 from lab.rank_host import RankHost, open_spool
 from lab.realtime import end_with_parent
 from lab.tier import Trial
 
-FORWARD, BACKWARD, OPTIMIZER = 0.33, 0.62, 0.05  # of the compute
+POLL_S = 50e-6  # what a sleep of the kernel takes at least, unless a process asks for less
 SAMPLED_S = 1.0  # between two looks at how many tasks want a core
 _CHUNK = 3000  # turns of an empty loop: about .1 ms between two looks at the processor's clock
 
@@ -46,8 +45,8 @@ class Rank:
         job = trial.scenario.jobs[number]
         self._rank, self._world = communicator.Get_rank(), communicator.Get_size()
         self._job, self._communicator = job, communicator
-        self._board = Board.open(trial.board_path)
-        self._pulse = Pulse.open(trial.folder, number)
+        self._board = Board(trial.board_path)
+        self._pulse = Pulse(trial.folder, number)
         self._pulse.enter(self._rank, os.getpid())
         key = f"{trial.scenario.seed}/{number}/{self._rank}"
         self._lengths = lengths(job, key)
@@ -58,8 +57,8 @@ class Rank:
         elements = max(1, job.gradient_bytes // 4 // job.buckets)
         self._gradient = np.zeros(elements, np.float32)
         self._sum = np.zeros_like(self._gradient)
-        self._ways = {"": spinning(communicator), BLOCKING: blocking(communicator)}
-        self._exchange = self._ways[""]
+        self._ways = {"": communicator.Allreduce, BLOCKING: partial(polled, communicator)}
+        self._exchange = self._ways[""]  # which polls without rest, and keeps its core busy
         identity = Identity(
             f"{trial.run_id}-{job.name}", 0, self._rank, self._rank, self._world, 0, "lab"
         )
@@ -123,6 +122,13 @@ class Rank:
         heard = np.empty_like(said)
         self._exchange(said, heard, MPI.MAX)
         return Heard.of(heard)
+
+
+def polled(communicator: Any, send: Any, receive: Any, operation: Any) -> None:
+    """An all-reduce that leaves the core to others while there is nothing to do."""
+    request = communicator.Iallreduce(send, receive, op=operation)
+    while not request.Test():
+        time.sleep(POLL_S)
 
 
 def burn(seconds: float) -> None:

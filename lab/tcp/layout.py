@@ -15,7 +15,6 @@ from evenstep.errors import ConfigError
 from lab.tcp import shaping
 from lab.tcp.shaping import Shape
 
-CONGESTION = ("reno", "cubic", "bbr")
 MOST_HOSTS = 250
 _SUBNET = "10.201.0"
 
@@ -41,10 +40,6 @@ class Layout:
             )
         if self.leaves > 1 and self.uplink is None:
             raise ConfigError("uplink is missing: two leaves or more meet over their uplinks")
-        if self.congestion not in CONGESTION:
-            raise ConfigError(
-                f"congestion must be one of {', '.join(CONGESTION)}, found {self.congestion!r}"
-            )
 
     @property
     def hosts(self) -> int:

@@ -20,9 +20,8 @@ from evenstep.agent.rank import Agent
 from evenstep.attachment import agent as agents
 from evenstep.pacing import TrialBudget
 from evenstep.trace.spool.layout import RECORD_BYTES
-from lab.board import Board
+from lab.board import Board, Pulse
 from lab.fair.rank import records
-from lab.pulse import Pulse
 from lab.realtime import precise
 from lab.tcp.order import path_of
 from lab.tier import LabError, Trial
@@ -85,7 +84,7 @@ def turns(
 ) -> TurnPacer:
     """A pacer that follows the board, and with it the token of the arm whose turn it is."""
     settings = trial.pacers(number, rank, exchange_ns=int(PERIOD_S * 1e9))
-    board, pulse = Board.open(trial.board_path), Pulse.open(trial.folder, number)
+    board, pulse = Board(trial.board_path), Pulse(trial.folder, number)
     pulse.enter(rank, os.getpid())
 
     def arm_now(step: int) -> int:

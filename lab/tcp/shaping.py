@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from evenstep.errors import ConfigError
 
@@ -18,9 +17,6 @@ class Shape:
     Raises `ConfigError` naming the field that cannot be.
     """
 
-    SHAPERS: ClassVar[tuple[str, ...]] = ("tbf", "htb")
-    QUEUES: ClassVar[tuple[str, ...]] = ("bfifo", "pfifo", "red")
-
     gbps: float
     buffer_bytes: int
     shaper: str = "tbf"
@@ -34,12 +30,6 @@ class Shape:
                 f"buffer_bytes must be at least {2 * FRAME_BYTES}, two frames, "
                 f"found {self.buffer_bytes!r}"
             )
-        for field, choices in (("shaper", self.SHAPERS), ("queue", self.QUEUES)):
-            if getattr(self, field) not in choices:
-                raise ConfigError(
-                    f"{field} of a link must be one of {', '.join(choices)}, "
-                    f"found {getattr(self, field)!r}"
-                )
 
     @property
     def bits_per_second(self) -> int:

