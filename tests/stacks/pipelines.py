@@ -25,6 +25,7 @@ class Pipeline:
     transfer_ms: float = 0.5
     slower: dict[int, float] = field(default_factory=dict)
     posted_early: bool = False  # all receives of a step at its beginning
+    on_device: bool = False  # as profiles show: entered when compute had come to it
 
     def slow(self, stage: int, ms: float) -> Pipeline:
         return replace(self, slower={stage: ms})
@@ -61,29 +62,48 @@ class _Run:
                 self.now[rank] += own_ms + extra
                 leaf = (self.now[rank] - start) * MS
                 self._record(rank, start, self.now[rank], kind=Kind.PHASE, op=phase, group_seq=leaf)
+                if self.world.on_device:
+                    self._record(rank, start, self.now[rank], kind=Kind.SPAN, name=1, device=0)
                 sent[rank].append(self.now[rank])
-                if rank + ahead in sent:
+                if rank + ahead in sent and not self.world.on_device:
                     self._message(rank, Op.SEND, rank + ahead, number, self.now[rank], 0.0)
 
     def _receive(self, rank: int, peer: int, sent_ms: float, number: int) -> None:
         needed = self.now[rank]
-        done = max(needed, sent_ms + self.world.transfer_ms)
         posted = self.began[rank] if self.world.posted_early else needed
-        self._message(rank, Op.RECV, peer, number, posted, done - posted)
+        meets = posted if self.world.on_device else sent_ms  # a kernel sends to a kernel
+        here = max(meets, sent_ms) + self.world.transfer_ms
+        done = max(needed, here)
+        if self.world.on_device:
+            self._message(rank, Op.RECV, peer, number, needed, done - needed, (posted, here))
+            self._message(peer, Op.SEND, rank, number, sent_ms, here - sent_ms, (sent_ms, here))
+        else:
+            self._message(rank, Op.RECV, peer, number, posted, done - posted)
         if done > needed:
             leaf = (done - needed) * MS
             self._record(rank, needed, done, kind=Kind.PHASE, op=Phase.SYNC, group_seq=leaf)
         self.now[rank] = done
 
-    def _message(self, rank: int, op: Op, peer: int, number: int, at: float, length: float) -> None:
+    def _message(
+        self, rank: int, op: Op, peer: int, number: int, at: float, length: float, *kernel: tuple
+    ) -> None:
         self._record(
-            rank, at, at + length, kind=Kind.POINT_TO_POINT, op=op, peer_or_root=peer, group=0,
-            group_seq=self.step * self.world.micro_batches + number, bytes_in=1000,
+            rank, at, at + length, *kernel, kind=Kind.POINT_TO_POINT, op=op, peer_or_root=peer,
+            group=0, group_seq=self.step * self.world.micro_batches + number, bytes_in=1000,
             flags=Flag.ASYNC,
         )  # fmt: skip
 
-    def _record(self, rank: int, enter: float, leave: float, **fields: float) -> None:
+    def _record(
+        self, rank: int, enter: float, leave: float, kernel: tuple = (), **fields: float
+    ) -> None:
         times = {"enter_ns": BOOT_NS + enter * MS, "exit_ns": BOOT_NS + leave * MS}
+        if kernel or fields["kind"] == Kind.SPAN:
+            first, last = kernel or (enter, leave)
+            times |= {
+                "device_enter_ns": BOOT_NS + first * MS,
+                "device_exit_ns": BOOT_NS + last * MS,
+            }
+            fields["flags"] = int(fields.get("flags", 0)) | Flag.ON_DEVICE
         self.rows.append({"rank": rank, "step": self.step, **times, **fields})
 
     def trace(self) -> Trace:
@@ -95,10 +115,11 @@ class _Run:
             for name in EVENT_COLUMNS
         }
         stages = self.world.stages
+        facts = {"device_clock": "host", "entered": "device"} if self.world.on_device else {}
         ranks = {
-            rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"})
+            rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"}, facts)
             for rank in range(stages)
         }
         events = Columns(columns).sorted_by("rank", "enter_ns")
         group = Group("all", "pipeline", tuple(range(stages)), "gloo")
-        return Trace({"run_id": "synthetic"}, stages, 0, ranks, events, (group,))
+        return Trace({"run_id": "synthetic"}, stages, 0, ranks, events, (group,), ("", "compute"))

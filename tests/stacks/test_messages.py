@@ -17,6 +17,7 @@ PIPELINES = st.builds(
     micro_batches=st.integers(2, 6),
     transfer_ms=st.sampled_from([0.1, 2.0]),
     posted_early=st.booleans(),
+    on_device=st.booleans(),
 )
 
 
@@ -26,14 +27,13 @@ def worst(trace):
 
 @settings(max_examples=25)
 @given(PIPELINES, st.integers(0, 3), st.sampled_from([3.0, 20.0]))
-def test_a_slow_stage_is_told_by_a_good_part_of_its_cost_and_no_more(pipeline, stage, slower_ms):
-    # Slow in forward only: what a stage has too much is taken from all it does.
+def test_a_stage_slow_in_forward_is_told_by_what_it_costs(pipeline, stage, slower_ms):
     slow = pipeline.slow(stage % pipeline.stages, slower_ms)
     cost = 1 - pipeline.length_ms() / slow.length_ms()
     found = worst(slow.trace())
     assert found["mode"] == "workload_imbalance"
     assert found["where"]["ranks"] == [stage % pipeline.stages]
-    assert cost / 3 <= found["severity"] <= 1.02 * cost
+    assert found["severity"] == pytest.approx(cost, rel=0.1)
 
 
 def test_early_receives_cost_no_more_than_those_posted_when_they_are_needed():
@@ -43,6 +43,9 @@ def test_early_receives_cost_no_more_than_those_posted_when_they_are_needed():
     assert severities[0] == pytest.approx(severities[1], abs=0.01)
 
 
-def test_in_a_pipeline_of_equal_stages_nobody_is_late():
-    found = diagnose(Pipeline().trace()).to_json()["findings"]
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("device", [False, True])
+def test_in_a_pipeline_of_equal_stages_nobody_is_late(device, early):
+    pipeline = Pipeline(stages=4, posted_early=early, on_device=device)
+    found = diagnose(pipeline.trace()).to_json()["findings"]
     assert not [finding for finding in found if finding["where"]["ranks"]]

@@ -14,10 +14,17 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
-from evenstep.diagnose.graph.lanes import LaneExtent, rows_of
+from evenstep.diagnose.graph.lanes import BETWEEN_NS, LaneExtent, TimeLine, rows_of
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
-from evenstep.diagnose.graph.structure import Graph, Intervals, length_before, mixed, quantiles
+from evenstep.diagnose.graph.structure import (
+    Graph,
+    Intervals,
+    in_order,
+    length_before,
+    mixed,
+    quantiles,
+)
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
@@ -50,7 +57,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         found = found._replace(rows=streams.behind(found.rows, found.operations))
     apart = device & ~np.isin(ranks, device_clock_is_hosts(trace))
     span = LaneExtent(trace, clocks, steps, ranks, device, apart)
-    over, queues = _over(found, _ended(found))
+    over, queues = _over(span, found, _ended(found))
     operations = found.operations.with_column("over_ns", over).with_column("queues", queues)
     operations = operations.with_column("last_ns", _begin(found))
     rows, operations = rows_of(span, found, operations)
@@ -172,13 +179,13 @@ def _ended(found: Entries) -> Array:
     return np.where(ended < 2**62, np.maximum(ended, begin), begin)
 
 
-def _over(found: Entries, ended: Array) -> tuple[Array, Array]:
+def _over(span: LaneExtent, found: Entries, ended: Array) -> tuple[Array, Array]:
     """End of each operation, and whether it queues behind the one before it.
 
     A message that came before anybody waited for it took no longer than others of its size.
     """
     operations = found.operations
-    over = _arrived(found, ended) if operations.message.any() else ended
+    over = _arrived(found, ended, _noticed(span, found)) if operations.message.any() else ended
     follows = (np.diff(operations.queue, prepend=-1) == 0) & ~operations.message
     if not follows.any():
         return over, follows
@@ -202,7 +209,20 @@ def _accumulated(over: Array, follows: Array) -> Array:
     )
 
 
-def _arrived(found: Entries, ended: Array) -> Array:
+def _noticed(span: LaneExtent, found: Entries) -> Array:
+    """Of each row, whether its end may be that of a wait: some wait of its thread ended while the
+    operation was in flight. Where no waits are on record, any may be."""
+    rows, waits = found.rows, span.waits()
+    if not len(waits):
+        return np.ones(len(rows), bool)
+    ended = waits.leave_ns[in_order(waits.lane, waits.leave_ns)]
+    line = TimeLine(np.sort(waits.lane), ended)
+    during = line.before(rows.lane, rows.leave_ns + BETWEEN_NS)
+    during -= line.before(rows.lane, _begin(found)[rows.operation])
+    return np.asarray((during > 0) | rows.calls | rows.on_device | ~np.isin(rows.lane, waits.lane))
+
+
+def _arrived(found: Entries, ended: Array, noticed: Array) -> Array:
     """Ends of operations, those of messages nobody waited for brought down to what is usual: of
     their size, on their channel where anybody waited for one there."""
     rows, operations = found.rows, found.operations
@@ -210,7 +230,8 @@ def _arrived(found: Entries, ended: Array) -> Array:
     receiving = operations.message[rows.operation] & ~rows.sends
     entered = _last(found, rows.enter_ns, receiving, np.maximum, -(2**62))
     took = np.maximum(ended - begin, 0).astype(float)
-    late = operations.message & (entered > begin)
+    seen = np.bincount(rows.operation, receiving & noticed, len(operations)) > 0
+    late = operations.message & ((entered > begin) | ~seen)
     size = np.unique(operations.size_bytes, return_inverse=True)[1].reshape(-1)
     channel = np.unique(mixed([operations.queue, size]), return_inverse=True)[1].reshape(-1)
     awaited = operations.message & ~late

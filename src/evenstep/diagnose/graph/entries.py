@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import mixed
+from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
@@ -305,6 +306,9 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
     held, ended = (where & sending for where in _held(trace, events))
     asked = _rendezvous(events, number, (enter, leave), sending & both, held)
+    ahead = ~sending & np.isin(events["rank"], entered_on_device(trace)) & on_device(events)
+    ahead &= enter > events.device_enter_ns + TELLING_NS  # asked for before compute came to it
+    asked &= (np.bincount(channel, ahead) <= MINOR * np.bincount(channel, ~sending))[channel]
     meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | ended | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
     part = (sending | asked | ~both, ~sending | meets, sending)

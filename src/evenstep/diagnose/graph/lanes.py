@@ -57,6 +57,12 @@ class LaneExtent(NamedTuple):
         )
         return table.select(~self.apart[table.lane]) if self.apart.any() else table
 
+    def waits(self) -> Columns:
+        """What host threads were recorded to wait."""
+        phases = self.trace.of_kind(Kind.PHASE)
+        waits = self.table(phases.select(phases.op == int(Phase.SYNC)))
+        return waits.select(~self.device[waits.lane])
+
     def step_ns(self, end: str) -> Array:
         """When each step began ("enter_ns") or ended: (steps, lanes), -1 unknown."""
         rows = self.table(self.trace.of_kind(Kind.STEP))
@@ -169,8 +175,7 @@ def _host_rows(
     over = operations.over_ns
     rows = found.rows.select(~found.rows.on_device) if span.device.any() else found.rows
     phases = span.trace.of_kind(Kind.PHASE)
-    waits = span.table(phases.select(phases.op == int(Phase.SYNC)))
-    waits = waits.select(~span.device[waits.lane])
+    waits = span.waits()
     behind = rows.select(rows.waits & ~rows.calls)
     blocked = rows.waits & rows.calls
     waits = _after_calls(waits, rows).sorted_by("lane", "enter_ns")
@@ -204,7 +209,7 @@ def _sent(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list
     lanes = [rows.lane, calls.lane, phases.lane, phases.lane]
     lane, done = np.concatenate(lanes), np.concatenate(times)
     order = np.lexsort([done, lane])
-    line, done = _Line(lane[order], done[order]), done[order]
+    line, done = TimeLine(lane[order], done[order]), done[order]
     sends = sends.sorted_by("lane", "step", "leave_ns")
     last = np.diff(sends.lane, append=-1) != 0
     last |= np.diff(sends.step, append=-1) != 0
@@ -230,7 +235,7 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
         return waits
     rows = rows.only("lane", "enter_ns", "leave_ns", "seq", "calls")
     rows = rows.select(in_order(rows.lane, rows.enter_ns, rows.seq))
-    last = _Line(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
+    last = TimeLine(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
     at = np.maximum(last, 0)
     inside = (last >= 0) & (rows.lane[at] == waits.lane) & (rows.enter_ns[at] > waits.enter_ns)
     came_back = np.where(rows.calls[at], rows.leave_ns[at], rows.enter_ns[at])
@@ -259,8 +264,8 @@ def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list
     by_lane = np.full((int(turn.max()) + 1, int(waits.lane.max(initial=0)) + 1), NONE)
     inside = lanes < by_lane.shape[1]
     by_lane[turn[inside], lanes[inside]] = np.flatnonzero(inside)
-    ends, entries_ = _Line(number, ended), _Line(number, entered[in_order(number, entered)])
-    steps_ = _Line(number, behind.step[order])
+    ends, entries_ = TimeLine(number, ended), TimeLine(number, entered[in_order(number, entered)])
+    steps_ = TimeLine(number, behind.step[order])
     place = _turns(waits)
     if operations.message.any():  # stages have orders of their own
         place = np.unique(place * by_lane.shape[1] + waits.lane, return_inverse=True)[1].reshape(-1)
@@ -315,7 +320,7 @@ def _usual(place: Array, ahead: Array, telling: Array) -> Array:
     return found[place]
 
 
-class _Line(NamedTuple):
+class TimeLine(NamedTuple):
     """Values in order within each number, side by side on one line."""
 
     number: Array

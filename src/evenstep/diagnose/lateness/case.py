@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from evenstep.diagnose.graph.structure import summed
 from evenstep.diagnose.lateness.blame import Blame, blame
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute
+from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure import attempts, restarts
 from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
@@ -380,7 +381,7 @@ def open_case(trace: Trace) -> Case:
     failed = [] if hung else first_of(dead, [rank for place in places for rank in place.missing])
     costs = None
     if grid.graph is not None and len(grid.graph.rows):
-        costs = Costs(grid.graph, _on_record(grid))
+        costs = Costs(grid.graph, _on_record(grid), partial(_in_phases, grid))
     delays = attribute(grid, costs, contended=contended)
     return Case(
         trace,
@@ -403,3 +404,17 @@ def _on_record(grid: StepGrid) -> dict[int, Array]:
     for cause, kinds in _PHASES.items():
         records[cause] = phases.select(np.isin(phases.op, kinds))
     return {int(cause): during(grid, rows) for cause, rows in records.items() if len(rows)}
+
+
+def _in_phases(grid: StepGrid) -> Array:
+    """Of each row's own work what its lane usually has more than the others, phase by phase."""
+    assert grid.graph is not None
+    phases, more = grid.records.of_kind(Kind.PHASE), np.zeros(len(grid.graph.rows))
+    for phase in WORK_PHASES[:-1]:
+        spent = grid.phase_ns[phase]
+        usual = np.maximum(np.median(above_others(spent), axis=0), 0.0)
+        part = usual / np.maximum(np.median(spent, axis=0), 1.0)
+        if part.any():
+            there = during(grid, phases.select((phases.op == int(phase)) & (phases.exit_ns > 0)))
+            more += there * part[grid.graph.rows.lane]
+    return more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,10 +23,22 @@ NONE = Change.none()
 class Costs:
     """A run's graph, and what changes to it would save."""
 
-    def __init__(self, graph: Graph, on_record_ns: Mapping[int, Array] | None = None) -> None:
-        """`on_record_ns`: by cause, how much of each row's own work a record of it explains."""
+    def __init__(
+        self,
+        graph: Graph,
+        on_record_ns: Mapping[int, Array] | None = None,
+        in_phases_ns: Callable[[], Array] | None = None,
+    ) -> None:
+        """`on_record_ns`: by cause, how much of each row's own work a record of it explains;
+        `in_phases_ns`: how much of it its lane usually has more than others, by its phases."""
         self.graph = graph
         self.on_record_ns = on_record_ns or {}
+        self._in_phases_ns = in_phases_ns or (lambda: np.zeros(len(graph.rows)))
+
+    @cached_property
+    def in_phases_ns(self) -> Array:
+        """What of each row's own work is more than others have in its phases."""
+        return self._in_phases_ns()
 
     @cached_property
     def parts(self) -> list[Alike]:
@@ -84,15 +96,17 @@ class Costs:
 
     def _like_others(self, late_ns: Array, chronic: Array) -> Change:
         """Cells relieved where they do more than others: chronic lanes in the places in which they
-        usually do, the others where their own work exceeds the others' in that very step; all of
-        their work where that explains less than half."""
+        usually do, or of a program that no other lane has in such phases, the others where their
+        own work exceeds the others' in that very step; all of their work where that explains less
+        than half."""
         changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
                 continue
             own = part.of(changed)
-            weight = _excess(own, chronic[part.lanes])
+            alone = len(part.lanes) == 1 and chronic[part.lanes].all()
+            weight = part.of(self.in_phases_ns) if alone else _excess(own, chronic[part.lanes])
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             part.lay(changed, own - _laid(wanted, np.where(explains, weight, own), own))
         return self._own(changed)
