@@ -1,6 +1,6 @@
 """The same scenario in the simulator.
 
-Jobs on one link with nothing wrong are a `simulate.link_worlds` world, which can be paced as well.
+Jobs on one link with nothing wrong are a `reproduce.link_worlds` world, which can be paced as well.
 Everything else is a scenario of the engine for each job in turn (see `translation`). Nothing is
 fitted to what is compared. `fixed_ns` is what an exchange takes on this machine beyond its time on
 the link.
@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from evenstep.reproduce import link_worlds
-from evenstep.reproduce.link_pacing import UNIT_NS, paced
+from evenstep.reproduce.link_pacing import paced
+from evenstep.reproduce.link_worlds import UNIT_NS
 from evenstep.simulate import simulation
 from lab.arms import arm
 from lab.fair.jobs import ring_bytes
@@ -52,7 +53,7 @@ def predicted_gains(scenario: Scenario, name: str, fixed_ns: float = 0.0) -> lis
 
 
 def is_link_world(scenario: Scenario) -> bool:
-    """Whether `simulate.link_worlds` knows everything there is in it."""
+    """Whether `reproduce.link_worlds` knows everything there is in it."""
     network = scenario.network
     plain = not scenario.faults and network.leaves == 1 and not network.nic_gBps
     return plain and all(

@@ -1,6 +1,6 @@
 """The spans of a timeline add up to the steps they show."""
 
-from evenstep.reproduce.link_timeline import TimelineSpan, timeline
+from evenstep.reproduce.link_pacing import TimelineSpan, timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld
 
 LONE = LinkWorld(jobs=(LinkJob(compute=1.0, exchange=0.4, ranks=3),))

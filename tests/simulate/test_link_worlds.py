@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.reproduce import link_worlds
 from evenstep.reproduce.link_pacing import drivers, paced
 from evenstep.reproduce.link_worlds import (
     PROGRESS,
@@ -13,6 +14,7 @@ from evenstep.reproduce.link_worlds import (
     run,
     unpaced,
 )
+from evenstep.simulate.wires.world_python import PythonWorld
 
 
 def world(*jobs: LinkJob, **fields) -> LinkWorld:
@@ -94,6 +96,58 @@ def test_no_step_is_shorter_than_alone_nor_the_link_overbooked(seed, shapes, goo
     span = max(times.sum() for times in found.times)
     asked = sum(job.exchange * 20 for job in jobs)
     assert span >= asked - 1e-9
+
+
+def by_definition(shapes, goodput: float, steps: int) -> list[list[float]]:
+    """Jobs that compute and send on one link that all share, from event to event."""
+    now, begun, left = 0.0, [0.0] * len(shapes), [0.0] * len(shapes)
+    until, times, on = [compute for compute, _ in shapes], [[] for _ in shapes], set()
+    while min(map(len, times)) < steps:
+        rate = goodput ** max(len(on) - 1, 0) / max(len(on), 1)
+        ends = [now + left[i] / rate if i in on else until[i] for i in range(len(shapes))]
+        first = min(range(len(shapes)), key=ends.__getitem__)
+        for i in on:
+            left[i] -= rate * (ends[first] - now)
+        now = ends[first]
+        if first not in on:
+            on.add(first)
+            left[first] = shapes[first][1]
+            continue
+        on.remove(first)
+        times[first].append(now - begun[first])
+        begun[first], until[first] = now, now + shapes[first][0]
+    return [found[:steps] for found in times]
+
+
+SHAPES = st.lists(st.tuples(st.floats(0.1, 2), st.floats(0.01, 1)), min_size=1, max_size=4)
+
+
+@given(SHAPES, st.floats(0.7, 1.0))
+@settings(max_examples=25, deadline=None)
+def test_the_link_is_shared_as_its_definition_says(shapes, goodput: float) -> None:
+    jobs = [LinkJob(compute=c, exchange=m) for c, m in shapes]
+    found = unpaced(world(*jobs, goodput=goodput), 8)
+    for times, expected in zip(found.times, by_definition(shapes, goodput, 8), strict=True):
+        assert times == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["fair", PROGRESS])
+def test_the_engine_without_a_compiler_gives_the_same(monkeypatch, weights: str) -> None:
+    asked = two(ranks=3, goodput=0.8, flows=1.5, weights=weights, seed=3)
+    found = unpaced(asked, 12)
+    monkeypatch.setattr(
+        link_worlds,
+        "make_world",
+        lambda links, ranks, _, goodput: PythonWorld(links, ranks, goodput),
+    )
+    for times, expected in zip(unpaced(asked, 12).times, found.times, strict=True):
+        assert times == pytest.approx(expected, abs=1e-8)
+
+
+def test_a_flow_of_twice_the_weight_takes_twice_the_share() -> None:
+    # b = 2 beside one job: a third of the link is left
+    busy = world(LinkJob(compute=1.0, exchange=0.4), flows=2, on=1e9, off=1e-9)
+    assert unpaced(busy, 5).times[0][1:] == pytest.approx(2.2)
 
 
 def test_the_same_seed_gives_the_same_times() -> None:

@@ -1,4 +1,4 @@
-"""What holds jobs on a shared link: the same objects that run in a live job.
+"""What holds jobs on a shared link, the same objects that run in a live job; and their timeline.
 
 A rank is told what it could see itself: how long its first bucket took. How long one takes alone it
 knows only from its own quickest ones. A job that holds the token posts what it does to all jobs
@@ -7,14 +7,24 @@ that do so too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from evenstep.pacing import Decision, Pacer, PacerSettings, Slowest, StepObservation, TrialBudget
 from evenstep.pacing.token import TOKEN, Post, Token
-from evenstep.reproduce.link_worlds import Driver, Free, LinkWorld, Outcome, run
+from evenstep.reproduce.link_worlds import (
+    UNIT_NS,
+    Driver,
+    Free,
+    LinkStep,
+    LinkWorld,
+    Outcome,
+    run,
+)
 
-UNIT_NS = 100_000_000  # of a world's time
 MARGIN = 0.1  # of the floor: how far above it a bucket without wait may lie
 
 
@@ -120,3 +130,52 @@ def drivers(world: LinkWorld, controller: str = TOKEN, **settings: Any) -> list[
             named = {"run_id": f"link-{world.seed}-{index}", "controller": controller, **settings}
             found.append(PacedRanks(job.ranks, **named))
     return found
+
+
+# -- a timeline ------------------------------------------------------------------------------------
+
+HELD, COMPUTE, WAIT, EXCHANGE = "held", "compute", "wait", "exchange"
+
+
+class TimelineSpan(NamedTuple):
+    """What one rank does from `begin` to `end`, in the world's time."""
+
+    job: int
+    rank: int
+    kind: str
+    begin: float
+    end: float
+
+
+def timeline(
+    world: LinkWorld, *, first_step: int, steps: int, **settings: Any
+) -> list[TimelineSpan]:
+    """What all ranks do while the first job makes these steps; without settings nobody paces.
+
+    Times count from the beginning of the first of these steps.
+    """
+    held = drivers(world, **settings) if settings else [Free(job.ranks) for job in world.jobs]
+    found: list[LinkStep] = []
+    run(world, held, first_step + steps, found.append)
+    shown = [one for one in found if one.job == 0][first_step : first_step + steps]
+    begin, end = shown[0].begin, shown[-1].end
+    spans = [span for one in found for span in _spans(one)]
+    return [
+        span._replace(begin=max(span.begin, begin) - begin, end=min(span.end, end) - begin)
+        for span in spans
+        if span.begin < end and span.end > begin
+    ]
+
+
+def _spans(step: LinkStep) -> list[TimelineSpan]:
+    """Of each rank, one after the other."""
+    moments: list[Any] = [step.begin, step.computes, step.entered, step.exchanges, step.end]
+    edges = np.stack([np.broadcast_to(moment, step.entered.shape) for moment in moments])
+    return [
+        TimelineSpan(step.job, rank, kind, begin, end)
+        for kind, (begins, ends) in zip(
+            (HELD, COMPUTE, WAIT, EXCHANGE), itertools.pairwise(edges), strict=True
+        )
+        for rank, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
+        if end > begin
+    ]

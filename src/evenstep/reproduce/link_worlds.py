@@ -1,23 +1,34 @@
-"""Several training jobs on one shared link, as a fluid: where pacing can gain, and where it cannot.
+"""Several training jobs on one shared link: where pacing can gain, and where it cannot.
 
 Each job computes, then exchanges its gradients in equal buckets, one after the other; a step ends
-with its last bucket. The link serves whoever is on it by processor sharing: with w = 1 a bucket
-moves at 1 / (k + b) * η^(k-1), k the jobs on the link, b the background flows that do not yield, η
-the goodput that is kept for each further contender. Times are in units of the link: a bucket of
-size .1 takes .1 alone.
+with its last bucket. The link is one of the simulator's: with w = 1 a bucket moves at
+1 / (k + b) * η^(k-1), k the jobs on the link, b the background flows that do not yield, η the
+goodput that is kept for each further contender. Times are in units of the link: a bucket of size .1
+takes .1 alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.simulate.wires.told import (
+    COLLECTIVE,
+    COMPUTE,
+    Carriage,
+    MessageVolley,
+    World,
+    one_by_one,
+)
+from evenstep.simulate.wires.world import make_world
+
 Array = npt.NDArray[Any]
 
+UNIT_NS = 100_000_000  # of a world's time, as the engine counts it
 BUCKETS = 8
 DRAWN_STEPS = 4096  # random numbers are drawn for so many steps at a time
 FAIR, PROGRESS = "fair", "progress"
@@ -81,6 +92,19 @@ class Free:
         """Nothing to learn."""
 
 
+class LinkStep(NamedTuple):
+    """A step of a job: when each rank began to compute and was through with it, and when the
+    exchange of all began and was over."""
+
+    job: int
+    step: int
+    begin: float
+    computes: Array
+    entered: Array
+    exchanges: float
+    end: float
+
+
 class Outcome(NamedTuple):
     """Step times of every job, each for as many steps as were asked for."""
 
@@ -95,163 +119,144 @@ class Outcome(NamedTuple):
         return float(self.times[job].std() / self.times[job].mean())
 
 
+def unpaced(world: LinkWorld, steps: int) -> Outcome:
+    """The world with nobody held."""
+    return run(world, [Free(job.ranks) for job in world.jobs], steps)
+
+
+def run(
+    world: LinkWorld,
+    drivers: Sequence[Driver],
+    steps: int,
+    told: Callable[[LinkStep], None] = lambda _: None,
+) -> Outcome:
+    """Let all jobs go until each has done so many steps; `told` hears of every one."""
+    sizes = [job.ranks for job in world.jobs] + [1] * (world.flows > 0)
+    engine = make_world(np.ones(1), tuple(sizes), 1, world.goodput)
+    jobs = [_Running(engine, world, number, driver) for number, driver in enumerate(drivers)]
+    background = _Background(engine, world) if world.flows > 0 else None
+    unfinished = len(jobs)
+    while unfinished:
+        number = engine.run(1 << 40)
+        if number == len(jobs):
+            assert background is not None
+            background.feed()
+        elif (done := jobs[number].go_on()) is not None:
+            told(done)
+            unfinished -= done.step + 1 == steps
+    return Outcome(tuple(np.array(job.times[:steps]) for job in jobs))
+
+
 class _Running:
-    """One job under way."""
+    """One job under way: what the engine is fed, and what its driver is asked and told."""
 
-    __slots__ = (
-        "_begin", "_compute", "_driver", "_enter", "_first", "_job", "_seed", "_sizes", "_work",
-        "bucket", "left", "step", "times", "until",
-    )  # fmt: skip
-
-    def __init__(self, job: LinkJob, driver: Driver, seed: tuple[int, int]) -> None:
-        self._job, self._driver, self._seed = job, driver, seed
-        self.step, self.bucket = 0, 0
-        self.left = 0.0  # of the bucket on the link
-        self.until = 0.0  # off the link till then
+    def __init__(self, engine: World, world: LinkWorld, number: int, driver: Driver) -> None:
+        self._engine, self._number, self._driver = engine, number, driver
+        self._job, self._seed = world.jobs[number], (world.seed, number)
         self.times: list[float] = []
         self._begin = 0.0
-        self._enter: list[float] = []
-        self._first: list[float] = []
-        self._compute: list[list[float]] = []
-        self._sizes: list[list[float]] = []
-        self._begin_step(0.0)
+        self._computes = self._entered = self._compute = self._sizes = np.zeros(0)
+        self._exchanges: float | None = None
+        first, total = _place(world, number)
+        weights = [1.0] * BUCKETS
+        if world.weights == PROGRESS:
+            weights = [PROGRESS_SLOPE * (k + 0.5) / BUCKETS + PROGRESS_BASE for k in range(BUCKETS)]
+        inside = np.arange(first, first + self._job.ranks)
+        group = np.full(total, -1)
+        group[inside] = 0
+        barrier = engine.flow(Carriage(inside, group, (), closed=True))
+        buckets = [engine.flow(_bucket(first, total, weight=weight)) for weight in weights]
+        ranks = self._job.ranks
+        self._ready = engine.graph(one_by_one(ranks, [COMPUTE, COLLECTIVE], [barrier]))
+        self._waits = engine.graph(one_by_one(ranks, [COMPUTE], []))
+        self._exchange = engine.graph(
+            one_by_one(ranks, [COLLECTIVE] * (BUCKETS + 1), [*buckets, barrier])
+        )
+        self._nothing = np.zeros((BUCKETS + 1, ranks))
+        engine.job(number, np.zeros(ranks), eager=True)
+
+    def go_on(self) -> LinkStep | None:
+        """Nothing is left to do: ask the driver, and go on; a step that is over."""
+        found = self._engine.take(self._number)
+        if found is None:
+            self._begin_step(0.0)
+            return None
+        end = found[1]
+        now = float(end[-1, 0]) / UNIT_NS
+        if self._exchanges is not None:
+            return self._end_step(now, float(end[0, 0]) / UNIT_NS)
+        if len(end) == 2:
+            self._entered = end[0] / UNIT_NS
+        if (wait := self._driver.wait(now)) > 0:
+            self._feed(self._waits, np.full((1, self._job.ranks), wait * UNIT_NS), np.zeros(0))
+            return None
+        sizes = self._sizes[len(self.times) % DRAWN_STEPS]
+        self._exchanges = now
+        self._feed(self._exchange, self._nothing, np.append(sizes * UNIT_NS, 1.0))
+        return None
+
+    def _begin_step(self, now: float) -> None:
+        step = len(self.times)
+        if step % DRAWN_STEPS == 0:
+            self._draw(step // DRAWN_STEPS)
+        delays = np.array(self._driver.before(step))
+        self._begin, self._computes, self._exchanges = now, now + delays, None
+        value = np.zeros((2, self._job.ranks))
+        value[0] = (delays + self._compute[step % DRAWN_STEPS]) * UNIT_NS
+        self._feed(self._ready, value, np.ones(1))
+
+    def _end_step(self, now: float, first: float) -> LinkStep:
+        assert self._exchanges is not None
+        step = len(self.times)
+        self._driver.after(step, self._begin, now, (first - self._entered).tolist())
+        done = LinkStep(
+            self._number, step, self._begin, self._computes, self._entered, self._exchanges, now
+        )
+        self.times.append(now - self._begin)
+        self._begin_step(now)
+        return done
+
+    def _feed(self, graph: int, value: Array, scale: Array) -> None:
+        self._engine.feed(self._number, graph, value, scale)
 
     def _draw(self, chunk: int) -> None:
         job = self._job
         random = np.random.Generator(np.random.Philox(key=self._seed, counter=(0, 0, 0, chunk)))
         work = 1 + job.jitter * random.standard_normal((DRAWN_STEPS, job.ranks))
         sizes = 1 + job.noise * random.standard_normal((DRAWN_STEPS, BUCKETS))
-        self._compute = (job.compute * np.maximum(work, 0.05)).tolist()
-        self._sizes = (job.exchange / BUCKETS * np.maximum(sizes, 0.05)).tolist()
-
-    def _begin_step(self, now: float) -> None:
-        row = self.step % DRAWN_STEPS
-        if row == 0:
-            self._draw(self.step // DRAWN_STEPS)
-        delays = self._driver.before(self.step)
-        self._begin = now
-        self._enter = [now + d + c for d, c in zip(delays, self._compute[row], strict=True)]
-        self._work = self._sizes[row]
-        self.bucket = 0
-        self.until = max(self._enter)
-
-    def enter(self, now: float) -> bool:
-        """Put the next bucket on the link, unless the job waits before its first one."""
-        if self.bucket == 0 and (wait := self._driver.wait(now)) > 0:
-            self.until = now + wait
-            return False
-        self.left = self._work[self.bucket]
-        return True
-
-    def leave(self, now: float) -> None:
-        """A bucket is over: the next one, or the next step."""
-        self.left = 0.0
-        if self.bucket == 0:
-            self._first = [now - entered for entered in self._enter]
-        self.bucket += 1
-        self.until = now
-        if self.bucket < BUCKETS:
-            return
-        self._driver.after(self.step, self._begin, now, self._first)
-        self.times.append(now - self._begin)
-        self.step += 1
-        self._begin_step(now)
-
-    @property
-    def progress(self) -> float:
-        """Share of the step's exchange that is over."""
-        size = self._work[self.bucket]
-        return (self.bucket + 1 - self.left / size) / BUCKETS
+        self._compute = job.compute * np.maximum(work, 0.05)
+        self._sizes = job.exchange / BUCKETS * np.maximum(sizes, 0.05)
 
 
 class _Background:
-    """Flows that do not yield, on and off."""
+    """Flows that do not yield, off and on."""
 
-    def __init__(self, world: LinkWorld) -> None:
+    def __init__(self, engine: World, world: LinkWorld) -> None:
+        self._engine, self._number = engine, len(world.jobs)
         self._means = (world.off, world.on)
-        self._flows = world.flows
         self._random = np.random.Generator(np.random.Philox(key=(world.seed, 1 << 32)))
-        self._on = True
-        self.until = float("inf")
-        if world.flows > 0:
-            self.until = 0.0
-            self.toggle()
+        first, total = _place(world, self._number)
+        flow = engine.flow(_bucket(first, total, weight=world.flows, lasting=True))
+        self._graph = engine.graph(one_by_one(1, [COMPUTE, COLLECTIVE], [flow]))
+        engine.job(self._number, np.zeros(1), eager=True)
 
-    @property
-    def flows(self) -> float:
-        return self._flows if self._on and self._flows else 0.0
-
-    def toggle(self) -> None:
-        self._on = not self._on
-        self.until += float(self._random.exponential(self._means[self._on]))
+    def feed(self) -> None:
+        """The next time off, and on."""
+        self._engine.take(self._number)
+        off, on = (float(self._random.exponential(mean)) * UNIT_NS for mean in self._means)
+        self._engine.feed(self._number, self._graph, np.array([[off], [0.0]]), np.array([on]))
 
 
-def run(world: LinkWorld, drivers: Sequence[Driver], steps: int) -> Outcome:
-    """Let all jobs go until each has done so many steps."""
-    jobs = [
-        _Running(job, driver, (world.seed, index))
-        for index, (job, driver) in enumerate(zip(world.jobs, drivers, strict=True))
-    ]
-    _Link(world, jobs).run(steps)
-    return Outcome(tuple(np.array(job.times[:steps]) for job in jobs))
+def _place(world: LinkWorld, number: int) -> tuple[int, int]:
+    """The first rank of a job, and how many there are in all."""
+    sizes = [job.ranks for job in world.jobs] + [1] * (world.flows > 0)
+    return sum(sizes[:number]), sum(sizes)
 
 
-def unpaced(world: LinkWorld, steps: int) -> Outcome:
-    """The same with nobody held."""
-    return run(world, [Free(job.ranks) for job in world.jobs], steps)
-
-
-class _Link:
-    """The link: between two events all rates are constant."""
-
-    def __init__(self, world: LinkWorld, jobs: list[_Running]) -> None:
-        self._jobs = jobs
-        self._background = _Background(world)
-        self._goodput = [world.goodput ** max(k - 1, 0) for k in range(len(jobs) + 1)]
-        self._weighted = world.weights == PROGRESS
-
-    def run(self, steps: int) -> None:
-        """Until every job has done so many steps."""
-        now = 0.0
-        unfinished = len(self._jobs)
-        off, on = list(self._jobs), []  # type: list[_Running], list[_Running]
-        background = self._background
-        while unfinished:
-            due = min(off, key=_until) if off else None
-            ahead = background.until if due is None else min(due.until, background.until)
-            rate, rates = self._rates(on, background.flows)
-            first, ends = None, ahead
-            for index, job in enumerate(on):
-                end = now + job.left / (rates[index] if rates else rate)
-                if end < ends:
-                    first, ends = job, end
-            for index, job in enumerate(on):
-                job.left -= (ends - now) * (rates[index] if rates else rate)
-            now = ends
-            if first is not None:
-                before = first.step
-                first.leave(now)
-                unfinished -= before != first.step == steps
-                on.remove(first)
-                off.append(first)
-            elif due is not None and due.until <= background.until:
-                if due.enter(now):
-                    off.remove(due)
-                    on.append(due)
-            else:
-                background.toggle()
-
-    def _rates(self, on: list[_Running], flows: float) -> tuple[float, list[float]]:
-        """The rate common to all, or with weights each one's."""
-        count = len(on)
-        if not count:
-            return 0.0, []
-        if not self._weighted:
-            return self._goodput[count] / (count + flows), []
-        weights = [PROGRESS_SLOPE * job.progress + PROGRESS_BASE for job in on]
-        share = self._goodput[count] / (sum(weights) + flows)
-        return 0.0, [share * weight for weight in weights]
-
-
-def _until(job: _Running) -> float:
-    return job.until
+def _bucket(rank: int, ranks: int, *, weight: float, lasting: bool = False) -> Carriage:
+    """A message of one rank over the link, of so many bytes as its scale says."""
+    group = np.full(ranks, -1)
+    group[rank] = 0
+    zero, one = np.zeros(1, np.int64), np.ones(1)
+    message = MessageVolley(zero, zero - 1, one, one * 0, one, np.array([0, 1]), zero)
+    return Carriage(np.array([rank]), group, (message,), weight=weight, lasting=lasting)

@@ -15,8 +15,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from evenstep.reproduce.link_pacing import paced
-from evenstep.reproduce.link_timeline import timeline
+from evenstep.reproduce.link_pacing import paced, timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
 from evenstep.statistics.interval import half_width
 

@@ -21,7 +21,7 @@ from evenstep.simulate.wires.told import (
     STUCK,
     Carriage,
     MessageVolley,
-    StepPlan,
+    one_by_one,
 )
 from evenstep.simulate.wires.world import make_world
 
@@ -164,12 +164,7 @@ def _by_itself(flow: Flow) -> float:
     made = carriage(flow, shared, first=0, ranks=ranks, is_closed=is_closed)
     world = make_world(flow.capacity, (ranks,), most_hops([made]))
     number = world.flow(made)
-    one, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
-    plan = StepPlan(
-        role=np.zeros(ranks, np.int64), start=np.array([0, 1]), kind=one + COLLECTIVE, stream=one,
-        instance=one, soft=one - 1, need_start=np.zeros(2, np.int64), need=none, back=none,
-        flow=one + number,
-    )  # fmt: skip
+    plan = one_by_one(ranks, [COLLECTIVE], [number])
     world.job(0, np.zeros(ranks), eager=False)
     world.feed(0, world.graph(plan), np.zeros((1, ranks)), np.ones(1))
     world.final(0)

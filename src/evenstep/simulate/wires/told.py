@@ -5,8 +5,10 @@ Times are ns, rates GB/s.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -47,7 +49,9 @@ class Carriage(NamedTuple):
 
     `closed` says that nobody else can use its links while it does; of one that is `joined` nobody
     begins before the last of its group is there. `spared` ranks of a group are not waited for.
-    MessageVolley take `steady` GB/s whatever others do; 0: their fair share.
+    Messages take `steady` GB/s whatever others do; 0: so many fair shares as their `weight` says.
+    Those that are `lasting` take that for as many ns as they have bytes, however many get through,
+    and cost others no goodput.
     """
 
     rank: Array
@@ -58,6 +62,8 @@ class Carriage(NamedTuple):
     spared: int = 0
     launch_ns: float = 0.0
     steady: float = 0.0
+    weight: float = 1.0
+    lasting: bool = False
 
 
 class StepPlan(NamedTuple):
@@ -79,6 +85,19 @@ class StepPlan(NamedTuple):
     flow: Array
 
 
+def one_by_one(ranks: int, kinds: Sequence[int], flows: Sequence[int]) -> StepPlan:
+    """A step in which all ranks do the same, one after the other; a flow for each collective."""
+    kind, nothing = np.array(kinds), np.zeros(0, np.int64)
+    count = len(kind)
+    instance = np.full(count, -1)
+    instance[kind == COLLECTIVE] = np.arange(len(flows))
+    return StepPlan(
+        role=np.zeros(ranks, np.int64), start=np.array([0, count]), kind=kind,
+        stream=np.zeros(count, np.int64), instance=instance, soft=np.full(count, -1),
+        need_start=np.zeros(count + 1, np.int64), need=nothing, back=nothing, flow=np.array(flows),
+    )  # fmt: skip
+
+
 class World(Protocol):
     """Jobs on links."""
 
@@ -91,8 +110,9 @@ class World(Protocol):
     def job(
         self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
     ) -> None:
-        """How a job is fed: `eager` as soon as one rank wants it, else when all do. `lag` steps are
-        kept for those that need them; `slowdown` is what a collective in flight costs compute."""
+        """How a job is fed: `eager` when its first rank wants it, in order of time, else when all
+        do. `lag` steps are kept for those that need them; `slowdown` is what a collective in flight
+        costs compute."""
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
         """The next step: what each operation takes, (widest, ranks), and each instance's scale."""

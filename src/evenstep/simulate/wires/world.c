@@ -93,7 +93,8 @@ typedef struct {
     Stage **stages;        /* distinct ones, in order */
     i32 *repeats, *stage_of;
     i32 stage_count;
-    double launch, steady;
+    double launch, steady, weight; /* weight: of its messages, in shares of a link */
+    int lasting; /* its messages take their shares for so many ns as they have bytes */
 } Flow;
 
 typedef struct {
@@ -219,7 +220,7 @@ typedef struct {
     i32 *spare, spare_count, point_room, point_dirty_count, point_dirty_room;
     /* work space of the solver */
     i32 *member, *mark, stamp, *seen, *touched, *head, *next, *on, *unfrozen;
-    double *left, *rest, *rate, *level, *top;
+    double *left, *rest, *rate, *level, *top, *weigh, *heavy; /* weigh: of all on a link; heavy: not frozen */
     i32 *own, *stop, *level_heap;
     /* and of recurrences */
     double *here, *there, *sum;
@@ -300,6 +301,7 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->touched = some(links, sizeof(i32)), w->head = some(links, sizeof(i32));
     w->on = some(links, sizeof(i32)), w->unfrozen = some(links, sizeof(i32));
     w->left = some(links, sizeof(double)), w->rest = some(links, sizeof(double));
+    w->weigh = some(links, sizeof(double)), w->heavy = some(links, sizeof(double));
     w->level = some(links, sizeof(double)), w->top = some(links, sizeof(double));
     w->level_heap = some(links, sizeof(i32));
     return w;
@@ -313,11 +315,13 @@ static i32 delay_number(World *w, double latency) {
 }
 
 i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i32 *group,
-               i64 closed, i64 joined, i64 spared, double launch, double steady) {
+               i64 closed, i64 joined, i64 spared, double launch, double steady, double weight,
+               i64 lasting) {
     Flow *f = some(1, sizeof(Flow));
     f->participants = (i32)participants, f->groups = (i32)groups;
     f->closed = (int)closed, f->joined = (int)joined, f->spliced = -1;
     f->spared = (i32)spared, f->launch = launch, f->steady = steady;
+    f->weight = weight, f->lasting = (int)lasting;
     f->rank = copied(rank, participants, sizeof(i32));
     f->group = copied(group, w->ranks, sizeof(i32));
     f->of_rank = some(w->ranks + 1, sizeof(i32));
@@ -594,6 +598,8 @@ static void level_down(World *w, i32 *heap, i32 count, i32 place) {
     heap[place] = item;
 }
 
+static double weight_of(const Active *x) { return x->of->flow->weight; }
+
 /* The links of the members from `from` on, what the others leave of them, and who is on each. */
 static i32 gather(World *w, i32 from, i32 count, i32 touched) {
     for (i32 i = from; i < count; i++) {
@@ -604,21 +610,22 @@ static i32 gather(World *w, i32 from, i32 count, i32 touched) {
             if (w->mark[l] != w->stamp) {
                 w->mark[l] = w->stamp, w->touched[touched++] = l;
                 w->left[l] = available(w, l) - w->link[l].load;
-                w->on[l] = 0, w->head[l] = -1;
+                w->on[l] = 0, w->weigh[l] = 0, w->head[l] = -1;
             }
-            w->left[l] += x->rate, w->on[l]++;
+            w->left[l] += x->rate, w->on[l]++, w->weigh[l] += weight_of(x);
             w->next[cell] = w->head[l], w->head[l] = cell;
         }
     }
     return touched;
 }
 
-static void freeze(World *w, i32 i, double level, i32 stop) {
+static void freeze(World *w, i32 i, double rate, i32 stop) {
     const Active *x = &w->active[w->member[i]];
-    w->rate[i] = level, w->stop[i] = stop;
+    double weight = weight_of(x), level = rate / weight;
+    w->rate[i] = rate, w->stop[i] = stop;
     for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
         i32 l = x->stage->link[h];
-        w->rest[l] -= level, w->unfrozen[l]--;
+        w->rest[l] -= rate, w->unfrozen[l]--, w->heavy[l] -= weight;
         if (level > w->top[l]) w->top[l] = level;
     }
 }
@@ -640,9 +647,9 @@ static void fill(World *w, i32 count, i32 touched) {
     i32 *heap = w->level_heap, shared = 0;
     for (i32 t = 0; t < touched; t++) {
         i32 l = w->touched[t];
-        w->rest[l] = w->left[l], w->unfrozen[l] = w->on[l], w->top[l] = 0;
+        w->rest[l] = w->left[l], w->unfrozen[l] = w->on[l], w->heavy[l] = w->weigh[l], w->top[l] = 0;
         if (w->on[l] == 1) continue;
-        w->level[l] = larger(w->rest[l], 0) / w->unfrozen[l];
+        w->level[l] = larger(w->rest[l], 0) / w->heavy[l];
         heap[shared++] = l;
     }
     for (i32 i = 0; i < count; i++) w->rate[i] = -1, w->own[i] = narrowest(w, i);
@@ -654,7 +661,7 @@ static void fill(World *w, i32 count, i32 touched) {
             if (shared) level_down(w, heap, shared, 0);
             continue;
         }
-        double level = larger(w->rest[l], 0) / w->unfrozen[l];
+        double level = larger(w->rest[l], 0) / w->heavy[l];
         if (level > w->level[l]) { /* what was frozen since has left more to each */
             w->level[l] = level;
             level_down(w, heap, shared, 0);
@@ -663,12 +670,14 @@ static void fill(World *w, i32 count, i32 touched) {
         int stopped = 0; /* before, by a link of their own */
         for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
             i32 i = cell / w->hops, own = w->own[i];
-            if (w->rate[i] >= 0 || own < 0 || w->left[own] >= level) continue;
+            if (w->rate[i] >= 0 || own < 0) continue;
+            if (w->left[own] >= level * weight_of(&w->active[w->member[i]])) continue;
             freeze(w, i, larger(w->left[own], 0), own);
             stopped = 1;
         }
         for (i32 cell = w->head[l]; cell >= 0 && !stopped; cell = w->next[cell])
-            if (w->rate[cell / w->hops] < 0) freeze(w, cell / w->hops, level, l);
+            if (w->rate[cell / w->hops] < 0)
+                freeze(w, cell / w->hops, level * weight_of(&w->active[w->member[cell / w->hops]]), l);
     }
     for (i32 i = 0; i < count; i++)
         if (w->rate[i] < 0) freeze(w, i, larger(w->left[w->own[i]], 0), w->own[i]);
@@ -684,8 +693,9 @@ static i32 widen(World *w, i32 touched, i32 count) {
         i32 stopped = link->stopped;
         for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
             i32 i = cell / w->hops;
-            if (w->stop[i] == l) level = w->rate[i];
-            stopped -= w->active[w->member[i]].bottleneck == l;
+            const Active *x = &w->active[w->member[i]];
+            if (w->stop[i] == l) level = w->rate[i] / weight_of(x);
+            stopped -= x->bottleneck == l;
         }
         if (level < 0 && !stopped) continue;
         double whole = available(w, l);
@@ -694,8 +704,9 @@ static i32 widen(World *w, i32 touched, i32 count) {
             i32 a = link->active[k];
             const Active *x = &w->active[a];
             if (w->seen[a] == w->stamp || x->of->flow->steady > 0) continue;
-            if (level >= 0 && x->rate > level * (1 + EQUAL)) include(w, &count, a);
-            else if (x->bottleneck == l && (!full || w->top[l] > x->rate * (1 + EQUAL)))
+            double own = x->rate / weight_of(x);
+            if (level >= 0 && own > level * (1 + EQUAL)) include(w, &count, a);
+            else if (x->bottleneck == l && (!full || w->top[l] > own * (1 + EQUAL)))
                 include(w, &count, a);
         }
     }
@@ -704,9 +715,10 @@ static i32 widen(World *w, i32 touched, i32 count) {
 
 static void set_rate(World *w, i32 a, double rate) {
     Active *x = &w->active[a];
-    x->left -= x->rate * (w->now - x->since);
+    int lasting = x->of->flow->lasting;
+    x->left -= (lasting ? 1 : x->rate) * (w->now - x->since);
     x->since = w->now, x->rate = rate;
-    x->finish = w->now + larger(x->left, 0) / rate;
+    x->finish = w->now + larger(x->left, 0) / (lasting ? 1 : rate);
     if (x->place < 0) {
         w->heap[w->heap_count] = a, x->place = w->heap_count++;
         heap_up(w, x->place);
@@ -800,6 +812,11 @@ static void make_room(World *w) {
 
 static void point_dirty(World *w, Point *p);
 
+/* Whether goodput is lost to it: not to what takes its share of a link whatever others do. */
+static int is_counted(const World *w, const Active *x) {
+    return w->present && !x->of->flow->lasting;
+}
+
 static void join(World *w, i32 a, int job) {
     Active *x = &w->active[a];
     Stage *s = x->stage;
@@ -815,7 +832,7 @@ static void join(World *w, i32 a, int job) {
             if (w->active[link->active[i]].pair) point_dirty(w, w->active[link->active[i]].pair);
         w->slot[(i64)a * w->hops + (h - s->route[x->message])] = link->count;
         link->active[link->count++] = a;
-        if (w->present && w->present[(i64)l * w->jobs + job]++ == 0) soil(w, l, 1);
+        if (is_counted(w, x) && w->present[(i64)l * w->jobs + job]++ == 0) soil(w, l, 1);
         if (steady > 0) link->steady += steady, soil(w, l, 1);
     }
 }
@@ -846,7 +863,7 @@ static void part(World *w, i32 a, int job) {
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
         if (!link->count) link->load = link->stopped = 0;
         else if (link->stopped) soil(w, l, 0);
-        if (w->present && --w->present[(i64)l * w->jobs + job] == 0) soil(w, l, 1);
+        if (is_counted(w, x) && --w->present[(i64)l * w->jobs + job] == 0) soil(w, l, 1);
     }
 }
 
@@ -1077,6 +1094,7 @@ static int is_spliced(World *w, Flow *f) {
     if (f->spliced >= 0) return f->spliced;
     f->spliced = 0;
     if (f->closed || f->joined || f->steady > 0 || w->present || f->stage_count != 1) return 0;
+    if (f->weight != 1 || f->lasting) return 0;
     Stage *s = f->stages[0];
     if (!s->ring || f->rounds < s->ring - 1 || 4 * s->points > s->count) return 0;
     for (i32 g = 0; g < f->groups; g++)
@@ -1280,7 +1298,7 @@ static i32 company(const World *w, const Point *p) {
     }
     if (found < 0) return -1;
     const Active *x = &w->active[found];
-    if (x->pair && x->pair != p) return -2;
+    if ((x->pair && x->pair != p) || weight_of(x) != 1 || x->of->flow->lasting) return -2;
     for (i64 k = x->stage->route[x->message]; k < x->stage->route[x->message + 1]; k++) {
         const Link *link = &w->link[x->stage->link[k]];
         if (link->steady > 0 || link->count > 1) return -2;
@@ -2129,13 +2147,16 @@ i64 world_run(World *w, i64 most) {
             if (w->fresh_count || w->dirty_count || w->point_dirty_count) share(w);
         } while (w->queue_count);
         double next = upcoming(w);
-        double limit = next + SAME_NS + SAME_SHARE * w->now;
+        i32 first = -1; /* of those that are eager: who asked first */
+        double soonest = next + SAME_NS + SAME_SHARE * w->now;
         for (i32 j = 0; j < w->jobs; j++) {
             Job *job = &w->job[j];
-            if (!job->final && job->hungry
-                && (job->hungry == job->ranks || (job->eager && job->soonest <= limit)))
-                return j;
+            if (job->final || !job->hungry) continue;
+            if (!job->eager && job->hungry == job->ranks) return j;
+            if (job->eager && job->soonest <= soonest && (first < 0 || job->soonest < soonest))
+                first = j, soonest = job->soonest;
         }
+        if (first >= 0) return first;
         if (next == INFINITY || all_over(w)) return STUCK;
         if (w->messages >= last) return PAUSED;
         pass(w, next);
@@ -2212,7 +2233,7 @@ void world_free(World *w) {
     void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
         w->until, w->met, w->ready, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
         w->heap, w->timed, w->due, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
-        w->head, w->next, w->on, w->unfrozen, w->left, w->rest, w->rate, w->own, w->level, w->top, w->stop, w->level_heap,
+        w->head, w->next, w->on, w->unfrozen, w->left, w->rest, w->weigh, w->heavy, w->rate, w->own, w->level, w->top, w->stop, w->level_heap,
         w->here, w->there, w->sum, w->deque, w->points, w->point_dirty, w->spare, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     free(w);

@@ -48,7 +48,7 @@ class CompiledWorld:
         self._links = len(capacity)
         self._widest: list[list[int]] = [[] for _ in ranks]
         self._of_job = ranks
-        self._plans: list[StepPlan] = []
+        self._widths: list[int] = []  # of each graph's widest role
         self._world = ctypes.c_void_p(
             library.world_new(
                 len(capacity), _doubles(capacity), goodput, len(ranks),
@@ -67,7 +67,7 @@ class CompiledWorld:
             self._c.world_flow(
                 self._world, len(carriage.rank), _ints(carriage.rank), groups,
                 _ints(carriage.group), carriage.closed, carriage.joined, carriage.spared,
-                carriage.launch_ns, carriage.steady,
+                carriage.launch_ns, carriage.steady, carriage.weight, carriage.lasting,
             )
         )  # fmt: skip
         for stage in carriage.stages:
@@ -87,7 +87,7 @@ class CompiledWorld:
     def graph(self, plan: StepPlan) -> int:
         """Make a step known."""
         columns = (plan.start, plan.kind, plan.stream, plan.instance, plan.soft, plan.need_start)
-        self._plans.append(plan)
+        self._widths.append(int(np.diff(plan.start).max(initial=0)))
         return int(
             self._c.world_graph(
                 self._world, len(plan.role), _ints(plan.role), len(plan.start) - 1,
@@ -104,10 +104,10 @@ class CompiledWorld:
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
         """The next step."""
-        widest = int(np.diff(self._plans[graph].start).max(initial=0))
-        assert value.shape == (widest, self._of_job[job])
-        self._widest[job].append(widest)
-        self._c.world_feed(self._world, job, graph, _doubles(value), _doubles(scale))
+        assert value.shape == (self._widths[graph], self._of_job[job])
+        self._widest[job].append(self._widths[graph])
+        value, scale = np.ascontiguousarray(value, float), np.ascontiguousarray(scale, float)
+        self._c.world_feed(self._world, job, graph, value.ctypes.data, scale.ctypes.data)
 
     def final(self, job: int) -> None:
         """There are no more steps."""
@@ -121,9 +121,9 @@ class CompiledWorld:
         """The oldest step, once it is over."""
         if not self._c.world_is_over(self._world, job):
             return None
-        shape = (self._widest[job].pop(0), self._of_job[job])
-        enter, end = np.empty(shape), np.empty(shape)
-        self._c.world_take(self._world, job, _pointer(enter), _pointer(end))
+        enter, end = times = np.empty((2, self._widest[job].pop(0), self._of_job[job]))
+        first = times.ctypes.data
+        self._c.world_take(self._world, job, first, first + enter.nbytes)
         return enter, end
 
     @property
@@ -153,7 +153,11 @@ def _library() -> ctypes.CDLL | None:
     whole, real, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     for name, result, arguments in (
         ("new", pointer, (whole, pointer, real, whole, pointer, whole, whole)),
-        ("flow", whole, (pointer, whole, pointer, whole, pointer, *(whole,) * 3, real, real)),
+        (
+            "flow",
+            whole,
+            (pointer, whole, pointer, whole, pointer, *(whole,) * 3, *(real,) * 3, whole),
+        ),
         ("stage", None, (pointer, whole, whole, *(pointer,) * 8, whole, whole, whole)),
         ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
         ("job", None, (pointer, whole, whole, whole, real, pointer)),

@@ -89,6 +89,11 @@ class _Flight:
     left: float
     rate: float = 0.0
 
+    @property
+    def pace(self) -> float:
+        """What is taken off `left` in a ns."""
+        return 1.0 if self.of.flow.lasting else self.rate
+
 
 class PythonWorld:
     """`World` in Python."""
@@ -190,19 +195,26 @@ class PythonWorld:
             self._flow_on()
             self._share()
             soonest = self._upcoming()
-            limit = soonest + self._same
-            for number, job in enumerate(self._jobs):
-                if job.final or not job.hungry:
-                    continue
-                if len(job.hungry) == job.ranks or (
-                    job.eager and min(job.hungry.values()) <= limit
-                ):
-                    return number
+            if (wants := self._wants(soonest + self._same)) is not None:
+                return wants
             if math.isinf(soonest) or self._all_over():
                 return STUCK
             if self._sent >= last:
                 return PAUSED
             self._pass(soonest)
+
+    def _wants(self, limit: float) -> int | None:
+        """The job whose next step is needed by then; of those that are eager, who asked first."""
+        asked = []
+        for number, job in enumerate(self._jobs):
+            if job.final or not job.hungry:
+                continue
+            if not job.eager and len(job.hungry) == job.ranks:
+                return number
+            since = min(job.hungry.values())
+            if job.eager and since <= limit:
+                asked.append((since, number))
+        return min(asked)[1] if asked else None
 
     @property
     def _same(self) -> float:
@@ -213,15 +225,15 @@ class PythonWorld:
         return self._jobs[0].final and not any(step is not None and step.open for step in left)
 
     def _upcoming(self) -> float:
-        ends = [self._now + one.left / one.rate for one in self._flying]
+        ends = [self._now + one.left / one.pace for one in self._flying]
         timed = self._timed[0][0] if self._timed else math.inf
         return float(min([timed, *ends]))
 
     def _pass(self, now: float) -> None:
         ahead, self._now = max(now - self._now, 0.0), max(now, self._now)
         for one in self._flying:
-            one.left -= one.rate * ahead
-        over = [one for one in self._flying if one.left <= one.rate * self._same]
+            one.left -= one.pace * ahead
+        over = [one for one in self._flying if one.left <= one.pace * self._same]
         for one in over:
             self._flying.remove(one)
             self._changed = True
@@ -250,15 +262,15 @@ class PythonWorld:
         left, steady = self._available()
         rising = [one for one in self._flying if not one.of.flow.steady]
         while rising:
-            users = np.bincount(
-                np.concatenate([one.links for one in rising]), minlength=len(left)
-            )  # fmt: skip
+            users = np.zeros(len(left))
+            for one in rising:
+                np.add.at(users, one.links, one.of.flow.weight)
             level = np.divide(left, users, out=np.full(len(left), np.inf), where=users > 0)
             lowest = max(float(level.min()), 0.0)
             full = level <= lowest * (1 + 1e-12)
             for one in [one for one in rising if full[one.links].any()]:
-                one.rate = lowest
-                left[one.links] -= lowest
+                one.rate = lowest * one.of.flow.weight
+                left[one.links] -= one.rate
                 rising.remove(one)
         carried = steady
         for one in self._flying:
@@ -272,7 +284,7 @@ class PythonWorld:
         if self._goodput < 1:
             present = np.zeros((len(self._jobs), len(capacity)), bool)
             for one in self._flying:
-                present[one.of.job, one.links] = True
+                present[one.of.job, one.links] |= not one.of.flow.lasting
             capacity *= self._goodput ** np.maximum(present.sum(axis=0) - 1, 0)
         for one in self._flying:
             if one.of.flow.steady:
