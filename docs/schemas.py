@@ -19,7 +19,7 @@ from evenstep.doctor.examination import Examination
 from evenstep.documents import schema_of
 from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
-from evenstep.reproduce.published.estimate import ErrorEstimate
+from evenstep.reproduce.published.table import ErrorEstimate
 from evenstep.scenario.fields import FieldsDocument
 from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
 from evenstep.watch.alerts import Alert

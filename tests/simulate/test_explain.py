@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, UsageError
 from evenstep.explain import measures, text
-from evenstep.explain.topics import BY_NAME, TOPICS
+from evenstep.explain.shown import BY_NAME, TOPICS
 
 
 def ask(topic, **given):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.simulate.job.account import StepSums
+from evenstep.simulate.job.engine import StepSums
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 

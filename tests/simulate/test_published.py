@@ -1,10 +1,9 @@
 import pytest
 
-from evenstep.explain.topics import BY_NAME
+from evenstep.explain.shown import BY_NAME
 from evenstep.reproduce.published import collectives, training, uptime
-from evenstep.reproduce.published.estimate import estimate
 from evenstep.reproduce.published.rows import PublishedRow
-from evenstep.reproduce.published.table import systems
+from evenstep.reproduce.published.table import estimate, systems
 from evenstep.reproduce.systems import CLAIMS
 from evenstep.scenario import scenario
 from evenstep.simulate.formulas.goodput import OperatingConditions

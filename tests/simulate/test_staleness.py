@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.job.staleness import Updates, convergence, summed_up
+from evenstep.simulate.job.strategies import Updates, convergence, summed_up
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import scenario
 

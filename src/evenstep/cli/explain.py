@@ -12,8 +12,8 @@ from evenstep.cli.arguments import Parser, add_json
 from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 from evenstep.explain import shown, text
+from evenstep.explain.shown import BY_NAME, TOPICS
 from evenstep.explain.topic import Topic
-from evenstep.explain.topics import BY_NAME, TOPICS
 from evenstep.reproduce.systems import CLAIMS, Claim
 
 if TYPE_CHECKING:

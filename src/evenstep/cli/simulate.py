@@ -77,7 +77,7 @@ def _main(args: argparse.Namespace) -> int:
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
     from evenstep.report.terminal.scaling import off_by, render
-    from evenstep.reproduce.published.estimate import estimate
+    from evenstep.reproduce.published.table import estimate
 
     error = estimate(asked)
     document = result.to_json() | {"error_estimate": error and asdict(error)}

@@ -1,4 +1,4 @@
-"""Answers as plain data for JSON: what was asked, the numbers, the formulas behind them."""
+"""Every topic by name, and its answers as plain data: what was asked, the numbers, the formulas."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from evenstep.explain import communication, efficiency, operation, waiting
 from evenstep.explain.topic import Answer, Topic
-from evenstep.explain.topics import BY_NAME
+
+TOPICS: tuple[Topic, ...] = (
+    communication.ALLREDUCE,
+    communication.BUSBW,
+    communication.COMPRESSION,
+    communication.RANK_ORDER,
+    efficiency.EFFICIENCY,
+    efficiency.OVERLAP,
+    waiting.SLOWEST,
+    waiting.BACKUP,
+    waiting.LOCAL_SGD,
+    waiting.STALENESS,
+    waiting.CONTENTION,
+    operation.CHECKPOINT,
+    operation.FAILURES,
+    operation.GOODPUT,
+    operation.ENERGY,
+)
+BY_NAME = {topic.name: topic for topic in TOPICS}
+
+# -- topics ----------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     from evenstep.reproduce.published.rows import System

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.simulate.wires.carriage import one_by_one
 from evenstep.simulate.wires.told import (
     COLLECTIVE,
     COMPUTE,
     Carriage,
     MessageVolley,
     World,
-    one_by_one,
 )
 from evenstep.simulate.wires.world import make_world
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
 from evenstep import values
 from evenstep.errors import ConfigError
-from evenstep.scenario import spelling
 from evenstep.trace.spool.files import parse_toml
 from evenstep.values import ValueKind, refused, setting
 
@@ -95,7 +95,7 @@ def read(
     known, whole = _kinds(settings), whole or settings
     for name in data:
         if name not in known:
-            raise ConfigError(spelling.unknown(f"{where}{name}", name, known, _places(whole)))
+            raise ConfigError(unknown(f"{where}{name}", name, known, _places(whole)))
     return settings(
         **{
             name: _value(known[name], value, f"{where}{name}", whole)
@@ -228,3 +228,36 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     return json.dumps(value)
+
+
+# -- names that do not exist -----------------------------------------------------------------------
+
+
+def unknown(
+    place: str,
+    name: str,
+    known: Iterable[str],
+    elsewhere: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """There is no such thing, and the nearest one that there is; `elsewhere`: names of all tables,
+    with where they stand."""
+    here, there = _nearest(name, known, 0.6), _nearest(name, elsewhere or {}, 0.8)
+    if there.likeness > here.likeness and elsewhere:
+        places = sorted(elsewhere[there.name], key=lambda place: place.count(".0."))
+        hint = "did you mean " + " or ".join(map(repr, places[:3])) + "?"
+    elif here.name:
+        hint = f"did you mean {here.name!r}?"
+    else:
+        hint = "there are " + ", ".join(known)
+    return f"there is no {place}; {hint}"
+
+
+class _Near(NamedTuple):
+    name: str
+    likeness: float
+
+
+def _nearest(name: str, known: Iterable[str], least: float) -> _Near:
+    """The name most like another; none where all are less like it than `least`."""
+    near = get_close_matches(name, known, n=1, cutoff=least)
+    return _Near(near[0], SequenceMatcher(None, near[0], name).ratio()) if near else _Near("", 0.0)

@@ -14,10 +14,9 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job import outlook
-from evenstep.simulate.job.account import StepSums
-from evenstep.simulate.job.fabric_map import FabricMap, fabric_map
-from evenstep.simulate.job.link_loads import LinkLoads
-from evenstep.simulate.job.staleness import StalenessDistribution, convergence
+from evenstep.simulate.job.engine import StepSums
+from evenstep.simulate.job.fabric_map import FabricMap, LinkLoads, fabric_map
+from evenstep.simulate.job.strategies import StalenessDistribution, convergence
 from evenstep.simulate.wires.carriage import alone_ns
 
 Array = npt.NDArray[Any]

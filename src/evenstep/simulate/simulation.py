@@ -17,11 +17,10 @@ from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import Weather
 from evenstep.simulate.fabric.placement import Placement, place
 from evenstep.simulate.job import program, strategies
-from evenstep.simulate.job.account import StepSums
 from evenstep.simulate.job.archive import Cast, FolderArchive, MemoryArchive
-from evenstep.simulate.job.engine import Done, JobEngine, carried, shares
+from evenstep.simulate.job.engine import Done, JobEngine, StepSums, carried, shares
+from evenstep.simulate.job.fabric_map import link_loads
 from evenstep.simulate.job.graph import AVERAGING, JobGraph
-from evenstep.simulate.job.link_loads import link_loads
 from evenstep.simulate.job.neighbours import Other, others, within_reach
 from evenstep.simulate.job.recording import Extra, Keeper, SimulatedRecorder
 from evenstep.simulate.job.rows import Scribe, pauses

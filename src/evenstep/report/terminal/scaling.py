@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evenstep.report.terminal.style import DIGITS, precise, table
-from evenstep.reproduce.published.estimate import ErrorEstimate
+from evenstep.reproduce.published.table import ErrorEstimate
 from evenstep.simulate.result import Result
 from evenstep.words import is_known, number, percent, size
 

@@ -1,9 +1,20 @@
-"""Every published system, in the order in which they are shown."""
+"""Every published system, and how far a simulation may be off by those like the one asked for.
+
+Of steps, the rows of `explain published` that nothing was fitted to, each of a system calibrated on
+its other rows: iteration times, MFU, efficiencies and gains of overlap. Their presets, simulated,
+give the same errors, as a test says. Of all-reduces, measured rows, simulated on presets of the
+machines, with nothing calibrated.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
 from evenstep.reproduce.published import collectives, training, uptime
-from evenstep.reproduce.published.rows import System
+from evenstep.reproduce.published.rows import PublishedRow, System
+from evenstep.scenario.scenario import Scenario
 
 
 def systems() -> list[System]:
@@ -16,3 +27,56 @@ def systems() -> list[System]:
         uptime.llama3(),
         uptime.rsc(),
     ]
+
+
+# -- how far off -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorEstimate:
+    """Absolute relative errors of predicted rows of one kind of work, as shares."""
+
+    kind: str  # as `work.kind`
+    rows: int
+    median: float
+    worst: float
+    calibrated: bool  # whether other rows of the same systems were fitted
+
+
+def estimate(scenario: Scenario) -> ErrorEstimate | None:
+    """Of a scenario's predictions; None where no measured system is like it."""
+    work = scenario.work
+    if scenario.strategy.kind != "synchronous" or scenario.noise or scenario.neighbours:
+        return None
+    if work.kind == "collective":
+        if not _measured(scenario):
+            return None
+        systems = [collectives.one_node()]
+        if scenario.ranks > scenario.cluster.gpus_per_node:
+            systems = [collectives.several_nodes(), collectives.p5()]
+        return _estimate(work.kind, [row for one in systems for row in one.rows], False)
+    plain = work.schedule == "1f1b" and work.expert_parallel == work.context_parallel == 1
+    accumulates = work.kind == "ddp" and work.micro_batches > 1
+    rows = [row for system in training.systems() if system.kind == work.kind
+            for row in system.predicted]  # fmt: skip
+    return _estimate(work.kind, rows, True) if rows and plain and not accumulates else None
+
+
+def _measured(scenario: Scenario) -> bool:
+    """Whether an all-reduce is within the sizes and machines that were measured."""
+    sizes = [*collectives.NVLS_US, *(pair.size_bytes for pair in collectives.SEVERAL)]
+    return (
+        scenario.work.operation == "all_reduce"
+        and scenario.collectives.algorithm == "nccl"
+        and min(sizes) <= scenario.work.gradient_bytes <= max(sizes)
+        and scenario.cluster.gpus_per_node in (4, 8)
+        and scenario.ranks >= 8
+    )
+
+
+def _estimate(kind: str, rows: Sequence[PublishedRow], calibrated: bool) -> ErrorEstimate:
+    errors = [abs(row.error) for row in rows]
+    return ErrorEstimate(
+        kind=kind, rows=len(errors), median=median(errors), worst=max(errors),
+        calibrated=calibrated,
+    )  # fmt: skip

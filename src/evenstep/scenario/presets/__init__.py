@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from evenstep.errors import ConfigError
-from evenstep.scenario import spelling
+from evenstep.scenario import schema
 from evenstep.trace.spool.files import parse_toml
 from evenstep.values import refused
 
@@ -49,7 +49,7 @@ def summaries() -> dict[str, str]:
 def text(name: str) -> str:
     """A preset as it stands in its file. Raises `ConfigError` for one that does not exist."""
     if name not in names():
-        raise ConfigError(spelling.unknown(f"preset {name!r}", name, names()))
+        raise ConfigError(schema.unknown(f"preset {name!r}", name, names()))
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 

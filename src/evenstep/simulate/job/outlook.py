@@ -16,8 +16,8 @@ from evenstep.simulate.formulas.reliability import (
     failures_per_day,
     interval_ns,
 )
-from evenstep.simulate.job.account import StepSums
 from evenstep.simulate.job.energy import Bill, PowerDraw, StateTimes, bill
+from evenstep.simulate.job.engine import StepSums
 
 NODE = "node"
 MOST_NS = 36_500.0 * DAY_NS  # a hundred years: what never fails, in numbers

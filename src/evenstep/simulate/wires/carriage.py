@@ -21,7 +21,7 @@ from evenstep.simulate.wires.told import (
     STUCK,
     Carriage,
     MessageVolley,
-    one_by_one,
+    StepPlan,
 )
 from evenstep.simulate.wires.world import make_world
 
@@ -173,3 +173,16 @@ def _by_itself(flow: Flow) -> float:
     found = world.take(0)
     assert found is not None
     return float(found[1].max())
+
+
+def one_by_one(ranks: int, kinds: Sequence[int], flows: Sequence[int]) -> StepPlan:
+    """A step in which all ranks do the same, one after the other; a flow for each collective."""
+    kind, nothing = np.array(kinds), np.zeros(0, np.int64)
+    count = len(kind)
+    instance = np.full(count, -1)
+    instance[kind == COLLECTIVE] = np.arange(len(flows))
+    return StepPlan(
+        role=np.zeros(ranks, np.int64), start=np.array([0, count]), kind=kind,
+        stream=np.zeros(count, np.int64), instance=instance, soft=np.full(count, -1),
+        need_start=np.zeros(count + 1, np.int64), need=nothing, back=nothing, flow=np.array(flows),
+    )  # fmt: skip

@@ -5,10 +5,8 @@ Times are ns, rates GB/s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -83,19 +81,6 @@ class StepPlan(NamedTuple):
     need: Array
     back: Array
     flow: Array
-
-
-def one_by_one(ranks: int, kinds: Sequence[int], flows: Sequence[int]) -> StepPlan:
-    """A step in which all ranks do the same, one after the other; a flow for each collective."""
-    kind, nothing = np.array(kinds), np.zeros(0, np.int64)
-    count = len(kind)
-    instance = np.full(count, -1)
-    instance[kind == COLLECTIVE] = np.arange(len(flows))
-    return StepPlan(
-        role=np.zeros(ranks, np.int64), start=np.array([0, count]), kind=kind,
-        stream=np.zeros(count, np.int64), instance=instance, soft=np.full(count, -1),
-        need_start=np.zeros(count + 1, np.int64), need=nothing, back=nothing, flow=np.array(flows),
-    )  # fmt: skip
 
 
 class World(Protocol):
