@@ -120,8 +120,9 @@ def trainer(seen: Seen, steps: int) -> None:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             seen.step(0.0)
 
+    folder = tempfile.TemporaryDirectory(prefix="trainer-")
     arguments = transformers.TrainingArguments(
-        tempfile.mkdtemp(prefix="trainer-"), max_steps=steps, per_device_train_batch_size=ROWS,
+        folder.name, max_steps=steps, per_device_train_batch_size=ROWS,
         use_cpu=True, ddp_backend="gloo", report_to="none", disable_tqdm=True, save_strategy="no",
         logging_steps=max(1, steps // 20), remove_unused_columns=False,
         ddp_find_unused_parameters=False,
@@ -130,6 +131,7 @@ def trainer(seen: Seen, steps: int) -> None:
     made = transformers.Trainer(Model(), arguments, train_dataset=rows, callbacks=[Stamps()])
     made.train()
     seen.losses = [each["loss"] for each in made.state.log_history if "loss" in each]
+    folder.cleanup()
 
 
 def lightning(seen: Seen, steps: int) -> None:

@@ -84,7 +84,11 @@ def test_the_last_to_leave_takes_the_file_away_and_who_had_it_open_makes_another
     other.say(Post(), now)
     one.close()
     assert path.exists()
+    LinkBoard(path).close()  # says nothing
+    assert path.exists()
     other.close()
+    assert not path.exists()
+    LinkBoard(path).close()
     assert not path.exists()
     late.say(Post(step_ns=5), now)
     newest = LinkBoard(path)

@@ -74,9 +74,10 @@ class LinkBoard:
 
     def close(self) -> None:
         """Leave; the slot is empty at once."""
-        if self._slot >= 0 and self._process == os.getpid():
-            _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
-            self._slot = -1
+        if self._process == os.getpid():
+            if self._slot >= 0:
+                _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
+                self._slot = -1
             if self._stands and not self._slots(time.monotonic_ns()):
                 self.path.unlink(missing_ok=True)
         self._words.release()

@@ -20,6 +20,7 @@ from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
 
+ELSEWHERE = (TOKEN, "pace")  # whose trials are their own
 CALM_STEPS = 2  # steady ones in a row after an unsteady one, before anything is acted on
 
 
@@ -82,7 +83,7 @@ class Conductor:
         self._take_turns(TOKEN in names)
         kept = {part.action.name: part for part in self.parts}
         self.parts = [kept.get(name) or self._made(name) for name in wanted]
-        asked = [name for name in names if name in wanted or name == TOKEN]
+        asked = [name for name in names if name in wanted or name in ELSEWHERE]
         self._spool.add_fact("act", {"asked": ",".join(asked) or OFF, "since_step": step})
 
     def _take_turns(self, wanted: bool) -> None:
