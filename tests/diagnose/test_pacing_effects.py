@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.effects import ENDED_EARLY, pacing
+from evenstep.diagnose.measure.effects import ENDED_EARLY, acted, pacing
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import RankInfo, Trace
@@ -81,3 +81,13 @@ def test_paced_and_unpaced_ranks_are_compared(run):
     assert paced["held"] == pytest.approx(18 / 37 * HELD_NS / STEP_NS)
     assert (unpaced["held"], unpaced["step_cv"]) == (0.0, 0.0)
     assert unpaced["step_mean_ns"] == STEP_NS
+
+
+def test_of_each_action_the_trial_that_has_compared_most_is_told(run):
+    words = ((0, "on trial", 3), (1, "pays", 9))
+    for rank, word, pairs in words:
+        told = {"action": "gc", "word": word, "pairs": pairs}
+        run.ranks[rank].facts["actions"] = [told, {"action": "token", "of": "link", "word": word}]
+    gc, token = acted(run)
+    assert (gc["rank"], gc["word"], gc["pairs"]) == (1, "pays", 9)
+    assert (token["rank"], token["of"]) == (0, "link")

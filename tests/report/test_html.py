@@ -14,7 +14,7 @@ from evenstep.diagnose.verdict import verdict
 from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report.page import html
-from evenstep.report.terminal.sentences import pacing
+from evenstep.report.terminal.sentences import acted
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -217,13 +217,22 @@ PACED = {
 }
 
 
-def test_what_pacing_did_is_said_as_on_the_terminal_and_drawn(
+GC = {"action": "gc", "rank": 0, "word": "pays", "acted_steps": 1200, "pairs": 9, "gain": 0.14,
+      "low": 0.02, "high": 0.3, "reason": "the collector pauses 30 % of the time"}  # fmt: skip
+
+
+def test_what_pacing_and_actions_did_is_said_as_on_the_terminal_and_drawn(
     diagnosis: Diagnosis, trace: Trace, steps: Columns
 ) -> None:
-    assert "What pacing did" not in html.render(diagnosis, trace, steps=steps)
-    diagnosis.summary["pacing"] = PACED
+    assert "What acting did" not in html.render(diagnosis, trace, steps=steps)
+    diagnosis.summary |= {"pacing": PACED, "acted": [GC]}
     text = html.render(diagnosis, trace, steps=steps)
-    for sentence in pacing(PACED):
+    said = list(acted(diagnosis.summary))
+    assert said[-1] == (
+        "gc: pays; acted in 1,200 steps; a step is shorter by 14 % (2 to 30 %), by 9 pairs of "
+        "blocks; the collector pauses 30 % of the time"
+    )
+    for sentence in said:
         assert f"<li>{sentence}</li>" in unescape(text)
     assert 'aria-label="Gain with its interval"' in text
 

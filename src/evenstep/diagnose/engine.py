@@ -20,7 +20,7 @@ from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
 from evenstep.diagnose.levels import FEW_STEPS, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, known
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
-from evenstep.diagnose.measure.effects import checkpoints, pacing
+from evenstep.diagnose.measure.effects import acted, checkpoints, pacing
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.measure.restarts import account, entries
@@ -48,7 +48,7 @@ def diagnose(run: Trace | Case) -> Diagnosis:
     numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}
     numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)
-    numbers["pacing"] = pacing(trace)
+    numbers |= {"pacing": pacing(trace), "acted": acted(trace)}
     if trace.operations is not None:
         numbers["stragglers"] = published(slowdowns(job(trace.operations, trace.names)))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))

@@ -63,8 +63,29 @@ class AccountFact(TypedDict, total=False):
     verdict: dict[str, Any]
 
 
+class TriedFact(TypedDict):
+    """An action, and the word of its trial."""
+
+    action: str
+    word: str
+
+
+class ActedFact(TriedFact, total=False):
+    """What one action did, and what its trial found."""
+
+    of: str
+    reason: str
+    note: str
+    acted_steps: int
+    pairs: int
+    gain: float
+    low: float | None
+    high: float | None
+
+
 SHAPES: dict[str, Any] = {
     "absent": dict[str, str],
+    "actions": list[ActedFact],
     "closed": ClosedFact | str,  # a simulation gives its reason alone
     "cost": CostFact,
     "ended": EndedFact,

@@ -165,7 +165,8 @@ class Conductor:
         said = f"{action.name}: {action.note or trial.word}" if part.reason else ""
         if said != part.said:
             part.said = said
-            self._record(f"{said} ({part.reason})", step)
+            if said:
+                self._record(f"{said} ({part.reason})", step)
 
     def _end(self, part: TriedAction, step: int) -> None:
         if part.acting:

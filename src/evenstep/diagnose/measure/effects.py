@@ -138,6 +138,18 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
     }
 
 
+def acted(trace: Trace) -> list[dict[str, Any]]:
+    """What each action did, as the rank tells it whose trial has compared most; its keys are those
+    of the fact, and `rank`."""
+    most: dict[tuple[str, str | None], dict[str, Any]] = {}
+    for rank, info in sorted(trace.ranks.items()):
+        for told in info.facts.get("actions") or []:
+            best = most.setdefault((told["action"], told.get("of")), {"rank": rank, **told})
+            if told.get("pairs", 0) > best.get("pairs", 0):
+                best |= {"rank": rank, **told}
+    return list(most.values())
+
+
 def _beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:
     """Paced and unpaced ranks; None where there is but one kind."""
     unpaced = sorted(set(trace.ranks) - set(paced))

@@ -23,7 +23,7 @@ from evenstep.report.page.cost import best_option, cost
 from evenstep.report.page.scaling import Drawing, scaling
 from evenstep.report.page.sheet import pack
 from evenstep.report.terminal import terminal
-from evenstep.report.terminal.sentences import pacing, stragglers
+from evenstep.report.terminal.sentences import acted, stragglers
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 
@@ -109,7 +109,7 @@ def render(
         answers=answers,
         scaling=drawn,
         stragglers=list(stragglers(diagnosis.summary.get("stragglers") or {})),
-        pacing=list(pacing(diagnosis.summary["pacing"])) if diagnosis.summary.get("pacing") else [],
+        pacing=list(acted(diagnosis.summary)),
         paced=(diagnosis.summary.get("pacing") or {}).get("effect"),
         loads=loads,
         simulated=bool(links),
@@ -177,7 +177,7 @@ def _sections(
         ("places-map", "places", measured),
         ("host-waits-map", "hosts", shown.facts["host_waits"] is not None and link_map is None),
         ("fabric-map", "fabric", bool(loads) or link_map is not None),
-        ("pacing", "pacing", bool(diagnosis.summary.get("pacing"))),
+        ("pacing", "pacing", any(acted(diagnosis.summary))),
         ("scaling", "scaling", drawn is not None),
         ("stragglers", "stragglers", bool(diagnosis.summary.get("stragglers"))),
         ("what-if", "what if", bool(answers)),

@@ -1,4 +1,4 @@
-"""A summary in sentences: how a run moves, what pacing did, what stragglers cost.
+"""A summary in sentences: how a run moves, what pacing and other actions did, what stragglers cost.
 
 Each reads one entry of the summary and says nothing where that has nothing to say.
 """
@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evenstep.words import duration, is_known, number, percent, plural, printable, some_ranks
+from evenstep.words import (
+    duration,
+    interval,
+    is_known,
+    number,
+    percent,
+    plural,
+    printable,
+    some_ranks,
+)
 
 STEADY = 0.95  # share of steps of one regime, from which there is no other worth telling
 WORTH = 0.10  # share of steps or of waiting: less is not worth a line
@@ -205,6 +214,22 @@ def _verdicts(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {some_ranks(ranks)}"
+
+
+def acted(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What pacing did, and every other action: its word, and what its trial has compared."""
+    if found := summary.get("pacing"):
+        yield from pacing(found)
+    for one in summary.get("acted") or ():
+        name = one["action"] + (f", {one['of']}" if one.get("of") else "")
+        words = f"{name}: {one.get('note') or one['word']}"
+        if one.get("acted_steps"):
+            words += f"; acted in {plural(one['acted_steps'], 'step')}"
+        if one.get("pairs"):
+            low, pairs = one.get("low"), plural(one["pairs"], "pair")
+            ends = f" {interval(low, one['high'])}" if is_known(low) else ", no interval yet"
+            words += f"; a step is shorter by {percent(one['gain'])}{ends}, by {pairs} of blocks"
+        yield words + (f"; {one['reason']}" if one.get("reason") else "")
 
 
 # -- a table of all operations ---------------------------------------------------------------------

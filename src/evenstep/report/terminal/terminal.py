@@ -14,7 +14,7 @@ from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.diagnose.verdict import sureness
 from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.report.terminal.scaling import measured_notes, measured_table
-from evenstep.report.terminal.sentences import movement, pacing, stragglers
+from evenstep.report.terminal.sentences import acted, movement, stragglers
 from evenstep.report.terminal.style import Style
 from evenstep.words import (
     SHARES,
@@ -230,7 +230,7 @@ def _told(diagnosis: Diagnosis) -> Iterator[tuple[str, Iterable[str]]]:
     summary = diagnosis.summary
     yield "What stragglers cost", stragglers(summary.get("stragglers") or {})
     yield "How the run moves", movement(summary)
-    yield "What pacing did", pacing(summary["pacing"]) if summary.get("pacing") else ()
+    yield "What acting did", acted(summary)
     yield "What this trace cannot tell", diagnosis.limits
 
 
