@@ -71,8 +71,12 @@ def test_a_call_is_entered_when_compute_has_come_to_it_whatever_its_stream_still
     )  # fmt: skip
     done = completion(kernels, np.array([False, True, True]))
     began = np.array([110_000, 210_000, 310_000])
-    entered = done.entered(np.array([1, 2, 3]), began, np.array([20, 20, 33]))
+    stream, received = np.array([20, 20, 33]), np.zeros(3, bool)
+    entered = done.entered(np.array([1, 2, 3]), began, stream, received)
     assert entered.tolist() == [110_000, 110_000, 310_000]
+    received[2] = True  # compute may not have waited for what went before
+    entered = done.entered(np.array([1, 2, 3]), began, stream, received)
+    assert entered.tolist() == [110_000, 110_000, 110_000]
 
 
 STAGES, MICRO, STAGE_US, SENT_US = 3, 6, 2_000, 50

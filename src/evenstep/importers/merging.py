@@ -83,7 +83,7 @@ def leaf_lengths(start: Array, end: Array) -> Array:
 
 # -- when a device is done -------------------------------------------------------------------------
 
-_STAMP_NS = 1000  # by which stamps of what follows at once may cross
+_STAMP_NS = 2_000  # by which stamps of what follows at once may cross
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -100,16 +100,18 @@ class Completion(NamedTuple):
         before = np.searchsorted(self.launched_ns, times_ns, side="left")
         return np.asarray(np.maximum(times_ns, np.append(_FIRST, self.done_ns)[before]))
 
-    def entered(self, issued_ns: Array, began_ns: Array, stream: Array) -> Array:
+    def entered(self, issued_ns: Array, began_ns: Array, stream: Array, received: Array) -> Array:
         """When the devices had come to calls: all before them done, or they had begun at last.
 
-        What a call's own stream did before says nothing of when compute had come to the call.
+        What a call's own stream did before says nothing of when compute had come to the call. What
+        is received may be asked for, and be there, long before compute comes to it: when it began
+        does not tell whether compute had waited for what was sent.
         """
         before = np.searchsorted(self.launched_ns, issued_ns, side="left")
         behind = np.append(-1, self.stream)[before] == stream
         computed = self._replace(done_ns=self.computed_ns).at(issued_ns)
-        came = np.where(behind, computed, self.at(issued_ns))
-        return np.where(began_ns < came - _STAMP_NS, began_ns, came)
+        came = np.where(behind | received, computed, self.at(issued_ns))
+        return np.where((began_ns < came - _STAMP_NS) & ~received, began_ns, came)
 
 
 def completion(kernels: Columns, moving: Array) -> Completion:
@@ -130,7 +132,7 @@ def _awaited(kernels: Columns, moving: Array) -> Array:
     compute = kernels.select(~moving).sorted_by("launched_ns")
     first = np.minimum.accumulate(compute.start_ns[::-1])[::-1]
     after = np.searchsorted(compute.launched_ns, kernels.launched_ns, side="right")
-    return np.asarray(moving & (kernels.end_ns <= np.append(first, _LAST)[after]))
+    return np.asarray(moving & (kernels.end_ns - _STAMP_NS <= np.append(first, _LAST)[after]))
 
 
 def exposed(kernels: Columns, moving: Array) -> tuple[Array, Array]:

@@ -9,13 +9,15 @@ from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.measure import recurrence
+from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.recurrence import throughout, when
 from evenstep.diagnose.measure.samples import Contention, growth
 from evenstep.diagnose.modes.late import late
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 
 RETRIES = "allocator.retries_count"
 ONE = 1e-9  # of a retry: an interval of samples reaches a little into the next step
@@ -199,40 +201,64 @@ def retrying(case: Case) -> Finding | None:
 
 
 AT_ONCE_NS = 50_000  # after a host has issued it: a device that is idle needs less
-MOSTLY = 0.3  # of the own time of streams ends so: of what hosts are ahead of, hardly any does
-COMPUTING = 0.8  # of that time is taken to be compute: nothing shows it, and the cause says so
+COMPUTING = (
+    0.8  # of the time before is taken to be compute: nothing shows it, and the cause says so
+)
+_STALLS = (int(Phase.INPUT), int(Phase.CHECKPOINT), int(Phase.EVALUATION))
 
 
 def late_issue(case: Case) -> Finding | None:
-    """Devices most of whose time ends with what their hosts have just issued: what a stream enters
-    at once it entered idle, as all before was done. For how long it was idle nothing tells."""
+    """Devices most of which are idle in their own time, as hosts have not issued what comes next.
+
+    Profiles show it: nothing ran, and nothing on record held the host up. Else a stream that enters
+    at once what was issued had done all before, and for how long nothing tells."""
     costs = case.costs
-    told = not entered_on_device(case.trace) and case.trace.elapsed_known
-    if costs is None or not costs.graph.device.any() or not told:
-        return None  # nothing tells when hosts issued it
+    if costs is None or not costs.graph.device.any() or not case.trace.elapsed_known:
+        return None
     graph = costs.graph
-    own, slack = graph.own_ns, graph.rows.slack_ns
-    bound = (slack >= 0) & (slack <= AT_ONCE_NS)
-    count = len(graph.ranks)
-    whole = np.bincount(graph.rows.lane, own, count)
-    idle = np.bincount(graph.rows.lane, own * bound, count) / np.maximum(whole, 1)
-    lanes = idle >= MOSTLY
+    lane, own, slack = graph.rows.lane, graph.own_ns, graph.rows.slack_ns
+    profiled = graph.device & np.isin(graph.ranks, entered_on_device(case.trace))
+    profiled &= case.grid.device_ns.any(axis=0)
+    at_once = (slack >= 0) & (slack <= AT_ONCE_NS) & graph.device[lane]
+    idle_ns = np.where(profiled[lane], _idle_ns(case), own * at_once * (1 - COMPUTING))
+    whole, idle, ended = (
+        np.bincount(lane, each, len(graph.ranks)) for each in (own, idle_ns, own * at_once)
+    )
+    lanes = idle >= NAMED * np.maximum(whole, 1)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
         return None  # one that is late with it is a straggler
-    rows = np.flatnonzero(bound)
-    change = Change.of_work(rows, own[rows] * COMPUTING)
+    seen = profiled.any()
+    part = float(np.median((idle if seen else ended)[lanes] / whole[lanes]))
+    rows = np.flatnonzero(idle_ns > 0)
+    change = Change.of_work(rows, own[rows] - idle_ns[rows])
     share = case.share(case.saved(change))
+    mode = "runtime_jitter.launch"
     return found(
-        "runtime_jitter.launch",
+        mode,
         share,
-        confidence=0.5,
-        numbers={"at_once": AT_ONCE_NS, "idle": float(np.median(idle[lanes]))},
+        confidence=None if seen else 0.5,
+        numbers={
+            "seen": say(f"{mode}.{'idle' if seen else 'issued'}", part=part, at_once=AT_ONCE_NS),
+            "unsure": "" if seen else say(f"{mode}.guess"),
+        },
         where=Where(),
         when=throughout(case.grid.steps),
-        projected=recurrence.constant(share, count),
+        projected=recurrence.constant(share, len(graph.ranks)),
         options={"launches": share},
-        evidence=[
-            Evidence("time_before_late_issue", round(float(idle[lanes].mean()), 4), 0.0, "share")
-        ],
+        evidence=[Evidence("time_before_late_issue", round(part, 4), 0.0, "share")],
         change=lambda base: case.together([base, change]),
     )
+
+
+def _idle_ns(case: Case) -> Array:
+    """Of each row's own time, that in which its device did nothing and no record says why."""
+    records = case.grid.records
+    spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
+    known = [
+        spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0),
+        phases.select(np.isin(phases.op, _STALLS)),
+        records.of_kind(Kind.PAUSE),
+    ]
+    assert case.costs is not None
+    busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
+    return np.asarray(np.maximum(case.costs.graph.own_ns - busy, 0.0))

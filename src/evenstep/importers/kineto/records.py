@@ -27,7 +27,6 @@ _REDUCTIONS = (
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
 )  # fmt: skip
 
-_NEVER = np.iinfo(np.int64).max
 #: Of each rank: its device's stamps are the host's, its calls entered when the device came to them.
 FACTS = {"device_clock": "host", "entered": "device"}
 
@@ -113,10 +112,8 @@ def _entered(calls: Columns, done: Completion) -> Array:
     A receive may begin, and be over, before compute comes to it, and only then waits for it.
     """
     began = calls.device_enter_ns
-    known = began != UNKNOWN_NS
-    ahead = calls.op == int(Op.RECV)
-    entered = done.entered(calls.enter_ns, np.where(ahead, _NEVER, began), calls.stream)
-    return np.where(known, entered, calls.enter_ns)
+    entered = done.entered(calls.enter_ns, began, calls.stream, calls.op == int(Op.RECV))
+    return np.where(began != UNKNOWN_NS, entered, calls.enter_ns)
 
 
 def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
