@@ -51,7 +51,6 @@ NAMES = (
     "pacing_worlds",
     "lab",
     "lab_validation",
-    "lab_tcp",
     "lab_mpi",
     "ray_sweep",
 )

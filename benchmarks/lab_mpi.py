@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.lab_tcp import SCENARIOS, measured, reached, text
+from benchmarks.lab import SCENARIOS, measured, reached, text
 from benchmarks.measure import Row
 from lab import scenario
 from lab.mpi.finding import BLOCKING, findings

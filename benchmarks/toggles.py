@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,9 @@ import numpy as np
 import evenstep
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError, environment, free_port, last_object, place
+from evenstep.agent.actions.board import board_path
 from evenstep.agent.settings import request
+from evenstep.pacing.token import MOST_WAIT
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
 
 COMMAND = "python -m benchmarks toggles"
@@ -32,6 +35,8 @@ RUN_ID = "toggles"
 MODES = ("on", "off", "observe")
 ACTS = ("gc,token,cores,pace,power", "off", "gc,cores", "token", "gc", "pace,token")
 ALONE, TOGETHER, ACTING = "deciding each alone", "deciding together", "all actions"
+KILLED = "a job is killed"
+KILLED_AFTER = 400  # steps of both, and as many of the other since
 _ASKED = re.compile(r"asked to: (\w+)")
 
 
@@ -49,13 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--toggles", type=int, default=1000)
     parser.add_argument("--ranks", type=int, default=4)
-    kinds = (ALONE, TOGETHER, ACTING)
+    kinds = (ALONE, TOGETHER, ACTING, KILLED)
     parser.add_argument("--only", choices=kinds, nargs="+", default=list(kinds))
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A job whose ranks decide alone, one whose ranks pace together, and one of all actions."""
-    return [_row(args, how) for how in args.only]
+    """Jobs whose ranks decide alone, together, with all actions; and one beside a job that dies."""
+    return [_killed(args) if how == KILLED else _row(args, how) for how in args.only]
 
 
 def _row(args: argparse.Namespace, how: str) -> Row:
@@ -75,68 +80,120 @@ def _row(args: argparse.Namespace, how: str) -> Row:
     return Row(what, f"<= {BAR_STEPS} steps", measured, met, COMMAND)
 
 
-def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
-    """Start the ranks, change their pacing again and again, and read what they recorded."""
-    out, counter, stop = folder / "run", folder / "counter", folder / "stop"
-    counter.write_bytes(struct.pack("q", 0))
-    command = [sys.executable, "-m", "benchmarks.jobs.toggled", "--out", str(out)]
-    command += ["--counter", str(counter), "--stop", str(stop), *["--together"] * (how == TOGETHER)]
-    port, outputs = free_port(), [folder / f"rank-{rank}" for rank in range(world)]
-    ranks = []
-    for rank, output in enumerate(outputs):
-        environ = environment(**place(rank, world, port), EVENSTEP_RUN_ID=RUN_ID)
-        with output.open("wb") as file:
-            ranks.append(
-                subprocess.Popen(command, env=environ, stdout=file, stderr=subprocess.STDOUT)
-            )
-    try:
-        try:
-            asked = list(_changes(out, counter, toggles, ranks, how))
-        except JobError as error:
-            said = "; ".join(output.read_text(errors="replace")[-800:] for output in outputs)
-            raise JobError(f"{error}: {said}") from error
-        stop.touch()
-        codes = [rank.wait(PATIENCE_S) for rank in ranks]
-    finally:
-        for rank in ranks:
+class _Job:
+    """Ranks that train until they are told to stop. A context: none is left."""
+
+    def __init__(self, folder: Path, world: int, *, together: bool = False) -> None:
+        self.out, self._stop = folder / "run", folder / "stop"
+        counter = folder / "counter"
+        folder.mkdir(exist_ok=True)
+        counter.write_bytes(struct.pack("q", 0))
+        with counter.open("r+b") as file:
+            self._steps = mmap.mmap(file.fileno(), struct.calcsize("q"))
+        command = [sys.executable, "-m", "benchmarks.jobs.toggled", "--out", str(self.out)]
+        command += ["--counter", str(counter), "--stop", str(self._stop)]
+        port, self.ranks = free_port(), []
+        self._outputs = [folder / f"rank-{rank}" for rank in range(world)]
+        for rank, output in enumerate(self._outputs):
+            environ = environment(**place(rank, world, port), EVENSTEP_RUN_ID=RUN_ID)
+            with output.open("wb") as file:
+                self.ranks.append(
+                    subprocess.Popen(
+                        [*command, *["--together"] * together],
+                        env=environ, stdout=file, stderr=subprocess.STDOUT,
+                    )
+                )  # fmt: skip
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for rank in self.ranks:
             rank.kill()
             rank.wait()
-    ends = [last_object(output.read_text()) for output in outputs]
-    if any(codes) or any(end["failure"] for end in ends):
-        raise JobError(f"ranks ended with {codes}: {ends}")
-    return _read(out, asked, world)._replace(left=any(end["left"] for end in ends))
+
+    @property
+    def steps(self) -> int:
+        """How many have ended."""
+        return int(struct.unpack_from("q", self._steps)[0])
+
+    def until(self, steps: int) -> None:
+        """Wait for so many steps. Raises `JobError` with what the ranks said."""
+        seen, since = -1, time.monotonic()
+        while (now := self.steps) < steps:
+            if now != seen:
+                seen, since = now, time.monotonic()
+            ended = any(rank.poll() is not None for rank in self.ranks)
+            if ended or time.monotonic() - since > (PATIENCE_S if now else STARTING_S):
+                said = [output.read_text(errors="replace")[-800:] for output in self._outputs]
+                how = "a rank has ended" if ended else "the job stands still"
+                raise JobError(f"{how} at step {now}: {'; '.join(said)}")
+            time.sleep(0.001)
+
+    def end(self) -> bool:
+        """Have it stop; whether something of a process was not as before. Raises `JobError`."""
+        self._stop.touch()
+        codes = [rank.wait(PATIENCE_S) for rank in self.ranks]
+        ends = [last_object(output.read_text()) for output in self._outputs]
+        if any(codes) or any(end["failure"] for end in ends):
+            raise JobError(f"ranks ended with {codes}: {ends}")
+        return any(end["left"] for end in ends)
 
 
-def _changes(
-    out: Path, counter: Path, toggles: int, ranks: list[subprocess.Popen[bytes]], how: str
-) -> Iterator[int]:
+def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
+    """Start the ranks, change their pacing again and again, and read what they recorded."""
+    with _Job(folder, world, together=how == TOGETHER) as job:
+        asked = list(_changes(job, toggles, how))
+        left = job.end()
+    return _read(job.out, asked, world)._replace(left=left)
+
+
+def _killed(args: argparse.Namespace) -> Row:
+    """Two jobs hold the token of one link; one is killed. What the other waits then."""
+    boards = {topic: board_path(f"host-{topic}") for topic in ("link", "input", "save")}
+    with tempfile.TemporaryDirectory(prefix="toggles-") as name, ExitStack() as both:
+        one, other = (both.enter_context(_Job(Path(name) / each, args.ranks)) for each in "ab")
+        for job in (one, other):
+            job.until(WARM_UP_STEPS)
+            request.write(job.out, request.SettingsChange(1, None, act="token"), RUN_ID)
+        for job in (one, other):
+            job.until(job.steps + KILLED_AFTER)
+        for rank in one.ranks:
+            rank.kill()
+        at = other.steps
+        other.until(at + KILLED_AFTER)
+        left = other.end() or any(path.exists() for path in boards.values())
+        trace = evenstep.load(other.out)
+    held, steps = trace.of_kind(Kind.PACING), trace.of_kind(Kind.STEP)
+    held = held.select(held.op == int(Actuator.BEFORE_EXCHANGE))
+    bound_ms = MOST_WAIT * float((steps.exit_ns - steps.enter_ns).mean()) / 1e6
+    longest, after = (
+        each.held_ns.max(initial=0) / 1e6 for each in (held, held.select(held.step > at))
+    )
+    measured = (
+        f"{len(held)} waits, the longest {longest:.1f} ms; {after:.1f} ms in the "
+        f"{other.steps - at} steps since the other was killed; "
+        f"{'SOMETHING LEFT' if left else 'nothing left changed'}"
+    )
+    what = f"two jobs of {args.ranks} gloo ranks on one link, one of them killed"
+    return Row(what, f"no wait beyond 1/4 of a step, {bound_ms:.1f} ms", measured,
+               bool(longest <= bound_ms) and not left, COMMAND)  # fmt: skip
+
+
+def _changes(job: _Job, toggles: int, how: str) -> Iterator[int]:
     """Ask for one change after the other; the steps that had ended before each."""
-    with counter.open("r+b") as file:
-        shared = mmap.mmap(file.fileno(), struct.calcsize("q"))
-        due = WARM_UP_STEPS
-        for number in range(1, toggles + 1):
-            _until(shared, due, ranks)
-            if how == ACTING:
-                change = request.SettingsChange(number, None, act=ACTS[number % len(ACTS)])
-            else:
-                change = request.SettingsChange(number, MODES[number % len(MODES)], 0.01, 0.2)
-            before = int(struct.unpack_from("q", shared)[0])
-            request.write(out, change, RUN_ID)
-            yield before
-            due = before + BETWEEN_STEPS + 2
-        _until(shared, due, ranks)
-
-
-def _until(shared: mmap.mmap, steps: int, ranks: list[subprocess.Popen[bytes]]) -> None:
-    seen, since = -1, time.monotonic()
-    while (now := struct.unpack_from("q", shared)[0]) < steps:
-        if now != seen:
-            seen, since = now, time.monotonic()
-        if any(rank.poll() is not None for rank in ranks):
-            raise JobError(f"a rank has ended at step {now}")
-        if time.monotonic() - since > (PATIENCE_S if now else STARTING_S):
-            raise JobError(f"the job stands still at step {now}")
-        time.sleep(0.001)
+    due = WARM_UP_STEPS
+    for number in range(1, toggles + 1):
+        job.until(due)
+        if how == ACTING:
+            change = request.SettingsChange(number, None, act=ACTS[number % len(ACTS)])
+        else:
+            change = request.SettingsChange(number, MODES[number % len(MODES)], 0.01, 0.2)
+        before = job.steps
+        request.write(job.out, change, RUN_ID)
+        yield before
+        due = before + BETWEEN_STEPS + 2
+    job.until(due)
 
 
 def _read(out: Path, asked: list[int], world: int) -> Toggled:

@@ -20,7 +20,7 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 6117,  # the token between hosts and on storage, one store client a node, and
+    "agent": 6118,  # the token between hosts and on storage, one store client a node, and
     # intervals of lateness came
     "attachment": 600, "cli": 5094, "compiled": 400,
     "diagnose": 15795,  # places pooled over all steps, whatever was waited for

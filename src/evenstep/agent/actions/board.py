@@ -78,7 +78,8 @@ class LinkBoard:
             if self._slot >= 0:
                 _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
                 self._slot = -1
-            if self._stands and not self._slots(time.monotonic_ns()):
+            there = filter(None, self._words[_PROCESS::_STRIDE].tolist())
+            if self._stands and not any(os.path.exists(f"/proc/{each}") for each in there):  # noqa: PTH110
                 self.path.unlink(missing_ok=True)
         self._words.release()
         self._map.close()
