@@ -24,12 +24,12 @@ BUDGET = {
     # intervals of lateness came
     "attachment": 600, "cli": 5094, "compiled": 400,
     "diagnose": 15795,  # places pooled over all steps, whatever was waited for
-    "doctor": 2245, "explain": 1400, "export": 1495, "frameworks": 600,
+    "doctor": 2245, "explain": 1357, "export": 1495, "frameworks": 600,
     "hooks": 4750, "host": 1701, "pacing": 1793,
     "probe": 1759,  # keys of its documents are types: 480 lines of schemas come from them
     "report": 3545,
-    "reproduce": 1564,
-    "scenario": 1065, "simulate": 9715,
+    "reproduce": 1511,
+    "scenario": 1061, "simulate": 9605,
     "statistics": 880,  # tails of noise came from diagnose, on SciPy
     "importers": 8482,  # XPlane, OTF2 and TensorBoard's files came in
     "trace": 5467,  # what facts of a spool must look like is checked where they are read

@@ -1,6 +1,7 @@
 import pytest
 
 from evenstep.reproduce import evaluation
+from evenstep.simulate.study import sweep
 
 
 @pytest.fixture(scope="module")
@@ -9,7 +10,7 @@ def table():
         nodes=[8], oversubscription=[1, 4], placements=["packed", "scattered"],
         controllers=["paper"], repeats=2, steps=16,
     )  # fmt: skip
-    return evaluation.table(evaluation.outcome(unit) for unit in units)
+    return evaluation.table(sweep.outcome(unit) for unit in units)
 
 
 def cell(table, **fields):

@@ -233,7 +233,7 @@ def _evaluation(args: argparse.Namespace) -> int:
     )
     rows = []
     with progress.counting() as tell:
-        for row in carried(units, args.workers or usable_cores(), evaluation.outcome):
+        for row in carried(units, args.workers or usable_cores()):
             rows.append(row)
             tell(len(rows), len(units))
     table = evaluation.table(rows)

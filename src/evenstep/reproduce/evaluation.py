@@ -12,9 +12,6 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
-from evenstep.scenario import schema
-from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.simulation import simulate
 from evenstep.simulate.study import sweep
 from evenstep.simulate.study.sweep import Axis, SweepPlan, interval
 
@@ -105,22 +102,6 @@ def _arm(
     return SweepPlan(plan.axes, plan.repeats, units)
 
 
-def outcome(unit: sweep.SweepRun) -> Row | None:
-    """The numbers of one simulation; None where it was interrupted."""
-    result = simulate(schema.read(Scenario, unit.scenario))
-    if result.partial:
-        return None
-    return {
-        "number": unit.number,
-        "repeat": unit.repeat,
-        **dict(unit.varied),
-        "unit": result.unit,
-        "throughput": result.throughput,
-        "efficiency": result.efficiency,
-        "cv": result.step_time.cv,
-    }
-
-
 # -- what came of it -------------------------------------------------------------------------------
 
 Key = tuple[int, float, str]
@@ -146,7 +127,7 @@ def _cell(key: Key, arm: str, runs: dict[int, Row], baseline: dict[int, Row]) ->
         if arm != BASELINE and repeat in baseline
     ]
     gains = [ours["throughput"] / theirs["throughput"] - 1 for ours, theirs in pairs]
-    calmer = [ours["cv"] - theirs["cv"] for ours, theirs in pairs]
+    calmer = [ours["step_cv"] - theirs["step_cv"] for ours, theirs in pairs]
     first = next(iter(runs.values()))
     return {
         "nodes": key[0],
@@ -156,7 +137,7 @@ def _cell(key: Key, arm: str, runs: dict[int, Row], baseline: dict[int, Row]) ->
         "repeats": len(runs),
         "unit": first["unit"],
         "throughput": interval([row["throughput"] for row in runs.values()]),
-        "cv": interval([row["cv"] for row in runs.values()]),
+        "cv": interval([row["step_cv"] for row in runs.values()]),
         "efficiency": interval([row["efficiency"] for row in runs.values()]),
         "gain": interval(gains) if gains else None,
         "cv_change": interval(calmer) if calmer else None,

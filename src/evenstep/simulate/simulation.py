@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import Weather
 from evenstep.simulate.fabric.placement import Placement, place
 from evenstep.simulate.job import program, strategies
-from evenstep.simulate.job.archive import Cast, FolderArchive, MemoryArchive
+from evenstep.simulate.job.archive import Cast, FolderArchive
 from evenstep.simulate.job.engine import Done, JobEngine, StepSums, carried, shares
 from evenstep.simulate.job.fabric_map import link_loads
 from evenstep.simulate.job.graph import AVERAGING, JobGraph
@@ -29,6 +30,7 @@ from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import Used, carriage, closed, most_hops, shared_links
 from evenstep.simulate.wires.told import STUCK
 from evenstep.simulate.wires.world import make_world
+from evenstep.trace.loading import load
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
@@ -92,12 +94,9 @@ def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result
 
 
 def simulate_trace(scenario: Scenario) -> tuple[Result, Trace]:
-    """Run a scenario and keep its trace in memory."""
-    setup = set_up(scenario)
-    archive = MemoryArchive()
-    run = _Run(setup, archive)
-    result = run.result(None)
-    return result, archive.trace(setup.cast, run.extras)
+    """Run a scenario and read its trace."""
+    with TemporaryDirectory() as folder:
+        return simulate_to(Path(folder) / "run", scenario), load(Path(folder) / "run")
 
 
 def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None = None) -> Result:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.hardware import Cluster, Fabric
-from evenstep.simulate.fabric.core import Core, End, LinkBlock, Tier, machines
+from evenstep.simulate.fabric.machines import Core, End, LinkBlock, Tier, machines
 from evenstep.simulate.fabric.meshes import Dragonfly, Torus
 
 Array = npt.NDArray[Any]

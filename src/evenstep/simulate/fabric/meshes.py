@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.scenario.hardware import Cluster, Fabric
-from evenstep.simulate.fabric.core import End, LinkBlock, Tier, machines
+from evenstep.simulate.fabric.machines import End, LinkBlock, Tier, machines
 
 Array = npt.NDArray[Any]
 

@@ -1,4 +1,4 @@
-"""Where the blocks of a recording go: a run folder that every command reads, or a `Trace`."""
+"""Where the blocks of a recording go: a run folder that every command reads."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.recording import START_NS, Block, Extra, extra_records
-from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import format_ranks, group_uid
-from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.trace.reader import RECORD
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.summary import FANOUT, LEVELS, level_slots
-from evenstep.trace.trace import Group, RankInfo, Trace
+from evenstep.trace.trace import Group
 
 Array = npt.NDArray[Any]
 
@@ -110,9 +109,6 @@ class Cast:
 
 def _group(name: str, ranks: tuple[int, ...]) -> Group:
     return Group(group_uid(ranks, name), name, ranks, "simulated")
-
-
-# -- on disk -------------------------------------------------------------------------------------
 
 
 class FolderArchive:
@@ -234,60 +230,3 @@ def _row_of_rank(members: Array, ranks: int) -> Array:
     row = np.zeros(ranks, np.int64)
     row[members.reshape(-1)] = np.repeat(np.arange(len(members)), members.shape[1])
     return row
-
-
-# -- in memory -----------------------------------------------------------------------------------
-
-
-class MemoryArchive:
-    """Keeps all blocks and makes a `Trace` of them."""
-
-    def __init__(self) -> None:
-        self._blocks: list[Block] = []
-
-    def keep(self, block: Block) -> None:
-        """Keep a copy."""
-        self._blocks.append(block._replace(records=block.records.copy()))
-
-    def trace(self, cast: Cast, alone: list[Extra]) -> Trace:
-        """Everything kept, as a live job's trace would be."""
-        ranks = cast.ranks
-        parts = [block.records.reshape(-1, layout.RECORD_WORDS) for block in self._blocks]
-        who = [np.repeat(block.ranks, block.records.shape[1]) for block in self._blocks]
-        written = np.bincount(np.concatenate(who), minlength=ranks)
-        for one, found in extra_records(alone, written).items():
-            parts.append(found.view(np.uint64).reshape(-1, layout.RECORD_WORDS))
-            who.append(np.full(len(found), one))
-        rank = np.concatenate(who).astype(np.int32)
-        order = np.argsort(rank, kind="stable")
-        records = np.concatenate(parts)[order].view(RECORD).reshape(-1)
-        rank = rank[order]
-        summary_rank = np.concatenate([np.repeat(b.ranks, b.steps) for b in self._blocks])
-        summed = np.concatenate([block.summaries.reshape(-1) for block in self._blocks])
-        summed = summed.astype(SUMMARY, copy=False)[np.argsort(summary_rank, kind="stable")]
-        return Trace(
-            run=cast.facts(),
-            world=ranks,
-            attempt=0,
-            ranks={r: RankInfo(r, cast.identity(r), cast.closing(r)) for r in range(ranks)},
-            events=_columns(cast, records, rank),
-            groups=tuple(group for groups in cast.groups() for group in groups),
-            names=("", *cast.names),
-            summaries=summed,
-            summary_rank=np.sort(summary_rank).astype(np.int32),
-        )
-
-
-def _columns(cast: Cast, records: Array, rank: Array) -> Columns:
-    arrays: dict[str, Array] = {"rank": rank}
-    for name, _ in layout.RECORD_FIELDS:
-        arrays[name] = np.ascontiguousarray(records[name])
-    group = np.full(len(rank), -1, np.int32)
-    first = 0
-    for number, (_, members) in enumerate(cast.partitions, 1):
-        mine = arrays["group"] == number
-        group[mine] = first + _row_of_rank(members, cast.ranks)[rank[mine]]
-        first += len(members)
-    arrays["group"] = group
-    arrays["name"] = arrays["name"].astype(np.int32)
-    return Columns(arrays)

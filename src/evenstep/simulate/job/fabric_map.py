@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate.fabric.core import Tier
 from evenstep.simulate.fabric.flows import Flow, FlowRound
+from evenstep.simulate.fabric.machines import Tier
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.neighbours import Other
