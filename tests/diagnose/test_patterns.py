@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, RANGES, pattern_of, when
+from evenstep.diagnose.levels import LISTED
+from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, pattern_of, when
 
 
 def late(steps: int, ranks: int, *cells: tuple[int, int]):
@@ -44,6 +45,6 @@ def test_steps_are_ranges_in_the_runs_own_numbers():
 def test_of_many_ranges_the_longest_are_listed_in_order():
     cells = [(step, 0) for step in range(0, 120, 3)] + [(100, 0), (101, 0)]
     ranges = when(late(130, 4, *cells), np.arange(130)).steps
-    assert len(ranges) == RANGES
+    assert len(ranges) == LISTED
     assert (99, 102) in ranges
     assert ranges == sorted(ranges)

@@ -25,7 +25,7 @@ from evenstep.diagnose.compare.result import (
     changed,
     locality,
 )
-from evenstep.diagnose.levels import FEW_STEPS, NAMED
+from evenstep.diagnose.levels import FEW_STEPS, FEWEST, NAMED
 from evenstep.diagnose.sizes.workload import differences
 from evenstep.statistics.interval import middle
 
@@ -179,9 +179,6 @@ def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]
 # -- in words --------------------------------------------------------------------------------------
 
 
-TAIL_STEPS = 500  # of which five lie above the p99
-
-
 def sentence(
     baseline: Account, other: Account, changes: Sequence[MetricChange], findings: Sequence[Changed]
 ) -> str:
@@ -235,7 +232,7 @@ def limits(baseline: Account, other: Account, unit: str) -> list[str]:
         if run.steps < FEW_STEPS
     ]
     fewest = min(baseline.steps, other.steps)
-    if fewest < TAIL_STEPS:
+    if fewest // 100 < FEWEST:  # above the p99
         found.append(f"the p99 of {fewest} steps rests on {max(fewest // 100, 1)} of them: rough")
     if baseline.world != other.world:
         found.append(

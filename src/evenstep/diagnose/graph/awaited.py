@@ -13,22 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.streams import CROSSING_NS
 from evenstep.diagnose.graph.structure import mixed
-from evenstep.diagnose.levels import MOST
+from evenstep.diagnose.levels import MINOR, MOST, SEVERAL
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 
-FEW = 0.1  # of what was seen may be odd
 TELLING = 0.02  # of the work in a gap: less tells nothing
-EARLY_NS = 20_000  # by which stamps of different devices may cross
 FURTHEST = 4  # entries after which an operation may still be waited for
 SURE = 0.15  # of a misfit: what fits better by less fits alike
 AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
 MOST_SAY = 1 / 3  # of a step's work, that one place counts for in its pace
-FEWEST_PLACES = 3  # equally long ones, or as telling: with less there is no pace
 FEWEST_STEPS = 8  # of a lane's steps tell its pace
 PACE_ROUNDS = 4  # of choosing what fits, and of working out the paces
 MOST_GAPS = 60_000  # that are looked at
@@ -68,7 +66,8 @@ def _usual(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
     reduces = np.isin(operations.op, _REDUCTIONS)
     more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
     waits = _means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
-    waits &= _means(gaps.lasted < gaps.over[0] - EARLY_NS, gaps.kind) <= FEW  # who went on before
+    went_on = gaps.lasted < gaps.over[0] - CROSSING_NS
+    waits &= _means(went_on, gaps.kind) <= MINOR
     share = np.full((len(waits), FURTHEST), np.nan)
     share[waits, 0] = 0.0
     return share
@@ -178,7 +177,7 @@ def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:
         pace = _paces(gaps, share)
         misfit, length = _misfit(gaps, share, pace)
         whole, square = (np.bincount(gaps.cell, length[gaps.kind] ** power) for power in (1, 2))
-        paced = whole * whole >= FEWEST_PLACES * square
+        paced = whole * whole >= SEVERAL * square
         told = paced[gaps.cell] | ~np.isnan(gaps.computed)
         known = _means(told, gaps.kind) > MOST
         floor = np.maximum(TELLING * length, AT_ONCE_NS)
@@ -225,7 +224,7 @@ def _laid_out(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
         work = np.where(unseen & (length > 0), np.minimum(work, length * pace), work)
     for ahead in range(FURTHEST, 0, -1):
         part = share[gaps.kind, ahead - 1]
-        waits = np.isfinite(part) & (gaps.lasted >= gaps.over[ahead - 1] - EARLY_NS)
+        waits = np.isfinite(part) & (gaps.lasted >= gaps.over[ahead - 1] - CROSSING_NS)
         waits &= np.isfinite(gaps.over[ahead - 1])
         row, part = gaps.row[waits], part[waits]
         first = row - ahead

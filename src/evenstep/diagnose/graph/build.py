@@ -25,6 +25,7 @@ from evenstep.diagnose.graph.structure import (
     mixed,
     quantiles,
 )
+from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
@@ -34,8 +35,6 @@ Array = npt.NDArray[Any]
 
 NO_HOST = -1  # of slack: what a host does itself it issues to nobody
 SURE_NS = 200_000  # by which hosts' clocks are one: else each is told by its own devices alone
-SERIAL = 0.9  # of a group's operations end in order: then they queue
-QUIET_MESSAGE = 0.10  # quantile of messages somebody waited for: one nobody did took no longer
 
 
 def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
@@ -191,7 +190,7 @@ def _over(span: LaneExtent, found: Entries, ended: Array) -> tuple[Array, Array]
         return over, follows
     in_order = np.diff(over, prepend=0) >= 0
     queue = operations.queue
-    serial = np.bincount(queue, follows & in_order) >= SERIAL * np.bincount(queue, follows)
+    serial = np.bincount(queue, follows & in_order) >= NEARLY_ALL * np.bincount(queue, follows)
     follows &= serial[queue]
     return _accumulated(over, follows) if (follows & ~in_order).any() else over, follows
 
@@ -246,5 +245,5 @@ def _quiet(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:
     what it is otherwise."""
     count = int(kind.max()) + 1
     there = np.bincount(kind[chosen], minlength=count) > 0
-    quiet = quantiles(took[chosen], kind[chosen], QUIET_MESSAGE, count)
+    quiet = quantiles(took[chosen], kind[chosen], LOW, count)
     return np.asarray(np.where(there[kind], quiet[kind], otherwise))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.awaited import Awaited, awaited
 from evenstep.diagnose.graph.entries import Entries
 from evenstep.diagnose.graph.structure import in_order
+from evenstep.diagnose.levels import MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
@@ -24,8 +25,6 @@ Array = npt.NDArray[Any]
 NONE = -1
 WORKED, ENTRY, CALL, WAIT, STEP_END = range(5)  # `order` of rows at one time
 NEVER = -(2**40)
-MOST = 0.5  # of the waits in a place that were blocked are for one operation: all of them are
-MOSTLY = 0.9  # of the steps begin after all that was entered in the one before
 TELLING_NS = 20_000  # a wait of so long was ended by what it was for
 BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait it ended
 
@@ -383,7 +382,7 @@ def _left(rows: Columns, operations: Columns, over: Array, waited: Awaited, last
     same = rows.lane[following] == rows.lane
     after = ~same | (rows.enter_ns[following] >= over[rows.operation] - BETWEEN_NS)
     open_ = np.flatnonzero((waited.ahead == 0) & ~rows.sends & after)
-    if not len(open_) or np.count_nonzero(after) < MOSTLY * len(after):
+    if not len(open_) or np.count_nonzero(after) < NEARLY_ALL * len(after):
         return np.zeros(0, np.int64)
     queue = operations.queue[rows.operation[open_]]
     order = np.lexsort([open_, queue, last[open_]])

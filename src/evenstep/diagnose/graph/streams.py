@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import mixed
-from evenstep.diagnose.levels import MOST
+from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 
@@ -22,7 +22,6 @@ Array = npt.NDArray[Any]
 COMPUTE = "compute"  # name of the spans in which a device computed
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends that a wandering clock is followed by
-TRIMMED = 0.1  # of the ends may be odd
 CROSSING_NS = 20_000  # by which stamps of different streams may cross
 
 
@@ -81,7 +80,7 @@ def behind(rows: Columns, operations: Columns) -> Columns:
     kind = mixed([operations[name][number] for name in ("op", "size_bytes", "members")])
     for one in np.unique(kind[tells]):
         cast = np.bincount((turn - last)[tells & (kind == one)])
-        if cast.max() <= MOST * cast.sum() or cast.sum() < TRIMMED * np.count_nonzero(kind == one):
+        if cast.max() <= MOST * cast.sum() or cast.sum() < MINOR * np.count_nonzero(kind == one):
             continue
         of = np.flatnonzero((kind == one) & (turn >= cast.argmax()))
         to = of - cast.argmax()
@@ -148,7 +147,7 @@ def _offset(at: Array, apart: Array) -> Offset:
     for _ in range(3):
         slope, level = np.polyfit(x[kept] - base, y[kept], 1)
         rest = y - (slope * (x - base) + level)
-        kept = np.abs(rest) <= max(float(np.quantile(np.abs(rest), 1 - TRIMMED)), 1.0)
+        kept = np.abs(rest) <= max(float(np.quantile(np.abs(rest), NEARLY_ALL)), 1.0)
     if len(known) < 2 * STRETCH:
         return Offset(base, float(slope), float(level), *still)
     parts = np.array_split(np.argsort(x, kind="stable"), len(x) // STRETCH)

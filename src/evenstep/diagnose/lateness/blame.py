@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import TO_ROOT
 from evenstep.diagnose.graph.structure import last_lanes
+from evenstep.diagnose.levels import LISTED
 from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.statistics.interval import BLOCK_STEPS
 
 Array = npt.NDArray[Any]
-
-WINDOWS = 8  # of a run at most, and steps of a window at least
 
 
 class Blame(NamedTuple):
@@ -48,8 +48,9 @@ class Blame(NamedTuple):
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        """Rows of up to eight windows of equal length, as half-open ranges."""
-        number = max(min(WINDOWS, self.shape[0] // WINDOWS), 1)
+        """Rows of a few windows of equal length, as half-open ranges: as many as people read, of
+        no fewer steps than hang together."""
+        number = max(min(LISTED, self.shape[0] // BLOCK_STEPS), 1)
         edges = np.linspace(0, self.shape[0], number + 1).astype(int)
         return [(int(first), int(last)) for first, last in pairwise(edges)]
 

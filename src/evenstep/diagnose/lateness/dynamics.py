@@ -16,13 +16,12 @@ import numpy.typing as npt
 from evenstep.diagnose.lateness.blame import by_node, drift
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import CHRONIC_SHARE
-from evenstep.diagnose.levels import CLEARLY, SMALLEST_SHARE
+from evenstep.diagnose.levels import CLEARLY, LISTED, MINOR, SMALLEST_SHARE
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
 
-LISTED = 5
 NOBODY = -1
 
 
@@ -131,7 +130,6 @@ def _bounds(case: Case, path: Path) -> list[dict[str, Any]]:
 
 
 MOST_RANKS = 2048  # of a full matrix: 32 MB
-VICTIM = 0.05  # of the largest loss: who lost less is no victim
 
 
 def largest_delay(case: Case) -> dict[str, Any] | None:
@@ -148,7 +146,7 @@ def largest_delay(case: Case) -> dict[str, Any] | None:
     again = np.flatnonzero(late[row + 1 :])
     end = min(int(part[0]) if len(part) else len(late) - row - 1 for part in (calm, again)) + 1
     lost = more[row : row + end].sum(axis=0)
-    victims = np.flatnonzero((lost > VICTIM * lost.max()) & (np.arange(len(lost)) != column))
+    victims = np.flatnonzero((lost > MINOR * lost.max()) & (np.arange(len(lost)) != column))
     delay_ns = float(sum(late[row, column] for late in case.delays.late_ns.values()))
     shown = victims[:LISTED] if len(lost) > 4 * LISTED else victims
     lost_s = float(lost.sum()) / 1e9  # waited more than usual, by everybody, until it had decayed

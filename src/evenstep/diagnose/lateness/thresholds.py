@@ -10,7 +10,7 @@ import numpy.typing as npt
 from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS
-from evenstep.statistics.interval import MAD_SIGMA, student, z
+from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, student, z
 
 Array = npt.NDArray[Any]
 
@@ -18,8 +18,7 @@ CHRONIC_SHARE = 0.02  # of a step: less persistent excess is left to chance
 CHRONIC_STEPS = 0.6  # of the steps at least show a chronic rank's excess
 BY_CHANCE = 0.05  # of jobs whose ranks are alike have one that stands out
 SKEWED = 1.5  # times as wide above the median as below: noise with a long tail
-OCTAVE = 2.0
-NEAR_STEPS = 16  # what is usual for a rank is that of so many steps
+NEAR_STEPS = 2 * BLOCK_STEPS  # what is usual for a rank is that of so many steps
 
 
 def noise_of(work: Array) -> float:
@@ -42,13 +41,13 @@ def event_of(excess: Array, step_ns: float, noise_ns: float) -> float:
     event = max(event, SIGMAS * spread)
     if spread > SKEWED * noise_of(excess):
         while not apart(excess, event):
-            event *= OCTAVE ** (1 / 8)
+            event *= 2 ** (1 / 8)
     return event
 
 
 def apart(excess: Array, event: float) -> bool:
     """Whether far fewer cells lie in the octave below than above. In a tail with a mean more do."""
-    above, both = (np.count_nonzero(excess > least) for least in (event, event / OCTAVE))
+    above, both = (np.count_nonzero(excess > least) for least in (event, event / 2))
     return bool(both - above <= MOST * above)
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.errors import TraceError
+from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
 from evenstep.trace.spool.folder import RunFolder, read_facts
@@ -29,7 +30,7 @@ KEY = "attempts"  # of `Trace.run`
 PREEMPTED = "preempted"  # likewise
 PRICE = "price_per_rank_hour"
 RANKS_READ = 4  # of each attempt, spread over all
-WINDOW, FEWEST = 32, 8  # steps at most, and at least, whose variation is that of a time
+WINDOW = 4 * BLOCK_STEPS  # steps at most whose variation is that of a time; a block at least
 PROGRESS = ("global_step", "step", "iteration", "iter")  # logged numbers that tell progress
 ENERGY = "gpu.energy_joules"
 
@@ -163,7 +164,7 @@ def _windows(single: Array) -> dict[str, float | None]:
     steady = single[WARM_UP_STEPS:]
     found: dict[str, float | None] = {}
     for name, part in (("start", steady[:WINDOW]), ("end", steady[-WINDOW:])):
-        enough = len(part) >= FEWEST
+        enough = len(part) >= BLOCK_STEPS
         found[f"cv_at_{name}"] = cv_of(part) if enough else None
         found[f"rate_at_{name}"] = float(1e9 / np.median(part)) if enough else None
     return found

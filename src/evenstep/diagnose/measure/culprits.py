@@ -228,8 +228,6 @@ def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) 
 
 # -- whether it ran at all -------------------------------------------------------------------------
 
-STOOD_STILL = 0.8  # of its longest step a rank's sampler, a thread of its own, took no sample
-
 
 def with_stop(trace: Trace, finding: Finding) -> Finding:
     """A delay of one rank said as a stop of its process, where its sampler stood still as well: for
@@ -249,7 +247,7 @@ def with_stop(trace: Trace, finding: Finding) -> Finding:
     edges = int(steps.enter_ns[longest]), int(steps.exit_ns[longest])
     inside = np.clip(times[ranks[0]], *edges)
     stood_ns = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
-    whole = STOOD_STILL * (edges[1] - edges[0])
+    whole = levels.DOMINANT * (edges[1] - edges[0])
     if stood_ns < max(whole, levels.SEVERAL * max(float(np.median(usual_ns)), SILENT_NS)):
         return finding
     numbers = {"those": ranks, "stood": edges[1] - edges[0]}

@@ -15,8 +15,8 @@ from evenstep.diagnose.measure.standstill import Stuck
 from evenstep.diagnose.measure.stuck import limit_ns, long_enough
 from evenstep.trace.trace import RankInfo, Trace
 
-SILENT_NS = 1_000_000_000  # a rank not heard of for so long while others were is gone
 RESOLUTION_NS = 500_000_000  # ends closer together than two heartbeats are told apart by more
+SILENT_NS = 2 * RESOLUTION_NS  # a rank not heard of for so long while others were is gone
 INTERRUPTED = "KeyboardInterrupt"
 
 

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose import levels
-from evenstep.diagnose.measure.attempts import FEWEST, WINDOW, cv_of
+from evenstep.diagnose.measure.attempts import WINDOW, cv_of
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS, StepGrid
+from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-FLOOR = 0.05  # quantile
 KINDS = ("reset", "unchanged", "amplified")
 
 
@@ -42,7 +42,8 @@ def side(grid: StepGrid, rows: Array) -> Side:
     work = np.median(grid.work_ns[rows], axis=0)
     slow = grid.ranks[work - np.median(work) > levels.NAMED * float(np.median(step))]
     exposed = np.maximum(grid.blocked_ns[rows] - grid.wait_ns[rows], 0).mean(axis=1)
-    return Side(step, cv_of(step), [int(rank) for rank in slow], float(np.quantile(exposed, FLOOR)))
+    floor = float(np.quantile(exposed, levels.LOW))
+    return Side(step, cv_of(step), [int(rank) for rank in slow], floor)
 
 
 def judged(before: Side, after: Side) -> str:
@@ -73,7 +74,7 @@ def events(grid: StepGrid) -> list[tuple[int, Side, Side]]:
         end = rows[index + 1] if index + 1 < len(rows) else len(writing)
         before = np.arange(max(start, row - WINDOW), row)
         after = np.arange(row + 1, min(end, row + 1 + WINDOW))
-        if min(len(before), len(after)) >= FEWEST:
+        if min(len(before), len(after)) >= BLOCK_STEPS:
             found.append((int(row), side(grid, before), side(grid, after)))
     return found
 

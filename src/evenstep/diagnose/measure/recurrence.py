@@ -15,14 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.finding import Projection, When
-from evenstep.diagnose.levels import MOST, SEVERAL
+from evenstep.diagnose.levels import DOMINANT, LISTED, MOST, SEVERAL
 from evenstep.statistics.interval import Share
 
 Array = npt.NDArray[Any]
 
-DOMINANT = 0.8  # of the cells: from here on it is one rank's matter
 FEWEST_STEPS = 5  # steps, below which nothing can be said to recur
-RANGES = 20  # listed at most
 
 
 def pattern_of(late: Array) -> str | None:
@@ -55,7 +53,7 @@ def _mean_run(flags: Array) -> float:
 def when(late: Array, steps: Array) -> When:
     """The steps in which anything is late, as ranges, and the pattern.
 
-    A chronic or rotating state is one range; of single steps at most `RANGES` ranges are listed,
+    A chronic or rotating state is one range; of single steps at most `LISTED` ranges are listed,
     the longest ones, in order.
     """
     pattern = pattern_of(late)
@@ -67,7 +65,7 @@ def when(late: Array, steps: Array) -> When:
     breaks = np.flatnonzero(np.diff(concerned) > 1)
     first = concerned[np.concatenate([[0], breaks + 1])]
     last = concerned[np.concatenate([breaks, [len(concerned) - 1]])]
-    longest = np.sort(np.argsort(first - last, kind="stable")[:RANGES])
+    longest = np.sort(np.argsort(first - last, kind="stable")[:LISTED])
     return When([(int(first[i]), int(last[i])) for i in longest], pattern)
 
 

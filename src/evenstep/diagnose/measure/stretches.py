@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import ByKind, OnDisk
+from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-WINDOW_RECORDS = 2_000_000  # looked at together; a larger run is gone through in pieces
-SAMPLE_RECORDS = 1_000_000  # … and so many of its records are kept at hand
-SAMPLE_STRETCH = 8  # neighbouring steps of that sample
+WINDOW_RECORDS = LARGE_RECORDS  # looked at together; a larger run is gone through in pieces
+SAMPLE_RECORDS = WINDOW_RECORDS // 2  # … and so many of its records are kept at hand
 
 #: Columns that the grid is made of, by kind (of collectives on devices, the device's times too).
 NEEDED: dict[Kind, tuple[str, ...]] = {
@@ -80,7 +81,7 @@ def _wanted(trace: Trace) -> dict[Kind, tuple[str, ...]]:
 def sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
     """The records of stretches of steps all over the run, in order of rank."""
     most = max(int(SAMPLE_RECORDS / trace.records_per_step), 1)
-    each_of = max(2, min(SAMPLE_STRETCH, most // 16))
+    each_of = max(2, min(BLOCK_STEPS, most // 16))
     starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))
     sampled = np.zeros(len(numbers), bool)
     for start in starts:

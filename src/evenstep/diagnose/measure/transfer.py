@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
-from evenstep.diagnose.levels import UNDISTURBED
+from evenstep.diagnose.levels import LOW, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
@@ -25,7 +25,7 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 ENOUGH = 20  # collectives of one kind, from which its quiet level and its noise are known
-LOW, LOWER = 0.10, 0.02  # quantiles of what a fifth of the collectives, undisturbed, would show
+LOWER = 0.02  # quantile: with `LOW`, of what a fifth of the collectives, undisturbed, would show
 
 
 class Transfers(NamedTuple):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Evidence, Finding, When, short
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.samples import marked
 from evenstep.diagnose.sentences import found, say
@@ -125,9 +125,7 @@ def _in_step(steps: Columns, end: Array) -> bool:
     return bool(np.median(spread) <= length)
 
 
-STALER = 1.5  # times the median of the others': whose updates are named
 OUTCOMES = ("loss", "grad_norm", "gradient_norm", "grad_norm_total", "train_loss")
-SURE = 0.01  # p-value of a trend
 
 
 def find(case: Case) -> list[Finding]:
@@ -153,7 +151,7 @@ def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
     usual = np.array([np.median(updates.value[updates.rank == rank]) for rank in ranks])
     others = usual - above_others(usual[None])[0]
     by_chance = equal + 2 * np.sqrt(equal / count)
-    stale = (usual > by_chance) & (usual > STALER * others) & (len(ranks) > 1)
+    stale = (usual > by_chance) & (usual > CHANGED * others) & (len(ranks) > 1)
     bound = np.where(stale, by_chance, equal + 2 * np.sqrt(equal))[place.reshape(-1)]
     return bound, [int(rank) for rank in ranks[stale][np.argsort(-usual[stale], kind="stable")]]
 

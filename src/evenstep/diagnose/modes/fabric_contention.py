@@ -21,12 +21,10 @@ from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.samples import congestion
-from evenstep.diagnose.measure.transfer import LOW, Transfers, floors
+from evenstep.diagnose.measure.transfer import Transfers, floors
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, uneven
-
-APART = 3.0  # Ashman's D between quiet and slow: two states, not one with a tail
 
 
 class Slow(NamedTuple):
@@ -88,7 +86,7 @@ def two_states(slow: Slow) -> bool:
     """Whether the slow ones are a population of their own: Ashman's D (1994)."""
     above, below = slow.ratio[slow.mask], slow.ratio[slow.judged & ~slow.mask]
     spread = np.sqrt((above.var() + below.var()) / 2) if len(below) else np.inf
-    return bool(above.mean() - below.mean() > APART * max(float(spread), 1e-9))
+    return bool(above.mean() - below.mean() > levels.CLEARLY * max(float(spread), 1e-9))
 
 
 def _period(measured: Transfers, slow: Slow) -> Peak | None:
@@ -179,10 +177,10 @@ def _slow_links(case: Case) -> list[Finding]:
     receiver = _receivers(case)
     usual = table.took_ns.astype(float)
     for channels in _alike(case, receiver):
-        floors_ns = [np.quantile(table.took_ns[one], LOW) for one in channels]
+        floors_ns = [np.quantile(table.took_ns[one], levels.LOW) for one in channels]
         middle = np.median(floors_ns)
         calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= middle]
-        most = max(np.quantile(table.took_ns[one], 1 - LOW) for one in calm)
+        most = max(np.quantile(table.took_ns[one], 1 - levels.LOW) for one in calm)
         for channel, floor in zip(channels, floors_ns, strict=True):
             if floor > most:
                 usual[channel] = np.minimum(middle, table.took_ns[channel])

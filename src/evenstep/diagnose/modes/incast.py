@@ -25,7 +25,6 @@ from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
 COLLAPSED = 2.0  # times what its bytes take: busy links do not do that
-ALIKE = 1.5  # … while other operations stay below this, in the median
 MANY_TO_ONE = (int(Op.GATHER), int(Op.REDUCE), int(Op.ALL_TO_ALL))
 
 
@@ -66,7 +65,7 @@ def _everything_slow(case: Case, mask: Array) -> bool:
     rows = case.transfers.rows
     ratio = rows.transfer_ns / np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     beside = np.isin(rows.step, rows.step[mask]) & ~np.isin(rows.op, MANY_TO_ONE)
-    return bool(beside.any() and np.median(ratio[beside]) > ALIKE)
+    return bool(beside.any() and np.median(ratio[beside]) > levels.CHANGED)
 
 
 def _expected(case: Case, shape: Shape) -> tuple[Array, str]:

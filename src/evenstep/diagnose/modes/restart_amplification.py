@@ -15,8 +15,6 @@ from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence
 from evenstep.diagnose.sentences import found, say
 from evenstep.statistics.interval import Share
 
-HOUR_S = 3600.0
-
 
 def find(case: Case) -> list[Finding]:
     """One finding for all restarts of the run, where they cost anything worth saying."""
@@ -95,7 +93,7 @@ def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -
     ranks = attempts[-1].ranks
     per_step_s = total.elapsed_s / total.net_steps
     running_s = total.running_s / max(total.steps, 1)
-    hours = 1000 * ranks / HOUR_S
+    hours = 1000 * ranks / 3600
     items = [
         Evidence("attempts", len(attempts), 1, "attempts"),
         Evidence("steps_done_again", total.lost_steps, 0, "steps"),

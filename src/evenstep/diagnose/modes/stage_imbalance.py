@@ -28,7 +28,6 @@ from evenstep.statistics.interval import MAD_SIGMA, Share
 from evenstep.trace.operations import COMPUTES
 from evenstep.trace.spool.layout import Phase
 
-LONGEST = 8  # stages that are looked at
 LAYERS = (Phase.FORWARD, Phase.BACKWARD)  # in which a stage computes them
 
 
@@ -60,7 +59,7 @@ class Stage:
 def by_replay(case: Case, plan: OperationJob, own_s: Array) -> list[Finding]:
     """The stage whose mending saves most. `own_s`: durations of the rows, as far as not mended."""
     each_ns = _each_ns(plan, own_s)
-    longest = np.argsort(-each_ns, kind="stable")[:LONGEST]
+    longest = np.argsort(-each_ns, kind="stable")[: levels.ASKED]
     if len(each_ns) < 2:
         return []
     mended = [_like_others(plan, own_s, int(stage)) for stage in longest]

@@ -13,7 +13,7 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import ERRORS
+from evenstep.diagnose.levels import ERRORS, SURE
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.sentences import found, say
@@ -23,9 +23,7 @@ from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
 
-SURE = 0.001  # p-value over all ranks
 SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
-HOUR_NS = 3.6e12
 WARMER_CELSIUS = 3.0
 SLOWER_CLOCK = 0.97
 THROTTLES = ("gpu.thermal_throttle_flag", "gpu.power_throttle_flag", "gpu.hardware_slowdown_flag")
@@ -50,7 +48,7 @@ def drifts(case: Case) -> list[Drift]:
         return []
     work = grid.work_ns - grid.phase_ns[Phase.INPUT]
     work = np.maximum(work - grid.phase_ns[Phase.CHECKPOINT] - grid.phase_ns[Phase.EVALUATION], 0)
-    hours = (np.cumsum(grid.step_ns) - grid.step_ns[0]) / HOUR_NS
+    hours = (np.cumsum(grid.step_ns) - grid.step_ns[0]) / 3.6e12
     at, excess = thinned(hours, above_others(work))
     own = thinned(hours, work)[1]
     rows = np.array([part[0] for part in np.array_split(np.arange(len(hours)), len(at))])

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.replay import CELLS
 from evenstep.diagnose.operations.operations import OperationJob, replayed
 from evenstep.trace.operations import Role
 
 Array = npt.NDArray[Any]
 
 SLOWEST = 0.03  # of the workers make up M_W
-CELLS = 10_000_000  # rows × scenarios at a time: 80 MB
 UNRECORDED = 1.03  # slowdown by unrecorded work from which its place is looked for
 MERGED = {
     "forward-send": "forward-pp-comm",

@@ -20,12 +20,11 @@ from scipy.special import ndtr
 from evenstep.diagnose.levels import MINOR, SIGMAS
 from evenstep.diagnose.sizes.components import Growth, Segments
 from evenstep.statistics import tails
-from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, SEED, Estimate, blocks
+from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
 from evenstep.statistics.tails import TabulatedNoise
 
 Array = npt.NDArray[Any]
 
-REPLICATES = 160
 #: Low, middle, high. Few exceedances resampled vary less than they should: on synthetic runs of 117
 #: steps the middle 95 % hold the truth in 83 %, the middle 98 % in 89 % of 180 cases; of 497 steps
 #: the middle 95 % do in 97 % of 120.
@@ -160,7 +159,7 @@ def project(
     random = np.random.default_rng(SEED)
     weights = [part.noise.weights for part in fit(cut).parts]
     runs: dict[int, list[tuple[float, float, float]]] = {size: [] for size in sizes}
-    for _ in range(REPLICATES):
+    for _ in range(RESAMPLES):
         again = fit(_resampled(cut, random), [_one_of(each, random) for each in weights])
         for size in sizes:
             factor = growth.drawn(size, random)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.levels import CLEARLY
+from evenstep.diagnose.levels import CLEARLY, FEWEST
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.overview import step_time, throughput
 from evenstep.diagnose.measure.samples import contention
@@ -28,7 +28,6 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.projection/1"
-ENOUGH_STEPS = 200
 
 
 def projection(
@@ -145,7 +144,7 @@ def _limits(
     elsewhere = largest != len(grid.ranks) and cut.barriers
     low, high = grows.bounds(largest)
     holding = {
-        "few": steps < ENOUGH_STEPS,
+        "few": steps // 100 < FEWEST,  # above the p99
         "tail": draws * 100 > seen and list(families) != ["none"],
         "uneven": odd,
         "apart": not cut.barriers,

@@ -24,9 +24,7 @@ from evenstep.diagnose.levels import CLEARLY, FEWEST, MINOR, MOST, NAMED, SEVERA
 
 Array = npt.NDArray[Any]
 
-PEAK_DIGITS = 1e-12
 FARTHEST = 1e7  # ranks: a peak beyond is none
-EXACT = 1e-20  # squared relative error of a fit that cannot be improved
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,7 +51,7 @@ class Law:
     @property
     def peak(self) -> float | None:
         """Ranks at which throughput is highest; None where it never falls."""
-        if self.coherency <= PEAK_DIGITS:
+        if self.coherency <= 0:
             return None
         ranks = float(np.sqrt(max(1 - self.contention, 0.0) / self.coherency))
         return ranks if ranks < FARTHEST else None
@@ -84,7 +82,7 @@ def fit(ranks: Array, throughput: Array) -> Law:
     for count in range(most + 1):
         for chosen in combinations((1, 2), count):
             found = _solved(columns, (0, *chosen))
-            if found is not None and (best is None or found[0] < best[0] * (1 - 1e-9) - EXACT):
+            if found is not None and (best is None or found[0] < best[0] - np.finfo(float).eps):
                 best = found
     assert best is not None  # λ alone always fits: all columns are positive
     constant, linear, square = map(float, best[1])
@@ -156,11 +154,6 @@ def _finite(value: float) -> float | None:
 # -- the shape of a curve --------------------------------------------------------------------------
 
 
-PLATEAU = 0.15  # exponent at most
-FALL = 0.85  # factor from which a step is a cliff
-FEWEST_FOR_TURNS = 5
-
-
 class Stretch(NamedTuple):
     """A part of the curve of one shape."""
 
@@ -203,7 +196,7 @@ def exponents(curve: Curve) -> Array:
 def _shape(exponent: float) -> str:
     if exponent <= -NAMED:
         return "post-linear"
-    if exponent <= PLATEAU:
+    if exponent <= MINOR:
         return "plateau"
     return "linear" if exponent >= 1 - MINOR else "sublinear"
 
@@ -214,8 +207,6 @@ def _deviation(curve: Curve, law: Law) -> Array:
 
 def _oscillates(curve: Curve) -> bool:
     """Whether the curve changes sides of the law from size to size by more than its error."""
-    if len(curve.ranks) < FEWEST_FOR_TURNS:
-        return False
     off = _deviation(curve, curve.law)
     least = max(NAMED, CLEARLY * curve.error)
     clear = off[np.abs(off) > least]
@@ -234,7 +225,7 @@ def _cliff(curve: Curve) -> int | None:
     fits = [_stepped(curve, place) for place in range(1, len(curve.ranks))]
     place = int(np.argmin([error for error, _ in fits]))
     error, factor = fits[place]
-    return place + 1 if factor < FALL and error < MOST * smooth else None
+    return place + 1 if factor < 1 - MINOR and error < MOST * smooth else None
 
 
 def _stepped(curve: Curve, place: int) -> tuple[float, float]:
