@@ -17,7 +17,7 @@ from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Opti
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
-from evenstep.diagnose.levels import FEW_STEPS, NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, known
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
 from evenstep.diagnose.measure.effects import acted, checkpoints, pacing
@@ -35,9 +35,6 @@ from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
-
-NOBODYS = 0.5  # of the cost of what is nobody's counts beside a culprit's
-UNEXPLAINED = 0.005  # of the run's length that its replay misses: less is not worth saying
 
 
 def diagnose(run: Trace | Case) -> Diagnosis:
@@ -79,7 +76,7 @@ def _place(finding: Finding) -> tuple[bool, float]:
     """Where a finding stands: what ended the job first, then the costliest; but what is nobody's in
     particular behind a culprit of half its cost, who can be dealt with."""
     nobodys = finding.mode == "synchronization_amplification"
-    return finding.mode not in TERMINAL, -finding.severity * (NOBODYS if nobodys else 1.0)
+    return finding.mode not in TERMINAL, -finding.severity * (MOST if nobodys else 1.0)
 
 
 def dynamics(case: Case) -> dict[str, Any]:
@@ -111,8 +108,7 @@ def _run(trace: Trace) -> dict[str, Any]:
 def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     """Whether the fabric has a part in it: exposed transfer, where it can be told from waits."""
     shares = numbers.get("shares")
-    calls = case.trace.of_kind(Kind.COLLECTIVE)
-    if not shares or case.stuck or ((calls.flags & int(Flag.INFERRED)) != 0).all():
+    if not shares or case.stuck or not _seen(case.trace):
         return ""  # of collectives that nobody saw nothing follows for the fabric
     transfer = shares["exposed_communication"]
     share = words.percent(transfer)
@@ -124,6 +120,14 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     if transfer < NAMED:
         return " The fabric is not at fault."
     return f" Exposed transfer is {share} of step time."
+
+
+def _seen(trace: Trace) -> bool:
+    """Whether any collective was, and is not only taken to have been."""
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    if len(calls) and not trace.flagged(Kind.COLLECTIVE, Flag.INFERRED):
+        return True
+    return bool(((calls.flags & int(Flag.INFERRED)) == 0).any())
 
 
 # -- what the trace cannot tell --------------------------------------------------------------------
@@ -144,7 +148,7 @@ def _limits(case: Case) -> list[str]:
         "preempted": notice,
         "few": 0 < steps < FEW_STEPS,
         "unmarked": len(trace.of_kind(Kind.COLLECTIVE)) and not len(trace.of_kind(Kind.STEP)),
-        "unexplained": (case.unexplained or 0.0) > UNEXPLAINED,
+        "unexplained": (case.unexplained or 0.0) > SMALLEST_SHARE,
         "brought": late_ns and late_ns >= NAMED * grid.total_ns,
         "alone": len(trace.ranks) < 2,
         "aligned": grid.clocks.error_ns > 0,
@@ -197,11 +201,11 @@ TOLD = (
 def _facts(trace: Trace) -> list[str]:
     """What the agents said they could not see or do, each once."""
     lines: dict[str, list[int]] = defaultdict(list)
+    several = len(trace.nodes) > 1  # one host needs no adapter
     for rank, info in trace.ranks.items():
         facts = info.facts
         told = {f"{key}: ": facts[key] for key in TOLD if isinstance(facts.get(key), str)}
         absent = (facts.get("absent") or {}).items()
-        several = len(trace.nodes) > 1  # one host needs no adapter
         missing = [f"{name}: {why}" for name, why in absent if several or name != "infiniband"]
         unseen = ", ".join((facts.get("hooks") or {}).get("unseen") or ())
         told |= {
@@ -226,7 +230,7 @@ def _facts(trace: Trace) -> list[str]:
 # asking has any meaning. Of very many findings the smallest are made last, in order of size. What
 # only says of the rest of the work that it should be otherwise comes after all that is definite.
 
-MOST = 4  # findings of which all orders are replayed
+ORDERED = 4  # findings of which all orders are replayed
 
 
 def worth_telling(case: Case, finding: Finding) -> bool:
@@ -268,7 +272,7 @@ def _left(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> lis
 def _values(case: Case, changes: Sequence[Change]) -> list[Array]:
     """What each change saves of each step, in its turn."""
     assert case.costs is not None
-    few = range(min(len(changes), MOST))
+    few = range(min(len(changes), ORDERED))
     sets = [chosen for size in range(len(few) + 1) for chosen in combinations(few, size)]
     sets += [tuple(range(last + 1)) for last in range(len(few), len(changes))]
     asked = [case.costs.together([changes[i] for i in chosen]) for chosen in sets]

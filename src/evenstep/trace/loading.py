@@ -139,8 +139,8 @@ def _left_on_disk(
         rare.append(part.table(item.contents.records, EVENT_COLUMNS))
         item.contents.records = item.matched = np.empty(0, RECORD)  # both are in tables now
     held = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
-    on_device = any(item.on_device for item in surveys)
-    table = Spooled(parts, held, np.ones(256, bool), on_device=on_device)
+    flags = np.bitwise_or.reduce([item.flags for item in surveys])
+    table = Spooled(parts, held, np.ones(256, bool), flags)
     if len(table) > LARGE_RECORDS:
         return table, shifts
     return renumbered(table.select(slice(None)))

@@ -19,7 +19,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
 from evenstep.trace.reader import RECORD, Ring
 from evenstep.trace.spool import layout
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.spools import BULK, CHUNK, NO_STEPS, StepIndex
 
 Array = npt.NDArray[Any]
@@ -121,6 +121,10 @@ class OnDisk(Columns):
         """Records of a step, all ranks together: about how many."""
         return self._length / max(self._steps, 1)
 
+    def flagged(self, kind: Kind, flag: Flag) -> bool:
+        """Whether any record of a kind has a flag."""
+        return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
+
     def held(self) -> Columns:
         """All of it, in memory."""
         return self.select(slice(None))
@@ -133,21 +137,22 @@ class OnDisk(Columns):
 class Spooled(OnDisk):
     """The table of all ranks' records in their spools, in order of rank and sequence."""
 
-    __slots__ = ("_held", "_kinds", "_parts", "_starts")
+    __slots__ = ("_flags", "_held", "_kinds", "_parts", "_starts")
 
     def __init__(
-        self, parts: Sequence[RankRows], held: Columns, kinds: Array, *, on_device: bool
+        self, parts: Sequence[RankRows], held: Columns, kinds: Array, flags: Array
     ) -> None:
         sizes = [int(part.counts[kinds].sum()) for part in parts]
         super().__init__(
             sum(sizes),
             max((len(part.where.steps) for part in parts), default=0),
             {part.rank: part.oldest_step for part in parts if len(part.where.steps)},
-            on_device=on_device,
+            on_device=bool(flags[int(Kind.COLLECTIVE)] & int(Flag.ON_DEVICE)),
         )
         self._parts = list(parts)
         self._held = held  # all records of the kinds that are not `BULK`
         self._kinds = kinds  # mask by code: the kinds this table shows
+        self._flags = flags  # all that any record of a kind has, by its code
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def __getitem__(self, name: str) -> Array:
@@ -187,7 +192,7 @@ class Spooled(OnDisk):
         if key not in self._views:
             wanted = np.zeros(256, bool)
             wanted[list(key)] = self._kinds[list(key)]
-            view = Spooled(self._parts, self._held, wanted, on_device=self.on_device)
+            view = Spooled(self._parts, self._held, wanted, self._flags)
             self._views[key] = view
         return self._views[key]
 
@@ -221,15 +226,21 @@ class Spooled(OnDisk):
             kind: [empty(["rank", *names])] for kind, names in wanted.items()
         }
         batch: list[tuple[RankRows, Array]] = []
+        gathered = 0
         for part in self._parts:
             begin, end = part.where.span(first - part.shift, last - part.shift)
             if begin < end:
                 batch.append((part, part.ring.between(begin, end)))
-            if sum(len(records) for _, records in batch) >= CHUNK or part is self._parts[-1]:
+                gathered += len(batch[-1][1])
+            if gathered >= CHUNK or part is self._parts[-1]:
                 for kind, table in _sorted_out(batch, first, last, wanted):
                     tables[kind].append(table)
-                batch = []
+                batch, gathered = [], 0
         return ByKind({kind: Columns.concatenate(parts) for kind, parts in tables.items()})
+
+    def flagged(self, kind: Kind, flag: Flag) -> bool:
+        """Whether any record of a kind has a flag: told when they were surveyed."""
+        return bool(self._flags[int(kind)] & int(flag))
 
     def step_numbers(self) -> Array:
         """Every step there is a record of, ascending."""

@@ -20,7 +20,7 @@ from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.reader import RECORD, Ring, SpoolContents, coarsened, open_spool, read_spool
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import read_facts
-from evenstep.trace.spool.layout import Flag, Kind
+from evenstep.trace.spool.layout import Kind
 
 Array = npt.NDArray[Any]
 Found = TypeVar("Found")
@@ -72,7 +72,7 @@ class Survey:
     index: StepIndex
     counts: Array  # records of each kind, by its code
     matched: Array  # collectives that all ranks keep alike: to compare their counts of steps
-    on_device: bool
+    flags: Array  # all that any record of a kind has, by its code
 
 
 def survey(path: Path | Extent) -> Survey:
@@ -80,25 +80,25 @@ def survey(path: Path | Extent) -> Survey:
     contents, ring = open_spool(path)
     contents.summaries = coarsened(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
-    on_device = False
+    flags = np.zeros(256, np.uint16)
     for chunk in ring.chunks(CHUNK):
         kind = chunk["kind"]
         light.append((chunk["seq"].copy(), chunk["step"].copy(), kind.copy()))
         rare.append(chunk[_RARE[kind]])
         collective = kind == int(Kind.COLLECTIVE)
-        on_device |= bool((chunk["flags"][collective] & int(Flag.ON_DEVICE)).any())
+        np.bitwise_or.at(flags, kind, chunk["flags"])
         place = np.flatnonzero(collective)
         matched.append(chunk[place[chunk["group_seq"][place] % np.uint64(COMPARED) == 0]])
     if not light:
         none = np.empty(0, RECORD)
-        return Survey(contents, ring, NO_STEPS, np.zeros(256, np.int64), none, on_device=False)
+        return Survey(contents, ring, NO_STEPS, np.zeros(256, np.int64), none, flags)
     seq, step, kinds = (np.concatenate(parts) for parts in zip(*light, strict=True))
     order = np.argsort(seq, kind="stable")
     contents.records = _in_order(rare)
     contents.dropped = max(0, int(seq[order[-1]]) - len(seq))
     index = step_index(seq[order], step[order])
     counts = np.bincount(kinds, minlength=256)
-    return Survey(contents, ring, index, counts, _in_order(matched), on_device)
+    return Survey(contents, ring, index, counts, _in_order(matched), flags)
 
 
 def _in_order(parts: Sequence[Array]) -> Array:

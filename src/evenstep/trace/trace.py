@@ -85,6 +85,12 @@ class Trace:
             return self.events.of_kind(*kinds)
         return self.events.select(np.isin(self.events.kind, [int(kind) for kind in kinds]))
 
+    def flagged(self, kind: layout.Kind, flag: layout.Flag) -> bool:
+        """Whether any record of a kind has a flag."""
+        if isinstance(self.events, OnDisk):
+            return self.events.flagged(kind, flag)
+        return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
+
     def window(self, first: int, last: int, wanted: Mapping[layout.Kind, Sequence[str]]) -> Trace:
         """The trace of the steps from `first`, before `last`: of each kind at least some columns.
 

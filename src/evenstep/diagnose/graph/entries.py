@@ -332,9 +332,11 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     return Entries(table, operations)
 
 
-def _held(trace: Trace, events: Columns) -> tuple[Array, Array]:
+def _held(trace: Trace, events: Columns) -> Array:
     """Messages that their thread waited for at once: the next thing it did was to wait, and that
     was over with the message; and all that it waited for: some wait after them was."""
+    if not len(events):
+        return np.zeros((2, 0), bool)
     phases, calls = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE)
     waits = phases.select((phases.op == int(Phase.SYNC)) & (phases.exit_ns > 0))
     held, ended = np.zeros((2, len(events)), bool)
@@ -351,7 +353,7 @@ def _held(trace: Trace, events: Columns) -> tuple[Array, Array]:
         there, at = at < len(own), np.minimum(at, len(own) - 1)
         after = own.exit_ns[at] - TELLING_NS <= sent.exit_ns
         ended[mine] = held[mine] | (there & after & (own.exit_ns[at] > sent.enter_ns))
-    return held, ended
+    return np.stack([held, ended])
 
 
 def _rendezvous(

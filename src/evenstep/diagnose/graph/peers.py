@@ -39,7 +39,7 @@ def alike(graph: Graph) -> list[Alike]:
 
     A lane's program is what it enters, step by step, and all kinds of what it ever waits for.
     """
-    lanes, sizes = len(graph.ranks), [len(batch.schedule.rows) for batch in graph.batches]
+    lanes, sizes = len(graph.ranks), [len(batch.links.previous) for batch in graph.batches]
     batch = np.repeat(np.arange(len(sizes)), sizes)
     local = np.concatenate([np.arange(size) for size in sizes])
     rows = np.repeat([int(one.first_row[0]) for one in graph.batches], sizes) + local

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
-from evenstep.diagnose.graph.schedule import Links, schedule
+from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.graph.structure import (
     Batch,
     Graph,
@@ -179,9 +179,7 @@ def _batched(
         over = np.concatenate([here.at_ns, of.over_ns])
         ended = np.flatnonzero(here.ends)
         ends = np.stack([ended, here.lane[ended], here["index"][ended] - head], axis=1)
-        batches.append(
-            Batch(mine, first_row[mine], first_operation[mine], schedule(links, over), ends)
-        )
+        batches.append(Batch(mine, first_row[mine], first_operation[mine], links, over, ends))
     carried = np.full((len(start), len(ranks) + queues), -np.inf)
     carried[:, : len(ranks)] = np.where(start > -(2**62), start, np.nan)
     return Graph(

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.schedule import Schedule
+from evenstep.diagnose.graph.schedule import Links, Schedule, schedule
 from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """Segments of one structure. `segments` ascend; `rows` and `operations` are their slices:
     (segments, of each) indices into the graph's tables, in the schedule's order."""
 
     segments: Array
     first_row: Array  # (segments,)
     first_operation: Array
-    schedule: Schedule
+    links: Links
+    over_ns: Array  # when the rows and operations of one of them were over
     ends: Array  # (step ends, 3): local row, lane, step less the segment's first
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The order in which its events are worked out, once anybody replays it."""
+        return schedule(self.links, self.over_ns)
 
 
 @dataclass(slots=True, frozen=True)

@@ -80,19 +80,58 @@ class Claims:
         self.rest_ns = self.rest_ns - np.minimum(explained_ns, self.rest_ns)
 
 
-@dataclass(frozen=True)  # no slots: what only some traces need is worked out when asked for
+@dataclass(frozen=True)  # no slots: whatever else is worked out when it is first asked for
 class Case:
     """A trace under diagnosis. `claims` is the one thing that changes, as modes are asked."""
 
     trace: Trace
     grid: StepGrid
-    delays: Delays
-    scheduler: Contention | None
-    stuck: list[Stuck]  # at the end, for much longer than a step takes
-    dead: list[Death]  # ranks that ended wrongly, in the order in which they did
-    failed: list[Death]  # those of them that ended the job, where no hang did
-    claims: Claims  # what the modes asked so far have explained
-    costs: Costs | None = None  # None without a step
+
+    @cached_property
+    def claims(self) -> Claims:
+        """What the modes asked so far have explained."""
+        return Claims(self.grid.shape, self.delays.rest_ns)
+
+    @cached_property
+    def costs(self) -> Costs | None:
+        """The run's graph, and what changes to it save; None without a step."""
+        graph = self.grid.graph
+        if graph is None or not len(graph.rows):
+            return None
+        return Costs(graph, _on_record(self.grid), partial(_in_phases, self.grid))
+
+    @cached_property
+    def delays(self) -> Delays:
+        """Which rank was late in which step, why, and what it cost."""
+        return attribute(self.grid, self.costs, contended=self.contended)
+
+    @cached_property
+    def scheduler(self) -> Contention | None:
+        """How much threads waited for a core; None where that was not sampled."""
+        return contention(self.trace, self.grid)
+
+    @cached_property
+    def dead(self) -> list[Death]:
+        """Ranks that ended wrongly, in the order in which they did."""
+        return deaths(self.trace)
+
+    @cached_property
+    def _standing(self) -> list[Stuck]:
+        """Operations that nobody left, however long they have been in flight."""
+        return stuck(self.trace)
+
+    @cached_property
+    def stuck(self) -> list[Stuck]:
+        """Those that stood still for much longer than a step takes: where the job hung."""
+        steps = self.grid.step_ns
+        longest_ns = float(np.quantile(steps, LONG)) if len(steps) else 0.0
+        return hung_first(self.trace, self._standing, self.dead, longest_ns)
+
+    @cached_property
+    def failed(self) -> list[Death]:
+        """The dead that ended the job, where no hang did."""
+        awaited = [rank for place in self._standing for rank in place.missing]
+        return [] if self.stuck else first_of(self.dead, awaited)
 
     @cached_property
     def unexplained(self) -> float | None:
@@ -324,8 +363,7 @@ class Case:
     @property
     def forward_inferred(self) -> bool:
         """Whether the time before backward is only taken to be the forward."""
-        phases = self.trace.of_kind(Kind.PHASE)
-        return bool(((phases.flags & int(Flag.INFERRED)) != 0).any())
+        return self.trace.flagged(Kind.PHASE, Flag.INFERRED)
 
     def victims(self, cells: Array) -> tuple[list[int], float, float]:
         """Who waits in the steps of these cells, how long (median, ns) and in which share of all.
@@ -370,30 +408,8 @@ class Case:
 
 
 def open_case(trace: Trace) -> Case:
-    """Work out what all modes share."""
-    grid = step_grid(trace)
-    scheduler = contention(trace, grid)
-    contended = scheduler is not None and scheduler.oversubscribed
-    longest_ns = float(np.quantile(grid.step_ns, LONG)) if len(grid.steps) else 0.0
-    dead = deaths(trace)
-    places = stuck(trace)
-    hung = hung_first(trace, places, dead, longest_ns)
-    failed = [] if hung else first_of(dead, [rank for place in places for rank in place.missing])
-    costs = None
-    if grid.graph is not None and len(grid.graph.rows):
-        costs = Costs(grid.graph, _on_record(grid), partial(_in_phases, grid))
-    delays = attribute(grid, costs, contended=contended)
-    return Case(
-        trace,
-        grid,
-        delays,
-        scheduler,
-        hung,
-        dead,
-        failed,
-        Claims(grid.shape, delays.rest_ns),
-        costs,
-    )
+    """A trace with its grid; what else modes share is worked out as they ask for it."""
+    return Case(trace, step_grid(trace))
 
 
 def _on_record(grid: StepGrid) -> dict[int, Array]:

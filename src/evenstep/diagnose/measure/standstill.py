@@ -57,9 +57,12 @@ def unfinished(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns:
     """Operations that nobody finished: without an exit on ranks that did not end their trace
     themselves or ended by an exception, or ended by an error (a timeout, a peer that is gone)."""
     events = trace.of_kind(kind)
-    wanted = (events.flags & int(Flag.FAILED)) != 0
     still = [r for r, info in trace.ranks.items() if not info.closed or "raised" in info.facts]
-    if still:  # the columns of a large run are read from its files: no more of them than needed
+    # the columns of a large run are read from its files: no more of them than needed
+    if not still and not trace.flagged(kind, Flag.FAILED):
+        return events.select(slice(0, 0))
+    wanted = (events.flags & int(Flag.FAILED)) != 0
+    if still:
         wanted |= (events.exit_ns == 0) & np.isin(events["rank"], still)
         if kind is Kind.COLLECTIVE:
             wanted |= _without_all(events) & np.isin(events["rank"], still)

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.replay import Change, replay
-from evenstep.diagnose.graph.schedule import schedule
 from evenstep.diagnose.graph.structure import Batch, Graph
 from evenstep.diagnose.operations.dependency import Dependencies, dependencies, segment
 from evenstep.diagnose.operations.messages import CLOCK_ERROR_S
@@ -101,10 +100,11 @@ def _laid(
     batches: list[Batch] = []
     for (indices, _), part in zip(structures, parts, strict=True):
         nodes = len(part.links.previous)
-        order = schedule(part.links, np.zeros(nodes + len(part.links.queued)))
+        over = np.zeros(nodes + len(part.links.queued))
         ends = np.stack([part.ends, part.lanes, 0 * part.lanes], axis=1)
         batch_of[indices], place[indices] = len(batches), np.arange(len(indices))
-        batches.append(Batch(indices, first_row[indices], first_operation[indices], order, ends))
+        head = first_row[indices], first_operation[indices]
+        batches.append(Batch(indices, *head, part.links, over, ends))
         own = np.arange(len(part.ready))[:, None]
         row[bounds[indices] + own] = first_row[indices] + own
         ready[bounds[indices] + own] = first_row[indices] + part.ready[:, None]
