@@ -28,10 +28,10 @@ def rack_of(trace: Trace, rank: int) -> str:
     return str(told) if told is not None else ""
 
 
-def crossings(places: Sequence[str]) -> int:
-    """Hops of a ring in this order that leave a place."""
+def hops(places: Sequence[str]) -> list[tuple[str, str]]:
+    """Hops of a ring in this order that leave a place: from where, and to where."""
     following = [*places[1:], *places[:1]]
-    return sum(one != other for one, other in zip(places, following, strict=True))
+    return [pair for pair in zip(places, following, strict=True) if pair[0] != pair[1]]
 
 
 def fewest_crossings(places: Sequence[str]) -> int:
@@ -42,9 +42,7 @@ def fewest_crossings(places: Sequence[str]) -> int:
 
 def busiest(places: Sequence[str]) -> int:
     """The most hops of a ring in this order that leave any one place."""
-    following = [*places[1:], *places[:1]]
-    leaving = [one for one, other in zip(places, following, strict=True) if one != other]
-    return max((leaving.count(place) for place in set(leaving)), default=0)
+    return max(Counter(place for place, _ in hops(places)).values(), default=0)
 
 
 def grouped(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
@@ -56,12 +54,7 @@ def grouped(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
 
 def links(places: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of places that a ring in this order connects, each once, in order of their names."""
-    following = [*places[1:], *places[:1]]
-    pairs = [
-        (min(one, other), max(one, other))
-        for one, other in zip(places, following, strict=True)
-        if one != other and one and other
-    ]
+    pairs = [(min(pair), max(pair)) for pair in hops(places) if all(pair)]
     return list(dict.fromkeys(pairs))
 
 

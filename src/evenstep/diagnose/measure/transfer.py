@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
+from evenstep.diagnose.graph.structure import quantiles
 from evenstep.diagnose.levels import LOW, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import z
@@ -94,23 +95,18 @@ def _undisturbed(rows: Columns, grid: StepGrid) -> Array:
     transfer = rows.transfer_ns
     if not paused.any():
         return np.asarray(transfer)
-    usual = _by_kind(rows, UNDISTURBED)
+    usual = quantiles(transfer, rows.kind, UNDISTURBED, int(rows.kind.max()) + 1)
     return np.asarray(np.where(paused, np.minimum(transfer, usual[rows.kind]), transfer))
-
-
-def _by_kind(rows: Columns, share: float) -> Array:
-    """A quantile of the transfers of each kind: the value at or below it."""
-    order = np.lexsort([rows.transfer_ns, rows.kind])
-    count = np.bincount(rows.kind)
-    place = np.cumsum(count) - count + (share * (count - 1)).astype(int)
-    return np.asarray(rows.transfer_ns[order[place]].astype(float))
 
 
 def _kinds(rows: Columns) -> Columns:
     """What is usual of each kind."""
     heads = rows.select(np.unique(rows.kind, return_index=True)[1])
     count = np.bincount(rows.kind)
-    floor, lower = _by_kind(rows, LOW), _by_kind(rows, LOWER)
+    took, kind = rows.transfer_ns, rows.kind
+    floor, lower = (
+        quantiles(took, kind, share, len(count)).astype(float) for share in (LOW, LOWER)
+    )
     noise = np.where(count >= ENOUGH, (floor - lower) / (z(LOW) - z(LOWER)), np.nan)
     quiet = floor - z(LOW) * np.nan_to_num(noise)
     table = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
@@ -130,10 +126,7 @@ def floors(step: Array, kind: Array, took_ns: Array) -> Array:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order)) - begin
     same = np.unique(np.stack([kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
-    ascending = np.lexsort([took_ns, same])
-    count = np.bincount(same)
-    low = np.cumsum(count) - count + (LOW * (count - 1)).astype(int)
-    return np.asarray(took_ns[ascending[low]][same])
+    return np.asarray(quantiles(took_ns, same, LOW, int(same.max(initial=-1)) + 1)[same])
 
 
 # -- all-to-alls -----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def _crossed(case: Case, shape: Shape) -> Crossed | None:
     rows = case.transfers.rows
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     shorter = np.where(shape.rows, np.minimum(slower * rows.size_bytes, limit), 0.0)
-    crossings, fewest = places.crossings(where), places.fewest_crossings(where)
+    crossings, fewest = len(places.hops(where)), places.fewest_crossings(where)
     return Crossed(shape, group, crossings, fewest, ordered, known, shorter)
 
 

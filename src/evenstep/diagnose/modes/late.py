@@ -22,15 +22,16 @@ def late(
     cells: Array,
     cause: Cause = Cause.WORK,
     *,
+    layer: str = "",
     numbers: Mapping[str, Any],
     options: Sequence[str] | Mapping[str, Share | None],
     evidence: Sequence[Evidence] = (),
 ) -> Finding:
     """What cells (steps × ranks, boolean) that are late for one cause cost, as a finding.
 
-    `name` and `options` are as of `found`, options without a gain give back all of it. Beside
-    `numbers` sentences may use `waiting`, `who`, `lead` (or that they take turns), `those` and
-    `hosts`.
+    `name`, `layer` and `options` are as of `found`; options without a gain give back all of it.
+    Beside `numbers` sentences may use `waiting`, `who`, `lead` (or that they take turns), `those`
+    and `hosts`.
     """
     share, ranks = case.share(case.loss(cells, cause)), case.culprits(cells, cause)
     recurs, where = (
@@ -41,6 +42,7 @@ def late(
     return found(
         name,
         share,
+        layer=layer,
         numbers={
             "waiting": case.waiting(cells),
             "who": case.named(ranks),
@@ -51,16 +53,17 @@ def late(
         },
         where=where,
         when=recurs,
-        projected=_projected(case, cells, share, len(ranks)),
+        projected=_projected(case, cells, share, recurs.pattern == "chronic" or len(ranks) == 1),
         options=options if isinstance(options, Mapping) else dict.fromkeys(options, share),
         evidence=[*case.wait_evidence(cells), *evidence],
         change=case.relieved(cells, cause),
     )
 
 
-def _projected(case: Case, cells: Array, share: Share, culprits: int) -> list[Projection]:
-    """Of one culprit the same share at any size; of several, delays that do not know of others."""
+def _projected(case: Case, cells: Array, share: Share, same: bool) -> list[Projection]:
+    """Of the same culprits always, or of one, the same share at any size; of several now and then,
+    delays that do not know of others."""
     ranks = len(case.grid.ranks)
-    if culprits == 1:
+    if same:
         return constant(share, ranks)
     return by_chance(share, ranks, share_of(cells.any(axis=1).astype(float), np.ones(len(cells))))

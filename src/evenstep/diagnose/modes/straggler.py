@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Projection, When
+from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import standing_out
 from evenstep.diagnose.levels import ASKED, MINOR, NAMED, SMALLEST_SHARE
-from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.places import layouts
-from evenstep.diagnose.measure.recurrence import pattern_of, when
+from evenstep.diagnose.measure.recurrence import pattern_of
+from evenstep.diagnose.modes.late import late
 from evenstep.diagnose.sentences import found
-from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
 
@@ -43,14 +42,14 @@ def _worth_mending(case: Case, cells: Array) -> Array:
     """Cells of the ranks without which nobody else's mending is worth it: once they are like the
     others, and nothing on record makes anybody late, the rest of the late ones would give back less
     than is worth a finding. Beside the latest, none that is no slower than ranks are by nature."""
-    late = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
+    behind = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
     apart = standing_out(np.median(case.grid.work_ns, axis=0))
-    cells = cells & (apart | (late == late.max()))
-    late = np.where(apart | (late == late.max()), late, 0.0)
-    ranks = np.argsort(-late, kind="stable")[: np.count_nonzero(late)]
+    cells = cells & (apart | (behind == behind.max()))
+    behind = np.where(apart | (behind == behind.max()), behind, 0.0)
+    ranks = np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]
     if not 1 < len(ranks) <= ASKED:
         return cells
-    alone = [cells & np.isin(np.arange(len(late)), ranks[:last]) for last in range(1, len(ranks))]
+    alone = [cells & np.isin(np.arange(len(behind)), ranks[:last]) for last in range(1, len(ranks))]
     on_record = case.all_relieved(everything := np.ones_like(cells), but=everything)
     changes = [case.together([case.relieved(part), on_record]) for part in (*alone, cells)]
     gains = case.all_saved(changes)
@@ -60,19 +59,19 @@ def _worth_mending(case: Case, cells: Array) -> Array:
 
 def _brought_in(case: Case) -> list[Finding]:
     """Ranks that came late into the first traced step, and that the others then waited for."""
-    late = case.late_start_ns
-    waited = case.waited_for_ns[0] if len(late) else late
-    ranks = np.flatnonzero((late >= NAMED * case.grid.total_ns) & (waited > 0))
+    behind = case.late_start_ns
+    waited = case.waited_for_ns[0] if len(behind) else behind
+    ranks = np.flatnonzero((behind >= NAMED * case.grid.total_ns) & (waited > 0))
     ranks = ranks[waited[ranks] >= MINOR * waited.sum()]
     if not len(ranks) or case.costs is None:
         return []
     graph = case.costs.graph
     first = np.array([int(np.flatnonzero(graph.rows.lane == lane)[0]) for lane in ranks])
-    change = Change.none()._replace(rows=first, own_ns=graph.own_ns[first] - late[ranks])
+    change = Change.none()._replace(rows=first, own_ns=graph.own_ns[first] - behind[ranks])
     share = case.share(case.saved(change))
-    ranks = ranks[np.argsort(-late[ranks], kind="stable")]
+    ranks = ranks[np.argsort(-behind[ranks], kind="stable")]
     culprits = case.grid.ranks[ranks].tolist()
-    step, more = int(case.grid.steps[0]), float(late[ranks[0]])
+    step, more = int(case.grid.steps[0]), float(behind[ranks[0]])
     return [
         found(
             "straggler.entry",
@@ -97,21 +96,21 @@ def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
 
 
 def _finding(case: Case, cells: Array) -> Finding:
-    share = case.share(case.loss(cells))
     ranks, phase = case.culprits(cells), case.main_phase(cells)
-    recurs = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
-    pattern = recurs.pattern
-    where, turning, place = case.where(ranks), pattern == "rotating", case.place(phase)
+    pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
+    turning, place = pattern == "rotating", case.place(phase)
     more, many = case.typical_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}.get(
         pattern or "", ""
     )
     enters = "enters" if len(ranks) == 1 else "enter"
-    several = where.nodes and len(case.trace.nodes) > 1
+    nodes = case.where(ranks).nodes
+    several = nodes and len(case.trace.nodes) > 1
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
-    return found(
+    return late(
+        case,
         "straggler.turns" if turning else "straggler",
-        share,
+        cells,
         layer=_layer(case, ranks, phase),
         numbers={
             "waiting": case.waiting(cells) + waited_at(case.trace, case.victims(cells)[0]),
@@ -122,22 +121,10 @@ def _finding(case: Case, cells: Array) -> Finding:
             "there": "" if place == words.SOMEWHERE else f" {place}",
             "slow": LATE.get(place, "slow steps"),
             "why": _other_hardware(case, ranks) or _hint(case, cells, words.duration(more)),
-            "those": ranks,
-            "target": f"node {', '.join(where.nodes)}" if several else "it",
+            "target": f"node {', '.join(nodes)}" if several else "it",
         },
-        where=where,
-        when=recurs,
-        projected=_projected(case, cells, share, pattern),
-        options={
-            "share" if turning else "find": share,
-            **({} if everybody else {"drain": share}),
-        },
-        evidence=[
-            *case.wait_evidence(cells),
-            *_phase_evidence(case, cells, ranks),
-            *_peer_evidence(case, ranks[0]),
-        ],
-        change=case.relieved(cells),
+        options=["share" if turning else "find", *([] if everybody else ["drain"])],
+        evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )
 
 
@@ -172,14 +159,6 @@ def _hint(case: Case, cells: Array, more: str) -> str:
     if idles:
         return f"; {who} not computing during these {more} (sleeping, or waiting for I/O)"
     return f"; {who} computing all the while"
-
-
-def _projected(case: Case, cells: Array, share: Share, pattern: str | None) -> list[Projection]:
-    ranks = len(case.grid.ranks)
-    if pattern == "chronic":
-        return recurrence.constant(share, ranks)
-    hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
-    return recurrence.by_chance(share, ranks, hits)
 
 
 def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence]:

@@ -68,11 +68,11 @@ class Law:
         return float(brentq(lambda ranks: self.marginal(ranks) - MOST, 1.0, FARTHEST, rtol=1e-6))
 
 
-def fit(ranks: Array, throughput: Array) -> Law:
+def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
     """The law that explains the measured points best in relative terms.
 
     Of all choices of κ >= 0 and 0 <= σ <= 1 the best is taken. Two sizes carry λ and one more: σ,
-    and κ only where throughput falls, which σ cannot explain.
+    and κ only where throughput falls, which σ cannot explain. `terms`: 1 is σ, 2 is κ.
     """
     n, x = np.asarray(ranks, float), np.asarray(throughput, float)
     weight = x / n  # relative errors are alike at all sizes
@@ -80,7 +80,7 @@ def fit(ranks: Array, throughput: Array) -> Law:
     most = min(len(np.unique(n)) - 1, 2)
     best: tuple[float, Array] | None = None
     for count in range(most + 1):
-        for chosen in combinations((1, 2), count):
+        for chosen in combinations(terms, count):
             found = _solved(columns, (0, *chosen))
             if found is not None and (best is None or found[0] < best[0] - np.finfo(float).eps):
                 best = found
@@ -234,23 +234,10 @@ def _stepped(curve: Curve, place: int) -> tuple[float, float]:
     for factor in np.geomspace(0.05, 1.0, 61):
         lifted = curve.throughput.copy()
         lifted[place:] /= factor
-        flat = _serial(curve.ranks, lifted)
+        flat = fit(curve.ranks, lifted, (1,))  # σ alone, so that a step does not hide in κ
         error = float(np.sqrt((np.log(lifted / flat.throughput(curve.ranks)) ** 2).mean()))
         best = min(best, (error, float(factor)))
     return best
-
-
-def _serial(ranks: Array, throughput: Array) -> Law:
-    """A law without coherency: σ alone, so that a step does not hide in κ."""
-    law = fit(ranks, throughput)
-    if law.coherency == 0:
-        return law
-    n, x = ranks.astype(float), throughput
-    table = np.stack([np.ones(len(n)), n - 1], axis=1) * (x / n)[:, None]
-    constant, linear = np.linalg.lstsq(table, np.ones(len(n)), rcond=None)[0]
-    if constant <= 0 or linear < 0:
-        return Law(float((x / n).mean()), 0.0, 0.0)
-    return Law(1 / float(constant), float(linear / constant), 0.0)
 
 
 def last_doubling(curve: Curve) -> Doubling | None:

@@ -6,14 +6,15 @@ Where a trace cannot carry a question the answer says why instead of a number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.operations.operations import OperationJob, balanced, evened, job, replayed
 from evenstep.diagnose.sentences import TEXTS, say
@@ -58,10 +59,14 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
     if not asked:
         return []
     replay = _replay(trace)
-    before = replay.step_ns
-    found = [_answer(replay, [spec], before) for spec in asked]
+    changes = [replay.changed(spec) for spec in asked]
+    found = []
+    for spec, change in zip(asked, changes, strict=True):
+        method = "" if isinstance(change, str) else replay.method(spec)
+        found.append(_answer(replay, spec.text, [change], method))
     if len(asked) > 1 and all(answer.reason is None for answer in found):
-        found.append(_answer(replay, asked, before))
+        text = " + ".join(spec.text for spec in asked)
+        found.append(_answer(replay, text, changes, "replay with all of them at once"))
     return found
 
 
@@ -71,14 +76,15 @@ def _replay(trace: Trace) -> OperationWhatIf | WhatIfRun:
     return WhatIfRun(open_case(trace))
 
 
-def _answer(replay: OperationWhatIf | WhatIfRun, specs: list[Spec], before: Array) -> WhatIfGain:
-    text = " + ".join(spec.text for spec in specs)
-    reason = next(filter(None, map(replay.refusal, specs)), None)
+def _answer(
+    replay: OperationWhatIf | WhatIfRun, text: str, changes: Sequence[Any], method: str
+) -> WhatIfGain:
+    before = replay.step_ns
+    reason = next((change for change in changes if isinstance(change, str)), None)
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
-    saved = replay.saved_ns(specs)
+    saved = replay.saved_ns(changes)
     gain = gained(saved, before)
-    method = replay.method(specs[0]) if len(specs) == 1 else "replay with all of them at once"
     return WhatIfGain(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
 
 
@@ -134,8 +140,8 @@ class WhatIfRun:
         self.case = case
         self.step_ns: Array = case.grid.step_ns.astype(float)
 
-    def refusal(self, spec: Spec) -> str | None:
-        """Why the trace cannot tell; None where it can."""
+    def changed(self, spec: Spec) -> Change | str:
+        """What it changes, or why the trace cannot tell."""
         if not len(self.case.grid.steps):
             return "no step was finished by every rank"
         graph = self.case.grid.graph
@@ -143,14 +149,11 @@ class WhatIfRun:
             return "no collective that all traced ranks took part in was recorded"
         if spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype"):
             return f"{spec.text!r} needs an operation table, with every compute and message"
-        changed = QUESTIONS[spec.subject](self.case, spec)
-        return changed if isinstance(changed, str) else None
+        return QUESTIONS[spec.subject](self.case, spec)
 
-    def saved_ns(self, specs: list[Spec]) -> Array:
+    def saved_ns(self, changes: Sequence[Change]) -> Array:
         """How much shorter each step is with all of the changes."""
-        asked = [QUESTIONS[spec.subject](self.case, spec) for spec in specs]
-        changes = [change for change in asked if not isinstance(change, str)]
-        return np.asarray(self.case.saved(self.case.together(changes)))
+        return self.case.saved(self.case.together(changes))
 
     def method(self, spec: Spec) -> str:
         """How it was predicted, in words."""
@@ -170,8 +173,8 @@ class OperationWhatIf:
         self.plan = plan
         self.step_ns: Array = plan.measured_s * 1e9
 
-    def refusal(self, spec: Spec) -> str | None:
-        """Why the table cannot tell; None where it can."""
+    def changed(self, spec: Spec) -> Callable[[Array], Array] | str:
+        """What it makes of durations, or why the table cannot tell."""
         known = spec.subject in (*_COLUMN, "optype", "stages", "work")
         if not known or spec.change not in TEXTS["what_if"]["table"]:
             return (
@@ -179,32 +182,30 @@ class OperationWhatIf:
                 "rank:, stage:, dp: and optype: with =ideal or a factor, stages=balanced "
                 "and work=balanced"
             )
-        if spec.change == "median" and not np.isfinite(self._medians(spec)).any():
+        if spec.subject == "work":
+            return partial(evened, self.plan)
+        if spec.change == "balanced":
+            return partial(balanced, self.plan)
+        mine = self._rows(spec)
+        if spec.change == "x":
+            return lambda own_s: np.where(mine, own_s * spec.factor, own_s)
+        if spec.change == "ideal":
+            return lambda own_s: np.where(mine, self.plan.usual_s, own_s)
+        middle = self._medians(mine)
+        if not np.isfinite(middle).any():
             return "the rank is alone on its stage: there are no others to take the median of"
-        return None
+        return lambda own_s: np.where(np.isfinite(middle), middle, own_s)
 
-    def saved_ns(self, specs: list[Spec]) -> Array:
-        """How much shorter each step is with all of the changes."""
-        changed = reduce(self._changed, specs, self.plan.own_s)
-        length = replayed(self.plan, np.stack([self.plan.own_s, changed], axis=1))
+    def saved_ns(self, changes: Sequence[Callable[[Array], Array]]) -> Array:
+        """How much shorter each step is with all of the changes, one after the other."""
+        own = self.plan.own_s
+        changed = reduce(lambda own_s, change: change(own_s), changes, own)
+        length = replayed(self.plan, np.stack([own, changed], axis=1))
         return np.asarray((length[:, 0] - length[:, 1]) * 1e9)
 
     def method(self, spec: Spec) -> str:
         """How it was predicted, in words."""
         return say(f"what_if.table.{spec.subject if spec.subject == 'work' else spec.change}")
-
-    def _changed(self, durations_s: Array, spec: Spec) -> Array:
-        if spec.subject == "work":
-            return evened(self.plan, durations_s)
-        if spec.change == "balanced":
-            return balanced(self.plan, durations_s)
-        mine = self._rows(spec)
-        if spec.change == "x":
-            return np.where(mine, durations_s * spec.factor, durations_s)
-        if spec.change == "median":
-            middle = self._medians(spec)
-            return np.where(np.isfinite(middle), middle, durations_s)
-        return np.where(mine, self.plan.usual_s, durations_s)
 
     def _rows(self, spec: Spec) -> Array:
         if spec.subject == "optype":
@@ -212,9 +213,9 @@ class OperationWhatIf:
             return np.asarray(self.plan.table.optype == wanted)
         return np.isin(self.plan.table[_COLUMN[spec.subject]], spec.numbers)
 
-    def _medians(self, spec: Spec) -> Array:
-        """Of the rows asked about: median over other workers at the same place; nan elsewhere."""
-        table, mine = self.plan.table, self._rows(spec)
+    def _medians(self, mine: Array) -> Array:
+        """Of these rows: median over other workers at the same place; nan elsewhere."""
+        table = self.plan.table
         names = ("step", "stage", "optype", "seq_id")
         key = np.stack([table[name] for name in names])
         place = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
