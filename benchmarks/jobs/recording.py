@@ -1,9 +1,9 @@
 """One rank that issues asynchronous all-reduces and ends steps: what the training thread pays.
 
 Each figure is a comparison within one process, in random order, of calls and steps that are
-recorded with ones that are not: compiled kernels pass those on, Python's own are taken from the
-dispatcher. What it costs to be passed on is measured by the recorder itself and added. All figures
-are thread time of the training thread: on a busy machine the clock says more about the others.
+recorded with ones that go as without evenstep: this thread's calls pass no kernel of ours, and
+`Work.wait` is torch's own. All figures are thread time of the training thread: on a busy machine
+the clock says more about the others.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Work
 
 import evenstep
-from evenstep.agent.recording.phases import Word
 from evenstep.attachment import agent
 from evenstep.hooks.torch import thrift
 
 PAUSE_S = 0.005  # as between two buckets of a backward: caches have forgotten us
 COLLECTIVES = 64  # of a step that is ended
-PER_STEP = 10  # collectives of a step of the loop that is paid for as a whole
+#: Loops that are paid for as a whole: collectives of a step, and the pause before each of them.
+LOOPS = {"cold": (10, 0.0038), "dense": (64, 0.0006), "hot": (64, 0.0)}
+BLOCK = 5  # steps in a row with evenstep, or without
 
 
 class Job:
@@ -40,36 +43,34 @@ class Job:
             raise RuntimeError("evenstep is not attached")
         self._tensor = torch.ones(1)
         self._recorder = attached.recorder
-        self._hooks: Any = attached._hooks["torch"]
         self._order = random.Random(1)
 
-    @property
-    def passing_ns(self) -> float:
-        """What a call that is passed on costs more than one without kernels, caches being cold."""
-        return self._recorder.cost.cold_ns if self._hooks._native is not None else 0.0
-
-    def record(self, on: bool) -> None:
-        """Record what comes, or none of it."""
-        hooks, kernels = self._hooks, self._hooks._kernels
-        hooks._observer.armed = on
-        if hooks._native is not None:
-            self._recorder.words[Word.ARMED] = int(on)
-        elif on:
-            kernels.resume()
-        elif not kernels.resting:
-            kernels.rest()
+    @contextmanager
+    def recorded(self, on: bool) -> Iterator[None]:
+        """Record what this thread does meanwhile, or have it go as without evenstep."""
+        if on:
+            yield
+            return
+        ours, key = Work.wait, torch._C.DispatchKey.BackendSelect
+        Work.wait = _plain(ours)
+        try:
+            with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+                yield
+        finally:
+            Work.wait = ours
 
     def compared(self, run: Callable[[bool], float], pairs: int) -> float:
-        """What it takes more where it is recorded: the median over pairs, in random order."""
+        """What it takes more where it is recorded: a mean over pairs, in random order, without the
+        tenth at each end."""
         found = []
         for _ in range(pairs):
             took = {}
             for on in self._order.sample((True, False), 2):
-                self.record(on)
-                took[on] = run(on)
+                with self.recorded(on):
+                    took[on] = run(on)
             found.append(took[True] - took[False])
-        self.record(True)
-        return statistics.median(found)
+        cut = pairs // 10
+        return statistics.fmean(sorted(found)[cut : pairs - cut])
 
     def issuing_ns(self, calls: int, pause_s: float) -> float:
         """Mean thread time of issuing a call, after a pause before each."""
@@ -92,18 +93,38 @@ class Job:
         evenstep.step()
         return time.thread_time_ns() - start
 
-    def step_ns(self, on: bool) -> int:
-        """Thread time of a whole step: pauses, collectives, waits, and its end where it is seen."""
-        start = time.thread_time_ns()
-        works = []
-        for _ in range(PER_STEP):
-            time.sleep(PAUSE_S)
-            works.append(dist.all_reduce(self._tensor, async_op=True))
-        for work in works:
-            work.wait()
-        if on:
-            evenstep.step()
-        return time.thread_time_ns() - start
+    def steps_ns(self, on: bool, collectives: int, pause_s: float) -> float:
+        """Mean thread time of a step: what issues, waits, and ends it where it is seen."""
+        total = 0
+        for _ in range(BLOCK):
+            works = []
+            for _ in range(collectives):
+                if pause_s:
+                    time.sleep(pause_s)
+                start = time.thread_time_ns()
+                works.append(dist.all_reduce(self._tensor, async_op=True))
+                total += time.thread_time_ns() - start
+            start = time.thread_time_ns()
+            for work in works:
+                work.wait()
+            if on:
+                evenstep.step()
+            total += time.thread_time_ns() - start
+        return total / BLOCK
+
+    def paid(self, loop: str, pairs: int) -> dict[str, float | int]:
+        """What a step of a loop pays, and which steps those were."""
+        collectives, pause_s = LOOPS[loop]
+        self.steps_ns(True, collectives, pause_s)
+        first = self._recorder.stack.step
+        paid_ns = self.compared(lambda on: self.steps_ns(on, collectives, pause_s), pairs)
+        return {"paid_ns": paid_ns, "first": first, "end": self._recorder.stack.step}
+
+
+def _plain(wait: Any) -> Any:
+    """What torch's own function was before it was replaced."""
+    names = wait.__code__.co_freevars
+    return wait.__closure__[names.index("original")].cell_contents
 
 
 def main() -> None:
@@ -120,33 +141,26 @@ def main() -> None:
         if not evenstep.attach(out=out, compiled=args.state == "compiled", share=False):
             raise RuntimeError("evenstep did not attach")
         job = Job()
-        for _ in range(8):
-            job.step_ns(True)
+        for _ in range(4):
+            job.steps_ns(True, *LOOPS["cold"])
         figures: dict[str, Any] = {
             "hot_ns": job.compared(lambda _: job.issuing_ns(100, 0.0), args.pairs),
             "cold_ns": job.compared(lambda _: job.issuing_ns(1, PAUSE_S), 4 * args.pairs),
             "end_ns": [job.ending_ns() for _ in range(args.pairs)],
         }
-        first = job._recorder.stack.step
-        figures["paid_ns"] = job.compared(job.step_ns, args.pairs)
-        passing_ns = job.passing_ns
+        loops = {loop: job.paid(loop, args.pairs // 2) for loop in LOOPS}
         evenstep.detach()
-        figures["cold_ns"] += passing_ns
-        figures["paid_ns"] += PER_STEP * passing_ns
-        print(json.dumps(figures | _said(out, first)))
+        figures["loops"] = {loop: paid | _said(out, paid) for loop, paid in loops.items()}
+        print(json.dumps(figures))
     dist.destroy_process_group()
 
 
-def _said(out: Path, first: int) -> dict[str, Any]:
-    """What the trace says the compared steps cost, and by what it was recorded."""
-    trace = evenstep.load(out)
-    steps = trace.summaries["first_step"] > first  # a step's own end is told by the next
-    facts = trace.ranks[0].facts
-    return {
-        "said_ns": float(trace.summaries["agent_ns"][steps].mean()),
-        "mechanism": facts["hooks"]["mechanism"],
-        "each_ns": facts["cost"]["ns_per_collective"],
-    }
+def _said(out: Path, paid: dict[str, Any]) -> dict[str, float]:
+    """What the trace says a step of those compared cost."""
+    summaries = evenstep.load(out).summaries
+    step = summaries["first_step"]
+    steps = (step > paid["first"]) & (step < paid["end"])  # what ends a step is told by the next
+    return {"said_ns": float(summaries["agent_ns"][steps].mean())}
 
 
 if __name__ == "__main__":

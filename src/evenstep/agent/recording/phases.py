@@ -36,10 +36,8 @@ class Word(IntEnum):
     COST_NS = 10  # its thread time, in the calls that were sampled
     COST_SAMPLES = 11
     CALLS = 12  # of kernels so far
-    HOT_NS = 13  # what a call costs before our code is reached, where caches are hot …
-    COLD_NS = 14  # … and where they are not
-    WAITS = 15  # how many pairs (enter_ns, exit_ns) follow, of waits nobody has told Python of
-    WAIT_PAIRS = 16
+    WAITS = 13  # how many pairs (enter_ns, exit_ns) follow, of waits nobody has told Python of
+    WAIT_PAIRS = 14
 
 
 WORDS = Word.WAIT_PAIRS + 2 * MOST_WAITS

@@ -89,6 +89,7 @@ class TorchHooks:
         else:
             self._undo.append(self._native.remove)
             self._native.install()
+            self._price(self._native.pass_on)
             self._undo.append(lambda: self._recorder.defer(later=False))
             self._recorder.defer(later=True)
             if self._torch.backends.cuda.is_built():
@@ -103,12 +104,15 @@ class TorchHooks:
         self._sites.begins(self._recorder.stack.step)
 
     def _install_kernels(self) -> None:
-        price = mechanism.Measurement(self._torch, self._recorder.cost.mechanism)
-        self._undo.append(price.stop)
+        self._price()
         self._undo.append(self._kernels.remove)
         self._kernels.install()
         self._undo.append(self._waits.remove)
         self._waits.install()
+
+    def _price(self, pass_on: Callable[[], None] | None = None) -> None:
+        price = mechanism.Measurement(self._torch, self._recorder.cost.mechanism, pass_on)
+        self._undo.append(price.stop)
 
     def begins_step(self, step: int, *, spared: bool) -> None:
         """A step begins, on the training thread; `spared`: nothing needs every collective."""

@@ -44,6 +44,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "retire": (None, (_Pointer,)),
     "sequence": (_u64, (_Pointer,)),
     "gate": (None, (_Pointer, _Pointer)),
+    "pass_by": (None, (ctypes.c_bool,)),
     "look": (None, (_Pointer,)),
     "capture": (None, (_Pointer, _u64)),
     "failure": (ctypes.c_char_p, (_Pointer,)),
@@ -192,6 +193,10 @@ class NativeKernels:
         """Pass everything on from now on; also in a forked child, whose memory is its own."""
         self.session.words[_ARMED] = 0
 
+    def pass_on(self) -> None:
+        """Have what this thread calls pass through: it is none of the program's."""
+        self.session.functions.pass_by(True)
+
     def look(self) -> None:
         """Look for the ends of works that have no future."""
         self.session.functions.look(self.session.handle)
@@ -221,7 +226,6 @@ class NativeKernels:
         for _ in range(min(samples - before, COST_WINDOW)):
             cost.add((spent_ns - before_ns) / (samples - before))
         self._told = spent_ns, samples
-        cost.mechanism(words[Word.HOT_NS], words[Word.COLD_NS])
 
 
 _registered: list[str] | None = None  # operations this torch does not have, once registered

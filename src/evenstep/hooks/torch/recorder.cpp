@@ -29,7 +29,6 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -67,16 +66,12 @@ enum Word {
   COST_NS,       // thread time of our code in the calls that were sampled
   COST_SAMPLES,
   CALLS,         // so far
-  HOT_NS,        // what a call costs before our code is reached, where caches are hot …
-  COLD_NS,       // … and where they are not
   WAITS,         // pairs (enter_ns, exit_ns) below, of waits for functional collectives
   WAIT_PAIRS,
   WORDS = WAIT_PAIRS + 2 * 64
 };
 constexpr uint64_t MOST_WAITS = 64;
 constexpr uint64_t COST_EVERY = 16;          // calls, of which one is sampled
-constexpr uint64_t PAUSE_NS = 5000000;       // of the calibration, as between a step's collectives
-constexpr int CALLS_HOT = 256, CALLS_COLD = 16;
 constexpr uint64_t SHORTEST_WAIT_NS = 20000;
 constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
 constexpr size_t MOST_ORDERS = 4096;         // kinds of messages counted; the longest unused goes
@@ -376,10 +371,12 @@ struct Session {
   std::vector<Kept> kept;
   std::map<int, std::unique_ptr<Timer>> timers;
   std::string failure;
-  std::thread calibration;
 };
 
 std::atomic<Session*> current{nullptr};
+thread_local bool passing = false;  // this thread's calls are none of the program's
+
+Session* recording() { return passing ? nullptr : current.load(std::memory_order_acquire); }
 
 // A call's or a callback's hold on the ring; empty where nothing is recorded.
 class Hold {
@@ -721,7 +718,7 @@ class Boxed final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     const auto call = [&] { op.redispatchBoxed(below(keys), stack); };
-    const Hold session(current.load(std::memory_order_acquire));
+    const Hold session(recording());
     if (!session) return call();
     watch_.around(session, [&] { return watch_.facts(*stack); }, call, [&] { return work_of(*stack); });
   }
@@ -740,7 +737,7 @@ class Plain<Result(Args...)> {
       : watch_(watch), op_(op.typed<Result(Args...)>()) {}
 
   Result operator()(c10::DispatchKeySet keys, Args... arguments) const {
-    const Hold session(current.load(std::memory_order_acquire));
+    const Hold session(recording());
     if (!session) return op_.redispatch(below(keys), std::forward<Args>(arguments)...);
     std::optional<Result> result;
     watch_.around(
@@ -757,7 +754,7 @@ class Plain<Result(Args...)> {
 
 // Waits of functional collectives, which go past Python's `Work.wait`.
 void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const Hold session(current.load(std::memory_order_acquire));
+  const Hold session(recording());
   const uint64_t enter = session ? now_ns() : 0;
   op.redispatchBoxed(below(keys), stack);
   if (session) session->waited(enter, now_ns());
@@ -773,64 +770,6 @@ using Broadcast = Tensors(at::TensorList, const GroupPointer&, int64_t, int64_t,
 using AllGather = OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, bool, int64_t);
 using ReduceScatter =
     OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, const ReduceOpPointer&, bool, int64_t);
-
-// What being on the way costs, whoever records: a call like that of an all-reduce with an empty
-// kernel on the way, against one without.
-Tensors unchanged(at::TensorList tensors, const GroupPointer&, const ReduceOpPointer&,
-                  const std::optional<at::Tensor>&, bool, int64_t) {
-  return {tensors.vec(), WorkPointer()};
-}
-auto priced(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<AllReduce>();
-}
-Tensors passed(c10::DispatchKeySet keys, at::TensorList tensors, const GroupPointer& group,
-               const ReduceOpPointer& reduction, const std::optional<at::Tensor>& indices, bool async,
-               int64_t timeout) {
-  static const auto op = priced("evenstep_cost::seen");
-  return op.redispatch(below(keys), tensors, group, reduction, indices, async, timeout);
-}
-#define EVENSTEP_LIKE_ALL_REDUCE                                                                  \
-  "(Tensor[] tensors, __torch__.torch.classes.c10d.ProcessGroup process_group, "                  \
-  "__torch__.torch.classes.c10d.ReduceOp reduce_op, Tensor? sparse_indices, bool async_op=True, " \
-  "int timeout=-1) -> (Tensor[], __torch__.torch.classes.c10d.Work)"
-TORCH_LIBRARY(evenstep_cost, m) {
-  m.def("bare" EVENSTEP_LIKE_ALL_REDUCE);
-  m.def("seen" EVENSTEP_LIKE_ALL_REDUCE);
-}
-TORCH_LIBRARY_IMPL(evenstep_cost, CPU, m) {
-  m.impl("bare", &unchanged);
-  m.impl("seen", &unchanged);
-}
-TORCH_LIBRARY_IMPL(evenstep_cost, BackendSelect, m) { m.impl("seen", &passed); }
-
-// Thread time of a call with an empty kernel, less one without, each after `pause_ns` of sleep: a mean.
-uint64_t mechanism_ns(const Session& session, int calls, uint64_t pause_ns) {
-  const auto bare = priced("evenstep_cost::bare"), seen = priced("evenstep_cost::seen");
-  const std::vector<at::Tensor> tensors{at::empty({1})};
-  const timespec pause{0, long(pause_ns)};
-  int64_t total = 0;
-  for (int at = 0; at < 2 * calls && session.words[ARMED].load(); ++at) {
-    if (pause_ns) nanosleep(&pause, nullptr);
-    const uint64_t start = thread_ns();
-    (at % 2 ? seen : bare).call(tensors, {}, {}, {}, true, -1);
-    const int64_t took = int64_t(thread_ns() - start);
-    total += at % 2 ? took : -took;
-  }
-  return uint64_t(std::max<int64_t>(0, total / calls));
-}
-
-// On a thread of its own, which takes no signal that belongs to the program's.
-void calibrate(Session& session) {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  try {
-    session.store(HOT_NS, mechanism_ns(session, CALLS_HOT, 0));
-    session.store(COLD_NS, mechanism_ns(session, CALLS_COLD, PAUSE_NS));
-  } catch (const std::exception& error) {
-    session.fail(error.what());
-  }
-}
 
 // An operation of this torch, and where its kernel goes; empty where it does not have it. Kernels stay
 // for the life of the process: taking one back races with who is inside it.
@@ -885,14 +824,12 @@ void evenstep_arm(Session* session, void* ring) {
   session->ring = static_cast<Record*>(ring);
   current.store(session);
   session->words[ARMED].store(1);
-  session->calibration = std::thread([session] { calibrate(*session); });
 }
 void* evenstep_words(Session* session) { return session->words.data(); }
 
 // Ends it; how many calls and callbacks may still write into its ring.
 uint64_t evenstep_close(Session* session) {
   session->words[ARMED].store(0);
-  if (session->calibration.joinable()) session->calibration.join();
   Session* mine = session;
   current.compare_exchange_strong(mine, nullptr);
   return session->users.load();
@@ -907,6 +844,8 @@ Group* evenstep_group(Session* session, const char* name, uint32_t index, const 
 void evenstep_retire(Group* group) { group->retired.store(true); }
 uint64_t evenstep_sequence(Group* group) { return group->sequence.load(); }
 
+// Whether calls of this thread pass through, as where nothing is recorded.
+void evenstep_pass_by(bool pass) { passing = pass; }
 void evenstep_gate(Session* session, void (*gate)()) { session->gate.store(gate); }
 void evenstep_capture(Session* session, uint64_t captures) {
   std::lock_guard<std::mutex> lock(session->capture);
