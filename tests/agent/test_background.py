@@ -36,9 +36,7 @@ def background():
     identity = SimpleNamespace(run_id="r", attempt=0, rank=0, local_rank=0, node=0, world=2)
     facts = {}
     spool = SimpleNamespace(add_fact=facts.__setitem__, flush=lambda: None)
-    recorder = SimpleNamespace(
-        spool=spool, sample=print, stack=SimpleNamespace(step=0)
-    )  # fmt: skip
+    recorder = SimpleNamespace(spool=spool, sample=print, step=0)
     work = SimpleNamespace(sharing=None, step_ns=1, at_once=True)
     made = Background(
         config, identity, recorder, {}, work, Control(), None, Notes(spool), print,
@@ -79,7 +77,7 @@ def test_a_store_that_is_gone_leaves_each_rank_to_itself(background):
     assert background.work.sharing is None
     background._round()
     assert "sharing" not in background.facts  # the job may be ending
-    background._recorder.stack.step += 2
+    background._recorder.step += 2
     background._round()
     assert "the server has left" in background.facts["sharing"]
     assert background._control.told[-1] == "disconnect"

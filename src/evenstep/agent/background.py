@@ -208,17 +208,17 @@ class Background:
         self._work.sharing = None
         self._control.disconnect()
         text = f"ended: {type(error).__name__}: {error}"[:LONGEST]
-        self._parted = (self._recorder.stack.step, text)
+        self._parted = (self._recorder.step, text)
 
     def _say_parted(self) -> None:
         """Write into the trace that ranks share no more, if the job goes on without it."""
-        if self._parted is not None and self._recorder.stack.step > self._parted[0] + 1:
+        if self._parted is not None and self._recorder.step > self._parted[0] + 1:
             self._spool.add_fact("sharing", self._parted[1])
             self._parted = None
 
     def _ask_for_change(self) -> int:
         try:
-            return self._control.poll(self._recorder.stack.step, self._work.step_ns)
+            return self._control.poll(self._recorder.step, self._work.step_ns)
         except (OSError, EvenstepError) as error:
             self._notes.failed("control", error)
         except Exception as error:  # the store is gone, or the job is ending

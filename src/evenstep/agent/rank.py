@@ -131,7 +131,7 @@ class Agent:
         self._describe_hooks()
         self._steering.say()
         if self.config.act != OFF:
-            self._conductor.ask(self.config.act.split(","), self.recorder.stack.step)
+            self._conductor.ask(self.config.act.split(","), self.recorder.step)
 
     def take_in(self, stack: Stack) -> None:
         """Watch a stack that was imported after the start. Raises what its hooks raise."""
@@ -153,7 +153,7 @@ class Agent:
             self._notes.once(
                 "renumbered",
                 f"rank {was} is now {now}: its trace goes on as rank {identity.rank}",
-                f"rank {now} since step {self.recorder.stack.step}",
+                f"rank {now} since step {self.recorder.step}",
             )
 
     def _hold_device(self, delay_ns: int, seq: int) -> bool:

@@ -121,7 +121,7 @@ class Loop:
 
     def _count(self, observed: Agent, samples: int) -> None:
         step, so_far = self._samples
-        now = observed.recorder.stack.step
+        now = observed.recorder.step
         self._samples = (now, so_far + samples if step == now else samples)
         observed.recorder.clock.samples = self._samples[1]
 

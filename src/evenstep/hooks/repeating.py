@@ -156,22 +156,22 @@ class InferredSteps:
         self._cycle = Cycle()
         self._calls: dict[int, StepCall] = {}  # of those remembered, the ones that have not ended
         self._learnt: list[list[StepCall]] = []  # steps to be cut out at the next opportunity
-        self._ending = 0  # the record whose end is the step's
-        self._step = agent.recorder.stack.step  # as we left it
+        self.ending = 0  # the record whose end is the step's; 0: none is under way
+        self._step = agent.recorder.step  # as we left it
         self.off = False
 
     def entered(self, seq: int, width: int, signature: Hashable, enter_ns: int) -> None:
         """A call of the training thread was recorded."""
         recorder = self._recorder
-        if self.off or recorder.manual or recorder.stack.step != self._step:
+        if self.off or recorder.manual or recorder.step != self._step:
             self.leave()
             return
-        if self._ending:  # nobody has waited for it: it ends with what comes next
+        if self.ending:  # nobody has waited for it: it ends with what comes next
             self._end(enter_ns)
         cycle = self._cycle
         if cycle.known:
             if cycle.ends(width, signature):
-                self._ending = seq
+                self.ending = seq
             return
         call = self._calls[seq] = StepCall(seq)
         self._learnt = cycle.learn(width, signature, call)
@@ -186,13 +186,13 @@ class InferredSteps:
                 self._note(call, exit_ns)
         if self._learnt:
             self._cut_out(self._learnt)
-        if seq == self._ending:
+        if seq == self.ending:
             self._end(exit_ns)
 
     def conclude(self) -> None:
         """The trace ends: cut out what can be told now."""
         recorder = self._recorder
-        if not (self.off or recorder.manual or recorder.stack.step != self._step):
+        if not (self.off or recorder.manual or recorder.step != self._step):
             self._cut_out(self._cycle.conclude())
         self.leave()
 
@@ -210,9 +210,9 @@ class InferredSteps:
             self._cycle.forget()
 
     def _end(self, now_ns: int) -> None:
-        self._ending = 0
+        self.ending = 0
         self._agent.end_step(now_ns)
-        self._step = self._recorder.stack.step
+        self._step = self._recorder.step
 
     def _note(self, call: StepCall, exit_ns: int) -> None:
         call.end_ns, call.standing = exit_ns, self._agent.standing()
@@ -228,7 +228,7 @@ class InferredSteps:
         self._recorder.step_flags = self._flags
         self._calls.clear()
         if not steps[-1] and not steps[-2][-1].end_ns:  # ends with the call that is under way
-            self._ending = steps[-2][-1].seq
+            self.ending = steps[-2][-1].seq
             steps = steps[:-1]
         ended = [step[-1] for step in steps[:-1] if step[-1].end_ns]
         recorder, spool = self._recorder, self._recorder.spool

@@ -64,7 +64,7 @@ class Turn:
             self._held(now_ns - begin_ns)
             self._recorder.spool.put(
                 begin_ns, now_ns, int(Kind.PACING), int(Actuator.BEFORE_EXCHANGE),
-                self._recorder.stack.step, held_ns=now_ns - begin_ns, flags=int(Flag.APPLIED),
+                self._recorder.step, held_ns=now_ns - begin_ns, flags=int(Flag.APPLIED),
             )  # fmt: skip
         return now_ns
 

@@ -21,6 +21,7 @@ from evenstep.trace.spool.files import write_whole
 log = logging.getLogger("evenstep")
 
 KEPT = 32  # windows that are looked back at
+KNOWN = 8  # of them, and how they scatter needs no telling from the latest
 OVER = 0.5  # of what was told: a lateness that is certainly below it has passed
 
 
@@ -91,7 +92,9 @@ class LiveView:
         and between which shares of a step its lateness is in their mean."""
         mine = [window for window in self._windows if rank in window.excess]
         excess = [window.excess[rank] for window in mine]
-        for count in range(lateness.FEWEST, min(len(mine), self._since) + 1):
+        known = len(mine) >= KNOWN + lateness.FEWEST
+        fewest = lateness.FEWEST - known  # where steps are long, a window is one of them
+        for count in range(fewest, min(len(mine), self._since) + 1):
             latest = mine[-count:]
             named = sum(window.late == rank for window in latest)
             yield latest, named, lateness.interval(excess, count)

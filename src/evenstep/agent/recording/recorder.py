@@ -174,6 +174,11 @@ class Recorder:
         return self._stack
 
     @property
+    def step(self) -> int:
+        """The step that is open on the training thread, whatever has been told of it."""
+        return self.words[_STEP_WORD]
+
+    @property
     def behind(self) -> int:
         """Events that are noted and not told."""
         return len(self._noted)

@@ -101,7 +101,7 @@ class TorchHooks:
         self._undo.append(self._observer.patch_wait(work_type, look, then))
         self._phases.install()
         self._undo.append(self._sites.remove)
-        self._sites.begins(self._recorder.stack.step)
+        self._sites.begins(self._recorder.step)
 
     def _install_kernels(self) -> None:
         self._price()

@@ -76,6 +76,9 @@ class RepeatedSteps:
         if width == 1:
             return
         like = (group, last >> 56, last & 0xFFFFFFFF, words[base + WORD_BYTES_IN])
-        if len(self._open) < MOST_OPEN:
+        learns = not self._steps.known  # and wants the end of every call
+        if learns and len(self._open) < MOST_OPEN:
             self._open.append(seq)
         self._steps.entered(seq, width, like, now_ns)
+        if not learns and self._steps.ending == seq:
+            self._open.append(seq)
