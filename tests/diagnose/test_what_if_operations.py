@@ -168,6 +168,19 @@ def test_messages_recorded_at_the_ends_of_the_model_have_no_other_end():
     assert as_it_was(plan) == pytest.approx(plan.measured_s)
 
 
+def test_receives_posted_ahead_of_compute_still_begin_with_what_is_sent():
+    table = Pipeline(dp=2, pp=4, micro=8, steps=2).table()
+    received = np.isin(
+        table.optype, [NAMES.index(f"{way}-recv") for way in ("forward", "backward")]
+    )
+    begun = np.array([table.start_s[table.step == step].min() for step in (0, 1)])[table.step]
+    ahead = np.where(received, table.start_s - begun, 0.0)
+    table = table.with_column("start_s", table.start_s - ahead)
+    plan = job(table.with_column("duration_s", table.duration_s + ahead), NAMES)
+    assert plan.unpaired == 0
+    assert as_it_was(plan, delayed=True) == pytest.approx(plan.measured_s)
+
+
 def test_micro_batches_without_a_number_are_paired_in_turn():
     pipeline = Pipeline(pp=2, vpp=2, micro=4, steps=1)
     table = pipeline.table()

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.schedule import Links
-from evenstep.diagnose.operations.messages import STAMPS_S, OperationMessages, in_order, messages
+from evenstep.diagnose.operations.messages import (
+    STAMPS_S,
+    OperationMessages,
+    in_order,
+    messages,
+    seen_after,
+)
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, DATA_PARALLEL, MESSAGES, Role
 
@@ -214,7 +220,7 @@ def _before_backward(ops: Columns) -> Edges:
     found = [_firsts(ops, in_order(ops, ops.role == role)) for role in _BACKWARD_MESSAGES]
     posted = np.concatenate(found)
     posted = posted[earlier[ops.worker[posted]] >= 0]
-    return earlier[ops.worker[posted]], posted
+    return seen_after(ops, earlier[ops.worker[posted]], posted)
 
 
 _BACKWARD_MESSAGES = (Role.BACKWARD_RECV, Role.BACKWARD_SEND)
@@ -226,7 +232,8 @@ def _firsts(ops: Columns, nodes: Array) -> Array:
 
 
 def _after_params(ops: Columns) -> list[Edges]:
-    """The first forward of a virtual stage after the last gather of its parameters.
+    """The first forward of a virtual stage after the last gather of its parameters, unless that is
+    for the next step.
 
     Where the table does not say which virtual stage was gathered: the worker's first forward.
     """
@@ -234,10 +241,11 @@ def _after_params(ops: Columns) -> list[Edges]:
     forwards = in_order(ops, ops.role == Role.FORWARD)
     known = np.isin(_chunk(ops, gathers), _chunk(ops, forwards))
     unknown = gathers[~known]
-    return [
+    found = [
         _joined((gathers[known], _chunk(ops, gathers[known])), (forwards, _chunk(ops, forwards))),
         _joined((unknown, ops.worker[unknown]), (forwards, ops.worker[forwards])),
     ]
+    return [seen_after(ops, *edges) for edges in found]
 
 
 def _reduced_behind(ops: Columns) -> Edges:

@@ -64,9 +64,17 @@ def messages(ops: Columns) -> OperationMessages:
             edges.append((found[known], sent[known]))
         else:
             edges.append((sent[known], found[known]))
-            edges.append((posted[posted >= 0], sent[posted >= 0]))
+            edges.append(seen_after(ops, posted[posted >= 0], sent[posted >= 0]))
     pair, unpaired = _paired(ops, compute, doubtful=doubtful)
     return OperationMessages(compute, pair, edges, unpaired, doubtful or unpaired > 0)
+
+
+def seen_after(ops: Columns, before: Array, after: Array) -> tuple[Array, Array]:
+    """These edges, or none where most of what is to come after began earlier: receives may be asked
+    for ahead of the compute before them."""
+    early = ops.start_s[after] < ops.end_s[before] - STAMPS_S
+    kept = slice(0) if len(early) and early.mean() > MOST else slice(None)
+    return before[kept], after[kept]
 
 
 def _lacking(ops: Columns) -> Array:
