@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.pacing.account import CREDIT, SHARE, TrialBudget
-from evenstep.pacing.evidence import ALPHA, interval
+from evenstep.pacing.evidence import ALPHA, interval, standing
 from evenstep.pacing.random_trial import (
     ALWAYS,
     BLOCK_STEPS,
@@ -96,6 +96,16 @@ def test_the_interval_covers_a_constant_effect_at_all_times() -> None:
             bad |= not low <= 0.02 <= high
         missed += bad
     assert missed <= 60 * ALPHA * 2.5  # 3 expected at most; 8 is three deviations more
+
+
+def test_what_was_refuted_once_stays_refuted_unless_the_effect_changes() -> None:
+    draw = random.Random(7)
+    steady = [0.1 + draw.gauss(0, 0.02) for _ in range(12)]
+    noisy = [*steady, -0.3, 0.5, -0.25, 0.45]
+    low = standing(noisy)[1]
+    assert low >= standing(steady)[1] > 0.0 > interval(noisy)[1]
+    turned = [*steady, *(-each for each in steady * 6)]
+    assert standing(turned) == interval(turned)
 
 
 def test_an_interval_of_nothing_is_everything() -> None:

@@ -26,7 +26,7 @@ from hashlib import blake2b
 from math import inf, log, sqrt
 
 from evenstep.pacing.account import SHARE, TrialBudget, TrialVerdict
-from evenstep.pacing.evidence import ALPHA, EvidenceProcess, interval
+from evenstep.pacing.evidence import ALPHA, EvidenceProcess, standing
 
 BLOCK_STEPS = 8  # short: neighbouring steps are alike, and a pair cannot lose much
 FEWEST_STEPS = 4  # of a block that has settled, or its pair does not count
@@ -329,4 +329,4 @@ class RandomTrial:
     @property
     def verdict(self) -> TrialVerdict:
         """Where the comparison stands."""
-        return TrialVerdict(self.word, len(self.gains), *interval(self.gains))
+        return TrialVerdict(self.word, len(self.gains), *standing(self.gains))
