@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import Used, carriage, closed, most_hops, shared_links
 from evenstep.simulate.wires.told import STUCK
 from evenstep.simulate.wires.world import make_world
-from evenstep.trace.loading import load
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
@@ -95,6 +93,10 @@ def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result
 
 def simulate_trace(scenario: Scenario) -> tuple[Result, Trace]:
     """Run a scenario and read its trace."""
+    from tempfile import TemporaryDirectory
+
+    from evenstep.trace.loading import load  # what a run alone does not need
+
     with TemporaryDirectory() as folder:
         return simulate_to(Path(folder) / "run", scenario), load(Path(folder) / "run")
 
