@@ -21,12 +21,6 @@ CURVE = {
     "last_doubling": {"ranks": [8, 16], "gain": 0.5, "marginal": 0.5, "marginal_cost": 2.0},
     "recommended_ranks": 12,
 }
-PROJECTION = {
-    "measured": {"ranks": 8, "throughput": {"value": 800.0, "unit": "samples/s"}},
-    "projected": [
-        {"ranks": 16, "throughput": {"value": 1500.0, "low": 1400.0, "high": 1550.0}},
-    ],
-}
 
 
 def several() -> Diagnosis:
@@ -37,8 +31,8 @@ def places(line: str) -> list[list[float]]:
     return [[float(part) for part in pair.split(",")] for pair in line.split()]
 
 
-def drawn(projection: dict | None = None, found: Diagnosis | None = None) -> Drawing:
-    result = scaling(found or several(), projection)
+def drawn() -> Drawing:
+    result = scaling(several())
     assert result is not None
     return result
 
@@ -54,23 +48,15 @@ def test_a_run_that_scales_badly_lies_below_the_ideal_line() -> None:
     assert drawn().measured[1]["y"] > places(drawn().ideal)[1][1]
 
 
-def test_a_projection_of_one_run_has_its_interval() -> None:
-    one = Diagnosis({}, {"verdict": "It waits."}, [])
-    (point,) = drawn(PROJECTION, one).projected
-    low, high = point["ends"]
-    assert low > point["y"] > high
-    assert point["label"] == "16 ranks: 1,500 samples/s (1,400 to 1,550)"
-
-
 def test_everything_lies_inside_the_drawing() -> None:
-    found = drawn(PROJECTION)
+    found = drawn()
     points = places(found.ideal) + places(found.fitted)
-    points += [[one["x"], one["y"]] for one in [*found.measured, *found.projected]]
+    points += [[one["x"], one["y"]] for one in found.measured]
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
 
 
 def test_one_size_alone_is_no_curve() -> None:
-    assert scaling(Diagnosis({}, {"verdict": "It waits."}, []), None) is None
+    assert scaling(Diagnosis({}, {"verdict": "It waits."}, [])) is None
 
 
 def test_the_table_has_a_row_a_size_under_aligned_heads() -> None:

@@ -119,10 +119,6 @@ class Draft:
             },
         )  # fmt: skip
 
-    def appended(self, events: Columns) -> Columns:
-        """These events and the rows entered here, all in order."""
-        return _numbered(Columns.concatenate([events, *self._tables]))
-
     def trace(self, run: Mapping[str, Any], *, world: int | None = None) -> Trace:
         """The whole. Raises `TraceError` where no rank was entered."""
         if not self.ranks:

@@ -73,9 +73,7 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     return open_trace([path], attempt=attempt)
 
 
-def open_trace(
-    paths: Sequence[str | Path], *, attempt: int | None = None, progress: Progress | None = None
-) -> Trace:
+def open_trace(paths: Sequence[str | Path], *, attempt: int | None = None) -> Trace:
     """Everything that was given as one trace; logs given beside it are merged into `Trace.run`.
 
     Raises `UsageError` where it is more than one trace, `TraceError` where it is none.
@@ -84,7 +82,7 @@ def open_trace(
     if len(given.bundles) > 1:
         found = ", ".join(str(bundle.path) for bundle in given.bundles)
         raise UsageError(f"these are {len(given.bundles)} traces ({found}); give one at a time")
-    return open_bundle(given.bundles[0], given, attempt=attempt, progress=progress)
+    return open_bundle(given.bundles[0], given, attempt=attempt)
 
 
 def open_bundle(

@@ -71,7 +71,6 @@ def render(
     steps: Columns | None = None,
     case: Case | None = None,
     answers: Sequence[WhatIfGain] = (),
-    projection: Mapping[str, Any] | None = None,
     price_per_rank_hour: float | None = None,
     links: Sequence[Mapping[str, Any]] = (),
     link_map: fabric.LinkMap | None = None,
@@ -79,9 +78,8 @@ def render(
     """The page as text.
 
     `steps` (the table of `diagnose.measure.overview.step_table`) and `case` are made from the trace
-    when not given; `projection` is what `evenstep project --json` prints, `links` what `evenstep
-    simulate --json` says of a simulation's links, `link_map` the fabric they are in. Raises
-    `MissingExtra` without jinja2.
+    when not given; `links` is what `evenstep simulate --json` says of a simulation's links,
+    `link_map` the fabric they are in. Raises `MissingExtra` without jinja2.
     """
     template = sheet.template(
         "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect,
@@ -91,7 +89,7 @@ def render(
     mapped = {"links": link_map.bundles} if link_map is not None else {}
     packed = pack({**shown.tables, **mapped})
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
-    drawn = scaling(diagnosis, projection)
+    drawn = scaling(diagnosis)
     loads = fabric.simulated(links) if links else []
     if not links and len(trace.nodes) > 1:
         loads = fabric.loads(trace)
