@@ -12,7 +12,6 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.opening import open_trace
 from evenstep.report.terminal.sentences import movement
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.trace import RankInfo
 from tests.importers.profiles import Profile
 
 TOKENS = {0: 1000, 1: 1000, 2: 4000}  # elements that each rank receives
@@ -55,7 +54,7 @@ def test_even_sizes_say_nothing(tmp_path):
 
 def test_a_port_carries_what_its_counter_grew_by():
     draft = Draft()
-    draft.rank(RankInfo(0, {"rank": 0, "hostname": "gpu01"}))
+    draft.rank(0, hostname="gpu01")
     seconds = np.arange(5)
     for port, per_s in ((0, 12.5e9), (1, 3e9)):
         bits = [struct.unpack("<Q", struct.pack("<d", per_s * s))[0] for s in seconds]

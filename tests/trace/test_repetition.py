@@ -6,7 +6,6 @@ import pytest
 from evenstep.importers.draft import Draft
 from evenstep.trace.repetition import stepped, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
-from evenstep.trace.trace import RankInfo
 
 MS = 1_000_000
 STEP_MS, STEPS = 100, 20
@@ -18,7 +17,7 @@ class Program:
     def __init__(self, world):
         self.draft, self.counts, self.world = Draft(), {}, world
         for rank in range(world):
-            self.draft.rank(RankInfo(rank, {"rank": rank}))
+            self.draft.rank(rank)
 
     def call(self, step, at_ms, name, ranks, size=1024):
         group = self.draft.group(name, ranks)

@@ -44,7 +44,8 @@ class Stream:
             magic = self._raw.read(4)
             self._raw.seek(0)
         except OSError as error:
-            raise TraceError(f"cannot read {path}: {error.strerror}") from error
+            why = error.strerror or "it is a pipe; save it as a file first"
+            raise TraceError(f"cannot read {path}: {why}") from error
         self._file = _decompressed(self._raw, magic, path)
 
     def __enter__(self) -> Stream:

@@ -7,6 +7,7 @@ on every rank; at the end each rank's rows are put in order of entry and numbere
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -74,11 +75,15 @@ class Draft:
         """Rows entered so far."""
         return sum(len(table) for table in self._tables)
 
-    def rank(self, info: RankInfo) -> None:
-        """Enter a rank. Raises `TraceError` where it is there already."""
-        if info.rank in self.ranks:
-            raise TraceError(f"a second trace of rank {info.rank}")
-        self.ranks[info.rank] = info
+    def rank(
+        self, rank: int, facts: Mapping[str, Any] = MappingProxyType({}), *, closed: bool = True,
+        dropped: int = 0, **identity: Any,
+    ) -> None:  # fmt: skip
+        """Enter a rank and who it is. Raises `TraceError` where it is there already."""
+        if rank in self.ranks:
+            raise TraceError(f"a second trace of rank {rank}")
+        known = {"rank": rank, **identity}
+        self.ranks[rank] = RankInfo(rank, known, dict(facts), closed, dropped)
 
     def rows(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
         """Add rows of a rank, or of one each: columns, or a value for all; others are empty."""

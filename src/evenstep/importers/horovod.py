@@ -23,7 +23,7 @@ from evenstep.importers.trace_events import TraceEvent, TraceEvents
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Op
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 NAME = "Horovod timeline"
 MARK = b'"NEGOTIATE_'
@@ -67,8 +67,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         )
     ranks = sorted(set().union(*(call.ready_us for call in calls)))
     for rank in ranks:
-        identity = {"rank": rank, "boot_id": "the coordinator"}
-        draft.rank(RankInfo(rank, identity, {"device_clock": "host"}))
+        draft.rank(rank, {"device_clock": "host"}, boot_id="the coordinator")
     _enter(draft, calls, ranks)
     return stepped(draft.trace({"source": NAME}), "the timeline marks no steps")
 

@@ -33,6 +33,8 @@ SUFFIX = ".pack"
 MOST_TABLES_BYTES = 64 << 20  # of names, groups and facts
 CHUNK_RECORDS = 4096  # copied at a time
 _SEQ_BYTES = 8
+_DAMAGE = (OSError, OverflowError, ValueError, LookupError, TypeError, AttributeError,
+           RecursionError, struct.error)  # fmt: skip
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # a zip file's, before a member's name (APPNOTE 4.3.7)
 _ZIP64_BYTES = 20  # what `force_zip64` adds behind the name
 _PADDING = struct.Struct("<HH")  # of the extra field that fills up a page: its tag and length
@@ -75,16 +77,7 @@ def look(path: Path) -> CollectableSpool | None:
         return CollectableSpool(
             path, str(identity.get("hostname") or "unnamed"), "closed" in _facts(tables)
         )
-    except (
-        OSError,
-        OverflowError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        struct.error,
-    ):
+    except _DAMAGE:
         return None
 
 

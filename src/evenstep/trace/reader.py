@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +33,9 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
 SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
-LONGEST_NS = (
-    100 * 86_400 * 10**9
-)  # that a ring's records reach from the middle one: beyond is damage
+#: That a ring's records reach from the middle one: beyond is damage.
+LONGEST_NS = 100 * 86_400 * 10**9
+CHUNK = 16_384  # records read at a time: what the processor's cache holds
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 SUMMARY_STRETCH = 64  # summaries looked at together for the end of those that were written
 
@@ -117,9 +117,8 @@ def read_spool(path: Path | Extent) -> SpoolContents:
     Raises `LayoutError` for another version and `SpoolError` for a file that is not a spool or
     ends before its header does. A file cut short later is used as far as it goes (`damage`).
     """
-    contents, ring, data = _opened(path)
-    begin = ring.offset - (path.offset if isinstance(path, Extent) else 0)
-    records = _records(data[begin:], ring.slots)
+    contents, ring = open_spool(path)
+    records = in_order([np.empty(0, RECORD), *ring.chunks(CHUNK)])
     timely = _timely(records)
     contents.records = records[timely]
     if not timely.all():
@@ -130,14 +129,14 @@ def read_spool(path: Path | Extent) -> SpoolContents:
     return contents
 
 
-def open_spool(path: Path | Extent) -> tuple[SpoolContents, Ring]:
+def in_order(parts: Sequence[Array]) -> Array:
+    """Records of one rank, ascending."""
+    records = np.concatenate(parts)
+    return np.asarray(records[np.argsort(records["seq"], kind="stable")])
+
+
+def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
     """A spool without its records, and the ring to read them from. Raises like `read_spool`."""
-    contents, ring, _ = _opened(path)
-    return contents, ring
-
-
-def _opened(place: Path | Extent) -> tuple[SpoolContents, Ring, Array]:
-    """Everything of a spool but its records, where these are, and the file's bytes."""
     extent = place if isinstance(place, Extent) else Extent(place)
     path, data = extent.path, _bytes_of(extent)
     header = _header(path, data)
@@ -158,7 +157,7 @@ def _opened(place: Path | Extent) -> tuple[SpoolContents, Ring, Array]:
         contents.facts["heartbeat_ns"] = beat_ns
     contents.summaries = _summaries(data[first_summary:], summaries)
     settled = contents.closed or bool(extent.name)
-    return contents, Ring(extent.file, extent.offset + ring, capacity, settled=settled), data
+    return contents, Ring(extent.file, extent.offset + ring, capacity, settled=settled)
 
 
 def _check(identity: Any) -> None:
@@ -197,14 +196,6 @@ def _header(path: Path, data: Array) -> tuple[Any, ...]:
     if (first, ring) != ends or sizes != (layout.PAGE_BYTES,) * 2 + (layout.SUMMARY_BYTES,):
         raise SpoolError(f"{path}: the header is damaged: its regions do not meet")
     return header
-
-
-def _records(region: Array, capacity: int) -> Array:
-    """Whole records only, ascending."""
-    slots = min(capacity, len(region) // layout.RECORD_BYTES)
-    live = region[: slots * layout.RECORD_BYTES].view(RECORD)
-    used = _used_slots(live["seq"], slots)
-    return whole_slots(live[:used], capacity)
 
 
 def _timely(records: Array) -> Array:
@@ -255,12 +246,6 @@ def coarsened(summaries: Array, most: int) -> Array:
     for name in summary.COUNTERS:
         merged[name] = np.add.reduceat(summaries[name], first)
     return merged
-
-
-def _used_slots(seq: Array, slots: int) -> int:
-    """Slots up to the last one ever used, found without touching an unused ring's pages twice."""
-    used = np.flatnonzero(np.asarray(seq))
-    return min(int(used[-1]) + 1, slots) if used.size else 0
 
 
 def _summaries(region: Array, capacity: int) -> Array:

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
-from evenstep.trace.reader import RECORD, Ring
+from evenstep.trace.reader import CHUNK, RECORD, Ring
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Flag, Kind
-from evenstep.trace.spools import BULK, CHUNK, NO_STEPS, StepIndex
+from evenstep.trace.spools import BULK, NO_STEPS, StepIndex
 
 Array = npt.NDArray[Any]
 

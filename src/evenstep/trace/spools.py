@@ -6,7 +6,7 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,16 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.trace.cores import each
 from evenstep.trace.pack import SUFFIX, Extent, extents
-from evenstep.trace.reader import RECORD, Ring, SpoolContents, coarsened, open_spool, read_spool
+from evenstep.trace.reader import (
+    CHUNK,
+    RECORD,
+    Ring,
+    SpoolContents,
+    coarsened,
+    in_order,
+    open_spool,
+    read_spool,
+)
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import read_facts
 from evenstep.trace.spool.layout import Kind
@@ -31,7 +40,6 @@ BULK = frozenset({Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.PHASE, Kind.SPAN})
 LARGE_RECORDS = 2_000_000  # more than these are left on disk: see `evenstep.trace.spooled`
 COMPARED = 64  # of a large run's collectives, one in so many tells how ranks count their steps
 SUMMARY_ROWS = 256  # of each rank of a large run at most: coarser where there were more
-CHUNK = 16_384  # records read at a time: what the processor's cache holds
 _RARE = ~np.isin(np.arange(256), [int(kind) for kind in BULK])
 
 
@@ -94,16 +102,11 @@ def survey(path: Path | Extent) -> Survey:
         return Survey(contents, ring, NO_STEPS, np.zeros(256, np.int64), none, flags)
     seq, step, kinds = (np.concatenate(parts) for parts in zip(*light, strict=True))
     order = np.argsort(seq, kind="stable")
-    contents.records = _in_order(rare)
+    contents.records = in_order(rare)
     contents.dropped = max(0, int(seq[order[-1]]) - len(seq))
     index = step_index(seq[order], step[order])
     counts = np.bincount(kinds, minlength=256)
-    return Survey(contents, ring, index, counts, _in_order(matched), flags)
-
-
-def _in_order(parts: Sequence[Array]) -> Array:
-    records = np.concatenate(parts)
-    return np.asarray(records[np.argsort(records["seq"], kind="stable")])
+    return Survey(contents, ring, index, counts, in_order(matched), flags)
 
 
 @dataclass(slots=True)

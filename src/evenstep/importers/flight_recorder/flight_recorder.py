@@ -24,7 +24,7 @@ from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 NAME = "flight recorder dump"
 APART_NS = 3_600_000_000_000  # dumps whose ends are further apart are not of one hang
@@ -157,13 +157,11 @@ def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
         if item.pg in dump.reached
     }
     draft.rank(
-        RankInfo(
-            dump.rank,
-            {"rank": dump.rank, "source": str(dump.path)},
-            {"dump": {"written_ns": dump.written_ns or None, "reached": reached}},
-            closed=not _in_flight(dump),
-            dropped=dump.entries[0].record if dump.entries else 0,
-        )
+        dump.rank,
+        {"dump": {"written_ns": dump.written_ns or None, "reached": reached}},
+        closed=not _in_flight(dump),
+        dropped=dump.entries[0].record if dump.entries else 0,
+        source=str(dump.path),
     )
     for kind, message in ((Kind.COLLECTIVE, False), (Kind.POINT_TO_POINT, True)):
         chosen = [index for index, item in enumerate(dump.entries) if item.message is message]

@@ -28,7 +28,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.loading import renumbered, shifts_in_words
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import with_steps
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
@@ -73,7 +73,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         raise TraceError("nothing to read: " + "; ".join(reasons))
     together = _on_one_host(ranks)
     for each in ranks:
-        draft.rank(_info(each, origin, "the one host" if together else ""))
+        _enter_rank(draft, each, origin, "the one host" if together else "")
     draft.limits += spoken(told, len(ranks))
     if together:
         draft.limits.append(
@@ -155,15 +155,14 @@ def _on_one_host(ranks: Sequence[Profile]) -> bool:
     return all(devices) and sum(map(len, devices)) == len(set().union(*devices))
 
 
-def _info(each: Profile, origin: int, unnamed: str) -> RankInfo:
+def _enter_rank(draft: Draft, each: Profile, origin: int, unnamed: str) -> None:
     """Who a rank is; `unnamed` is the clock of those that name no host."""
     place = each.place
-    identity = {
-        "rank": place.rank, "world": place.world, "attempt": 0, "hostname": place.host,
-        "boot_id": f"host {place.host}" if place.host else unnamed, "source": str(each.file.path),
-        "anchor_monotonic_ns": FIRST_NS, "anchor_realtime_ns": origin,
-    }  # fmt: skip
-    return RankInfo(place.rank, identity, dict(FACTS))
+    draft.rank(
+        place.rank, FACTS, world=place.world, attempt=0, hostname=place.host,
+        boot_id=f"host {place.host}" if place.host else unnamed, source=str(each.file.path),
+        anchor_monotonic_ns=FIRST_NS, anchor_realtime_ns=origin,
+    )  # fmt: skip
 
 
 def _finished(draft: Draft, ranks: list[Profile]) -> Trace:

@@ -24,7 +24,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
-from evenstep.trace.trace import UNKNOWN, RankInfo, Trace
+from evenstep.trace.trace import UNKNOWN, Trace
 
 Array = npt.NDArray[np.float64]
 
@@ -84,7 +84,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         reasons = "; ".join(draft.limits) or "it has no rows"
         raise TraceError(f"{sources[0].path} has no collective that could be read: {reasons}")
     for rank in np.unique(table["rank"]).tolist():
-        draft.rank(RankInfo(rank, {"rank": rank, "boot_id": "one table"}, {"device_clock": "host"}))
+        draft.rank(rank, {"device_clock": "host"}, boot_id="one table")
     _enter(draft, table)
     draft.limits.append(
         "only durations of collectives are known: a rank's wait is its own less the shortest of "

@@ -28,7 +28,7 @@ from evenstep.importers.kineto.names import operation
 from evenstep.trace.ranks import MOST_RANKS, format_missing
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 NAME = "NCCL Inspector log"
 MOST_RECORDS = 20_000_000  # of all files: what fits into memory
@@ -201,8 +201,7 @@ def _enter(draft: Draft, log: _Log) -> None:
     owners = _owners(log, largest, draft.limits)
     devices: dict[_Process, list[int]] = {}
     for rank, (host, pid) in sorted(owners.items()):
-        identity = {"rank": rank, "hostname": host, "pid": pid, "boot_id": f"clock of {host}"}
-        draft.rank(RankInfo(rank, identity))
+        draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}")
         devices.setdefault((host, pid), []).append(rank)
     for name, size in log.sizes.items():
         parts = [series for key, series in log.series.items() if key[0] == name]

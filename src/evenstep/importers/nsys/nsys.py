@@ -34,7 +34,7 @@ from evenstep.importers.nsys.process import (
 from evenstep.importers.nsys.tables import Export, read_export
 from evenstep.trace.ranks import MOST_RANKS, format_ranks
 from evenstep.trace.spool.layout import Flag
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 NAME = "Nsight Systems export"
 
@@ -57,11 +57,10 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     profiles = []
     told: dict[str, list[int]] = {}
     for each in ranks:
-        identity = {
-            "rank": each.rank, "hostname": each.export.host, "boot_id": each.clock,
-            "source": str(each.export.path),
-        }  # fmt: skip
-        draft.rank(RankInfo(each.rank, identity, dict(FACTS)))
+        draft.rank(
+            each.rank, FACTS, hostname=each.export.host, boot_id=each.clock,
+            source=str(each.export.path),
+        )  # fmt: skip
         profiles.append(_profile(each, groups, world, origins[each.clock]))
         for text in profiles[-1].steps.limits:
             told.setdefault(text, []).append(each.rank)

@@ -18,7 +18,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COLLECTIVES, MESSAGES, SENDS, Role, on_one_line
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
@@ -55,8 +55,7 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
     for row in first:
         rank = int(timed["rank"][row])
         place = f"dp{timed.dp_rank[row]}-stage{timed.stage[row]}"
-        identity = {"rank": rank, "boot_id": "operation table", "place": place}
-        draft.rank(RankInfo(rank, identity))
+        draft.rank(rank, boot_id="operation table", place=place)
     parts = [_steps(timed), *_phases(timed), _collectives(draft, timed), _messages(timed)]
     for part in parts:
         draft.rows(part["rank"], part)

@@ -20,7 +20,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 NAME = "OTF2 archive"
 _MAGIC = b"OTF2"
@@ -49,11 +49,8 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
             raise TraceError(f"{source.path} holds no communication of MPI; record MPI's functions")
         for rank, location in enumerate(world[:MOST_RANKS]):
             name, process = archive.locations.get(location, ("", -1))
-            identity = {
-                "rank": rank, "place": archive.processes.get(process) or name,
-                "source": str(source.path), "boot_id": f"process {rank}",
-            }  # fmt: skip
-            draft.rank(RankInfo(rank, identity))
+            place = archive.processes.get(process) or name
+            draft.rank(rank, place=place, source=str(source.path), boot_id=f"process {rank}")
         _enter(draft, archive, {location: rank for rank, location in enumerate(world)})
     return stepped(draft.trace({"source": NAME}), "the archive marks no steps")
 

@@ -19,7 +19,7 @@ from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
@@ -51,8 +51,8 @@ def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[i
     table, lost_s = _last_time(table, draft.limits)
     whole = _whole_steps(table)
     for rank in np.unique(table["rank"]).tolist():
-        place = {"place": names[rank]} if rank in names else {}
-        draft.rank(RankInfo(rank, {"rank": rank, "boot_id": "one table", **place}))
+        place: dict[str, Any] = {"place": names[rank]} if rank in names else {}
+        draft.rank(rank, boot_id="one table", **place)
     begin_ns, length_ns, numbers = _line(whole)
     _enter(draft, whole, table, begin_ns, length_ns, numbers)
     return draft.trace({**run, **({"lost_work_s": lost_s} if lost_s else {})})

@@ -28,7 +28,7 @@ from evenstep.importers.xplane.programs import Instruction, instructions
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Kind, Op
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 NAME = "XPlane profile"
 MOST_FILE_BYTES = 1 << 29
@@ -205,14 +205,8 @@ def _enter(draft: Draft, devices: Sequence[tuple[PlaneFile, int]], shift: int) -
     left_out = 0
     for rank, (each, number) in enumerate(devices):
         host = each.host or each.path.name.partition(".")[0]
-        draft.rank(
-            RankInfo(
-                rank,
-                {"rank": rank, "hostname": host, "boot_id": f"host {host}",
-                 "source": str(each.path)},
-                {"device_clock": "host"},
-            )
-        )  # fmt: skip
+        draft.rank(rank, {"device_clock": "host"}, hostname=host, boot_id=f"host {host}",
+                   source=str(each.path))  # fmt: skip
         ran = sorted(each.devices[number], key=lambda ran: ran.start_ns)
         moving = [one for one in ran if one.what.op is not None]
         kept = [one for one in moving if not shared or one.run in shared]

@@ -271,6 +271,7 @@ def _explained() -> Iterator[None]:
         ) from error
     except duckdb.Error as error:
         said = " ".join(str(error).partition("\n\n")[0].split())
+        said = re.sub(r'! Did you mean "(pg|duckdb)_\w+"\?', "", said)  # tables of its own
         said = said.rstrip(".").replace("Error:", "error:")
         raise UsageError(
             f"the question cannot be answered: {said}; `evenstep sql --tables` lists what there is"
