@@ -15,7 +15,6 @@ from evenstep.report.page import html
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import RankInfo, Trace
 from tests.report.test_browser import CHROMIUM, COLORS, Opened, browser
-from tests.report.test_scaling import PROJECTION
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
@@ -33,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def file(place: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns) -> Path:
     if not place.exists():
-        more = {"answers": [ASKED], "projection": PROJECTION, "price_per_rank_hour": 2.0}
+        more = {"answers": [ASKED], "price_per_rank_hour": 2.0}
         html.write(diagnosis, trace, place, steps=steps, **more)
     return place
 
@@ -58,7 +57,7 @@ def test_every_section_is_there_and_nothing_complains(opened: Opened) -> None:
         "Where a step’s time goes", "Findings", "Step time over the run", "Who is late, who waits",
         "Inside one step", "Who waits for whom", "The critical path",
         "Phases of each rank", "Collectives by size", "Where ranks run",
-        "Which hosts wait for each other", "Scaling", "What if",
+        "Which hosts wait for each other", "What if",
         "Mean step of each rank", "How well clocks agree", "What evenstep itself cost",
         "What this trace cannot tell",
     ]  # fmt: skip
@@ -68,7 +67,7 @@ def test_every_section_is_there_and_nothing_complains(opened: Opened) -> None:
 
 def test_links_lead_to_sections(opened: Opened) -> None:
     anchors = opened.page.eval_on_selector_all("nav a", "all => all.map(a => a.hash.slice(1))")
-    assert len(anchors) == 14
+    assert len(anchors) == 13
     assert all(opened.page.query_selector(f"#{anchor}") for anchor in anchors)
 
 
@@ -123,10 +122,9 @@ def test_a_line_between_hosts_reads_what_each_waited_for_the_other(opened: Opene
     assert row == "gpu011 gpu012 4.2 s 67 %"
 
 
-def test_what_if_and_scaling_stand_in_the_page(opened: Opened) -> None:
+def test_what_if_stands_in_the_page(opened: Opened) -> None:
     row = " ".join(opened.page.inner_text("#what-if tbody tr").split())
     assert row == "rank:3=median 25 % (24 to 26 %) 150 ms 112 ms replay"
-    assert opened.page.eval_on_selector_all("#scaling circle", "all => all.length") == 2
 
 
 def test_zooming_by_a_drag_shows_fewer_steps(opened: Opened) -> None:

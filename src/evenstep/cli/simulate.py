@@ -76,7 +76,7 @@ def _main(args: argparse.Namespace) -> int:
         result = _simulated(asked, args, folder)
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
-    from evenstep.report.terminal.scaling import off_by, render
+    from evenstep.report.terminal.simulation import off_by, render
     from evenstep.reproduce.published.table import estimate
 
     error = estimate(asked)

@@ -1,4 +1,4 @@
-"""What simulations say, and measured runs by their size, as text of at most 80 columns."""
+"""Throughput by number of ranks as text of at most 80 columns: simulated, or of measured runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.report.terminal.style import DIGITS, precise, table
-from evenstep.reproduce.published.table import ErrorEstimate
-from evenstep.simulate.result import Result
-from evenstep.words import is_known, number, percent, size
+from evenstep.report.terminal.style import precise, table
+from evenstep.words import is_known, number, percent
 
 WIDEST = 80
 
@@ -95,9 +93,9 @@ def _ratio_rows(points: list[dict[str, Any]]) -> list[list[str]]:
 def _outlay(outlay: dict[str, Any], unit: str) -> Iterator[str]:
     yield f"To {outlay['target']:.4g} {unit.removesuffix('/s')}:"
     rows = [["ranks", "hours", "GPU hours", "cost", "kWh"]]
-    for each in outlay["sizes"]:
-        numbers = (each[name] for name in ("hours", "rank_hours", "cost", "kilowatt_hours"))
-        rows.append([f"{each['ranks']:,}", *("-" if n is None else f"{n:,.4g}" for n in numbers)])
+    for size in outlay["sizes"]:
+        numbers = (size[name] for name in ("hours", "rank_hours", "cost", "kilowatt_hours"))
+        rows.append([f"{size['ranks']:,}", *("-" if n is None else f"{n:,.4g}" for n in numbers)])
     yield from table(rows)
     within = f" within {outlay['deadline_hours']:g} hours" if outlay["deadline_hours"] else ""
     if outlay["cheapest"] is None:
@@ -159,126 +157,3 @@ def _ranks(found: Mapping[str, Any]) -> str:
         return text
     high = f"{found['high']:,.0f}" if is_known(found.get("high")) else "any number"
     return f"{text} ({found['low']:,.0f} to {high})"
-
-
-# -- one simulation --------------------------------------------------------------------------------
-
-WIDTH, LABEL = 80, 15  # columns of a line, and of what comes before what it says
-
-_LOSSES = (
-    ("writing", "checkpoints"),
-    ("lost", "done again"),
-    ("restarting", "restarts"),
-    ("waiting", "no node"),
-    ("slowed", "slow nodes"),
-)
-
-
-def render(result: Result) -> str:
-    """The result in a few lines."""
-    step, shares = result.step_time, result.shares
-    title = result.name or "simulation"
-    lines = [
-        f"{title}: {result.ranks} ranks on {result.nodes} nodes, {result.steps} steps"
-        + (", interrupted" if result.partial else ""),
-        f"  throughput   {result.throughput:.4g} {result.unit}, "
-        f"{100 * result.efficiency:.1f} % of compute alone{_arithmetic(result)}",
-        f"  step time    {precise(step.mean_ns)} on average, CV {step.cv:.3f}, "
-        f"median {precise(step.p50_ns)}, 99 % below {precise(step.p99_ns)}",
-        f"  time goes to compute {_percent(shares.compute)}, "
-        f"exposed communication {_percent(shares.exposed_communication)}, "
-        f"waiting for others {_percent(shares.wait)}, input {_percent(shares.input)}"
-        + (f", pacing {_percent(shares.held)}" if shares.held else ""),
-    ]
-    for use in result.collectives:
-        bus = f", bus bandwidth {use.busbw_gBps:.4g} GB/s" if use.busbw_gBps is not None else ""
-        lines.append(
-            f"  {use.operation:12} {size(use.bytes, digits=DIGITS)} among {use.size} ranks by "
-            f"{use.algorithm}: {precise(use.alone_ns)} alone{bus}"
-        )
-    lines += [
-        f"  busiest link {link.link}: {_percent(link.utilisation)} of "
-        f"{link.capacity_gBps:g} GB/s used"
-        for link in result.links[:3]
-    ]
-    lines += [*_converges(result), *_uses(result), *_lasts(result)]
-    if result.pacing is not None:
-        lines.append(f"  pacing       {result.pacing['verdict']}")
-    return "".join(f"{line}\n" for long in lines for line in _folded(long))
-
-
-def off_by(error: ErrorEstimate | None) -> str:
-    """How far it may be off, after what simulations of measured systems are off by."""
-    if error is None:
-        return "  may be off   not known: no measured system like this one\n"
-    how = "calibrated on other rows" if error.calibrated else "with nothing calibrated"
-    long = (
-        f"  may be off   {_percent(error.median)} (median), {_percent(error.worst)} at worst, as "
-        f"{error.rows} measured rows of kind {error.kind}, {how}"
-    )
-    return "".join(f"{line}\n" for line in _folded(long))
-
-
-def _arithmetic(result: Result) -> str:
-    """What is reached of the GPUs, where the model's arithmetic is known."""
-    if result.tflops_per_gpu is None:
-        return ""
-    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
-    return f", {result.tflops_per_gpu:.4g} TFLOP/s a GPU{share}"
-
-
-def _folded(line: str) -> list[str]:
-    """A line in as many as it needs, those after the first below what it says."""
-    if len(line) <= WIDTH:
-        return [line]
-    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * LABEL, break_long_words=False)
-
-
-def _converges(result: Result) -> Iterator[str]:
-    """What the strategy does to the optimisation."""
-    found = result.convergence
-    if found is None:
-        return
-    if found["staleness"] is not None:
-        age, share = found["staleness"], found["stable_step_share"]
-        yield (
-            f"  staleness    {age['mean']:.3g} updates on average, 99 % below {age['p99']:.3g}; "
-            f"largest stable"
-        )
-        yield f"               step size {share:.2g} of that of fresh gradients (a quadratic;"
-        yield "               says nothing about accuracy)"
-    if found["local_steps"] > 1:
-        yield f"  exchange     every {found['local_steps']} steps; models differ in between"
-    if found["discarded_share"]:
-        yield f"  gradients    {_percent(found['discarded_share'])} are thrown away"
-
-
-def _uses(result: Result) -> Iterator[str]:
-    """Energy and money by the unit."""
-    found = result.energy
-    if found is None:
-        return
-    one = result.unit.removesuffix("s/s")
-    each, cost = found["joules_per_unit"] or 0.0, found["cost_per_unit"] or 0.0
-    yield f"  energy       {each:.4g} J a {one}, cost {cost:.3g} a {one}"
-    if found.get("joules_per_useful_unit"):
-        yield (
-            f"               {found['joules_per_useful_unit']:.4g} J and "
-            f"{found['cost_per_useful_unit']:.3g} with failures and checkpoints"
-        )
-
-
-def _lasts(result: Result) -> Iterator[str]:
-    """What failures leave over weeks."""
-    weeks = result.goodput
-    if weeks is None:
-        return
-    useful = weeks["useful"]
-    yield (
-        f"  over weeks   {_percent(useful)} of the time is useful work "
-        f"({result.throughput * useful:.4g} {result.unit}), "
-        f"{weeks['interruptions_per_day']:.3g} interruptions a day"
-    )
-    lost = ", ".join(f"{word} {_percent(weeks[name])}" for name, word in _LOSSES if weeks[name])
-    yield f"               lost: {lost}"
-    yield f"               a checkpoint every {precise(weeks['checkpoint_interval_ns'])}"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.diagnose.verdict import sureness
-from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.report.terminal.scaling import measured_notes, measured_table
 from evenstep.report.terminal.sentences import acted, movement, stragglers
 from evenstep.report.terminal.style import Style
@@ -32,6 +31,9 @@ from evenstep.words import (
     some,
     some_ranks,
 )
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.what_if.what_if import WhatIfGain
 
 OPTIONS = 3
 EVIDENCE = 4
