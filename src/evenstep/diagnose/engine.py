@@ -115,7 +115,7 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     if not case.waits_known:
         apart = f" Transfer and waiting, which this trace cannot tell apart, take {share}."
         return apart if transfer >= NAMED else ""
-    if len(case.trace.nodes) < 2:
+    if case.trace.one_host:
         return ""
     if transfer < NAMED:
         return " The fabric is not at fault."
@@ -201,12 +201,12 @@ TOLD = (
 def _facts(trace: Trace) -> list[str]:
     """What the agents said they could not see or do, each once."""
     lines: dict[str, list[int]] = defaultdict(list)
-    several = len(trace.nodes) > 1  # one host needs no adapter
+    alone = trace.one_host  # which needs no adapter
     for rank, info in trace.ranks.items():
         facts = info.facts
         told = {f"{key}: ": facts[key] for key in TOLD if isinstance(facts.get(key), str)}
         absent = (facts.get("absent") or {}).items()
-        missing = [f"{name}: {why}" for name, why in absent if several or name != "infiniband"]
+        missing = [f"{name}: {why}" for name, why in absent if not alone or name != "infiniband"]
         unseen = ", ".join((facts.get("hooks") or {}).get("unseen") or ())
         told |= {
             "evenstep failed and stopped observing: ": facts.get("failure"),

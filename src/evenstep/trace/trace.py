@@ -138,6 +138,12 @@ class Trace:
         """Hosts in order of their lowest rank."""
         return tuple(dict.fromkeys(self.ranks[rank].node for rank in sorted(self.ranks)))
 
+    @property
+    def one_host(self) -> bool:
+        """Whether all ranks are known to share a host: by its name, else by its clock."""
+        clocks = {info.clock for info in self.ranks.values()}
+        return len(self.nodes) == 1 and (self.nodes != ("",) or len(clocks) == 1)
+
 
 # -- messages --------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ def slow_shapes(
     change = case.transferred(np.sum([one.shorter_ns for one in parts], axis=0))
     lost = case.saved(change)
     share = case.share(lost)
-    if share.low < SMALLEST_SHARE:
+    if share.value < SMALLEST_SHARE:
         return None
     case.claims.slow_ns += lost
     return parts, share, change
@@ -70,14 +70,20 @@ BUCKET_BYTES = 25_000_000  # DDP's default, and large against latency on any fab
 
 
 class Small(NamedTuple):
-    """A shape bound by latency: what each of its collectives would save when merged."""
+    """Collectives of a shape bound by latency: what each would save when merged."""
 
     shape: Shape
+    rows: Array  # of the transfers (boolean)
     alpha_ns: float
     basis: str
     per_step: float
     merged_per_step: float
-    shorter_ns: Array  # one entry per transfer
+    latency_ns: Array  # what of each transfer is latency; zero for others
+
+    @property
+    def shorter_ns(self) -> Array:
+        """By how much each transfer would be shorter, had each bucket one latency."""
+        return self.latency_ns * (1 - self.merged_per_step / self.per_step)
 
 
 def latency_bound(case: Case) -> list[Finding]:
@@ -87,22 +93,23 @@ def latency_bound(case: Case) -> list[Finding]:
 
 
 def _small(case: Case, shape: Shape) -> Small | None:
-    """What merging a shape's collectives would save; None where they are not many small ones."""
-    rows = case.transfers.rows
-    steps = len(np.unique(rows.step[shape.rows]))
-    per_step = np.count_nonzero(shape.rows) / max(steps, 1) / len(shape.groups)
+    """What merging a shape's small collectives would save; None where they are not many."""
     unsized = shape.op != Op.BARRIER and not shape.sizes.any()  # size not recorded
-    if per_step < MANY or not len(shape.sizes) or unsized:
-        return None
-    latency = _latency(case, shape)
-    moved = rows.transfer_ns[shape.rows]
-    if latency is None or np.minimum(latency[0], moved).sum() < MOST * moved.sum():
+    latency = _latency(case, shape) if len(shape.sizes) and not unsized else None
+    if latency is None:
         return None
     alpha, basis = latency
-    together = float(rows.size_bytes[shape.rows].sum()) / steps / len(shape.groups)
+    rows = case.transfers.rows
+    usual = np.maximum(case.transfers.of_kind("floor_ns"), 1)
+    small = shape.rows & (alpha >= MOST * usual)
+    steps, groups = len(np.unique(rows.step[small])), len(shape.groups)
+    per_step = np.count_nonzero(small) / max(steps, 1) / groups
+    if per_step < MANY:
+        return None
+    together = float(rows.size_bytes[small].sum()) / steps / groups
     merged = max(1.0, float(np.ceil(together / BUCKET_BYTES)))
-    saved = np.where(shape.rows, np.minimum(alpha, rows.transfer_ns), 0.0)
-    return Small(shape, alpha, basis, per_step, merged, saved * (1 - merged / per_step))
+    latency_ns = np.where(small, rows.transfer_ns * np.minimum(alpha / usual, 1), 0.0)
+    return Small(shape, small, alpha, basis, per_step, merged, latency_ns)
 
 
 def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
@@ -122,9 +129,9 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
 
 def _of_latency(case: Case, small: list[Small], share: Share, change: Change) -> Finding:
     first, ranks = small[0], len(case.grid.ranks)
-    rows = case.transfers.rows.select(first.shape.rows)
+    rows = case.transfers.rows.select(first.rows)
     size, moved = float(np.median(rows.size_bytes)), rows.transfer_ns
-    latency = float(np.minimum(first.alpha_ns, moved).sum() / max(float(moved.sum()), 1))
+    latency = float(first.latency_ns.sum() / max(float(moved.sum()), 1))
     groups = [group for part in small for group in part.shape.groups]
     return found(
         "latency_bound",
@@ -157,11 +164,12 @@ def _of_latency(case: Case, small: list[Small], share: Share, change: Change) ->
 
 def _fewer_hops(case: Case, small: list[Small]) -> dict[str, Share | None]:
     """A tree instead of a ring, where that has far fewer."""
-    ranks, took = small[0].shape.members, case.transfers.rows.transfer_ns
+    ranks = small[0].shape.members
     if ranks < 8:
         return {}
-    alpha = np.sum([np.where(p.shape.rows, np.minimum(p.alpha_ns, took), 0) for p in small], axis=0)
-    fewer = alpha * (1 - allreduce.depth(ranks) / (ranks - 1))
+    fewer = np.sum([part.latency_ns for part in small], axis=0) * (
+        1 - allreduce.depth(ranks) / (ranks - 1)
+    )
     return {"tree": case.share(np.minimum(case.gained(fewer), case.grid.step_ns))}
 
 
@@ -205,7 +213,7 @@ def bandwidth_bound(case: Case) -> list[Finding]:
     wanted = missing if short else np.sum([part.bytes_ns for part in heavy], axis=0)
     lost = case.gained(wanted)
     share = case.share(lost)
-    if share.low < (SMALLEST_SHARE if short else SMALLEST):
+    if share.value < (SMALLEST_SHARE if short else SMALLEST):
         return []
     if not short and (_hideable(case, heavy) or _late(case)):
         return []

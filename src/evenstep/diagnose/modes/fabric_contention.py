@@ -51,7 +51,7 @@ def slowed(measured: Transfers, named: Array | None = None) -> Slow:
 
 def find(case: Case) -> list[Finding]:
     """Links of which messages are slower than of the others, and times at which all data is."""
-    if not case.waits_known or len(case.trace.nodes) == 1:  # one host has no fabric
+    if not case.waits_known or case.trace.one_host:  # one host has no fabric
         return []
     return [*_slow_links(case), *_episodes(case)]
 
@@ -189,7 +189,7 @@ def _slow_links(case: Case) -> list[Finding]:
         return []
     change = Change.of_transfers(slow, usual[slow])
     share = case.share(case.saved(change))
-    if share.low < SMALLEST_SHARE:
+    if share.value < SMALLEST_SHARE:
         return []
     return [_link_finding(case, slow, receiver, usual, share, change)]
 

@@ -39,8 +39,7 @@ class Collapse(NamedTuple):
 
 def find(case: Case) -> list[Finding]:
     """What the collapsed transfers took beyond their bytes."""
-    one_host = len(case.trace.nodes) == 1  # which has no switch
-    slow = None if one_host else slow_shapes(case, _collapse)
+    slow = None if case.trace.one_host else slow_shapes(case, _collapse)  # one has no switch
     if slow is None:
         return []
     case.claims.moves = np.any([part.mask for part in slow[0]], axis=0)
