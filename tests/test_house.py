@@ -32,7 +32,7 @@ BUDGET = {
     "scenario": 1061, "simulate": 9607,
     "statistics": 880,  # tails of noise came from diagnose, on SciPy
     "importers": 8482,  # XPlane, OTF2 and TensorBoard's files came in
-    "trace": 5484,  # what facts of a spool must look like is checked where they are read
+    "trace": 5490,  # what facts of a spool must look like is checked where they are read
     "watch": 1940, "workers": 400,
 }  # fmt: skip
 WHOLE = 77_460  # steps of loops that mark none come live, and how processes ended

@@ -57,7 +57,7 @@ def find(case: Case) -> list[Finding]:
     for mode in MODES:
         if len(case.grid.steps) or mode.without_steps:
             found += [one for one in mode.find(case) if worth_telling(case, one)]
-    ranked = sorted(attributed(case, found), key=_place)
+    ranked = _ranked(attributed(case, found))
     said = [with_stacks(case.trace, with_probe(case.trace, one)) for one in ranked]
     known = case.trace.elapsed_known
     return [replace(one if known else _at_most(one), change=None) for one in said]
@@ -72,11 +72,25 @@ def _at_most(finding: Finding) -> Finding:
     return replace(finding, options=options, effect=effect, confidence=sure)
 
 
-def _place(finding: Finding) -> tuple[bool, float]:
-    """Where a finding stands: what ended the job first, then the costliest; but what is nobody's in
-    particular behind a culprit of half its cost, who can be dealt with."""
-    nobodys = finding.mode == "synchronization_amplification"
-    return finding.mode not in TERMINAL, -finding.severity * (MOST if nobodys else 1.0)
+def _ranked(findings: Sequence[Finding]) -> list[Finding]:
+    """What ended the job first, then the costliest; but what is nobody's in particular behind a
+    culprit, who can be dealt with: noise behind one of half its cost, what hosts and their cores
+    do behind all."""
+    least = min((one.severity for one in findings if _culprit(one)), default=1.0)
+
+    def place(finding: Finding) -> tuple[bool, float, bool]:
+        weight = finding.severity
+        if finding.mode == "synchronization_amplification":
+            weight *= MOST
+        elif finding.mode == "runtime_jitter" and not finding.where.ranks:
+            weight = min(weight, least)
+        return finding.mode not in TERMINAL, -weight, not _culprit(finding)
+
+    return sorted(findings, key=place)
+
+
+def _culprit(finding: Finding) -> bool:
+    return bool(finding.where.ranks) and finding.severity >= NAMED
 
 
 def dynamics(case: Case) -> dict[str, Any]:

@@ -27,7 +27,6 @@ SURE = 0.15  # of a misfit: what fits better by less fits alike
 AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
 MOST_SAY = 1 / 3  # of a step's work, that one place counts for in its pace
-FEWEST_STEPS = 8  # of a lane's steps tell its pace
 PACE_ROUNDS = 4  # of choosing what fits, and of working out the paces
 MOST_GAPS = 60_000  # that are looked at
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
@@ -46,16 +45,14 @@ def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     """What is waited for, and when.
 
     `rows` in order of lane and time; `over_ns` when each operation was over: of a device its own
-    stamps tell better. Places of a program are judged over all lanes and steps; of few steps what
-    programs usually do is taken to be so.
+    stamps tell better. Places of a program are judged over all lanes and steps.
     """
     place = _places(rows, operations)
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
     gaps = _gaps(rows, over, place)
     share = _usual(rows, operations, gaps)
-    if len(np.unique(rows.step)) >= FEWEST_STEPS:
-        received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
-        share = _in_pace(gaps, share, (_means(received, gaps.kind) > MOST) & (share[:, 0] == 0))
+    received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
+    share = _in_pace(gaps, share, (_means(received, gaps.kind) > MOST) & (share[:, 0] == 0))
     return _laid_out(rows, gaps, share)
 
 
