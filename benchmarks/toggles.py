@@ -160,6 +160,7 @@ def _killed(args: argparse.Namespace) -> Row:
             job.until(job.steps + KILLED_AFTER)
         for rank in one.ranks:
             rank.kill()
+            rank.wait()
         at = other.steps
         other.until(at + KILLED_AFTER)
         left = other.end() or any(path.exists() for path in boards.values())

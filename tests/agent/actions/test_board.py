@@ -141,6 +141,8 @@ def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path)
         time.sleep(0.1)
     assert max(waits) <= MOST_WAIT * 200_000_000
     assert waits[-1] == 0  # it is seen to be gone
+    board.close()
+    assert not path.exists()  # whose slot is left in it is no more
 
 
 def test_who_leaves_the_link_says_so_at_once(tmp_path, monkeypatch):
