@@ -134,3 +134,15 @@ def test_two_ranks_that_hide_one_another_share_what_both_cost():
     found = {finding.mode: finding.severity for finding in diagnose(world.trace()).findings}
     # 30 of 94.7 ms are gained by mending both, nothing by mending one
     assert found == pytest.approx({"straggler": 15 / 94.7, "input_pipeline": 15 / 94.7}, rel=0.02)
+
+
+def test_a_remedy_gives_back_what_mending_it_alone_does_and_the_next_what_is_left():
+    second = World(steps=60, noise=0.002).slow(2, Phase.BACKWARD, 20 * MS)
+    both, calm = second.slow(1, Phase.INPUT, 40 * MS), World(steps=60, noise=0.002)
+    first, other = diagnose(both.trace()).findings[:2]
+    assert [first.where.ranks, other.where.ranks] == [[1], [2]]
+    alone, whole = both.lost_against(second), both.lost_against(calm)
+    assert first.options[0].gain == pytest.approx(alone, abs=0.02)
+    assert first.options[0].gain + other.options[0].gain == pytest.approx(whole, abs=0.02)
+    assert first.severity + other.severity == pytest.approx(whole, abs=0.02)
+    assert first.severity > first.options[0].gain + 0.02  # hidden by it, the other's is its, too

@@ -241,8 +241,10 @@ def _facts(trace: Trace) -> list[str]:
 # -- what each is worth beside the others ----------------------------------------------------------
 # The share of a finding is its Shapley value: what its change saves on average over all orders in
 # which the changes could be made. All together they save what all at once save, and no order of
-# asking has any meaning. Of very many findings the smallest are made last, in order of size. What
-# only says of the rest of the work that it should be otherwise comes after all that is definite.
+# asking has any meaning. What a remedy gives back is what its own change saves once those of larger
+# parts are made: of the first, alone. Of very many findings the smallest are made last, in order of
+# size. What only says of the rest of the work that it should be otherwise comes after all that is
+# definite.
 
 ORDERED = 4  # findings of which all orders are replayed
 
@@ -268,8 +270,9 @@ def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         return ranked
     changes = [one.change for one in changing]
     parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
-    parts |= dict(zip(map(id, last), _left(case, changes, last), strict=True))
-    told = [_scaled(case, one, parts[id(one)]) if id(one) in parts else one for one in ranked]
+    left = _left(case, changes, last)
+    parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
+    told = [_scaled(case, one, *parts[id(one)]) if id(one) in parts else one for one in ranked]
     worth = [one for one in told if one.change is None or one.severity >= SMALLEST_SHARE]
     return sorted(worth, key=lambda finding: -finding.severity)
 
@@ -283,19 +286,24 @@ def _left(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> lis
     return list(np.diff(np.stack(case.all_saved(steps)), axis=0))
 
 
-def _values(case: Case, changes: Sequence[Change]) -> list[Array]:
-    """What each change saves of each step, in its turn."""
+def _values(case: Case, changes: Sequence[Change]) -> list[tuple[Array, Array]]:
+    """Of each change its part of what all save of each step; and what it saves itself once those
+    are made that have a larger part."""
     assert case.costs is not None
     few = range(min(len(changes), ORDERED))
     sets = [chosen for size in range(len(few) + 1) for chosen in combinations(few, size)]
     sets += [tuple(range(last + 1)) for last in range(len(few), len(changes))]
     asked = [case.costs.together([changes[i] for i in chosen]) for chosen in sets]
     saved = dict(zip(sets, case.all_saved(asked), strict=True))
+    parts = [_shapley(saved, number, len(few)) for number in few]
+    gains = list(parts)
+    made: tuple[int, ...] = ()
+    for number in sorted(few, key=lambda one: -float(parts[one].sum())):
+        before, made = made, tuple(sorted((*made, number)))
+        gains[number] = saved[made] - saved[before]
     rest = range(len(few), len(changes))
-    return [
-        *(_shapley(saved, number, len(few)) for number in few),
-        *(saved[tuple(range(last + 1))] - saved[tuple(range(last))] for last in rest),
-    ]
+    later = [saved[tuple(range(last + 1))] - saved[tuple(range(last))] for last in rest]
+    return list(zip([*parts, *later], [*gains, *later], strict=True))
 
 
 def _shapley(saved: dict[tuple[int, ...], Array], number: int, count: int) -> Array:
@@ -309,16 +317,16 @@ def _shapley(saved: dict[tuple[int, ...], Array], number: int, count: int) -> Ar
     return total
 
 
-def _scaled(case: Case, finding: Finding, saved_ns: Array) -> Finding:
-    """The finding with its part, and its options with as much of theirs."""
-    share = case.share(saved_ns)
-    scale = share.value / finding.severity if finding.severity > 0 else 0.0
-    if abs(scale - 1) < 0.01:
+def _scaled(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Finding:
+    """The finding with its part; its effect and its options with what it saves in its turn."""
+    part, saved = (round(case.share(each).value, 4) for each in (part_ns, saved_ns))
+    if max(abs(part - finding.severity), abs(saved - finding.severity)) < 0.01 * finding.severity:
         return finding
+    scale = saved / finding.severity if finding.severity > 0 else 0.0
     return replace(
         finding,
-        severity=round(share.value, 4),
-        effect=Effect(round(share.value, 4), finding.effect.projected),
+        severity=part,
+        effect=Effect(max(saved, 0.0), finding.effect.projected),
         options=[_option(option, scale) for option in finding.options],
     )
 

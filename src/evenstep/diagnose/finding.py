@@ -52,7 +52,8 @@ class Projection:
 
 @dataclass(slots=True, frozen=True)
 class Effect:
-    """Share of step time lost now, and projected."""
+    """Share of step time that being without it gives back, once what has a larger part is gone; and
+    the share lost at other sizes."""
 
     now: Portion
     projected: Sequence[Projection] = ()

@@ -1,7 +1,8 @@
 """The verdict in four parts that each stand alone: who, what it costs, why, and what to do.
 
-One number stands for one loss, what the best remedy gives back, and it is said as step times before
-and after. The JSON's sentence, the terminal's first lines and the page's head all come from here.
+One number stands for one loss, its part of what all of them cost; what being without it gives back
+by itself is said as step times before and after. The JSON's sentence, the terminal's first lines
+and the page's head all come from here.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     of = "step time" if before_ns is not None else "the time in collectives"
     share = f"{words.percent(first.severity)} of {of}"
     cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title may be no subject
-    after_ns = before_ns and before_ns * (1 - first.severity)
+    after_ns = before_ns and before_ns * (1 - first.effect.now)
     said = Verdict(who(first), cost, "", "", before_ns, after_ns)
     left = MOST_WORDS - words.count_words(f"{said.head} {said.change} without it")
     action = words.shortened(action, left // 2)
