@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
@@ -99,6 +100,14 @@ def test_a_collective_reaches_the_spool_through_no_more_modules_than_before(hook
     dist.all_reduce(tensor)  # which meets its group
     walked = passed(lambda: dist.all_reduce(tensor))
     assert len(walked) <= (5 if mechanism == COMPILED else 9), walked  # docs/design.md has the list
+
+
+def test_what_being_called_costs_is_measured_and_none_of_it_recorded(hooked, recorder, monkeypatch):
+    told = threading.Event()
+    monkeypatch.setattr(recorder.cost, "mechanism", lambda *_: told.set())
+    hooked()
+    assert told.wait(60)
+    assert recorder.issued(0, recorder.spool.last_number()) == []
 
 
 @pytest.mark.parametrize("part", ["collective", "end"])
