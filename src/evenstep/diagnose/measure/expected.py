@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import allreduce
-from evenstep.diagnose.levels import FEWEST, SEVERAL
+from evenstep.diagnose.levels import FEWEST
 from evenstep.diagnose.measure.places import busiest, node_of, rack_of
 from evenstep.diagnose.measure.transfer import Transfers
 from evenstep.trace.spool.layout import Op
@@ -156,18 +156,23 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
 
 
 def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]]:
-    """Groups that should be equally fast; a few much slower than most are a shape of their own."""
+    """Groups that should be equally fast; those much slower than the faster half are a shape of
+    their own: links are slower than they could be, never faster."""
     kinds = measured.kinds
     mine = (kinds.op == op) & np.isin(kinds.group, groups) & (kinds["count"] >= FEWEST)
-    if len(groups) < SEVERAL or not mine.any():
+    if len(groups) < 2 or not mine.any():
         return [groups]
     group, size, floor = kinds.group[mine], kinds.size_bytes[mine], kinds.floor_ns[mine]
-    usual = {one: float(np.median(floor[size == one])) for one in np.unique(size)}
+    usual = {one: _faster_half(floor[size == one]) for one in np.unique(size)}
     ratio = floor / np.maximum([usual[one] for one in size], 1.0)
     slow = [one for one in groups if _middle(ratio[group == one]) > 1 / GOOD]
-    if not slow or len(slow) > len(groups) / SEVERAL:
+    if not slow or len(slow) > len(groups) / 2:
         return [groups]
     return [[one for one in groups if one not in slow], slow]
+
+
+def _faster_half(floors_ns: Array) -> float:
+    return float(np.quantile(floors_ns, 0.5, method="lower"))
 
 
 def _middle(values: Array) -> float:

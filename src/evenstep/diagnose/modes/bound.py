@@ -116,7 +116,9 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
     """Latency of one collective and how it is known: by the curve, a reference, or at least so."""
     if shape.line is not None:
         return shape.line.alpha_ns, "the line through its times by size"
-    size, time = float(shape.sizes[0]), float(shape.floors_ns[0])
+    size = float(shape.sizes[0])
+    alike = [one for one in case.shapes if one.lies == shape.lies and size in one.sizes[:1]]
+    time = min(float(one.floors_ns[0]) for one in alike)  # what links slow down is no latency
     known = reference(case.trace, shape, case.shapes)
     if known is not None:
         alpha = time - shape.factor * size / known.gBps
