@@ -32,6 +32,14 @@ def test_exposed_bytes_are_what_the_job_is_bound_by(style, worst):
     assert finding.severity == pytest.approx(lost, rel=0.1)
 
 
+def test_a_profile_of_eight_steps_tells_it_too(worst):
+    world = replace(WORLD, steps=8)
+    finding = worst(world)
+    assert finding.mode == "bandwidth_bound"
+    lost = world.lost_against(replace(WITHOUT_BYTES, steps=8))
+    assert finding.severity == pytest.approx(lost, rel=0.1)
+
+
 def test_bus_bandwidth_is_the_links(evidence):
     # 1.5 GB/s of algorithm bandwidth, times 2 * 3 / 4
     assert evidence(bound(WORLD))["bus_bandwidth"] == pytest.approx(2.25, rel=0.01)
@@ -79,15 +87,17 @@ def test_without_all_ranks_transfer_is_not_told_from_waiting():
     assert "bandwidth_bound" not in [f.mode for f in diagnose(trace).findings]
 
 
-def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost():
+@pytest.mark.parametrize(("groups", "name"), [(4, "dp2"), (2, "dp1")])
+def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost(groups, name):
     def grid(slow):
-        world = World(ranks=16, style="grid", tensor_parallel=4, ranks_per_node=1, noise=0.005)
+        world = World(
+            ranks=4 * groups, style="grid", tensor_parallel=groups, ranks_per_node=1, noise=0.005
+        )
         return replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS)
 
-    third = (2, 6, 10, 14)  # dp2
-    slow = grid(third)
+    slow = grid(tuple(range(int(name[-1]), 4 * groups, groups)))
     finding = diagnose(slow.trace()).findings[0]
-    assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", ["dp2"])
+    assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", [name])
     assert finding.severity == pytest.approx(slow.lost_against(grid(None)), rel=0.1)
     assert "other groups that lie alike" in finding.cause
 

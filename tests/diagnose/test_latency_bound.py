@@ -35,6 +35,16 @@ def test_the_bucket_size_to_set_is_told(worst):
     assert "1 instead of 60 a step" in first.action
 
 
+def test_small_ones_beside_large_are_found_in_few_steps(worst):
+    """Four in five are small, and most of the time is that of the large."""
+    large = 8_000_000
+    few = replace(WORLD, steps=8, buckets=20, bucket_bytes=(2_000,) * 4 + (large,))
+    merged = replace(few, buckets=5, bucket_bytes=(16 * 2_000,) + (large,) * 4)
+    finding = worst(few)
+    assert finding.mode == "latency_bound"
+    assert finding.severity == pytest.approx(few.lost_against(merged), rel=0.1)
+
+
 def test_one_tiny_size_needs_no_curve(worst):
     world = replace(WORLD, bucket_bytes=(8,), fabric=lambda move: ALPHA_NS)
     finding = worst(world)
