@@ -92,10 +92,6 @@ def test_collectives_that_repeat_are_steps_and_tell_who_is_waited_for(tmp_path):
     assert finding.severity == pytest.approx(0.3, rel=0.1)
 
 
-@pytest.mark.xfail(
-    reason="two of the waits are missed: one step tells no stream waits from none",
-    strict=True,
-)
 def test_without_repetition_the_log_is_one_step_and_its_waits_are_of_all_of_it(tmp_path):
     waits_us = [10_000, 70_000, 500, 90_000]
     logs = [[record(0, n, exec_us=us + 100) for n, us in enumerate(waits_us)],
