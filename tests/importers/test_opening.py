@@ -15,7 +15,7 @@ import evenstep
 from evenstep.errors import ConfigError, EvenstepError, TraceError, UsageError
 from evenstep.importers import opening
 from evenstep.importers.content import CompanionFormat
-from evenstep.importers.opening import open_trace, sort_out
+from evenstep.importers.opening import open_bundle, open_trace, sort_out
 from tests.importers.profiles import two_steps
 from tests.trace.small_run import write_rank
 
@@ -167,7 +167,8 @@ def test_a_log_alone_gets_a_sentence(log, companion):
 
 def test_progress_counts_up_to_the_size_of_each_file(ranks):
     told = []
-    open_trace(ranks, progress=lambda *call: told.append(call))
+    given = sort_out(ranks)
+    open_bundle(given.bundles[0], given, progress=lambda *call: told.append(call))
     assert {name: (done, size) for name, done, size in told} == {
         path.name: (path.stat().st_size,) * 2 for path in ranks
     }
