@@ -45,6 +45,7 @@ class Job:
     seed: int = 0
     slow: dict[int, float] = field(default_factory=dict)  # rank: factor on its work
     device: bool = False
+    profiled: bool = False  # devices' compute is on record, on their hosts' clock
     meets: bool = False  # who sends waits at once, until the receiver has come and has it
     transfer: Callable[[Do, int], float] = lambda do, step: 0.5 * MS
     fabric_noise: float = 0.02
@@ -208,10 +209,11 @@ class _Run:
         fields: dict[str, Any] = {"enter_ns": enter, "exit_ns": leave}
         if self.job.device:
             flags |= Flag.ON_DEVICE | Flag.ASYNC
-            origin = BOOT_NS - 10**9 * (1 + rank)
-            drift = 1 + 1e-6 * rank
+            profiled = self.job.profiled
+            origin = 0 if profiled else BOOT_NS - 10**9 * (1 + rank)
+            drift = 1 if profiled else 1 + 1e-6 * rank
             fields = {
-                "enter_ns": enter - 0.3 * MS,
+                "enter_ns": enter if profiled else enter - 0.3 * MS,
                 "exit_ns": leave + 0.1 * MS,
                 "device_enter_ns": (enter - origin) * drift,
                 "device_exit_ns": (leave - origin) * drift,
@@ -237,7 +239,11 @@ class _Run:
         return self.sequence[name]
 
     def _phase(self, rank: int, phase: Phase, enter: float, leave: float, leaf: float) -> None:
-        self._record(rank, kind=Kind.PHASE, op=phase, group_seq=leaf, enter_ns=enter, exit_ns=leave)
+        times = {"enter_ns": enter, "exit_ns": leave}
+        self._record(rank, kind=Kind.PHASE, op=phase, group_seq=leaf, **times)
+        if self.job.profiled:
+            times |= {"device_enter_ns": enter, "device_exit_ns": leave}
+            self._record(rank, kind=Kind.SPAN, name=1, flags=int(Flag.ON_DEVICE), **times)
 
     def _record(self, rank: int, **fields: Any) -> None:
         self.rows.append({"step": self.step, "rank": rank, **fields})
@@ -253,15 +259,18 @@ class _Run:
         columns["enter_ns"] = np.array([round(r["enter_ns"]) for r in self.rows], np.int64)
         columns["exit_ns"] = np.array([round(r["exit_ns"]) for r in self.rows], np.int64)
         events = Columns(columns).sorted_by("rank", "enter_ns")
+        facts = {"device_clock": "host", "entered": "device"} if self.job.profiled else {}
         ranks = {
-            rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"})
+            rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"}, facts)
             for rank in range(self.job.ranks)
         }
         groups = tuple(
             Group(f"{name}-{number}", name, members, "nccl" if self.job.device else "gloo")
             for number, (name, members) in enumerate(self.job.groups)
         )
-        return Trace({"run_id": "program"}, self.job.ranks, 0, ranks, events, groups)
+        return Trace(
+            {"run_id": "program"}, self.job.ranks, 0, ranks, events, groups, ("", "compute")
+        )
 
 
 # -- jobs ------------------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ def test_calls_of_nccl_without_a_communicator_are_of_all_ranks(tmp_path):
     for rank in (0, 1):
         session = Session(rank=rank)
         for call in range(30):
-            begin = 5 + 10 * call
+            begin = 5 + 8 * call
             session.kernel("gemm", begin, begin, begin + 5 + 2 * rank)
             ready = begin + 5 + 2 * rank
             session.kernel("ncclDevKernel_SendRecv(args)", begin + 0.1, ready, begin + 8)
@@ -309,7 +309,7 @@ def test_calls_of_nccl_without_a_communicator_are_of_all_ranks(tmp_path):
     trace = read(*paths)
     rows = trace.of_kind(Kind.COLLECTIVE)
     assert trace.groups[int(rows.group[0])].ranks == (0, 1)
-    assert diagnose(trace).findings[0].where.ranks == [1]  # 2 of 10 ms, in each repetition
+    assert diagnose(trace).findings[0].where.ranks == [1]  # 2 of 8 ms, in each repetition
 
 
 def test_a_session_without_any_mark_is_one_step(tmp_path):

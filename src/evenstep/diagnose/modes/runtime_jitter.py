@@ -215,6 +215,8 @@ def late_issue(case: Case) -> Finding | None:
     costs = case.costs
     if costs is None or not costs.graph.device.any() or not case.trace.elapsed_known:
         return None
+    if len(case.grid.steps) < recurrence.FEWEST_STEPS:
+        return None  # of so few nothing can be said to recur
     graph = costs.graph
     lane, own, slack = graph.rows.lane, graph.own_ns, graph.rows.slack_ns
     profiled = graph.device & np.isin(graph.ranks, entered_on_device(case.trace))
