@@ -71,6 +71,16 @@ def test_a_node_that_slows_down_is_one_finding(worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+def test_ranks_of_hosts_that_nobody_names_drift_together():
+    world = drifting([4, 5, 6, 7], 25, linear)
+    trace = world.trace()
+    for info in trace.ranks.values():
+        info.facts["node"] = ""
+    (finding,) = [one for one in diagnose(trace).findings if one.mode == "thermal_drift"]
+    assert sorted(finding.where.ranks) == [4, 5, 6, 7]
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
 def test_the_onset_is_where_the_growth_begins(worst):
     ((first, last),) = worst(drifting([3], 30, late)).when.steps
     assert STEPS / 2 < first < 0.65 * STEPS

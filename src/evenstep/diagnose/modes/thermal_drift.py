@@ -101,11 +101,10 @@ def find(case: Case) -> list[Finding]:
 
 
 def _places(case: Case, found_: list[Drift]) -> list[list[Drift]]:
-    """Drifts by node."""
+    """Drifts by node; of ranks whose node nobody knows, all."""
     nodes: dict[str, list[Drift]] = {}
     for drift in found_:
-        info = case.trace.ranks[drift.rank]
-        nodes.setdefault(info.node or f"rank {drift.rank}", []).append(drift)
+        nodes.setdefault(case.trace.ranks[drift.rank].node, []).append(drift)
     return list(nodes.values())
 
 
