@@ -4,8 +4,8 @@ The model is that of Lin et al. (OSDI 2025, section 3.2). A worker runs its comp
 of the four kinds of messages in order, and its data-parallel collectives in order. A message is
 sent after the compute it carries the result of; one is received after the compute before and
 before the one that needs it. Parameters are gathered before the first forward of their virtual
-stage. After the last compute come, in this order, whatever there is of: garbage collection, the
-shared gradients, the optimizer. A message or a collective begins when its last member does.
+stage, or at the end of the step before. After the last compute come, in this order, whatever there
+is of: garbage collection, the shared gradients, the optimizer, such parameters. A message or a collective begins when its last member does.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _after_params(ops: Columns) -> list[Edges]:
 
     Where the table does not say which virtual stage was gathered: the worker's first forward.
     """
-    gathers = in_order(ops, ops.role == Role.PARAMS)[::-1]
+    gathers = in_order(ops, (ops.role == Role.PARAMS) & ~_gathered_ahead(ops))[::-1]
     forwards = in_order(ops, ops.role == Role.FORWARD)
     known = np.isin(_chunk(ops, gathers), _chunk(ops, forwards))
     unknown = gathers[~known]
@@ -246,6 +246,12 @@ def _after_params(ops: Columns) -> list[Edges]:
         _joined((unknown, ops.worker[unknown]), (forwards, ops.worker[forwards])),
     ]
     return [seen_after(ops, *edges) for edges in found]
+
+
+def _gathered_ahead(ops: Columns) -> Array:
+    """Gathers of parameters for the step that follows: no compute of the worker comes after."""
+    last = _latest(ops, np.isin(ops.role, COMPUTES), ops.start_s)
+    return np.asarray((ops.role == Role.PARAMS) & (ops.start_s > last[ops.worker]))
 
 
 def _reduced_behind(ops: Columns) -> Edges:
@@ -276,6 +282,8 @@ def _after_computes(ops: Columns, *, overlapping: bool) -> list[Edges]:
     rank = ops.role.astype(float)
     late = (ops.role == Role.OTHER) & ~_computing(ops)
     known = (ops.role >= Role.GC) & ~(overlapping & (ops.role == Role.GRADS))
+    known |= (ahead := _gathered_ahead(ops))
+    rank[ahead] = len(Role)
     rank[late] = _ranks_by_time(ops, late, known)
     nodes = np.flatnonzero(known | late)
     order = [ops.seq_id[nodes], ops.start_s[nodes], rank[nodes], ops.worker[nodes]]
