@@ -28,6 +28,7 @@ class Pipeline:
     micro: int = 4
     steps: int = 2
     overlapping: bool = False  # gradients are reduced behind backward
+    gathering_last: bool = False  # parameters are gathered for the step that follows
     following: bool = False  # workers agree on nothing and begin a step when they have ended theirs
     seed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by type; drawn at random elsewhere
@@ -83,7 +84,7 @@ class Pipeline:
             return op
 
         gathered = {}
-        for mc in range(self.vpp):
+        for mc in range(0 if self.gathering_last else self.vpp):
             op = gathered[mc] = add("params-all-gather", "dp")
             where[op] = (mc, -1, -1)
             together[op] = ("params", stage, op[3])
@@ -143,7 +144,11 @@ class Pipeline:
         if not self.following:
             op = add("optimizer-clip-main-grad", "tail", reduced[-1])
             together[op] = "clip"
-        add("optimizer", "tail", reduced[-1])
+        done = add("optimizer", "tail", reduced[-1])
+        for mc in range(self.vpp if self.gathering_last else 0):
+            op = add("params-all-gather", "dp", done)
+            where[op] = (mc, -1, -1)
+            together[op] = ("params", stage, op[3])
 
     # -- running it ----------------------------------------------------------------------------
 

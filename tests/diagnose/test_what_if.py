@@ -274,5 +274,13 @@ def test_the_table_says_what_is_gained_lost_and_unknown():
     assert "gc=off         cannot be told: no pause" in text
 
 
+def test_what_leaves_no_room_beside_it_stands_on_lines_of_its_own():
+    slow = World(steps=40).slow(1, Phase.FORWARD, 20 * MS).trace()
+    lines = render_answers(answers(slow, ["rank:1=median", "rank:2=x3"]), width=40).splitlines()
+    both = lines.index(" rank:1=median + rank:2=x3")
+    assert "gives back" in lines[both + 1] or "costs" in lines[both + 1]
+    assert all(len(line) <= 40 for line in lines)
+
+
 def test_nothing_asked_is_nothing_said():
     assert render_answers([]) == ""

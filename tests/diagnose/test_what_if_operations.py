@@ -24,6 +24,7 @@ PIPELINES = st.builds(
     pp=st.integers(1, 4),
     micro=st.integers(1, 6),
     overlapping=st.booleans(),
+    gathering_last=st.booleans(),
     following=st.booleans(),
     seed=st.integers(0, 10**6),
 ) | st.builds(

@@ -104,6 +104,36 @@ def test_a_slow_worker_is_no_long_stage(dp, stage):
     assert findings[0].severity == pytest.approx(1 - then / now, rel=0.02)
 
 
+@pytest.mark.parametrize("gathering_last", [False, True])
+def test_a_worker_slow_in_turn_is_no_long_data(gathering_last):
+    pipeline = replace(EVEN, dp=2, gathering_last=gathering_last)
+    durations = pipeline.durations()
+    draw = np.random.default_rng(4)
+    turns = [(int(draw.integers(2)), int(draw.integers(4))) for _ in range(pipeline.steps)]
+    slow = {
+        (step, op): value * (1.6 if "compute" in op[0] and op[1:3] == turns[step] else 1)
+        for (step, op), value in durations.items()
+    }
+    findings = diagnose(trace_from(pipeline.table(slow))).findings
+    ranks = sorted({dp * 4 + stage for dp, stage in turns})
+    assert [(f.mode, f.where.ranks, f.when.pattern) for f in findings] == [
+        ("straggler", ranks, "rotating")
+    ]
+    now, then = (np.mean(pipeline.lengths(which)) for which in (slow, durations))
+    assert findings[0].severity == pytest.approx(1 - then / now, rel=0.02)
+
+
+def test_long_data_beside_a_slow_step_of_one_worker_is_both():
+    pipeline = replace(EVEN, steps=16)
+    durations = with_lengths(pipeline, 0.1)
+    slow = {
+        (step, op): value * (2 if "compute" in op[0] and (step, *op[1:3]) == (5, 1, 2) else 1)
+        for (step, op), value in durations.items()
+    }
+    where = {f.mode: f.where.ranks for f in diagnose(trace_from(pipeline.table(slow))).findings}
+    assert where == {"workload_imbalance": (), "straggler": [6]}
+
+
 def test_equal_stages_are_nobody_s_fault():
     assert found(trace_from(EVEN.table())) == {}
 

@@ -59,6 +59,21 @@ def written(tmp_path):
     return write
 
 
+def test_what_is_asked_for_before_a_step_does_not_begin_it(written):
+    header, *rows = lines(Pipeline(steps=2, following=True, seed=3))
+    first = opened(written([header, *rows])).of_kind(Kind.STEP)
+    ahead = []
+    for row in rows:  # all that is received has been asked for from the very beginning
+        cells = row.split(",")
+        if cells[4].endswith("recv"):
+            start, took = float(cells[5]), float(cells[6])
+            cells[5:7] = ["-9", str(start + took + 9)]
+        ahead.append(",".join(cells))
+    steps = opened(written([header, *ahead])).of_kind(Kind.STEP)
+    length = steps.exit_ns - steps.enter_ns
+    assert length.tolist() == (first.exit_ns - first.enter_ns).tolist()
+
+
 # -- what is read ----------------------------------------------------------------------------------
 
 

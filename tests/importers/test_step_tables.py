@@ -78,6 +78,13 @@ def test_phases_of_a_table_lie_one_after_the_other(opened):
     assert {seconds for *_, seconds in steps(trace)} == {0.03}
 
 
+def test_the_time_for_data_is_input_and_durations_nobody_knows_are_told(opened):
+    trace = opened("worker,iteration,data_time(s),forward(s),frob_time\n0,1,1,2,9\n0,2,1,2,9\n")
+    assert [seconds for _, _, seconds in steps(trace)] == [3.0, 3.0]
+    assert trace.of_kind(Kind.PHASE).op.tolist() == [Phase.INPUT, Phase.FORWARD] * 2
+    assert any(limit.endswith(": frob_time") for limit in trace.limits)
+
+
 def test_workers_may_have_names(opened):
     trace = opened("worker,step,seconds\nps-b,1,2\nps-a,1,2\nps-b,2,2\nps-a,2,2\n")
     assert [trace.ranks[rank].identity["place"] for rank in (0, 1)] == ["ps-a", "ps-b"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evenstep.diagnose import levels
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
@@ -158,7 +158,44 @@ def workers_by_replay(
     case.claims.cells(late)
     case.claims.rest(lost)
     first = int(slow[alone[0]])
-    return [_of_workers(case, ranks, share, _spent(plan, own_s, first, factor[first]))], mended[0]
+    mine, others = _spent(plan, own_s, first, factor[first])
+    evidence = [Evidence(f"compute_of_rank_{ranks[0]}", round(mine), round(others), "ns")]
+    steps = throughout(case.grid.steps)
+    return [_of_workers(case, "stage", ranks, share, (mine, others), steps, evidence)], mended[0]
+
+
+def steps_by_replay(case: Case, plan: OperationJob) -> tuple[list[Finding], Array]:
+    """Workers that are slow in single steps, if any, and the durations without that.
+
+    Long data is long in all stages of a pipeline: what only one worker of it takes longer for than
+    it usually does is the worker's own.
+    """
+    table = plan.table
+    mean = _means(plan, plan.own_s)
+    factor = np.ones(mean.shape)
+    dp_rank = table.dp_rank[np.unique(table.worker, return_index=True)[1]]
+    if len(mean) >= recurrence.FEWEST_STEPS and (mean > 0).all():
+        for number in np.unique(dp_rank):
+            ratio = (mean / np.median(mean, axis=0))[:, dp_rank == number]
+            factor[:, dp_rank == number] = ratio / (ratio - above_others(ratio))
+    noise = MAD_SIGMA * np.median(np.abs(factor - 1))
+    slow = factor >= 1 + max(levels.NAMED, levels.SIGMAS * noise)
+    chosen = np.where(slow, factor, 1.0)[np.searchsorted(plan.steps, table.step), table.worker]
+    mended = np.where(np.isin(table.role, COMPUTES), plan.own_s / chosen, plan.own_s)
+    length = replayed(plan, np.stack([plan.own_s, mended], axis=1))
+    lost = on_steps(plan, length[:, 0] - length[:, 1], case.grid.steps) * 1e9
+    share = case.share(lost)
+    if not slow.any() or share.value < SMALLEST_SHARE:
+        return [], plan.own_s
+    workers = np.searchsorted(np.unique(table["rank"]), case.grid.ranks)
+    cells = slow[np.searchsorted(plan.steps, case.grid.steps)][:, workers]
+    case.claims.cells(case.delays.cells(Cause.WORK) & cells)
+    case.claims.rest(lost)
+    ranks = case.grid.ranks[cells.any(axis=0)].tolist()
+    spent = tuple(float(each[chosen > 1].sum()) / slow.sum() * 1e9 for each in (plan.own_s, mended))
+    evidence = [Evidence("compute_in_slow_steps", round(spent[0]), round(spent[1]), "ns")]
+    at = recurrence.when(cells, case.grid.steps)
+    return [_of_workers(case, "steps", ranks, share, (spent[0], spent[1]), at, evidence)], mended
 
 
 def _without_whole_pipelines(plan: OperationJob, factor: Array) -> Array:
@@ -173,15 +210,9 @@ def factors(plan: OperationJob, own_s: Array) -> Array:
 
     1 for workers that are not slower in most steps, and for those alone on their stage.
     """
-    table = plan.table
-    rows = np.flatnonzero(np.isin(table.role, COMPUTES))
-    workers, steps = int(table.worker.max()) + 1, len(plan.steps)
-    cell = np.searchsorted(plan.steps, table.step[rows]) * workers + table.worker[rows]
-    count = np.bincount(cell, minlength=steps * workers)
-    spent = np.bincount(cell, weights=own_s[rows], minlength=steps * workers)
-    mean = np.asarray(spent / np.maximum(count, 1)).reshape(steps, workers)
-    stage = table.stage[np.unique(table.worker, return_index=True)[1]]
-    found = np.ones(workers)
+    mean = _means(plan, own_s)
+    stage = plan.table.stage[np.unique(plan.table.worker, return_index=True)[1]]
+    found = np.ones(len(stage))
     for number in np.unique(stage):
         mine = np.flatnonzero((stage == number) & (mean > 0).any(axis=0))
         whole = mean[:, mine][(mean[:, mine] > 0).all(axis=1)]
@@ -194,6 +225,17 @@ def factors(plan: OperationJob, own_s: Array) -> Array:
         slower = np.quantile(ratio, 1 - CHRONIC_STEPS, axis=0) >= 1 + levels.NAMED
         found[mine] = np.where(slower & (middle - 1 > levels.ERRORS * error), middle, 1.0)
     return found
+
+
+def _means(plan: OperationJob, own_s: Array) -> Array:
+    """Mean compute of each worker in each step (steps, workers), seconds; 0 where it has none."""
+    table = plan.table
+    rows = np.flatnonzero(np.isin(table.role, COMPUTES))
+    workers, steps = int(table.worker.max()) + 1, len(plan.steps)
+    cell = np.searchsorted(plan.steps, table.step[rows]) * workers + table.worker[rows]
+    count = np.bincount(cell, minlength=steps * workers)
+    spent = np.bincount(cell, weights=own_s[rows], minlength=steps * workers)
+    return np.asarray(spent / np.maximum(count, 1)).reshape(steps, workers)
 
 
 def _mended(plan: OperationJob, own_s: Array, factor: Array, workers: Array) -> Array:
@@ -211,21 +253,22 @@ def _spent(plan: OperationJob, own_s: Array, worker: int, factor: float) -> tupl
 
 
 def _of_workers(
-    case: Case, ranks: list[int], share: Share, spent_ns: tuple[float, float]
-) -> Finding:
+    case: Case, form: str, ranks: list[int], share: Share, spent_ns: tuple[float, float],
+    at: When, evidence: list[Evidence],
+) -> Finding:  # fmt: skip
     mine, others = spent_ns
     return found(
-        "straggler.stage",
+        f"straggler.{form}",
         share,
         numbers={
             "who": case.named(ranks), "those": ranks, "mine": mine, "others": others,
-            "more": mine - others,
+            "more": mine - others, "place": "in forward and backward",
         },
         where=case.where(ranks),
-        when=throughout(case.grid.steps),
+        when=at,
         projected=recurrence.constant(share, len(case.grid.ranks)),
-        options={"compare": share},
-        evidence=[Evidence(f"compute_of_rank_{ranks[0]}", round(mine), round(others), "ns")],
+        options={"compare" if form == "stage" else "share": share},
+        evidence=evidence,
     )  # fmt: skip
 
 

@@ -24,7 +24,12 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, throughout
-from evenstep.diagnose.modes.stage_imbalance import by_lateness, by_replay, workers_by_replay
+from evenstep.diagnose.modes.stage_imbalance import (
+    by_lateness,
+    by_replay,
+    steps_by_replay,
+    workers_by_replay,
+)
 from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
 from evenstep.diagnose.sentences import found
 from evenstep.statistics.interval import z
@@ -45,21 +50,23 @@ def find(case: Case) -> list[Finding]:
 
 def _of_operations(case: Case, plan: OperationJob) -> list[Finding]:
     """Slow workers, then sequences: what is left of a stage's length is the stage's own."""
-    varied = _varied(plan)
+    findings, own = steps_by_replay(case, plan)
+    varied = _varied(plan, own)
     correlation = _correlation(varied)
     varying = correlation >= TOGETHER and _take_turns(varied)
-    findings, own = workers_by_replay(case, plan, plan.own_s, varying=varying)
+    slow, own = workers_by_replay(case, plan, own, varying=varying)
+    findings += slow
     if varying:
         even = evened(plan, own)
         length = replayed(plan, np.stack([own, even], axis=1))
         lost = on_steps(plan, length[:, 0] - length[:, 1], case.grid.steps) * 1e9
         _claim(case)
-        findings = findings + _sequences(case, lost, correlation, _deviation(varied))
+        findings += _sequences(case, lost, correlation, _deviation(varied))
         own = even
     return findings + by_replay(case, plan, own)
 
 
-def _varied(plan: OperationJob) -> Columns:
+def _varied(plan: OperationJob, own_s: Array) -> Columns:
     """Forward and backward of each micro-batch on each worker, over the worker's own mean."""
     table, parts = plan.table, {}
     key = np.stack([table.step, table.worker, table.gmc, table.mb_id])
@@ -69,8 +76,8 @@ def _varied(plan: OperationJob) -> Columns:
         place = np.stack([table.worker[order], table.gmc[order]])
         place = np.unique(place, axis=1, return_inverse=True)[1].reshape(-1)
         count = np.maximum(np.bincount(place), 1)
-        mean = (np.bincount(place, weights=plan.own_s[order]) / count)[place]
-        parts[role] = (order, plan.own_s[order] / np.where(mean > 0, mean, 1.0))
+        mean = (np.bincount(place, weights=own_s[order]) / count)[place]
+        parts[role] = (order, own_s[order] / np.where(mean > 0, mean, 1.0))
     (rows, forward), (others, backward) = parts[Role.FORWARD], parts[Role.BACKWARD]
     if len(rows) != len(others) or (key[:, rows] != key[:, others]).any():
         rows, forward, backward = rows[:0], forward[:0], backward[:0]

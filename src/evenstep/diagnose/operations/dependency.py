@@ -2,10 +2,11 @@
 
 The model is that of Lin et al. (OSDI 2025, section 3.2). A worker runs its computes in order, each
 of the four kinds of messages in order, and its data-parallel collectives in order. A message is
-sent after the compute it carries the result of; one is received after the compute before and
-before the one that needs it. Parameters are gathered before the first forward of their virtual
-stage, or at the end of the step before. After the last compute come, in this order, whatever there
-is of: garbage collection, the shared gradients, the optimizer, such parameters. A message or a collective begins when its last member does.
+sent after the compute it carries the result of; one is received after the compute before and before
+the one that needs it. Parameters are gathered before the first forward of their virtual stage, or
+at the end of the step before. After the last compute come, in this order, whatever there is of:
+garbage collection, the shared gradients, the optimizer, such parameters. A message or a collective
+begins when its last member does.
 """
 
 from __future__ import annotations
@@ -232,8 +233,7 @@ def _firsts(ops: Columns, nodes: Array) -> Array:
 
 
 def _after_params(ops: Columns) -> list[Edges]:
-    """The first forward of a virtual stage after the last gather of its parameters, unless that is
-    for the next step.
+    """The first forward of a virtual stage after the last gather of its parameters.
 
     Where the table does not say which virtual stage was gathered: the worker's first forward.
     """
@@ -241,11 +241,10 @@ def _after_params(ops: Columns) -> list[Edges]:
     forwards = in_order(ops, ops.role == Role.FORWARD)
     known = np.isin(_chunk(ops, gathers), _chunk(ops, forwards))
     unknown = gathers[~known]
-    found = [
+    return [
         _joined((gathers[known], _chunk(ops, gathers[known])), (forwards, _chunk(ops, forwards))),
         _joined((unknown, ops.worker[unknown]), (forwards, ops.worker[forwards])),
     ]
-    return [seen_after(ops, *edges) for edges in found]
 
 
 def _gathered_ahead(ops: Columns) -> Array:

@@ -20,7 +20,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
 from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COMPUTES, ROLES, Role
+from evenstep.trace.operations import COMPUTES, RECVS, ROLES, Role
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -53,7 +53,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         tables.append(_table(source, draft))
         progress(str(source.path), size, size)
     table = _without_duplicates(Columns.concatenate(tables), draft.limits)
-    table = _lasting(table, sources[0].path, draft.limits)
+    table = _lasting(_begun(table), sources[0].path, draft.limits)
     if not len(table):
         reasons = "; ".join(draft.limits) or "it has no rows"
         raise TraceError(f"{sources[0].path} has no operation that could be read: {reasons}")
@@ -157,6 +157,23 @@ def _without_duplicates(table: Columns, limits: list[str]) -> Columns:
             "seq_id); the first of each was used"
         )
     return table.select(np.sort(order[~again]))
+
+
+def _begun(table: Columns) -> Columns:
+    """Without the time before a step in which its messages were already asked for.
+
+    A step begins with the first operation that is no receive, of those that have the first stage.
+    """
+    steps, index = np.unique(table.step, return_inverse=True)
+    begin, received = np.full(len(steps), np.inf), np.isin(table.role, RECVS)
+    np.minimum.at(begin, index[~received], table.start_s[~received])
+    begin[~np.isin(steps, table.step[table.stage == 0])] = -np.inf
+    end = table.start_s + table.duration_s
+    asked = np.minimum(np.maximum(table.start_s, begin[index]), end)
+    start = np.where(received, asked, table.start_s)
+    return table.with_column("start_s", start).with_column(
+        "duration_s", np.where(start > table.start_s, end - start, table.duration_s)
+    )
 
 
 def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:

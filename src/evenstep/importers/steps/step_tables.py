@@ -98,10 +98,16 @@ def _duration(name: str) -> Duration | None:
     core, unit = spelled(metric.rpartition("/")[2])
     if _STEP_TIME.match(core) or core in _UNIT_NAMES:
         return Duration(name, run, WHOLE, unit or 1.0)
-    part = phase(core.removesuffix(" time"))
+    part = Phase.INPUT if core == "data time" else phase(core.removesuffix(" time"))
     if part is None or (unit is None and not core.endswith(" time")):
         return None
     return Duration(name, run, int(part), unit or 1.0)
+
+
+def _lasts(name: str) -> bool:
+    """Whether a column looks like one of durations, by its name."""
+    core, unit = spelled(name.rpartition(" - ")[2].rpartition("/")[2])
+    return not name.endswith(_EXTREMES) and (unit is not None or core.endswith(" time"))
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -157,6 +163,9 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         places += runs
     if relative := [each.name for each in layout.durations if each.name.endswith(RELATIVE)]:
         limits.append(f"{relative[0]} is no time but a share of one: durations have no known unit")
+    told = {layout.rank, layout.step, layout.time, layout.phase, *names}
+    if others := [name for name in layout.file.names if name not in told and _lasts(name)]:
+        limits.append(f"columns of durations that are none of a known part: {', '.join(others)}")
     found = []
     for each in layout.durations:
         seconds = table.numbers[each.name] * each.unit_s

@@ -261,11 +261,14 @@ def render_answers(answers: Sequence[WhatIfGain], *, width: int | None = None) -
     if not answers:
         return ""
     style = Style.of(width, color=False)
-    widest = max(len(printable(answer.spec)) for answer in answers)
+    heads = [f" {printable(answer.spec)}  " for answer in answers]
+    widest = max((len(head) for head in heads if len(head) <= style.width // 2), default=4)
     lines = ["What if"]
-    for answer in answers:
-        head = f" {printable(answer.spec):<{widest}}  "
-        lines += style.wrap(_outcome(answer), first=head, indent=4)
+    for head, answer in zip(heads, answers, strict=True):
+        if len(head) > widest:  # on lines of its own, as it leaves no room beside it
+            lines += style.wrap(head.strip(), first=" ", indent=1)
+            head = ""
+        lines += style.wrap(_outcome(answer), first=head.ljust(widest), indent=4)
     for method in dict.fromkeys(answer.method for answer in answers if answer.method):
         lines += style.wrap(method, first=" by ", indent=4)
     return "\n".join(lines)
