@@ -31,7 +31,7 @@ BUDGET = {
     "reproduce": 1511,
     "scenario": 1061, "simulate": 9607,
     "statistics": 880,  # tails of noise came from diagnose, on SciPy
-    "importers": 8482,  # XPlane, OTF2 and TensorBoard's files came in
+    "importers": 8506,  # XPlane, OTF2 and TensorBoard's files came in
     "trace": 5490,  # what facts of a spool must look like is checked where they are read
     "watch": 1940, "workers": 400,
 }  # fmt: skip

@@ -38,7 +38,9 @@ class Profile:
         self.events.append(event | {"ts": ts, "dur": dur, "args": ids | args})
         return self.events[-1]
 
-    def collective(self, called, ts, dur, name="allreduce", elements=1000, tid=1, **args):
+    def collective(
+        self, called, ts, dur, name="allreduce", elements=1000, tid=1, stream=20, **args
+    ):
         """A call of a process group, and its kernel."""
         ranks = list(range(self.header["distributedInfo"].get("world_size", 2)))
         says = {
@@ -48,7 +50,7 @@ class Profile:
         } | args  # fmt: skip
         self.host("record_param_comms", called, 10, tid=tid, **says)
         kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        return self.kernel(kernel, called + 5, ts, dur, tid, stream=20)
+        return self.kernel(kernel, called + 5, ts, dur, tid, stream=stream)
 
     def document(self):
         return self.header | {"traceEvents": self.events}

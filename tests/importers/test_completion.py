@@ -9,7 +9,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.importers.merging import completion
 from evenstep.importers.opening import open_trace
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.importers.profiles import Profile
 
 STEPS, FORWARD_US, BACKWARD_US, MOVED_US, LATE_US = 16, 4_000, 6_000, 1_000, 2_000
@@ -140,6 +140,55 @@ def test_a_step_lasts_as_long_as_its_device_works(trace):
     length = (steps.exit_ns - steps.enter_ns)[(steps["rank"] == SLOW) & (steps.step > 0)]
     whole_us = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
     assert length.tolist() == [whole_us * 1000] * (STEPS - 1)
+
+
+def test_what_ran_before_the_first_launch_on_record_is_of_no_step(tmp_path):
+    """A profiler started while the host was steps ahead: what runs then has no launch."""
+    kept, paths = 6, []
+    for rank in range(WORLD):
+        profile, start = ahead(rank), LAUNCHED_US * kept
+        launched = [each for each in profile.events if each["cat"] != "kernel"]
+        ran = [each for each in profile.events if each["cat"] == "kernel" and each["ts"] >= start]
+        profile.events = [each for each in launched if each["ts"] >= start] + ran
+        paths.append(profile.write(tmp_path / f"{rank}.json"))
+    trace = open_trace(paths)
+    steps = trace.of_kind(Kind.STEP)
+    whole_us = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
+    assert steps.step.tolist() == list(range(kept, STEPS)) * WORLD
+    assert (steps.exit_ns - steps.enter_ns).tolist() == [whole_us * 1000] * len(steps)
+    spans = trace.of_kind(Kind.SPAN)
+    assert np.unique(spans.step).tolist() == list(range(kept - 1, STEPS))
+    worst = diagnose(trace).findings[0]
+    assert list(worst.where.ranks) == [SLOW]
+    assert worst.severity == pytest.approx(LATE_US / whole_us, rel=0.02)
+
+
+@pytest.mark.parametrize("unit_us", [0.001, 0.25, 1.0])
+def test_what_a_device_came_to_at_once_stays_in_order_of_issue_however_stamps_are_cut(
+    tmp_path, unit_us
+):
+    """A reduction of what a kernel computed, and a prefetch that waits for the same kernel though
+    more was launched before it: both begin as it ends, which its stamps tell to within a unit."""
+    random, profile, free = np.random.default_rng(7), Profile(), 100.0
+
+    def cut(time):
+        return float(np.floor(time / unit_us) * unit_us)
+
+    for number in range(STEPS):
+        begin, over = 3_000 * number, free + random.uniform(1_000, 1_100)
+        profile.step(number, begin, 2_999)
+        profile.kernel("gemm", begin + 10, cut(free), round(over - free, 3))
+        profile.collective(begin + 20, cut(over), 200, "_reduce_scatter_base", stream=28)
+        profile.kernel("gemm", begin + 40, cut(over), 1_000)
+        profile.collective(begin + 60, cut(over), 250, "_allgather_base", stream=24)
+        free = max(over + 1_000, begin + 3_000)
+    calls = open_trace([profile.write(tmp_path / "0.json")]).of_kind(Kind.COLLECTIVE)
+    reduced, gathered = (
+        calls.select(calls.op == int(op)) for op in (Op.REDUCE_SCATTER, Op.ALL_GATHER)
+    )
+    assert len(reduced) == len(gathered) == STEPS
+    assert reduced.enter_ns.tolist() == gathered.enter_ns.tolist()
+    assert (reduced.seq < gathered.seq).all()
 
 
 def test_a_kernel_counts_in_the_phase_that_launched_it(trace):

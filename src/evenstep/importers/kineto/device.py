@@ -36,6 +36,7 @@ from evenstep.trace.spool.layout import Flag
 
 Array = npt.NDArray[Any]
 
+_NEVER = np.iinfo(np.int64).max
 _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
 
 
@@ -106,7 +107,8 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
     """Thread and start of what launched each kernel.
 
     The launch with its correlation; else the host's event with its external id; else, on no
-    thread, the kernel itself.
+    thread, the kernel itself. What a stream did before all that is known to be launched on it was
+    launched before anything in the file.
     """
     found = Columns(
         {
@@ -120,6 +122,17 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
         known = place >= 0
         for column in found:
             found[column][known] = sources[column][place[known]]
+    known = found.thread >= 0
+    if known.all():
+        return found
+    where = np.stack([kernels.device, kernels.stream])
+    stream = np.unique(where, axis=1, return_inverse=True)[1].reshape(-1)
+    first = np.full(len(kernels), _NEVER)
+    np.minimum.at(first, stream[known], kernels.start_ns[known])
+    first = np.where(known | (first[stream] == _NEVER), -_NEVER, first[stream])
+    earlier = np.flatnonzero(kernels.start_ns < first)
+    earlier = earlier[np.argsort(kernels.start_ns[earlier], kind="stable")]
+    found.start_ns[earlier] = file.rows.start_ns.min() - np.arange(len(earlier), 0, -1)
     return found
 
 
@@ -209,7 +222,7 @@ def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:
 def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
     """The calls, each from the start of its first kernel to the end of its last."""
     count = len(issued)
-    first = np.full(count, np.iinfo(np.int64).max)
+    first = np.full(count, _NEVER)
     last, which = np.full(count, UNKNOWN_NS), np.full(count, -1)
     np.minimum.at(first, owner, kernels.start_ns)
     np.maximum.at(last, owner, kernels.end_ns)

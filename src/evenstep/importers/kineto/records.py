@@ -16,7 +16,7 @@ from evenstep.importers.kineto.names import MESSAGES, ROOTED
 from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
-from evenstep.importers.merging import Completion, united
+from evenstep.importers.merging import Completion, at_once, united
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 
@@ -27,6 +27,7 @@ _REDUCTIONS = (
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
 )  # fmt: skip
 
+_COARSEST_NS = 1_000  # resolution of stamps: profilers wrote whole µs
 #: Of each rank: its device's stamps are the host's, its calls entered when the device came to them.
 FACTS = {"device_clock": "host", "entered": "device"}
 
@@ -83,7 +84,7 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
             "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
             "op": calls.op,
             "enter_ns": _since(calls.enter_ns, origin),
-            "entered": _since(_entered(calls, done), origin),
+            "entered": _since(_entered(each, done), origin),
             "exit_ns": _since(calls.exit_ns, origin),
             "device_enter_ns": _since(calls.device_enter_ns, origin),
             "device_exit_ns": _since(calls.device_exit_ns, origin),
@@ -106,14 +107,19 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
     )
 
 
-def _entered(calls: Columns, done: Completion) -> Array:
+def _entered(each: Profile, done: Completion) -> Array:
     """In the time of the device for those that it carried out, of the host for the others.
 
-    A receive may begin, and be over, before compute comes to it, and only then waits for it.
+    A receive may begin, and be over, before compute comes to it, and only then waits for it. What
+    a device came to at once, as far as the file's stamps tell, stays in the order of its issue.
     """
+    calls = each.calls
     began = calls.device_enter_ns
     entered = done.entered(calls.enter_ns, began, calls.stream, calls.op == int(Op.RECV))
-    return np.where(began != UNKNOWN_NS, entered, calls.enter_ns)
+    known = began != UNKNOWN_NS
+    stamps = np.diff(np.unique(each.file.rows.start_ns))
+    entered[known] = at_once(entered[known], int(stamps.min(initial=_COARSEST_NS)))
+    return np.where(known, entered, calls.enter_ns)
 
 
 def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:

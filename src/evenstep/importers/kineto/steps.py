@@ -45,10 +45,13 @@ class Steps:
         first, last = int(self.number.min()), int(self.number.max())
         found = self.number[np.maximum(place, 0)]
         found = np.where(times_ns >= ends[np.maximum(place, 0)], last + 1, found)
-        return np.asarray(np.where(place < 0, first - 1 if first else last + 2, found))
+        early = (place < 0) & (not self.whole)
+        return np.asarray(np.where(early, first - 1 if first else last + 2, found))
 
     def on_device(self, done: Completion) -> Steps:
-        """The same steps in the time of the device."""
+        """The same steps in the time of the device; all of a file is all of it there."""
+        if self.whole:
+            return self
         return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
 
 
