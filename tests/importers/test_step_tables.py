@@ -85,6 +85,17 @@ def test_the_time_for_data_is_input_and_durations_nobody_knows_are_told(opened):
     assert any(limit.endswith(": frob_time") for limit in trace.limits)
 
 
+def test_a_worker_whose_data_comes_late_is_told_by_how_much(opened):
+    late = {(rank, step): 4 if rank == 3 else 1 + (rank + step) % 2 / 10
+            for step in range(40) for rank in range(4)}  # fmt: skip
+    rows = [f"{rank},{step},{ms},6" for (rank, step), ms in late.items()]
+    diagnosis = diagnose(opened("\n".join(["worker,step,data_time_ms,forward_ms", *rows])))
+    finding = diagnosis.findings[0]
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", [3])
+    told = float(finding.cause.partition("batch ")[2].partition(" ms")[0])
+    assert told == pytest.approx(2.9, abs=0.15)
+
+
 def test_workers_may_have_names(opened):
     trace = opened("worker,step,seconds\nps-b,1,2\nps-a,1,2\nps-b,2,2\nps-a,2,2\n")
     assert [trace.ranks[rank].identity["place"] for rank in (0, 1)] == ["ps-a", "ps-b"]

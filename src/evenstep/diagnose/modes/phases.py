@@ -54,7 +54,7 @@ def _late_batches(case: Case) -> Finding | None:
     mine, others = values[:, columns], values[:, ~columns]
     expected = round(float(np.median(others))) if others.size else 0
     evidence = Evidence("input_per_step", round(float(np.median(mine))), expected, "ns")
-    numbers = {"more": case.typical_excess_ns(cells, Cause.INPUT)}
+    numbers = {"more": case.typical_excess_ns(cells & columns, Cause.INPUT)}
     return late(
         case, "input_pipeline.rank", cells, Cause.INPUT,
         numbers=numbers, options=("loader", "host"), evidence=[evidence],
