@@ -235,9 +235,19 @@ def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
     return "; ".join([f"{raised['type']}{where}{message}", *voices])
 
 
-_CLAUSES = re.compile(
-    r"(?<=[,;:]) | (?=(?:until|while|where|which|because|so|instead|in|for|with|by|after|before) )"
-)
+_RELATIVE = r"(?:until|while|where|which|because|so) "
+_PARTS = re.compile(rf"(?<=[,;:]) | (?={_RELATIVE})")
+_PHRASES = re.compile(r" (?=(?:in|for|with|by|after|before) )")
+
+
+def _clauses(text: str) -> list[str]:
+    """What a sentence can lose from its end: relative clauses whole, others phrase by phrase."""
+    parts = _PARTS.split(text)
+    return [
+        clause
+        for part in parts
+        for clause in ([part] if re.match(_RELATIVE, part) else _PHRASES.split(part))
+    ]
 
 
 def shortened(text: str, most: int) -> str:
@@ -245,7 +255,7 @@ def shortened(text: str, most: int) -> str:
     if count_words(text) <= most:
         return text
     text = re.sub(r"\s+\([^()]+\)", "", text)
-    clauses = _CLAUSES.split(text)
+    clauses = _clauses(text)
     kept = clauses[0]
     for clause in clauses[1:]:
         if count_words(f"{kept} {clause}") > most:

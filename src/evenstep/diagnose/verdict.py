@@ -14,7 +14,7 @@ from typing import Any
 
 from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Finding, Option
-from evenstep.diagnose.levels import NAMED
+from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
 
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
 MOST_WORDS = 35  # of all four parts; numbers and signs are none
@@ -33,6 +33,7 @@ class Verdict:
     before_ns: float | None = None  # a mean step
     after_ns: float | None = None  # the same, once the action has worked
     healthy: bool = False
+    alone: bool = False  # the action gives back less, or more, than its part of what all do
 
     @property
     def head(self) -> str:
@@ -42,12 +43,13 @@ class Verdict:
 
     @property
     def change(self) -> str:
-        """ "806 → 516 ms a step"; empty where either is not known."""
-        return _change(self.before_ns, self.after_ns)
+        """ "806 → 516 ms a step without it"; empty where either time is not known."""
+        times = _change(self.before_ns, self.after_ns)
+        return f"{times} without it{' alone' if self.alone else ''}" if times else ""
 
     def __str__(self) -> str:
         """One or two sentences."""
-        change = f", {self.change} without it" if self.change else ""
+        change = f", {self.change}" if self.change else ""
         why = f"Why: {self.why}" if self.why and self.change and not self.healthy else self.why
         parts = [f"{self.head}{change}", why, f"Do: {self.action}" if self.action else ""]
         return " ".join(words.capital(part).rstrip(" …") + "." for part in parts if part)
@@ -71,8 +73,9 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     share = f"{words.percent(first.severity)} of {of}"
     cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title may be no subject
     after_ns = before_ns and before_ns * (1 - first.effect.now)
-    said = Verdict(who(first), cost, "", "", before_ns, after_ns)
-    left = MOST_WORDS - words.count_words(f"{said.head} {said.change} without it")
+    hides = abs(first.effect.now - first.severity) >= SMALLEST_SHARE
+    said = Verdict(who(first), cost, "", "", before_ns, after_ns, alone=hides)
+    left = MOST_WORDS - words.count_words(f"{said.head} {said.change}")
     action = words.shortened(action, left // 2)
     why = words.shortened(
         _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)

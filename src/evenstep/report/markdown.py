@@ -21,7 +21,7 @@ def render(diagnosis: Diagnosis) -> str:
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     said = verdict(diagnosis.findings, diagnosis.summary)
-    change = f" ({said.change} without it)" if said.change else ""
+    change = f" ({said.change})" if said.change else ""
     yield f"**{_text(said.head)}**{change}"
     yield ""
     for label, text in (("Why", said.why), ("Do", said.action)):

@@ -53,7 +53,7 @@ def _healthy(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 
 def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    change = f", {said.change} without it" if said.change else ""
+    change = f", {said.change}" if said.change else ""
     yield from style.wrap(printable(said.head + change), code=BOLD)
     yield from style.field("why", said.why, most=LINES)
     yield from style.field("do", said.action, code=GREEN, most=LINES)
