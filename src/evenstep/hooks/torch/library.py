@@ -48,7 +48,7 @@ def _source(torch_folder: Path) -> LibrarySource:
     return LibrarySource(
         SOURCE,
         flags=(
-            "-std=c++17",
+            "-std=c++20",  # as torch asks from 2.15 on; older ones take it too
             f"-D_GLIBCXX_USE_CXX11_ABI={int(new_strings)}",
             f"-I{torch_folder / 'include'}",
             f"-L{libraries}",
