@@ -31,16 +31,29 @@ def test_neighbouring_steps_that_agree_widen_it():
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
 
 
-def test_few_steps_leave_everything_open():
-    share = share_of(np.full(3, 1.0), np.full(3, 10.0))
-    assert (share.value, share.low) == (pytest.approx(0.1), 0)
-    assert share.high > 0.2
+def test_of_one_step_nothing_follows():
+    assert share_of(np.ones(1), np.full(1, 10.0)) == (0.1, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 15])
+def test_of_few_steps_that_agree_one_may_be_an_exception(steps):
+    share = share_of(np.full(steps, 1.0), np.full(steps, 10.0))
+    assert share == pytest.approx((0.1, 0.1 - 0.1 / steps, 0.1 + 0.1 / steps))
+
+
+def test_few_steps_that_differ_have_students_interval():
+    share = share_of(np.array([0.5, 1.5]), np.full(2, 10.0))  # t(1) = 12.7
+    assert (share.low, share.value, share.high) == (
+        0,
+        pytest.approx(0.1),
+        pytest.approx(0.549, 0.01),
+    )
 
 
 def test_fewer_steps_give_less_confidence():
-    confidences = [share_of(np.ones(n), np.full(n, 10)).confidence for n in (1, 4, 15)]
+    confidences = [share_of(np.ones(n), np.full(n, 10)).confidence for n in (1, 2, 15)]
     assert confidences == sorted(confidences)
-    assert confidences[0] < confidences[-1] < 0.9
+    assert confidences[0] < 0.8 < confidences[-1]
 
 
 def test_a_dozen_steps_that_agree_show_that_something_is_lost():

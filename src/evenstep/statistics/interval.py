@@ -93,9 +93,12 @@ def share_of(lost_ns: Array, step_ns: Array) -> Estimate:
 
 
 def _of_few(lost_ns: Array, step_ns: Array, value: float) -> float:
-    """Half the interval of a share of few steps: neighbours that agree may all be one exception."""
+    """Half the interval of a share of few steps, by Student's t; one of them may be an exception,
+    however well they agree, and of one alone nothing follows for others."""
+    if len(step_ns) == 1:
+        return 1.0
     scatter = float(np.sqrt(((lost_ns - value * step_ns) ** 2).sum())) / float(step_ns.sum())
-    return max(z(0.975) * scatter, value) * float(np.sqrt(BLOCK_STEPS / len(step_ns)))
+    return max(scatter * student(len(step_ns) - 1), value / len(step_ns))
 
 
 def student(freedom: float, level: float = 0.975) -> float:

@@ -248,9 +248,11 @@ def _after_params(ops: Columns) -> list[Edges]:
 
 
 def _gathered_ahead(ops: Columns) -> Array:
-    """Gathers of parameters for the step that follows: no compute of the worker comes after."""
-    last = _latest(ops, np.isin(ops.role, COMPUTES), ops.start_s)
-    return np.asarray((ops.role == Role.PARAMS) & (ops.start_s > last[ops.worker]))
+    """Gathers of parameters for the step that follows: of what the worker computes, and of what
+    ends its step, nothing comes after."""
+    others = np.isin(ops.role, COMPUTES) | (ops.role >= Role.GC)
+    last = _latest(ops, others, ops.start_s)[ops.worker]
+    return np.asarray((ops.role == Role.PARAMS) & (ops.start_s > last) & np.isfinite(last))
 
 
 def _reduced_behind(ops: Columns) -> Edges:
