@@ -41,7 +41,10 @@ class Swing(NamedTuple):
 
 
 def synchronization_oscillation(case: Case) -> list[Finding]:
-    """Common work that swings, and ranks that are late in alternate steps."""
+    """Common work that swings, and ranks that are late in alternate steps. A table of durations
+    alone has collectives for steps: what alternates there is the program."""
+    if not case.trace.elapsed_known:
+        return []
     return [finding for finding in (_common(case), _alternating(case)) if finding is not None]
 
 
