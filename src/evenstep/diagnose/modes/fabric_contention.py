@@ -51,9 +51,10 @@ def slowed(measured: Transfers, named: Array | None = None) -> Slow:
 
 def find(case: Case) -> list[Finding]:
     """Links of which messages are slower than of the others, and times at which all data is."""
-    if not case.waits_known or case.trace.one_host:  # one host has no fabric
+    if not case.waits_known:
         return []
-    return [*_slow_links(case), *_episodes(case)]
+    alone = case.trace.one_host  # it has no fabric, but links between its devices
+    return [*_slow_links(case, on_devices=alone), *([] if alone else _episodes(case))]
 
 
 def _episodes(case: Case) -> list[Finding]:
@@ -169,9 +170,10 @@ def _period_evidence(period: Peak | None) -> list[Evidence]:
 # -- slow links ------------------------------------------------------------------------------------
 
 
-def _slow_links(case: Case) -> list[Finding]:
-    """Links whose messages take longer at their quickest than the others' nearly ever do."""
-    if case.costs is None or case.stuck:
+def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
+    """Links, or only those of devices, whose messages take longer at their quickest than the
+    others' nearly ever do."""
+    if case.costs is None or case.stuck or (on_devices and not case.costs.graph.device.all()):
         return []
     table = case.costs.graph.operations
     receiver = _receivers(case)
