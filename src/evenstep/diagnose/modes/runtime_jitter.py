@@ -201,9 +201,7 @@ def retrying(case: Case) -> Finding | None:
 
 
 AT_ONCE_NS = 50_000  # after a host has issued it: a device that is idle needs less
-COMPUTING = (
-    0.8  # of the time before is taken to be compute: nothing shows it, and the cause says so
-)
+COMPUTING = 0.8  # of the time before is taken to be compute: nothing shows it, and it is said
 _STALLS = (int(Phase.INPUT), int(Phase.CHECKPOINT), int(Phase.EVALUATION))
 
 
@@ -242,6 +240,7 @@ def late_issue(case: Case) -> Finding | None:
         numbers={
             "seen": say(f"{mode}.{'idle' if seen else 'issued'}", part=part, at_once=AT_ONCE_NS),
             "unsure": "" if seen else say(f"{mode}.guess"),
+            "basis": say(f"{mode}.{'replayed' if seen else 'guessed'}"),
         },
         where=Where(),
         when=throughout(case.grid.steps),
