@@ -1,6 +1,7 @@
 """Arms and whose turn it is."""
 
 from collections import Counter
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -59,7 +60,7 @@ def test_a_tier_has_arms_of_its_own():
 
 def test_a_board_shows_the_same_to_everybody(tmp_path):
     path = tmp_path / "board"
-    with Board.create(path) as one, Board(path) as other:
+    with closing(Board.create(path)) as one, closing(Board(path)) as other:
         assert other.block == BEFORE
         one.show(12)
         assert other.block == 12
