@@ -86,6 +86,20 @@ def test_a_unit_of_one_is_no_word_and_a_factor_a_sign() -> None:
     assert words.measured(1.27, "factor") == "1.27 ×"
 
 
+@pytest.mark.parametrize(
+    ("most", "kept"),
+    [
+        (12, "it is slower: a bit in forward, which every stage after it"),
+        (11, "it is slower: a bit in forward"),
+        (5, "it is slower: a bit"),
+    ],
+)
+def test_a_sentence_loses_relative_clauses_whole_and_others_by_phrases(most, kept):
+    assert (
+        words.shortened("it is slower: a bit in forward, which every stage after it", most) == kept
+    )
+
+
 def test_one_of_what_is_counted_is_single():
     assert words.measured(1, "ranks") == "1 rank"
     assert words.measured(1, "retries") == "1 retry"

@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from evenstep.diagnose.finding import CallStack, Diagnosis, Finding, Option
+from evenstep.diagnose.engine import ranked
+from evenstep.diagnose.finding import CallStack, Diagnosis, Effect, Finding, Option, Where
 from evenstep.diagnose.verdict import verdict
 from evenstep.report import markdown
 from evenstep.report.terminal import brief
@@ -45,6 +46,29 @@ def test_one_loss_is_one_number_and_two_times(diagnosis: Diagnosis) -> None:
     head = " ".join(lines(diagnosis)[:2])
     assert len(re.findall(r"\d %", head)) == 1
     assert said.change in head
+
+
+def test_where_mending_it_alone_gives_back_something_else_that_is_said(
+    diagnosis: Diagnosis,
+) -> None:
+    finding = replace(diagnosis.findings[0], severity=0.3, effect=Effect(0.1))
+    said = verdict([finding], diagnosis.summary)
+    assert (said.cost, said.change) == (
+        "costs 30 % of step time",
+        "150 → 135 ms a step without it alone",
+    )
+    assert verdict(diagnosis.findings, diagnosis.summary).change.endswith(" without it")
+
+
+@pytest.mark.parametrize("culprit", [0.06, 0.04])
+def test_what_hosts_do_stands_behind_a_culprit_worth_naming(
+    diagnosis: Diagnosis, culprit: float
+) -> None:
+    ranks = diagnosis.findings[0].where
+    named = replace(diagnosis.findings[0], mode="straggler", severity=culprit, where=ranks)
+    hosts = replace(named, mode="runtime_jitter", severity=0.5, where=Where())
+    first = ranked([hosts, named])[0]
+    assert first.mode == ("straggler" if culprit >= 0.05 else "runtime_jitter")
 
 
 def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
@@ -102,7 +126,7 @@ def test_the_four_parts_of_a_verdict_are_35_words(diagnosis: Diagnosis, cause: s
     ]
     diagnosis.findings[:] = [replace(diagnosis.findings[0], cause=cause * 6, options=options)]
     said = verdict(diagnosis.findings, diagnosis.summary)
-    text = f"{said.head}, {said.change} without it {said.why} {said.action}"
+    text = f"{said.head}, {said.change} {said.why} {said.action}"
     assert len(re.findall(r"[^\W\d_]+", text)) <= 35
     assert not said.why.startswith("rank 3")  # the head has named it
     assert "(" not in said.action

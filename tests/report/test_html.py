@@ -41,6 +41,15 @@ def test_the_numbers_in_words_are_those_of_the_json(page: Page, diagnosis: Diagn
         assert shown in body
 
 
+def test_the_head_says_the_two_step_times_as_the_terminal_does(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    told = re.search(r'class="change">(.*?)</p>', html.render(diagnosis, trace, steps=steps))
+    said = verdict(diagnosis.findings, diagnosis.summary)
+    assert told
+    assert re.sub("<[^>]+>", "", told[1]) == said.change
+
+
 def test_every_cell_of_the_heat_map_is_the_tables_number(page: Page, steps: Columns) -> None:
     for metric in ("wait", "lateness"):
         cells = page.column("grid", f"{metric}_us")

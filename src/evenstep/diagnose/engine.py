@@ -57,8 +57,8 @@ def find(case: Case) -> list[Finding]:
     for mode in MODES:
         if len(case.grid.steps) or mode.without_steps:
             found += [one for one in mode.find(case) if worth_telling(case, one)]
-    ranked = _ranked(attributed(case, found))
-    said = [with_stacks(case.trace, with_probe(case.trace, one)) for one in ranked]
+    in_order = ranked(attributed(case, found))
+    said = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
     known = case.trace.elapsed_known
     return [replace(one if known else _at_most(one), change=None) for one in said]
 
@@ -72,7 +72,7 @@ def _at_most(finding: Finding) -> Finding:
     return replace(finding, options=options, effect=effect, confidence=sure)
 
 
-def _ranked(findings: Sequence[Finding]) -> list[Finding]:
+def ranked(findings: Sequence[Finding]) -> list[Finding]:
     """What ended the job first, then the costliest; but what is nobody's in particular behind a
     culprit, who can be dealt with: noise behind one of half its cost, what hosts and their cores
     do behind all."""
@@ -263,16 +263,16 @@ def worth_telling(case: Case, finding: Finding) -> bool:
 
 def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """The findings, the costliest first, each with its own part of what all of them cost."""
-    ranked = sorted(findings, key=lambda finding: -finding.severity)
-    changing = [one for one in ranked if isinstance(one.change, Change)]
+    largest = sorted(findings, key=lambda finding: -finding.severity)
+    changing = [one for one in largest if isinstance(one.change, Change)]
     last = [one for one in findings if callable(one.change)]
     if case.costs is None or not (changing or last):
-        return ranked
+        return largest
     changes = [one.change for one in changing]
     parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
     left = _left(case, changes, last)
     parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
-    told = [_scaled(case, one, *parts[id(one)]) if id(one) in parts else one for one in ranked]
+    told = [_scaled(case, one, *parts[id(one)]) if id(one) in parts else one for one in largest]
     worth = [one for one in told if one.change is None or one.severity >= SMALLEST_SHARE]
     return sorted(worth, key=lambda finding: -finding.severity)
 
