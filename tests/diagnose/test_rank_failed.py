@@ -137,6 +137,19 @@ def test_a_hang_stays_a_hang_when_a_timeout_ends_it():
     assert (finding.mode, finding.where.ranks) == ("hang", [1])
 
 
+@pytest.mark.parametrize(("stood_ms", "hung"), [(50, False), (5000, True)])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_healthy_job_that_is_interrupted_does_not_hang(stood_ms, hung, within):
+    """Rank 1 ends at once, before or within a collective; the others, seconds later, of it."""
+    asked = {"signal": "SIGINT", "asked": "SIGINT"}
+    late = (stood_ms + 3000) * MS
+    ends = {rank: {"raised": raised(late, "KeyboardInterrupt")} for rank in (0, 2, 3)}
+    ends[1] = {"raised": raised(stood_ms * MS, "KeyboardInterrupt"), "ended": (SECOND * 9, asked)}
+    trace, end = broken(World(), ends)
+    found = diagnose(waits(trace, end, 0, 2, 3, *[1] * within)).findings
+    assert ("hang" in [finding.mode for finding in found]) == hung
+
+
 def test_ranks_that_wait_for_a_dead_one_do_not_hang():
     trace, end = broken(
         World(), {1: {"ended": (2 * MS, GONE)}, 0: {"ended": (30 * SECOND, {"signal": "SIGTERM"})}}

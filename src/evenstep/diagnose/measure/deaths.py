@@ -71,10 +71,10 @@ def hung_first(
 ) -> list[Stuck]:
     """The places where the job hung, whatever ended it later: a timeout, a person, a scheduler.
 
-    What stood still only because who was to come had died by then, or died before it could be
-    called a hang, is none; but a process that was not heard of before it died had stood still,
-    however long steps are. A call that differs, or a rank that had left in good order, is one as
-    soon as somebody died of it. The longest steps take `step_ns`.
+    What stood still only because who was to come, or somebody within, had died or been stopped
+    before it could be called a hang, is none; but a process that was not heard of before it died
+    had stood still, however long steps are. A call that differs, or a rank that had left in good
+    order, is one as soon as somebody died of it. The longest steps take `step_ns`.
     """
     long = long_enough(list(places), step_ns)
     hung = []
@@ -84,10 +84,13 @@ def hung_first(
             continue
         entered_ns = wall_ns(trace.ranks[place.waiting[0]], place.entered_ns)
         soon_ns = entered_ns + limit_ns(place, step_ns)
-        died = {death.rank for death in found if death.at_ns <= soon_ns}
-        left = {rank for rank in place.missing if _left(trace.ranks[rank], soon_ns)}
-        came_to_nothing = place.different or (place.missing and set(place.missing) <= left)
-        bereft = place.missing and set(place.missing) <= died
+        over = {rank: info for rank, info in trace.ranks.items() if _over(info, soon_ns)}
+        stopped = {rank for rank, info in over.items() if _stopped(info)}
+        left = {rank for rank, info in over.items() if not (_wrong(info) or _cut(info))} - stopped
+        died = {death.rank for death in found if death.at_ns <= soon_ns} | stopped
+        awaited = set(place.missing)
+        came_to_nothing = place.different or (awaited and awaited <= left)
+        bereft = awaited <= died if awaited else not died.isdisjoint(place.waiting)
         frozen = any(_stood_still(trace.ranks[rank]) for rank in place.missing)
         if (found and came_to_nothing) or (place in long and not bereft) or frozen:
             hung.append(place)
@@ -103,11 +106,10 @@ def _stood_still(info: RankInfo) -> bool:
     return bool(beat_ns) and (ended_ns(info) or 0) - beat_ns > SILENT_NS
 
 
-def _left(info: RankInfo, by_ns: float) -> bool:
-    """Whether a rank had ended in good order by then."""
+def _over(info: RankInfo, by_ns: float) -> bool:
+    """Whether a rank is known to have ended by then."""
     ended = ended_ns(info)
-    orderly = ended is not None and not _wrong(info) and not _cut(info)
-    return orderly and wall_ns(info, ended or 0) <= by_ns
+    return ended is not None and wall_ns(info, ended) <= by_ns
 
 
 def wall_ns(info: RankInfo, monotonic_ns: int) -> int:
@@ -127,10 +129,16 @@ def ended_ns(info: RankInfo) -> int | None:
 def _wrong(info: RankInfo) -> bool:
     """Whether it was a death, by what is written down of it."""
     ended, raised = info.facts.get("ended") or {}, info.facts.get("raised") or {}
-    if ended.get("asked") or raised.get("type") == INTERRUPTED:
+    if _stopped(info):
         return False
     told = ended.get("signal") or ended.get("exit_code") or raised
     return bool(told) or ("ended" in info.facts and not info.closed and "exit_code" not in ended)
+
+
+def _stopped(info: RankInfo) -> bool:
+    """Whether a person or a scheduler ended it."""
+    ended, raised = info.facts.get("ended") or {}, info.facts.get("raised") or {}
+    return bool(ended.get("asked")) or raised.get("type") == INTERRUPTED
 
 
 def _cut(info: RankInfo) -> bool:
